@@ -33,7 +33,7 @@ OLDEST_SPARK_TESTS := $(addprefix $(CONNECTOR_TESTS)/, \
 	test_spark_stream.py \
 	test_load.py::test_each_load_takes_what_is_new)
 
-.PHONY: help demo test test-spark check bench slow format docs reference notebooks mutants dist clean preflight
+.PHONY: help demo test prepared test-spark check bench slow format docs reference notebooks mutants dist clean preflight
 
 help:
 	@echo "make demo    install, then run the demo (real flight records through the broker into Spark)"
@@ -54,10 +54,15 @@ demo: $(VENV)/.demo-installed
 	$(BIN)/pykafka demo
 
 # mypy needs one core and the tests on the oldest Spark often wait, so they run at the same time. What `check` has
-# tested is not tested again.
+# tested is not tested again. `prepared` makes once
+# what each test process or Spark would make for itself.
 test: $(VENV)/.test-installed
-	$(MAKE) --jobs=2 $(GROUPED) check test-spark VERSION=$(OLDEST_SPARK) SPARK_TESTS="$(OLDEST_SPARK_TESTS)" WORKERS=2
+	$(MAKE) --jobs=2 $(GROUPED) check test-spark prepared VERSION=$(OLDEST_SPARK) SPARK_TESTS="$(OLDEST_SPARK_TESTS)" WORKERS=2
 	$(PYTEST) $(WORKING) --ignore=$(LAYERS)
+
+prepared: $(VENV)/.test-installed
+	@$(PYTEST) --collect-only -qqq
+	@$(BIN)/python -m tests.support.spark_home
 
 test-spark: $(VENV)/spark-$(VERSION)/.installed
 	$(VENV)/spark-$(VERSION)/bin/python -m pytest $(WORKING) $(SPARK_TESTS)

@@ -20,27 +20,39 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "boot.id"
 _CURRENT = Path("/proc/sys/kernel/random/boot_id")
+_LOST = "lost"
+"""Instead of a boot: records may be lost, and the broker has not left the ISRs yet."""
 
 
 def may_have_lost_records(directories: Iterable[Path], clean_mark: str) -> bool:
     """Whether a log in the directories may lack records that this broker had appended.
 
     So it is in a directory without the mark of a clean stop, unless `boot.id` names the boot that the machine still
-    runs. Call it before the logs are loaded, which removes the marks.
+    runs. Call it before the logs are loaded, which removes the marks. The answer True is kept on disk until
+    `record_boot`: if this start fails, the next one must give it, too.
     """
-    current = _current()
-    return any(
-        not (directory / clean_mark).exists() and (not current or _read(directory / FILE_NAME) != current)
-        for directory in directories
-    )
+    current, directories = _current(), list(directories)
+    if not any(_may_have_lost(directory, clean_mark, current) for directory in directories):
+        return False
+    _write(directories, _LOST)
+    return True
+
+
+def _may_have_lost(directory: Path, clean_mark: str, current: str) -> bool:
+    recorded = _read(directory / FILE_NAME)
+    return recorded == _LOST or (not (directory / clean_mark).exists() and (not current or recorded != current))
 
 
 def record_boot(directories: Iterable[Path]) -> None:
-    """Write the present boot into the directories. Call it after the logs were loaded: this also makes the removal of
-    the marks durable, which are in the same directories."""
+    """Write the present boot into the directories. Call it when this broker is in no ISR wrongly any more, and before
+    it appends: this also makes the removal of the marks durable, which are in the same directories."""
+    _write(directories, _current())
+
+
+def _write(directories: Iterable[Path], text: str) -> None:
     for directory in directories:
         try:
-            write_atomically(directory / FILE_NAME, _current().encode())
+            write_atomically(directory / FILE_NAME, text.encode())
         except OSError as error:
             logger.warning("cannot write %s: %s", directory / FILE_NAME, error)
 

@@ -34,7 +34,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only by `advance`."""
+    """A clock that moves only by `advance` and `set_wall`."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -50,3 +50,7 @@ class ManualClock:
         """Move both clocks forward by `ms` milliseconds."""
         self._now_ms += ms
         self._monotonic += ms / 1000
+
+    def set_wall(self, now_ms: int) -> None:
+        """Set the wall clock alone, as an administrator or a time service does."""
+        self._now_ms = now_ms

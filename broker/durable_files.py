@@ -15,13 +15,13 @@ TEMPORARY_SUFFIX = ".tmp"
 """Suffix of a file that is being written. A start deletes those that a crash left."""
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Replace a file. Readers, and a start after a crash or power loss, see the whole old or new file.
 
     Blocks for two fsyncs. Raises OSError.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         view = memoryview(data)
         while view:

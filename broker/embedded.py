@@ -5,8 +5,9 @@
     with EmbeddedBroker() as kafka:
         spark.read.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap)…
 
-A broker is the ordinary one, run by `python -m broker start`, with an embedded ZooKeeper. It stops when its standard
-input closes, and so also when the owner is killed. `EmbeddedCluster` runs several brokers with one ZooKeeper.
+A broker is the ordinary one, run by `python -m broker start`, with an embedded ZooKeeper; `standalone=True` runs it
+without one, in a tenth of the time and without Java. It stops when its standard input closes, and so also when the
+owner is killed. `EmbeddedCluster` runs several brokers with one ZooKeeper.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["EmbeddedBroker", "EmbeddedCluster"]
 
 _READY = re.compile(
     r"^pykafka broker \d+ listening on (\S+:\d+(?:, \S+:\d+)*)"
-    r"(?: \(its own ZooKeeper on (\S+)\))?(?:, metrics on (\S+))?$",
+    r"(?: \((?:its own ZooKeeper on (\S+)|standalone)\))?(?:, metrics on (\S+))?$",
     re.MULTILINE,
 )
 _POLL_S = 0.02
@@ -43,13 +44,20 @@ class EmbeddedBroker:
     again after a restart.
     """
 
-    def __init__(self, data_dir: Path | str | None = None, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path | str | None = None,
+        settings: Mapping[str, str] | None = None,
+        *,
+        standalone: bool = False,
+    ) -> None:
         self._temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="pykafka-") if data_dir is None else data_dir).absolute()
         self._settings = {
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "log.dirs": str(self.data_dir / "broker"),
             "embedded.zookeeper.port": "0",
+            **({"standalone": "true"} if standalone else {}),
             **(settings or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -58,7 +66,7 @@ class EmbeddedBroker:
         self.listeners: dict[str, str] = {}
         """`host:port` of each listener by its name."""
         self.zookeeper = self._settings.get("zookeeper.connect", "")
-        """`host:port` of its ZooKeeper."""
+        """`host:port` of its ZooKeeper; empty for a standalone broker."""
         self.metrics_url = ""
         """`http://host:port` of /metrics and /healthz, when `metrics.listener` is set."""
 
@@ -140,7 +148,7 @@ class EmbeddedBroker:
         bound = [one if "://" in one else f"PLAINTEXT://{one}" for one in ready.group(1).split(", ")]
         self.listeners = dict(one.split("://") for one in bound)
         self.bootstrap = next(iter(self.listeners.values()))
-        self.zookeeper = ready.group(2) or self._settings["zookeeper.connect"]
+        self.zookeeper = ready.group(2) or self._settings.get("zookeeper.connect", "")
         self.metrics_url = ready.group(3) or ""
         self._settings["listeners"] = ",".join(bound)
 

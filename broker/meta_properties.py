@@ -22,11 +22,12 @@ FILE_NAME = "meta.properties"
 _OWNER_KEYS = {"broker.id", "node.id", "cluster.id"}
 
 
-def refuse_foreign(directories: Sequence[Path], own_zookeeper: Path | None) -> None:
+def refuse_foreign(directories: Sequence[Path], own_metadata: Sequence[Path] = ()) -> None:
     """Raise ConfigError for a directory of an Apache Kafka, before anything but the lock is written there.
 
-    `own_zookeeper` is the data directory of the embedded ZooKeeper that will be started. It is None for an external
-    ZooKeeper, whose cluster id `check_meta_properties` compares later.
+    `own_metadata` are the places where the metadata of a cluster can be that is known to this broker alone: the data
+    directory of the embedded ZooKeeper that will be started, the file of a standalone broker. There is none for an
+    external ZooKeeper, whose cluster id `check_meta_properties` compares later.
     """
     for directory in directories:
         stored = _stored(directory)
@@ -36,11 +37,11 @@ def refuse_foreign(directories: Sequence[Path], own_zookeeper: Path | None) -> N
                 f"{stored.get('cluster.id')}), whose topics are not in a ZooKeeper, so pykafka cannot know them; set "
                 "log.dirs to another directory, and copy the records with a consumer and a producer"
             )
-        if own_zookeeper is not None and "cluster.id" in stored and not own_zookeeper.exists():
+        if own_metadata and "cluster.id" in stored and not any(path.exists() for path in own_metadata):
             raise ConfigError(
-                f"log.dirs: {directory} belongs to cluster {stored['cluster.id']}, whose ZooKeeper is not in "
-                f"{own_zookeeper}; set zookeeper.connect to the ZooKeeper of that cluster, or log.dirs to another "
-                "directory"
+                f"log.dirs: {directory} belongs to cluster {stored['cluster.id']}, whose metadata is not in "
+                f"{own_metadata[0]}; set zookeeper.connect to the ZooKeeper of that cluster (without standalone=true), "
+                "or log.dirs to another directory"
             )
 
 
@@ -80,7 +81,7 @@ def check_meta_properties(
             continue
         try:
             if complaint and not holds_ours(directory):
-                unusable[directory] = f"{complaint}, and ZooKeeper knows none of the topics in {directory}"
+                unusable[directory] = f"{complaint}, and the cluster has none of the topics in {directory}"
                 continue
             if complaint:
                 logger.warning("%s; its partitions belong to this cluster, so it is written again", complaint)
@@ -98,7 +99,7 @@ def _check(directory: Path, stored: dict[str, str], broker_id: int, cluster_id: 
         )
     if stored.get("cluster.id") != cluster_id:
         raise ConfigError(
-            f"log.dirs: {directory} belongs to cluster {stored.get('cluster.id')}, and the broker's ZooKeeper to "
+            f"log.dirs: {directory} belongs to cluster {stored.get('cluster.id')}, and the broker's metadata to "
             f"cluster {cluster_id}; set zookeeper.connect to the ZooKeeper of the first, or log.dirs to another "
             "directory"
         )

@@ -19,6 +19,8 @@ __all__ = [
     "Histogram",
     "ListenerMetrics",
     "Metrics",
+    "ReplicationMetrics",
+    "TopicMetrics",
 ]
 
 LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -104,6 +106,45 @@ class FetchSessionMetrics:
         self.evictions = 0
 
 
+class TopicMetrics:
+    """What went into and out of the partitions of one topic that this broker led or followed (BrokerTopicMetrics)."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "messages_in",
+        "reassignment_bytes_in",
+        "reassignment_bytes_out",
+        "replication_bytes_in",
+        "replication_bytes_out",
+    )
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        """To consumers; `replication_bytes_out` went to followers."""
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
+        self.reassignment_bytes_in = 0
+        """Of the bytes of replication, those for replicas that a reassignment adds (KIP-455)."""
+        self.reassignment_bytes_out = 0
+
+
+class ReplicationMetrics:
+    """Changes of ISRs that this broker wrote as a leader, and elections that it wrote as the controller."""
+
+    __slots__ = ("elections", "failed_isr_updates", "isr_expands", "isr_shrinks", "unclean_elections")
+
+    def __init__(self) -> None:
+        self.isr_shrinks = 0
+        self.isr_expands = 0
+        self.failed_isr_updates = 0
+        """ISRs that were not written because ZooKeeper was away or another broker was faster."""
+        self.elections = 0
+        self.unclean_elections = 0
+
+
 class Metrics:
     """All counters. An entry appears with its first event."""
 
@@ -113,6 +154,7 @@ class Metrics:
         self.listeners: dict[str, ListenerMetrics] = collections.defaultdict(ListenerMetrics)
         """By listener name."""
         self.fetch_sessions = FetchSessionMetrics()
+        self.replication = ReplicationMetrics()
 
     def failed(self, api: int, code: int) -> None:
         """Count an error of a handler that counts its errors itself."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,38 +20,45 @@ from broker.api.fetch_sessions import FetchSessionCache
 from broker.api.table import make_routes
 from broker.boot_id import may_have_lost_records, record_boot
 from broker.clock import Clock, SystemClock
-from broker.cluster.assignment import MAX_REPLICATION_FACTOR
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controller import Controller
+from broker.cluster.failure_detector import FailureDetector
+from broker.cluster.leadership_check import LeadershipCheck
 from broker.cluster.leadership_handover import leave_partitions, rejoin_partitions
+from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topics import Topics
 from broker.cluster.users import Users
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener, advertised_listeners
+from broker.config.security_settings import parse_super_users
 from broker.coordinator.coordinators import Coordinators
-from broker.errors import PykafkaError
+from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.log.log_config import LogConfig
 from broker.log.log_directory import CLEAN_MARK
 from broker.log.manager import LogManager
 from broker.meta_properties import check_meta_properties, refuse_foreign, stored_broker_id
 from broker.metrics import Metrics
 from broker.net.listener import ListenerSet
+from broker.net.peer_connection import PeerConnection
+from broker.net.peer_security import PeerSecurity
 from broker.net.request_log import RequestLog
 from broker.net.router import Router
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.isr_writer import IsrWriter
 from broker.replica.replica_manager import stored_log_config
+from broker.security.authorizer import Authorizer
 from broker.web.collector import MetricSources
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
 from broker.zookeeper.change_notifications import ChangeNotifications
-from broker.zookeeper.client import ZooKeeper, ZooKeeperCalls
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper, ZooKeeperSupervisor
 from broker.zookeeper.membership import Membership
+from broker.zookeeper.metadata_move import METADATA_FILE, MOVING_FILE, move_into_zookeeper, standalone_store
+from broker.zookeeper.metadata_store import MetadataCalls, MetadataStore
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo, Endpoint, TopicRecord
 
@@ -64,16 +72,15 @@ ZOOKEEPER_OPERATION_TIMEOUT_S = 10.0
 """How long a request that needs ZooKeeper waits while that is away, before its client gets an error; less when sessions
 are short."""
 HAND_OVER_TIMEOUT_S = 5.0
+PEER_TIMEOUT_S = 5.0
+"""How long a coordinator waits for the answer of another broker before it asks again."""
 
 
 class BrokerServer:
     """One broker. `start` returns when it serves. `stop` may be called at any time after that call began."""
 
-    def __init__(
-        self, config: BrokerConfig, clock: Clock | None = None, *, max_replication_factor: int = MAX_REPLICATION_FACTOR
-    ) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
         self.config = config
-        self._max_factor = max_replication_factor
         self._clock = clock or SystemClock()
         self.embedded_zookeeper = ""
         """`host:port` of the embedded ZooKeeper, if this broker started one."""
@@ -93,11 +100,14 @@ class BrokerServer:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._dynamic = DynamicConfig(config)
-        self._calls = ZooKeeperCalls()
-        self._zookeeper: ZooKeeper | None = None
+        self._peers, self._isolation = _peer_security(config)
+        """How this broker connects to others, and what it would need to, if that is not set."""
+        self._calls = MetadataCalls()
+        self._store: MetadataStore | None = None
         self._undo: list[Callable[[], object]] = []
         self._leave: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._topics: Topics
+        self._detector: FailureDetector | None = None
         self._coordinators: Coordinators | None = None
 
     async def start(self) -> list[Listener]:
@@ -122,18 +132,19 @@ class BrokerServer:
             self._logs,
             metadata,
             self._calls,
+            peers=self._peers,
             notify=changes.notify_config_change,
-            max_replication_factor=self._max_factor,
         )
+        await self._topics.delete_left_logs()
         ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
-        self._coordinators = Coordinators(self.config, self._topics, ids, self._clock)
+        self._coordinators = Coordinators(self.config, self._topics, ids, self._clock, self._coordinator_peer)
         await self._coordinators.start()
         configs = self._broker_configs(registry, changes)
         users = Users(registry, self._calls, notify=changes.notify_config_change)
         await users.refresh()
-        slots = self.config.max_incremental_fetch_session_cache_slots
-        fetch_sessions = FetchSessionCache(slots, self._clock, self._metrics.fetch_sessions)
-        controller = self._make_controller(election, registry, changes)
+        detector = self._detector = self._failure_detector()
+        controller = self._make_controller(election, registry, changes, detector)
+        reassignments = PartitionReassignments(controller, self._topics, registry, self._calls)
         context = ApiContext(
             configs,
             self._clock,
@@ -142,21 +153,23 @@ class BrokerServer:
             self._logs,
             self._coordinators.groups,
             self._coordinators.transactions,
+            self._coordinators.verifier,
             self._coordinators.markers,
             ids,
             users,
             controller,
-            fetch_sessions,
+            reassignments,
+            self._fetch_sessions(),
+            self._authorizer(),
             self._metrics,
             self._check_threads,
         )
-        self._begin(self._isr_writer(registry, changes).run())
+        self._begin(self._isr_writer(registry, changes, detector).run())
         watch = ClusterWatch(registry, changes, self._topics, configs)
         watch.add_config_listener("users", users.refresh)
         self._watch(watch)
-        controller.start()
-        self._begin(controller.run())
-        self._leave = lambda: self._hand_over(registry, changes)
+        self._control(controller, reassignments)
+        self._leave = lambda: self._hand_over(registry, changes, election)
         await self._listeners.serve(
             Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms)), users.credential
         )
@@ -165,8 +178,48 @@ class BrokerServer:
             self._begin(self._serve_http(self._http))
         return bound
 
+    def _fetch_sessions(self) -> FetchSessionCache:
+        slots = self.config.max_incremental_fetch_session_cache_slots
+        return FetchSessionCache(slots, self._clock, self._metrics.fetch_sessions)
+
+    def _control(self, controller: Controller, reassignments: PartitionReassignments) -> None:
+        """Let them act whenever this broker is the controller."""
+        controller.start()
+        self._undo.append(controller.stop)
+        reassignments.start()
+        self._undo.append(reassignments.stop)
+        self._begin(reassignments.run())
+        self._begin(controller.run())
+
+    def _coordinator_peer(self, broker_id: int) -> PeerConnection:
+        """A connection to another broker, for the coordinators. Raises BrokerError."""
+        broker = self._topics.metadata.brokers.get(broker_id)
+        peer = None if broker is None else self._peer(broker, "coordinator", timeout_s=PEER_TIMEOUT_S)
+        if peer is None:
+            raise BrokerError(ErrorCode.broker_not_available, f"no address of broker {broker_id} is known")
+        return peer
+
+    def _authorizer(self) -> Authorizer:
+        """Super users act as brokers, and who brokers log in as. Without logins, all do who reach the listener."""
+        users = set(parse_super_users(self.config.super_users))
+        if self._isolation is not None:
+            return Authorizer(users)
+        between = self.config.inter_broker()
+        if between.login is not None:
+            users.add(f"User:{between.login.user}")
+        if between.security.authenticates:
+            return Authorizer(users)
+        name = between.security.listener.name
+        if not self.config.standalone:  # else there are no other brokers
+            logger.info("listener %s does not authenticate: whoever reaches it may act as a broker", name)
+        return Authorizer(users, open_listener=name)
+
     def _make_controller(
-        self, election: ControllerElection, registry: Registry, changes: ChangeNotifications
+        self,
+        election: ControllerElection,
+        registry: Registry,
+        changes: ChangeNotifications,
+        detector: FailureDetector,
     ) -> Controller:
         return Controller(
             election,
@@ -174,28 +227,50 @@ class BrokerServer:
             self._calls,
             self._topics,
             self._dynamic,
+            detector,
             notify=changes.notify_isr_change,
-            max_replication_factor=self._max_factor,
+            metrics=self._metrics.replication,
         )
+
+    def _peer(self, broker: BrokerInfo, purpose: str, *, timeout_s: float = 30.0) -> PeerConnection | None:
+        """A connection to another broker; None if it does not have the listener that brokers use among themselves."""
+        endpoint = broker.endpoint(self._peers.listener)
+        if endpoint is None:
+            return None
+        client_id = f"broker-{self.config.broker_id}-{purpose}"
+        return PeerConnection(
+            endpoint.host, endpoint.port, client_id=client_id, security=self._peers, timeout_s=timeout_s
+        )
+
+    def _failure_detector(self) -> FailureDetector:
+        connect = functools.partial(self._peer, purpose="failure-detector")
+        return FailureDetector(self.config.broker_id, connect, self._clock)
+
+    def _leadership_check(self) -> LeadershipCheck:
+        connect = functools.partial(self._peer, purpose="leadership-check", timeout_s=PEER_TIMEOUT_S)
+        return LeadershipCheck(self.config.broker_id, self._topics, connect, self._is_store_connected)
+
+    def _is_store_connected(self) -> bool:
+        return self._store is not None and self._store.connected
 
     def _name_bound_ports(self, bound: list[Listener]) -> None:
         """A listener with port 0 gets a free port: from now on the settings name that port."""
         advertised = self.config.parsed_advertised()
         if all(one.port for one in (*self.config.parsed_listeners(), *advertised)):
             return
-        self.config = dataclasses.replace(
-            self.config,
+        self._replace_config(
             listeners=tuple(map(str, bound)),
             advertised_listeners=tuple(map(str, advertised_listeners(bound, advertised) if advertised else ())),
         )
+
+    def _replace_config(self, **found: Any) -> None:
+        """Set settings whose values are known only while the broker starts, so that DescribeConfigs tells them."""
+        self.config = dataclasses.replace(self.config, **found)
         self._dynamic = DynamicConfig(self.config)
 
     async def _serve_http(self, http: HttpListener) -> None:
-        def connected() -> bool:
-            return self._zookeeper is not None and self._zookeeper.connected
-
         assert self._coordinators is not None
-        health = Health(self.config.broker_id, self._logs, connected)
+        health = Health(self.config.broker_id, self._logs, self._is_store_connected, standalone=self.config.standalone)
         sources = MetricSources(
             metrics=self._metrics,
             topics=self._topics,
@@ -214,33 +289,26 @@ class BrokerServer:
         try:
             return await asyncio.shield(connecting)
         except asyncio.CancelledError:
-            if self._zookeeper is not None:
-                await asyncio.to_thread(self._zookeeper.close)
+            if self._store is not None:
+                await asyncio.to_thread(self._store.close)
             await asyncio.gather(connecting, return_exceptions=True)
             raise
 
     def _connect_blocking(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications, ControllerElection]:
-        """Connect to ZooKeeper, load the logs (their settings are in ZooKeeper), and register."""
-        own_zookeeper = None if self.config.zookeeper_connect else self._directories[0] / ZOOKEEPER_DIRECTORY
+        """Open the metadata store, load the logs (their settings are in the store), and register."""
         self._logs.lock()
-        refuse_foreign(self._directories, own_zookeeper)
-        zookeeper = self._zookeeper = ZooKeeper(
-            self.config.zookeeper_connect or self._start_embedded_zookeeper(),
-            self.config.zookeeper_session_timeout_ms,
-            operation_timeout_s=min(ZOOKEEPER_OPERATION_TIMEOUT_S, self.config.zookeeper_session_timeout_ms / 1000 + 1),
-        )
-        self._undo.append(zookeeper.close)
-        zookeeper.start()
-        registry = Registry(zookeeper, self._clock)
+        store = self._open_store()
+        registry = Registry(store, self._clock)
         registry.ensure_paths()
         if self.config.broker_id < 0:
             self._set_broker_id(registry)
+        if self._isolation is not None and registry.brokers().keys() - {self.config.broker_id}:
+            raise self._isolation
         topics = registry.topics()
         self._claim_directories(registry.cluster_id(), topics)
         may_have_lost = may_have_lost_records(self._online(), CLEAN_MARK)
         self._load_logs(registry, topics)
-        record_boot(self._online())
-        membership = Membership(zookeeper, registry, self._info(bound), session_file=self._online()[0] / SESSION_FILE)
+        membership = Membership(store, registry, self._info(bound), session_file=self._online()[0] / SESSION_FILE)
         changed: list[TopicPartition] = []
 
         def rejoin() -> None:
@@ -250,20 +318,50 @@ class BrokerServer:
                     self.config.broker_id,
                     topics.values(),
                     lambda tp: may_have_lost or self._logs.get(tp) is None,
-                    max_replication_factor=self._max_factor,
+                    lambda tp: self._logs.get(tp) is not None or self._logs.may_be_offline(tp),
+                    lambda tp: not may_have_lost and not self._logs.may_have_had(tp),
                 )
             )
 
         membership.start(rejoin)
         self._undo.append(membership.stop)
-        changes = ChangeNotifications(zookeeper, self._clock)
+        record_boot(self._online())
+        changes = ChangeNotifications(store)
         if changed and len(registry.brokers()) > 1:
             changes.notify_isr_change(changed)
-        registry.resume_deletions()
+        registry.deletions.resume(allowed=self.config.delete_topic_enable)
         election = ControllerElection(registry, self.config.broker_id)
         election.start()
         self._undo.append(election.stop)
         return registry, changes, election
+
+    def _open_store(self) -> MetadataStore:
+        """Open the store of the cluster's metadata: a file for a standalone broker, else ZooKeeper."""
+        directory = self._directories[0]
+        if self.config.standalone:
+            store = standalone_store(directory, self._clock)
+            refuse_foreign(self._directories, [directory / METADATA_FILE])
+            return self._start_store(store)
+        # kazoo behind it, for brokers with a ZooKeeper
+        from broker.zookeeper.client import ZooKeeper
+
+        own = [] if self.config.zookeeper_connect else [ZOOKEEPER_DIRECTORY, METADATA_FILE, MOVING_FILE]
+        refuse_foreign(self._directories, [directory / name for name in own])
+        session_ms = self.config.zookeeper_session_timeout_ms
+        zookeeper = self._start_store(
+            ZooKeeper(
+                self.config.zookeeper_connect or self._start_embedded_zookeeper(),
+                session_ms,
+                operation_timeout_s=min(ZOOKEEPER_OPERATION_TIMEOUT_S, session_ms / 1000 + 1),
+            )
+        )
+        move_into_zookeeper(directory, zookeeper)
+        return zookeeper
+
+    def _start_store(self, store: MetadataStore) -> MetadataStore:
+        self._store = store  # so that a start that is cancelled can close it
+        self._undo.append(store.close)
+        return store.start()
 
     def _start_embedded_zookeeper(self) -> str:
         supervisor = ZooKeeperSupervisor(
@@ -271,14 +369,14 @@ class BrokerServer:
         )
         self._undo.append(supervisor.stop)
         self.embedded_zookeeper = supervisor.start()
+        self._replace_config(zookeeper_connect=self.embedded_zookeeper)
         return self.embedded_zookeeper
 
     def _set_broker_id(self, registry: Registry) -> None:
         """For `broker.id=-1`: the id in the log directories, or a new one."""
         stored = stored_broker_id(self._directories)
         broker_id = registry.generate_broker_id() if stored is None else stored
-        self.config = dataclasses.replace(self.config, broker_id=broker_id)
-        self._dynamic = DynamicConfig(self.config)
+        self._replace_config(broker_id=broker_id)
         logger.info("broker.id is %d", broker_id)
 
     def _online(self) -> list[Path]:
@@ -300,11 +398,6 @@ class BrokerServer:
         defaults = LogConfig.from_properties(self._dynamic.current.topic_defaults())
         settings = {name: record.config for name, record in topics.items()}
         self._logs.load(lambda topic: stored_log_config(topic, settings.get(topic, {}), defaults))
-        for tp in self._logs.logs():
-            if tp.topic not in settings:
-                logger.warning(
-                    "%s is in log.dirs, but ZooKeeper has no such topic; it is left there and not served", tp
-                )
 
     def _info(self, bound: list[Listener]) -> BrokerInfo:
         advertised = advertised_listeners(bound, self.config.parsed_advertised())
@@ -323,23 +416,36 @@ class BrokerServer:
         self._dynamic.subscribe(self._listeners.update_config)
         return BrokerConfigs(self._dynamic, registry, self._calls, notify=changes.notify_config_change)
 
-    def _isr_writer(self, registry: Registry, changes: ChangeNotifications) -> IsrWriter:
+    def _isr_writer(self, registry: Registry, changes: ChangeNotifications, detector: FailureDetector) -> IsrWriter:
+        topics = self._topics
         writer = IsrWriter(
             registry,
             self._calls,
             changes.notify_isr_change,
-            self._topics.refresh,
-            lambda: self._topics.led_partitions().values(),
+            topics.refresh,
+            lambda: topics.led_partitions().values(),
+            suspected=lambda: detector.suspected,
             broker_id=self.config.broker_id,
             interval_s=self.config.replica_lag_time_max_ms / 2000,
+            metrics=self._metrics.replication,
         )
-        self._topics.set_isr_listener(writer.request)
+        detector.update_brokers(topics.metadata.brokers)
+
+        def changed(_: Collection[str]) -> None:
+            detector.update_brokers(topics.metadata.brokers)
+            if detector.suspected:
+                writer.look_at_all()
+
+        topics.add_change_listener(changed)
+        topics.set_isr_listener(writer.request)
+        detector.subscribe(lambda _: writer.look_at_all())
         return writer
 
     def _watch(self, watch: ClusterWatch) -> None:
         watch.start()
         self._undo.append(watch.stop)
         self._begin(watch.run())
+        self._begin(self._leadership_check().run())
 
     async def _tick_forever(self) -> None:
         seconds = self.config.log_flush_scheduler_interval_ms / 1000
@@ -359,37 +465,47 @@ class BrokerServer:
 
     # --- stopping
 
-    async def _hand_over(self, registry: Registry, changes: ChangeNotifications) -> None:
-        """Let other in-sync replicas lead the partitions that have some, while this broker still serves (P9)."""
+    async def _hand_over(self, registry: Registry, changes: ChangeNotifications, election: ControllerElection) -> None:
+        """Let other in-sync replicas lead the partitions that have some, while this broker still serves (P9).
+
+        It stops to follow first, so that no leader takes it into an ISR again. After that it resigns as controller.
+        """
         metadata, broker_id = self._topics.metadata, self.config.broker_id
         names = [
             name
             for name, topic in metadata.topics.items()
-            if any(
-                broker_id in info.isr and 1 < len(info.replicas) <= self._max_factor
-                for info in topic.partitions.values()
-            )
+            if any(broker_id in info.isr and len(info.replicas) > 1 for info in topic.partitions.values())
         ]
-        if not names or self._zookeeper is None or not self._zookeeper.connected:
+        if not self._is_store_connected():
             return
+        suspected = set(self._detector.suspected if self._detector is not None else ())
 
         def leave() -> None:
-            topics, live = registry.topics(names).values(), set(registry.brokers())
-            left = leave_partitions(registry, broker_id, topics, live, max_replication_factor=self._max_factor)
-            changes.notify_isr_change(left)
+            if names:
+                topics, live = registry.topics(names).values(), set(registry.brokers()) - suspected
+                changes.notify_isr_change(leave_partitions(registry, broker_id, topics, live))
 
         try:
-            await asyncio.wait_for(self._calls(leave), HAND_OVER_TIMEOUT_S)
+            async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
+                await self._topics.stop_following()
+                await self._calls(leave)
+                refreshing = [self._topics.refresh(names)] if names else []
+                await asyncio.gather(self._calls(election.stop), *refreshing)
         except (PykafkaError, TimeoutError) as error:
             logger.warning("cannot hand over leadership; the controller elects when this broker is gone: %s", error)
 
     async def stop(self) -> None:
-        """Hand over leadership, close connections, flush and mark the logs, leave ZooKeeper, stop an embedded one."""
+        """Hand over leadership, close connections, flush and mark the logs, and meanwhile leave ZooKeeper and stop an
+        embedded one."""
         if self._leave is not None and self.config.controlled_shutdown_enable:
             await self._leave()
         if self._http is not None:
             self._http.close()
         await self._listeners.close()
+        if self._detector is not None:
+            await self._detector.close()
+        if self._coordinators is not None:
+            await self._coordinators.disconnect()
         await self._check_threads.close()
         for task in list(self._tasks):
             task.cancel()
@@ -398,10 +514,20 @@ class BrokerServer:
             await self._topics.close()
             await self._coordinators.close()
         self._calls.close()
-        await asyncio.to_thread(self._logs.close)
+        await asyncio.gather(asyncio.to_thread(self._logs.close), self._undo_start())  # both wait for disks
+
+    async def _undo_start(self) -> None:
         while self._undo:
             undo = self._undo.pop()
             try:
                 await asyncio.to_thread(undo)
             except Exception:
                 logger.exception("stopping: %r failed", undo)
+
+
+def _peer_security(config: BrokerConfig) -> tuple[PeerSecurity, ConfigError | None]:
+    """How to connect to other brokers; with an error if that is impossible, which matters where there are others."""
+    try:
+        return PeerSecurity.of(config), None
+    except ConfigError as error:
+        return PeerSecurity(), error

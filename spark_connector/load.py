@@ -73,19 +73,16 @@ def load(
     `to`: a local directory, `hdfs://…` or a database URL of SQLAlchemy, with `table` (or `…#table`). `format`: parquet
     (default for a directory), json, orc, avro, delta, or sql (a database); keys and values stay bytes (base64 in json).
     `partition_by`: columns that become directories, of topic, partition, date and hour (of the timestamp, in UTC).
-    `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in
-    `<to>/_offsets`), `zookeeper` (`zookeeper_connect`), or `table`, for delta and sql the only one.
-    A group's first load is refused where other groups have loaded the same topics, unless `new_group`.
-    `starting_offsets`: where a partition begins that the group has not loaded yet, earliest or JSON. `max_records`: at
-    most so many offsets in this load.
-    `publish_offsets`: also commit them to the brokers' consumer group `group`, for lag tools. A failure of this does
-    not fail the load (loads/publication.py).
-    `options`: any of the reader's (`kafka.*`, `includeHeaders`, `minPartitions`, `endingTimestamp`, …), of which
-    `kafka.isolation.level` is read_committed by default. Each load keeps those that decide which records are loaded
-    and what they become; a later load of the group with other values is refused unless `allow_changed_options`.
-    `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8);
-    `storage_options`: fsspec's, for `hdfs://` Hadoop client settings, by default those that the session has under
-    `spark.hadoop.`.
+    `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in `<to>/_offsets`),
+    `zookeeper` (`zookeeper_connect`), or `table`, for delta and sql the only one. A group's first load is refused where
+    other groups have loaded the same topics, unless `new_group`.
+    `starting_offsets`: where a new partition begins, earliest or JSON. `max_records`: at most so many offsets.
+    `publish_offsets`: also commit them to the brokers' group `group`, for lag tools; a failure does not fail the load.
+    `options`: the reader's (`kafka.*`, `includeHeaders`, `endingTimestamp`, …), with `kafka.isolation.level`
+    read_committed by default. Each load keeps those that decide which records are loaded and what they become; a later
+    load of the group with other values is refused unless `allow_changed_options`.
+    `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8).
+    `storage_options`: fsspec's, for `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
     change; `from_directory`: the directory of that load (offsets=files only).
 
@@ -98,7 +95,7 @@ def load(
         topic=topic,
         starting_offsets=starting_offsets,
         max_records=max_records,
-        options=options or {},
+        options=options,
         write_options=write_options or {},
         from_load=from_load,
         from_directory=from_directory,

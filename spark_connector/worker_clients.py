@@ -3,10 +3,14 @@
 Spark reuses its Python workers with their module globals. So a micro-batch finds the metadata and the connections of
 the one before and needs no handshake (Spark's own source pools 64 consumers for the same reason). Used by reads and
 writes; a worker runs one task at a time.
+
+All executors get the same options, but may be in different racks. So without `kafka.client.rack` a worker takes its
+rack from its environment (RACK_VARIABLE), which `spark.executorEnv` or the machine can set.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 from collections import OrderedDict
@@ -24,6 +28,8 @@ from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["WorkerClients", "keep_imports", "worker_clients"]
 
+RACK_VARIABLE = "PYKAFKA_CLIENT_RACK"
+"""The rack of this machine, for the client's setting client.rack (KIP-392)."""
 _MAX_IDLE_FETCHERS = 64
 _MAX_CLUSTERS = 4
 
@@ -40,7 +46,9 @@ class WorkerClients:
         """The worker's client of the cluster that `settings` name."""
         cluster = self._clusters.get(settings)
         if cluster is None:
-            cluster = self._clusters[settings] = Cluster(settings, create_topics=False, patient=True)
+            rack = settings.client_rack or os.environ.get(RACK_VARIABLE, "")
+            here = dataclasses.replace(settings, client_rack=rack)
+            cluster = self._clusters[settings] = Cluster(here, create_topics=False, patient=True)
         self._clusters.move_to_end(settings)
         if len(self._clusters) > _MAX_CLUSTERS:
             oldest, unused = self._clusters.popitem(last=False)

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 from tests.support import broker_process
 from tests.support.broker_process import BrokerProcess
+from tests.support.child_imports import spare_hypothesis
 from tests.support.kafka import RUN, VARIABLE, Kafka, external_kafka, tidy
-from tests.support.spark_home import shared_spark_home
+from tests.support.spark_home import SMALL_QUERIES, shared_spark_home
 from tests.support.topics import Topic
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 
 # Every Spark below starts cheaply, and its Python workers run this interpreter, whatever `python3` the PATH holds.
 os.environ.update(shared_spark_home().environment())
+
+# A busy machine fails no test that Hypothesis makes.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 LOG_TAIL = 4_000  # characters of a broker's log shown with a failed test
 
@@ -48,13 +54,15 @@ LONG_FIRST = ("faults", "notebooks", "spark_connector", "hdfs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """PySpark 4.0 and 4.1 leave the sockets open through which a driver gets its rows."""
+    """Prepare what tests start, and forgive PySpark 4.0 and 4.1 the sockets they leave open."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        spare_hypothesis()
     if version("pyspark").startswith(("4.0.", "4.1.")):
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 # Here `broker` is any Kafka: a test that takes it is marked `kafka`, and one that needs our process takes `own_broker`.
-ON_ANY_KAFKA = ("client", "compat", "spark_connector", "tools")
+ON_ANY_KAFKA = ("client", "compat", "mirror", "spark_connector", "tools")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -200,6 +208,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config(map={**SMALL_QUERIES})
         .getOrCreate()
     )
     yield session

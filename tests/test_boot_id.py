@@ -32,13 +32,28 @@ def test_a_killed_process_loses_nothing_and_a_rebooted_machine_may(tmp_path: Pat
     assert may_have_lost_records(directories, MARK)
     (directories[0] / MARK).touch()
     assert may_have_lost_records(directories, MARK)  # one directory was not closed cleanly
-    (directories[1] / MARK).touch()
-    assert not may_have_lost_records(directories, MARK)
+
+
+def test_a_clean_stop_loses_nothing_whatever_boot_comes_next(tmp_path: Path, boot: Path) -> None:
+    record_boot([tmp_path])
+    boot.write_text("second\n")
+    (tmp_path / MARK).touch()
+    assert not may_have_lost_records([tmp_path], MARK)
+
+
+def test_a_loss_is_remembered_until_the_broker_has_left_the_isrs(tmp_path: Path, boot: Path) -> None:
+    """The start that noticed it may fail, and a failed start closes the logs cleanly."""
+    assert may_have_lost_records([tmp_path], MARK)
+    (tmp_path / MARK).touch()
+    assert may_have_lost_records([tmp_path], MARK)
+    record_boot([tmp_path])
+    assert not may_have_lost_records([tmp_path], MARK)
 
 
 def test_without_a_boot_id_only_a_clean_stop_is_trusted(tmp_path: Path, boot: Path) -> None:
     boot.unlink()
     record_boot([tmp_path])
-    assert may_have_lost_records([tmp_path], MARK)
     (tmp_path / MARK).touch()
     assert not may_have_lost_records([tmp_path], MARK)
+    (tmp_path / MARK).unlink()
+    assert may_have_lost_records([tmp_path], MARK)

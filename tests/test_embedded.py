@@ -34,7 +34,7 @@ def test_it_serves_keeps_its_port_and_data_over_a_crash_and_leaves_nothing_behin
         assert kafka.bootstrap == before
         with Cluster(kafka.bootstrap) as cluster:
             assert cluster.partitions("t") == [0, 1]
-        with socket.create_connection((kafka.zookeeper.split(":")[0], int(kafka.zookeeper.split(":")[1])), timeout=5):
+        with socket.create_connection((kafka.zookeeper.split(":")[0], int(kafka.zookeeper.split(":")[1])), timeout=60):
             pass
     assert not kafka.data_dir.exists()
 
@@ -63,7 +63,12 @@ def test_broker_and_zookeeper_end_when_their_owner_is_killed(tmp_path: Path) -> 
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
     owner.stdout.close()
-    eventually(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), timeout=30)
+    eventually(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))
+
+
+def knows_both(bootstrap: str) -> bool:
+    with Cluster(bootstrap) as cluster:
+        return len(cluster.brokers()) == 2
 
 
 def test_the_brokers_of_a_cluster_come_and_go_each_by_itself(zookeeper: str) -> None:
@@ -71,6 +76,7 @@ def test_the_brokers_of_a_cluster_come_and_go_each_by_itself(zookeeper: str) -> 
     with kafka:
         before = kafka.bootstrap
         with Cluster(before) as cluster:
+            eventually(lambda: all(knows_both(broker.bootstrap) for broker in kafka.brokers.values()))
             Admin(cluster).create_topics([NewTopic("t", 2)])
             assert {cluster.leader(TopicPartition("t", partition)).id for partition in range(2)} == {1, 2}
         paused = psutil.Process(kafka.brokers[2].pid)
@@ -85,5 +91,5 @@ def test_the_brokers_of_a_cluster_come_and_go_each_by_itself(zookeeper: str) -> 
         assert kafka.start().bootstrap == before
         with Producer(before) as producer:
             for partition in range(2):
-                producer.send("t", value=b"v", partition=partition).result(20)
+                producer.send("t", value=b"v", partition=partition).result(60)
     assert not kafka.data_dir.exists()

@@ -40,17 +40,18 @@ KRAFT = "version=1\nnode.id=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\ndirectory.id=5
 def test_a_directory_of_kraft_is_refused_before_anything_is_written(tmp_path: Path, zookeeper: str | None) -> None:
     (tmp_path / "meta.properties").write_text(KRAFT)
     with pytest.raises(ConfigError, match=r"KRaft mode \(node.id=1, cluster MkU3OEVBNTcwNTJENDM2Qg\)"):
-        refuse_foreign([tmp_path], tmp_path / zookeeper if zookeeper else None)
+        refuse_foreign([tmp_path], [tmp_path / zookeeper] if zookeeper else [])
     assert [path.name for path in tmp_path.iterdir()] == ["meta.properties"]
 
 
 def test_no_zookeeper_is_started_over_the_directory_of_another(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=0\nbroker.id=0\ncluster.id=c\n")
-    with pytest.raises(ConfigError, match="set zookeeper.connect to the ZooKeeper of that cluster"):
-        refuse_foreign([tmp_path], tmp_path / "zookeeper")
-    refuse_foreign([tmp_path], None)
-    (tmp_path / "zookeeper").mkdir()
-    refuse_foreign([tmp_path, tmp_path / "new"], tmp_path / "zookeeper")
+    places = [tmp_path / "file", tmp_path / "zookeeper"]
+    with pytest.raises(ConfigError, match=f"not in {tmp_path}/file; set zookeeper.connect to the ZooKeeper of"):
+        refuse_foreign([tmp_path], places)
+    refuse_foreign([tmp_path])
+    places[1].mkdir()
+    refuse_foreign([tmp_path, tmp_path / "new"], places)
 
 
 def test_the_id_is_that_of_a_claimed_directory(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_its_directory_is_unusable_where_they_are_not(tmp_path: Path, content: b
         (tmp_path / name / "meta.properties").write_bytes(written)
     unusable = check_meta_properties([tmp_path / "a", tmp_path / "b"], 0, "c", holds_ours=never)
     assert list(unusable) == [tmp_path / "b"]
-    assert "ZooKeeper knows none of the topics" in unusable[tmp_path / "b"]
+    assert "the cluster has none of the topics" in unusable[tmp_path / "b"]
     assert (tmp_path / "b" / "meta.properties").read_bytes() == content
 
 

@@ -3,7 +3,8 @@
 Behaviour: all partitions are added or none. If one does not exist, the others get OPERATION_NOT_ATTEMPTED. A client
 cannot add internal topics (TOPIC_AUTHORIZATION_FAILED, as in Kafka).
 Version notes: up to 3 a client adds to its own transaction. From 4 brokers send several transactions at once for their
-producers (KIP-890), or only ask whether the partitions were added (`verify_only`).
+producers (KIP-890), or only ask whether the partitions were added (`verify_only`). Others than brokers get
+CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ Codes = Mapping[TopicPartition, ErrorCode]
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     body = request.body
     if field(body, "transactions") is not None:
+        if not context.authorizer.allows_cluster_action(client.principal, client.listener):
+            return {"error_code": ErrorCode.cluster_authorization_failed, "results_by_transaction": []}
         return _add_batch(context, request)
     partitions = _partitions(body.v3_and_below_topics)
     refused = _refused(context, partitions, internal=False)

@@ -1,7 +1,8 @@
 """AlterUserScramCredentials: set and delete the SCRAM credentials of users (KIP-554).
 
 The client sends the salted password, and the broker stores two keys derived from it. If one change of a user is wrong,
-all changes of that user are refused. Other users are not affected (`kafka.server.ZkAdminManager`).
+all changes of that user are refused. Other users are not affected (`kafka.server.ZkAdminManager`). Only super users
+change super users, which brokers are: whoever could set a broker's password could act as a broker.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     """Each user succeeds or fails alone."""
     changes: dict[str, Changes] = {}
     failed: dict[str, BrokerError] = {}
+    may_change_all = context.authorizer.allows_cluster_action(client.principal, client.listener)
+    for change in (*request.body.deletions, *request.body.upsertions):
+        if not may_change_all and context.authorizer.is_super_user(f"User:{change.name}"):
+            failed[change.name] = BrokerError(
+                ErrorCode.cluster_authorization_failed, "Only super users may change the credentials of super users"
+            )
     for deletion in request.body.deletions:
         _note(context, deletion, None, changes, failed)
     for upsertion in request.body.upsertions:

@@ -15,6 +15,7 @@ from broker.api.fetch_sessions import FetchSessionCache
 from broker.clock import Clock
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.controller import Controller
+from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topics import Topics
 from broker.cluster.users import Users
@@ -22,10 +23,12 @@ from broker.config.broker_config import BrokerConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_markers import MarkerWriter
+from broker.coordinator.transaction_verifier import TransactionVerifier
 from broker.log.manager import LogManager
 from broker.metrics import Metrics
 from broker.net.router import Client
 from broker.protocol.messages import Request
+from broker.security.authorizer import Authorizer
 
 __all__ = ["ApiContext", "Client", "Fields", "Request"]
 
@@ -44,11 +47,14 @@ class ApiContext:
     logs: LogManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    verifier: TransactionVerifier
     markers: MarkerWriter
     producer_ids: ProducerIds
     users: Users
     controller: Controller
+    reassignments: PartitionReassignments
     fetch_sessions: FetchSessionCache
+    authorizer: Authorizer
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     check_threads: CheckThreads = dataclasses.field(default_factory=CheckThreads)
 

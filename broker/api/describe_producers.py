@@ -1,4 +1,7 @@
-"""DescribeProducers: the producer state of partitions, to find hanging transactions (KIP-664)."""
+"""DescribeProducers: the producer state of partitions, to find hanging transactions (KIP-664).
+
+Every replica answers, as in Kafka, so that the states of a leader and its followers can be compared.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
 def _partition(context: ApiContext, tp: TopicPartition) -> Fields:
     try:
         check_topic_name(tp.topic)
-        producers = context.topics.partition(tp).log.producers
+        producers = context.topics.replica(tp).log.producers
     except BrokerError as error:
         return {
             "partition_index": tp.partition,

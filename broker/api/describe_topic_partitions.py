@@ -1,12 +1,12 @@
 """DescribeTopicPartitions: topics and their partitions, a page at a time, sorted by name (KIP-966).
 
 A page ends at the client's limit or at max.request.partition.size.limit, whichever is lower. The cursor says where the
-next page begins. A request without names means all topics.
+next page begins; it has to be at one of the topics that are named. A request without names means all topics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from broker.api.authorized_operations import NOT_ASKED, TOPIC_OPERATIONS
 from broker.api.context import ApiContext, Client, Fields, Request
@@ -22,23 +22,30 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     body, metadata = request.body, context.topics.metadata
     names = {topic.name for topic in body.topics}
     cursor = body.cursor
-    if cursor is not None and cursor.partition_index < 0:
+    if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
         refused = [
-            {**_absent(name, ErrorCode.invalid_request), "topic_authorized_operations": NOT_ASKED}
-            for name in sorted(names)
+            {**_absent(topic.name, ErrorCode.invalid_request), "topic_authorized_operations": NOT_ASKED}
+            for topic in body.topics
         ]
         return {"topics": refused, "next_cursor": None}
     limit = max(min(body.response_partition_limit, context.config.max_request_partition_size_limit), 1)
     wanted = sorted(names or metadata.topics)
     if cursor is not None:
-        wanted = sorted({name for name in wanted if name > cursor.topic_name} | {cursor.topic_name})
+        wanted = [name for name in wanted if name >= cursor.topic_name]
     start = {cursor.topic_name: cursor.partition_index} if cursor is not None else {}
-    topics, next_cursor = _page(metadata, wanted, start, limit, skip_absent=not names)
+    reachable = metadata.endpoints(client.listener)
+    topics, next_cursor = _page(metadata, reachable, wanted, start, limit, skip_absent=not names)
     return {"topics": topics, "next_cursor": next_cursor}
 
 
 def _page(
-    metadata: ClusterMetadata, names: Sequence[str], start: Mapping[str, int], limit: int, *, skip_absent: bool
+    metadata: ClusterMetadata,
+    reachable: Container[int],
+    names: Sequence[str],
+    start: Mapping[str, int],
+    limit: int,
+    *,
+    skip_absent: bool,
 ) -> tuple[list[Fields], Fields | None]:
     page: list[Fields] = []
     for name in names:
@@ -51,7 +58,7 @@ def _page(
             continue
         first = start.get(name, 0)
         indexes = [index for index in sorted(topic.partitions) if index >= first]
-        page.append(describe_topic(metadata, metadata.brokers, topic, TOPIC_OPERATIONS, indexes[:limit]))
+        page.append(describe_topic(metadata, reachable, topic, TOPIC_OPERATIONS, indexes[:limit]))
         if len(indexes) > limit:
             return page, {"topic_name": name, "partition_index": indexes[limit]}
         limit -= len(indexes)

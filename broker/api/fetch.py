@@ -9,25 +9,31 @@ partition that does not exist: as in Kafka, the answer still waits for the other
 (KIP-227) only the partitions that changed are read and answered, in the order of the session. Index pages that are not
 in the page cache are read by a thread, so that other connections are served meanwhile.
 
-A follower (replica id >= 0) reads up to the log end. The offset that it asks for says that it has all records below,
-which may move the high watermark (replica/in_sync_state.py). So its fetch must prove by leader epochs that its log is a
-prefix of this one (KIP-320, KIP-595). Where it is not, the answer says where to cut it. A follower counts once for each
-request, and not again in the read after the wait: it may have been restarted meanwhile.
-Version notes: topic names up to 12, ids from 13; zstd from 10; KAFKA_STORAGE_ERROR from 6.
+A follower (replica id >= 0) must be a broker (security/authorizer.py); replica_fetch.py reads for it.
+
+From version 11 on consumers may also read from a follower, up to its high watermark (KIP-392). With replica.selector.
+class a leader sends a consumer to a follower in its rack. Followers then hear of a new high watermark at once, because
+consumers wait for it there; otherwise they hear of it with the next records, or after replica.fetch.wait.max.ms.
+Version notes: topic names up to 12, ids from 13; racks from 11; zstd from 10; KAFKA_STORAGE_ERROR from 6.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import uuid
-from collections.abc import Awaitable, Sequence
+import weakref
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Any
 
 from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext, Client, Request
+from broker.api.current_leader import LED_ELSEWHERE, current_leader
 from broker.api.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchSession, Found
+from broker.api.replica_fetch import FollowerId, follower_of, read_for_follower
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import ColdRead, FileSlice, unless_cold
+from broker.net.delayed_answer import DelayedAnswer
 from broker.net.response import Part
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer, encode_fetch_response
@@ -35,7 +41,8 @@ from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.compression import Codec
 from broker.replica.delayed_fetch import DelayedFetch
-from broker.replica.partition import Partition
+from broker.replica.partition import NO_REPLICA, Partition
+from broker.replica.replica import Replica
 
 __all__ = ["handle"]
 
@@ -44,15 +51,20 @@ _COMMITTED = 1
 _UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 _FIRST_WITH_ZSTD = 10
 _FIRST_WITH_STORAGE_ERROR = 6
-_FIRST_WITH_LAST_EPOCH = 12
+_FIRST_WITH_RACKS = 11
+_FIRST_WITH_LEADERS = 16
 
 
 @dataclasses.dataclass(slots=True)
 class _Read:
     """What one pass over the requested partitions found. `complete`: there is no reason to wait for more."""
 
+    listener: str
+    follower: FollowerId
+    nearby: Collection[int] = ()
+    """The brokers in the consumer's rack, if it should read from them; none if this one is among them."""
     topics: list[TopicAnswer] = dataclasses.field(default_factory=list)
-    partitions: list[Partition] = dataclasses.field(default_factory=list)
+    partitions: list[Replica] = dataclasses.field(default_factory=list)
     sizes: list[int] = dataclasses.field(default_factory=list)
     """Bytes found in each of `partitions`."""
     errors: list[int] = dataclasses.field(default_factory=list)
@@ -67,15 +79,22 @@ class _Read:
 def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Part] | Awaitable[Sequence[Part]]:
     """Answer at once if there is enough to read, otherwise wait for more."""
     body, session = request.body, None
+    replica = follower_of(body).broker_id
+    if replica >= 0 and not context.authorizer.allows_cluster_action(client.principal, client.listener):
+        return _deny(context, request)
     if field(body, "session_epoch", FINAL_EPOCH) != FINAL_EPOCH or field(body, "session_id", NO_SESSION) != NO_SESSION:
         try:
-            session = context.fetch_sessions.begin(request, replica=_replica_id(body))
+            session = context.fetch_sessions.begin(request, replica=replica)
         except BrokerError as error:
             return _refuse(context, request, error.code, NO_SESSION)
+
+    def read() -> _Read:
+        return _read(context, request, client, session, is_first=True)
+
     try:
-        return _respond(context, request, session, unless_cold(lambda: _read(context, request, session, is_first=True)))
+        return _respond(context, request, client, session, unless_cold(read))
     except ColdRead as cold:
-        return _respond_warmed(context, request, session, cold)
+        return _respond_warmed(context, request, client, session, warmed(read, cold))
 
 
 def _refuse(context: ApiContext, request: Request, code: ErrorCode, session_id: int) -> Sequence[Part]:
@@ -83,45 +102,107 @@ def _refuse(context: ApiContext, request: Request, code: ErrorCode, session_id: 
     return encode_fetch_response(request.version, request.correlation_id, (), error=int(code), session_id=session_id)
 
 
+def _deny(context: ApiContext, request: Request) -> Sequence[Part]:
+    """Someone who is no broker fetches as a follower: that could move the high watermark."""
+    code, body = int(ErrorCode.topic_authorization_failed), request.body
+    context.metrics.failed(ApiKey.FETCH, code)
+    topics = [
+        TopicAnswer(
+            field(asked, "topic", ""),
+            field(asked, "topic_id") or _NO_ID,
+            [PartitionAnswer(one.partition, code, -1, -1, -1, (), None) for one in asked.partitions],
+        )
+        for asked in body.topics
+    ]
+    return encode_fetch_response(request.version, request.correlation_id, topics)
+
+
 def _respond(
-    context: ApiContext, request: Request, session: FetchSession | None, read: _Read
-) -> Sequence[Part] | Awaitable[Sequence[Part]]:
+    context: ApiContext, request: Request, client: Client, session: FetchSession | None, read: _Read
+) -> Sequence[Part] | DelayedAnswer[Sequence[Part]]:
     body = request.body
     wait_ms = to_ms(body.max_wait)
     nothing_to_wait_for = not read.partitions and (session is None or not session.has_quiet)
     if read.complete or read.size >= body.min_bytes or wait_ms <= 0 or nothing_to_wait_for:
         return _answer(context, request, session, read)
-    # In a session the partitions that are not read can gain bytes, too, so the session itself waits for all of them.
-    partitions = read.partitions if session is None else ()
-    replica = _replica_id(body) >= 0
-    committed = body.isolation_level == _COMMITTED and not replica
-    delayed = DelayedFetch(partitions, body.min_bytes - read.size, wait_ms / 1000, committed=committed, replica=replica)
-    if session is not None:
-        session.begin_wait(delayed, read.found)
-    return _wait(context, request, session, delayed)
+    eager = read.follower.broker_id >= 0 and context.config.is_rack_aware
+    if eager and any(found.partition is not None and found.cached.has_moved(found.answer) for found in read.found):
+        return _answer(context, request, session, read)
+    return _Wait(context, request, client, session, read, eager=eager).answer
 
 
 async def _respond_warmed(
-    context: ApiContext, request: Request, session: FetchSession | None, cold: ColdRead
+    context: ApiContext, request: Request, client: Client, session: FetchSession | None, reading: Awaitable[_Read]
 ) -> Sequence[Part]:
-    read = await warmed(lambda: _read(context, request, session, is_first=True), cold)
-    answer = _respond(context, request, session, read)
-    return await answer if isinstance(answer, Awaitable) else answer
+    answer = _respond(context, request, client, session, await reading)
+    return await answer if isinstance(answer, DelayedAnswer) else answer
 
 
-async def _wait(
-    context: ApiContext, request: Request, session: FetchSession | None, delayed: DelayedFetch
-) -> Sequence[Part]:
-    try:
-        await delayed.wait()
-    finally:
+class _Wait:
+    """A fetch that waits for more bytes; then it reads again and answers."""
+
+    def __init__(
+        self,
+        context: ApiContext,
+        request: Request,
+        client: Client,
+        session: FetchSession | None,
+        read: _Read,
+        *,
+        eager: bool,
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._client = client
+        self._session = session
+        self._reading: asyncio.Task[None] | None = None
+        body, replica = request.body, read.follower.broker_id >= 0
+        self._delayed = DelayedFetch(
+            # In a session the partitions that are not read can gain bytes, too, so it waits for all of them itself.
+            read.partitions if session is None else (),
+            body.min_bytes - read.size,
+            to_ms(body.max_wait) / 1000,
+            self._end,
+            session.timer if session is not None and session.waiting is None else None,
+            committed=body.isolation_level == _COMMITTED and not replica,
+            replica=replica,
+            eager=eager,
+        )
         if session is not None:
-            session.end_wait(delayed)
-    try:
-        read = unless_cold(lambda: _read(context, request, session))
-    except ColdRead as cold:
-        read = await warmed(lambda: _read(context, request, session), cold)
-    return _answer(context, request, session, read)
+            session.begin_wait(self._delayed, read.found)
+        self.answer: DelayedAnswer[Sequence[Part]] = DelayedAnswer(self._cancel)
+
+    def _end(self) -> None:
+        if self.answer.is_over:
+            return  # the client left after the wait had ended
+        if self._session is not None:
+            self._session.end_wait(self._delayed)
+        try:
+            parts = _answer(self._context, self._request, self._session, unless_cold(self._read))
+        except ColdRead as cold:
+            self._reading = asyncio.ensure_future(self._answer_warmed(cold))
+        except Exception as error:
+            self.answer.fail(error)
+        else:
+            self.answer.complete(parts)
+
+    def _read(self) -> _Read:
+        return _read(self._context, self._request, self._client, self._session)
+
+    async def _answer_warmed(self, cold: ColdRead) -> None:
+        try:
+            parts = _answer(self._context, self._request, self._session, await warmed(self._read, cold))
+        except Exception as error:
+            self.answer.fail(error)
+        else:
+            self.answer.complete(parts)
+
+    def _cancel(self) -> None:
+        self._delayed.cancel()
+        if self._session is not None:
+            self._session.end_wait(self._delayed)
+        if self._reading is not None:
+            self._reading.cancel()
 
 
 def _answer(context: ApiContext, request: Request, session: FetchSession | None, read: _Read) -> Sequence[Part]:
@@ -133,20 +214,45 @@ def _answer(context: ApiContext, request: Request, session: FetchSession | None,
             return _refuse(context, request, error.code, session.id)
         topics, session_id = session.answer(read.found), session.id
     for partition, size in zip(read.partitions, read.sizes, strict=True):
-        partition.bytes_out += size
+        if read.follower.broker_id >= 0:
+            partition.metrics.replication_bytes_out += size
+            if read.follower.broker_id in partition.adding:
+                partition.metrics.reassignment_bytes_out += size
+        else:
+            partition.metrics.bytes_out += size
     for code in read.errors:
         context.metrics.failed(ApiKey.FETCH, code)
     return encode_fetch_response(request.version, request.correlation_id, topics, session_id=session_id)
 
 
-def _read(context: ApiContext, request: Request, session: FetchSession | None, *, is_first: bool = False) -> _Read:
-    read, body = _Read(is_first=is_first), request.body
+def _brokers_nearby(context: ApiContext, request: Request, client: Client) -> Collection[int]:
+    """The live brokers in the consumer's rack; none where it names no rack, or this broker is one of them."""
+    rack = request.body.rack_id if request.version >= _FIRST_WITH_RACKS else ""
+    if not rack or not context.config.is_rack_aware:
+        return ()
+    brokers = context.topics.metadata.brokers
+    nearby = {id_ for id_, one in brokers.items() if one.rack == rack and one.endpoint(client.listener) is not None}
+    return () if context.broker_id in nearby else nearby
+
+
+def _read(
+    context: ApiContext,
+    request: Request,
+    client: Client,
+    session: FetchSession | None,
+    *,
+    is_first: bool = False,
+) -> _Read:
+    body, nearby = request.body, _brokers_nearby(context, request, client)
+    read = _Read(client.listener, follower_of(body), nearby, is_first=is_first)
     budget = min(body.max_bytes, context.config.fetch_max_bytes)
     if session is not None:
+        metadata = weakref.ref(context.topics.metadata)  # a session is kept for long, perhaps without its client
         for cached in session.to_read():
-            name = _name_of(context, cached.topic)
-            answer = _read_partition(context, request, name, cached.asked, budget, read)
-            read.found.append(Found(cached, name, None if answer.error else read.partitions[-1], answer))
+            if cached.metadata is not metadata:
+                cached.metadata, cached.name = metadata, _name_of(context, cached.topic)
+            answer = _read_partition(context, request, cached.name, cached.asked, budget, read)
+            read.found.append(Found(cached, cached.name, None if answer.error else read.partitions[-1], answer))
         return read
     for asked in body.topics:
         topic_id = field(asked, "topic_id")
@@ -170,36 +276,34 @@ def _name_of(context: ApiContext, topic: str | uuid.UUID | None) -> str | None:
 def _read_partition(
     context: ApiContext, request: Request, topic: str | None, asked: Any, budget: int, read: _Read
 ) -> PartitionAnswer:
-    body = request.body
-    replica = _replica_id(body)
-    committed = body.isolation_level == _COMMITTED and replica < 0
+    diverging = aborted = None
+    preferred = NO_REPLICA
     try:
         if topic is None:
             raise BrokerError(ErrorCode.unknown_topic_id)
-        partition = context.topics.partition(TopicPartition(topic, asked.partition))
-        if replica >= 0:
-            _check_replica(request, partition, replica, asked)
-        partition.check_epoch(field(asked, "current_leader_epoch", -1))
-        last_epoch = field(asked, "last_fetched_epoch", -1)
-        diverging = None if last_epoch < 0 else partition.diverging_epoch(last_epoch, asked.fetch_offset)
-        found = None
-        if diverging is None:
-            found = _read_slice(partition, asked, budget - read.size, committed, replica, first=read.size == 0)
-        aborted = partition.aborted_in(asked.fetch_offset, found) if committed and found is not None else ()
-        if request.version < _FIRST_WITH_ZSTD and partition.log.config.codec is Codec.ZSTD:
-            raise BrokerError(ErrorCode.unsupported_compression_type)
-        if replica >= 0 and diverging is None and read.is_first:
-            partition.fetched_by(replica, asked.fetch_offset)
+        tp, left = TopicPartition(topic, asked.partition), budget - read.size
+        if read.follower.broker_id >= 0:
+            partition: Replica
+            partition, found, diverging = read_for_follower(
+                context,
+                request,
+                tp,
+                asked,
+                read.follower,
+                left,
+                is_first_with_records=not read.size,
+                counts=read.is_first,
+            )
+        else:
+            partition, found, aborted, diverging, preferred = _read_for_consumer(
+                context, request, tp, asked, left, read
+            )
     except BrokerError as error:
-        code = error.code
-        if code is ErrorCode.kafka_storage_error and request.version < _FIRST_WITH_STORAGE_ERROR:
-            code = ErrorCode.not_leader_or_follower
-        read.complete |= code not in _UNKNOWN
-        read.errors.append(int(code))
-        return PartitionAnswer(asked.partition, int(code), -1, -1, -1, () if code in _UNKNOWN else None, None)
+        return _failed(context, request, topic, asked, read, error)
     read.partitions.append(partition)
-    read.sizes.append(0 if found is None or replica >= 0 else found.length)
-    read.complete |= diverging is not None
+    read.sizes.append(0 if found is None else found.length)
+    if diverging is not None or preferred >= 0:
+        read.complete = True
     if found is not None:
         read.size += found.length
         # A slice ends with its segment. If that is not the active one, waiting would not make the slice longer.
@@ -210,35 +314,52 @@ def _read_partition(
         partition.high_watermark,
         partition.last_stable_offset,
         partition.log.log_start_offset,
-        aborted if committed else None,
+        aborted,
         found,
         diverging,
+        preferred,
     )
 
 
-def _check_replica(request: Request, partition: Partition, replica: int, asked: Any) -> None:
-    """Raise BrokerError unless the fetch is a follower's and proves that its log is a prefix of ours."""
-    if request.version < _FIRST_WITH_LAST_EPOCH or asked.current_leader_epoch < 0:
-        raise BrokerError(ErrorCode.not_leader_or_follower, f"a follower of {partition.tp} has to name leader epochs")
-    partition.check_epoch(asked.current_leader_epoch)
-    partition.check_replica(replica)
+def _failed(
+    context: ApiContext, request: Request, topic: str | None, asked: Any, read: _Read, error: BrokerError
+) -> PartitionAnswer:
+    code = error.code
+    if code is ErrorCode.kafka_storage_error and request.version < _FIRST_WITH_STORAGE_ERROR:
+        code = ErrorCode.not_leader_or_follower
+    read.complete |= code not in _UNKNOWN
+    read.errors.append(int(code))
+    leader = None
+    if topic is not None and code in LED_ELSEWHERE and request.version >= _FIRST_WITH_LEADERS:
+        leader = current_leader(context.topics.metadata, TopicPartition(topic, asked.partition), read.listener)
+    none_aborted = () if code in _UNKNOWN else None
+    return PartitionAnswer(asked.partition, int(code), -1, -1, -1, none_aborted, None, leader=leader)
 
 
-def _replica_id(body: Any) -> int:
-    """The broker id of a replica, below 0 for a consumer. Version notes: in another field from 15."""
-    state = field(body, "replica_state")
-    return int(field(body, "replica_id", -1) if state is None else state.replica_id)
-
-
-def _read_slice(
-    partition: Partition, asked: Any, budget: int, committed: bool, replica: int, *, first: bool
-) -> FileSlice | None:
-    """Read within the limits. Only the first partition with records may exceed them."""
-    limit = min(asked.partition_max_bytes, budget)
-    if replica >= 0:
-        found = partition.read_as_replica(asked.fetch_offset, max(limit, 0))
+def _read_for_consumer(
+    context: ApiContext, request: Request, tp: TopicPartition, asked: Any, budget: int, read: _Read
+) -> tuple[Replica, FileSlice | None, Sequence[tuple[int, int]] | None, tuple[int, int] | None, int]:
+    """(partition, records, aborted transactions, where the logs diverge, the broker to read from instead)."""
+    committed, preferred = request.body.isolation_level == _COMMITTED, NO_REPLICA
+    epoch = field(asked, "current_leader_epoch", -1)
+    partition: Replica
+    if request.version < _FIRST_WITH_RACKS:
+        partition = context.topics.partition(tp, epoch)
     else:
-        found = partition.read(asked.fetch_offset, max(limit, 0), committed=committed)
-    if found is not None and found.length > limit and not first:
-        return None
-    return found
+        partition = context.topics.replica(tp, epoch)
+        if read.nearby and isinstance(partition, Partition):
+            preferred = partition.preferred_read_replica(asked.fetch_offset, read.nearby)
+    last_epoch = field(asked, "last_fetched_epoch", -1)
+    diverging = None if last_epoch < 0 else partition.diverging_epoch(last_epoch, asked.fetch_offset)
+    found = None
+    if diverging is None and preferred < 0:
+        limit = max(min(asked.partition_max_bytes, budget), 0)
+        found = partition.read(asked.fetch_offset, limit, committed=committed)
+        if found is not None and found.length > limit and read.size:
+            found = None  # only the first partition with records may exceed the limits
+    aborted: Sequence[tuple[int, int]] | None = () if committed else None
+    if committed and found is not None:
+        aborted = partition.aborted_in(asked.fetch_offset, found)
+    if request.version < _FIRST_WITH_ZSTD and partition.log.config.codec is Codec.ZSTD:
+        raise BrokerError(ErrorCode.unsupported_compression_type)
+    return partition, found, aborted, diverging, preferred

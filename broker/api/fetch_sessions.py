@@ -16,6 +16,7 @@ from __future__ import annotations
 import operator
 import random
 import uuid
+import weakref
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from itertools import count, groupby
@@ -26,8 +27,10 @@ from broker.errors import BrokerError, ErrorCode
 from broker.metrics import FetchSessionMetrics
 from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer
 from broker.protocol.messages import Request, field
-from broker.replica.delayed_fetch import DelayedFetch
+from broker.replica.delayed_fetch import DelayedFetch, WaitTimer
 from broker.replica.partition import Partition
+from broker.replica.replica import Replica
+from broker.zookeeper.cluster_metadata import ClusterMetadata
 
 __all__ = ["FINAL_EPOCH", "NO_SESSION", "CachedPartition", "FetchSession", "FetchSessionCache", "Found"]
 
@@ -57,14 +60,25 @@ class Found(NamedTuple):
 
     cached: CachedPartition
     name: str | None
-    partition: Partition | None
+    partition: Replica | None
     answer: PartitionAnswer
 
 
 class CachedPartition:
     """A partition of a session; one of the partition's `waiters` while the session knows nothing new about it."""
 
-    __slots__ = ("_compared", "_partition", "asked", "high_watermark", "log_start_offset", "order", "session", "topic")
+    __slots__ = (
+        "_compared",
+        "_partition",
+        "asked",
+        "high_watermark",
+        "log_start_offset",
+        "metadata",
+        "name",
+        "order",
+        "session",
+        "topic",
+    )
 
     def __init__(self, session: FetchSession, topic: Topic, asked: Any, order: int) -> None:
         self.session = session
@@ -73,9 +87,12 @@ class CachedPartition:
         """The partition as the client last named it, with its fetch offset."""
         self.order = order
         """Partitions are answered in this order."""
+        self.name: str | None = None
+        """The topic's name in `metadata`; None if there is no such topic."""
+        self.metadata: weakref.ref[ClusterMetadata] | None = None
         self.high_watermark = self.log_start_offset = _NO_OFFSET
         """In the last response."""
-        self._partition: Partition | None = None
+        self._partition: Replica | None = None
         self._compared: tuple[int, ...] = ()
 
     @property
@@ -102,7 +119,7 @@ class CachedPartition:
         if self.session.waiting is not None:
             self.session.waiting.end()
 
-    def watch(self, partition: Partition) -> None:
+    def watch(self, partition: Replica) -> None:
         """Learn of the next change of `partition`."""
         if self.session.is_closed:
             return
@@ -123,20 +140,22 @@ class CachedPartition:
             self.session.changed.add(self)
 
     def update(self, answer: PartitionAnswer) -> bool:
-        """Whether a response must have this answer: for records, an error, a diverging epoch, or an offset that moved.
+        """Whether a response must have this answer: for records, an error, a diverging epoch, a replica to read from
+        instead, or an offset that moved.
 
         The offsets of an error are -1, so the first answer after it has moved.
         """
         has_records = answer.records is not None and answer.records.length > 0
         has_moved = self.has_moved(answer)
         self.high_watermark, self.log_start_offset = answer.high_watermark, answer.log_start_offset
-        return bool(answer.error) or has_records or has_moved or answer.diverging is not None
+        redirects = answer.diverging is not None or answer.preferred >= 0
+        return bool(answer.error) or has_records or has_moved or redirects
 
     def has_moved(self, answer: PartitionAnswer) -> bool:
         return (self.high_watermark, self.log_start_offset) != (answer.high_watermark, answer.log_start_offset)
 
 
-def _offsets(partition: Partition) -> tuple[int, ...]:
+def _offsets(partition: Replica) -> tuple[int, ...]:
     log = partition.log
     return log.log_end_offset, partition.high_watermark, log.log_start_offset, partition.leader_epoch
 
@@ -159,9 +178,13 @@ class FetchSession:
         self.partitions: dict[tuple[Topic, int], CachedPartition] = {}
         self.changed: set[CachedPartition] = set()
         """The partitions to look at."""
+        self.timer = WaitTimer()
+        """Of its waiting fetches."""
         self.waiting: DelayedFetch | None = None
         """The fetch that waits for one of the partitions to change."""
         self.is_closed = False
+        self.is_old = False
+        """Whether it was older than `EVICTION_MS` when it was last used."""
         self._orders = count()
         self._compared_s = 0.0
         self.update(request)
@@ -222,6 +245,7 @@ class FetchSession:
             self.waiting = None
         if self.id == NO_SESSION:
             self._unwatch()
+            self.timer.close()  # the client chooses how long it would stay set
 
     def answer(self, found: Iterable[Found]) -> list[TopicAnswer]:
         """What the response says, and remember it. A partition with records becomes the last one."""
@@ -240,16 +264,17 @@ class FetchSession:
             for (topic, name), of in groupby(answers, key=lambda one: (one.cached.topic, one.name))
         ]
 
-    def _is_quiet(self, partition: Partition, cached: CachedPartition, answer: PartitionAnswer) -> bool:
+    def _is_quiet(self, partition: Replica, cached: CachedPartition, answer: PartitionAnswer) -> bool:
         """Whether the client has all that it may read, so that only a change can be news.
 
         A follower whose position the leader has forgotten must be counted again, which the next fetch does. One that
-        diverges hears of it until it has cut its log.
+        diverges hears of it until it has cut its log, and a consumer that should read from another replica until it
+        does.
         """
-        if answer.diverging is not None:
+        if answer.diverging is not None or answer.preferred >= 0:
             return False
         if self.privileged:
-            if not partition.is_known(self.replica):
+            if not (isinstance(partition, Partition) and partition.is_known(self.replica)):
                 return False
             end = partition.log.log_end_offset
         else:
@@ -262,6 +287,7 @@ class FetchSession:
         self._unwatch()
         if self.waiting is not None:
             self.waiting.end()
+        self.timer.close()
 
     def _unwatch(self) -> None:
         for cached in self.partitions.values():
@@ -359,11 +385,14 @@ class FetchSessionCache:
         now_ms = self._now_ms()
         session.used_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
+        known, is_old = self._worth.get(session.id), now_ms - session.created_ms > EVICTION_MS
+        if known is not None and known.partitions == len(session.partitions) and session.is_old == is_old:
+            return
+        session.is_old = is_old
         self._forget_worth(session)
         worth = self._worth[session.id] = _Worth(session.privileged, len(session.partitions), session.id)
         self._metrics.sessions = len(self._sessions)
         self._metrics.partitions += worth.partitions
-        is_old = now_ms - session.created_ms > EVICTION_MS
         if is_old:
             insort(self._evictable_by_all, worth)
         if is_old or not session.privileged:

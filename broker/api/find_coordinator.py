@@ -7,6 +7,7 @@ Version notes: 1 — transactions (key type 1). 4 — several keys at once (KIP-
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
@@ -21,24 +22,24 @@ __all__ = ["handle"]
 GROUP = 0
 TRANSACTION = 1
 
-_PARTITIONS_SETTING = {
-    GROUP_OFFSETS_TOPIC: "offsets.topic.num.partitions",
-    TRANSACTION_STATE_TOPIC: "transaction.state.log.num.partitions",
-}
+LOAD_WAIT_S = 0.25
+"""How long a request waits for the loads of partitions. If they end within this time, the client need not retry its
+first request."""
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     kind = field(request.body, "key_type", GROUP)
     keys = field(request.body, "coordinator_keys")
+    deadline = asyncio.get_running_loop().time() + LOAD_WAIT_S
     if keys is None:
-        return await _find(context, kind, request.body.key, client.listener)
-    return {"coordinators": [await _find(context, kind, key, client.listener) for key in keys]}
+        return await _find(context, kind, request.body.key, client.listener, deadline)
+    return {"coordinators": [await _find(context, kind, key, client.listener, deadline) for key in keys]}
 
 
-async def _find(context: ApiContext, kind: int, key: str, listener: str) -> Fields:
+async def _find(context: ApiContext, kind: int, key: str, listener: str, deadline: float) -> Fields:
     answer = {"key": key, "node_id": -1, "host": "", "port": -1}
     try:
-        broker = await _coordinator(context, kind, key)
+        broker = await _coordinator(context, kind, key, deadline)
         at = broker.endpoint(listener)
         if at is None:
             raise _unavailable(f"broker {broker.broker_id} has no listener {listener}")
@@ -54,7 +55,7 @@ async def _find(context: ApiContext, kind: int, key: str, listener: str) -> Fiel
     }
 
 
-async def _coordinator(context: ApiContext, kind: int, key: str) -> BrokerInfo:
+async def _coordinator(context: ApiContext, kind: int, key: str, deadline: float) -> BrokerInfo:
     coordinator: ShardedCoordinator[Any]
     if kind == GROUP:
         topic, coordinator = GROUP_OFFSETS_TOPIC, context.groups
@@ -70,13 +71,14 @@ async def _coordinator(context: ApiContext, kind: int, key: str) -> BrokerInfo:
                 raise _unavailable(error.message) from error
     partition = coordinator.partition_for(key)
     metadata = context.topics.metadata
-    partitions = metadata.topics[topic].partitions
-    found = partitions.get(partition)
+    found = metadata.topics[topic].partitions.get(partition)
     if found is None:
-        raise _unavailable(
-            f"{topic} has {len(partitions)} partitions; start every broker with the same {_PARTITIONS_SETTING[topic]}"
-        )
+        raise _unavailable(f"there is no partition {topic}-{partition}")
     leader = found.leader
+    if leader == context.broker_id:
+        left = deadline - asyncio.get_running_loop().time()
+        if left > 0:
+            await coordinator.wait_for_load(partition, left)
     if leader not in metadata.brokers:
         raise _unavailable(f"broker {leader} is not alive")
     if leader == context.broker_id and not coordinator.coordinates(partition):

@@ -3,8 +3,10 @@
 Negative timestamps have a special meaning: -1 latest, -2 earliest, -3 the record with the largest timestamp (KIP-734),
 -4 earliest local (here: earliest), -5 latest tiered (here: none). With isolation level read_committed the latest offset
 is the last stable offset, and no later offset is returned (KIP-98). A new leader of several replicas answers
-OFFSET_NOT_AVAILABLE where an earlier leader may have shown a later offset (KIP-207). Pages that a look-up by time needs
-and that are not in the page cache are read by a thread, so that other connections are served meanwhile.
+OFFSET_NOT_AVAILABLE where an earlier leader may have shown a later offset (KIP-207). Replica id -1 is a consumer's; to
+any other one the log end offset is the latest, and with -2 followers answer, too: tools compare replicas so. Pages that
+a look-up by time needs and that are not in the page cache are read by a thread, so that other connections are served
+meanwhile.
 Version notes: -5 is new in 9. Other negative timestamps get UNSUPPORTED_VERSION, as in Kafka 4.
 """
 
@@ -22,11 +24,13 @@ from broker.log.segment_file import ColdRead, unless_cold
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
+from broker.replica.replica import Replica
 
 __all__ = ["handle"]
 
 Answer: TypeAlias = Fields
 
+_CONSUMER, _ANY_REPLICA = -1, -2
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _FIRST_TIERED = 9
 
@@ -71,10 +75,16 @@ def _partition(
             raise BrokerError(ErrorCode.invalid_request, f"{tp} is in the request more than once")
         if asked.timestamp < LATEST_TIERED or (asked.timestamp == LATEST_TIERED and request.version < _FIRST_TIERED):
             raise BrokerError(ErrorCode.unsupported_version, f"timestamp {asked.timestamp} has no meaning here")
-        partition = context.topics.partition(tp)
-        partition.check_epoch(field(asked, "current_leader_epoch", -1))
-        committed_only = field(request.body, "isolation_level", 0) == 1
-        offset, timestamp = _find(partition, asked.timestamp, committed_only)
+        replica_id, epoch = request.body.replica_id, field(asked, "current_leader_epoch", -1)
+        topics = context.topics
+        replica = topics.replica(tp, epoch) if replica_id == _ANY_REPLICA else topics.partition(tp, epoch)
+        if replica_id != _CONSUMER:
+            end = replica.log.log_end_offset
+        elif field(request.body, "isolation_level", 0) == 1:
+            end = replica.last_stable_offset
+        else:
+            end = replica.high_watermark
+        offset, timestamp = _find(replica, asked.timestamp, end)
     except BrokerError as error:
         return {"partition_index": tp.partition, "error_code": error.code, "timestamp": -1, "offset": -1}
     return {
@@ -82,31 +92,29 @@ def _partition(
         "error_code": ErrorCode.none,
         "timestamp": timestamp,
         "offset": offset,
-        "leader_epoch": partition.leader_epoch if offset >= 0 else -1,
+        "leader_epoch": replica.leader_epoch if offset >= 0 else -1,
     }
 
 
-def _find(partition: Partition, timestamp: int, committed_only: bool) -> tuple[int, int]:
-    end = partition.last_stable_offset if committed_only else partition.high_watermark
+def _find(replica: Replica, timestamp: int, end: int) -> tuple[int, int]:
+    """(offset, timestamp) of what is asked for and below `end`, each -1 for none."""
     if timestamp == LATEST:
-        _check_caught_up(partition)
+        _check_caught_up(replica, end)
         return end, -1
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return partition.log.log_start_offset, -1
+        return replica.log.log_start_offset, -1
     if timestamp == LATEST_TIERED:
         return -1, -1
-    found = (
-        partition.log.max_timestamp() if timestamp == MAX_TIMESTAMP else partition.log.offset_for_timestamp(timestamp)
-    )
+    found = replica.log.max_timestamp() if timestamp == MAX_TIMESTAMP else replica.log.offset_for_timestamp(timestamp)
     if found is None or found[0] < end:
         return found or (-1, -1)
-    _check_caught_up(partition)
+    _check_caught_up(replica, end)
     return -1, -1
 
 
-def _check_caught_up(partition: Partition) -> None:
+def _check_caught_up(replica: Replica, end: int) -> None:
     """Raise BrokerError while an answer could be an offset before one that an earlier leader gave (KIP-207)."""
-    if partition.is_catching_up:
+    if end < replica.log.log_end_offset and isinstance(replica, Partition) and replica.is_catching_up:
         raise BrokerError(
-            ErrorCode.offset_not_available, f"the high watermark of {partition.tp} is below the start of its epoch"
+            ErrorCode.offset_not_available, f"the high watermark of {replica.tp} is below the start of its epoch"
         )

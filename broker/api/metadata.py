@@ -2,8 +2,9 @@
 
 Each topic is answered once. Its encoded answer is cached per version, so that thousands of partitions cost little.
 Addresses are those of the client's listener. A leader without an address there gets LISTENER_NOT_FOUND.
-Version notes: 0 — an empty list means all topics; 1 — null means all, an empty list none; 4 — the client says whether
-to create topics; 8 — the operations the client is allowed, on request; 10 — topic ids; 12 — topics may be named by id.
+Version notes: 0 — an empty list means all topics, and only live replicas are named; 1 — null means all, an empty list
+none; 4 — the client says whether to create topics; 6 — LISTENER_NOT_FOUND instead of LEADER_NOT_AVAILABLE; 8 — the
+operations the client is allowed, on request; 10 — topic ids; 12 — topics may be named by id.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = ["describe_topic", "handle"]
 
 _NO_ID = uuid.UUID(int=0)
 _FIRST_BY_ID = 12
+_FIRST_WITH_LISTENER_NOT_FOUND = 6
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Response | Awaitable[Response]:
@@ -76,7 +78,10 @@ def _answer(
         encoded = found.encoded.get(key)
         if encoded is None:
             encoded = found.encoded[key] = encode_topic(
-                request.version, describe_topic(metadata, endpoints, found, operations, sorted(found.partitions))
+                request.version,
+                describe_topic(
+                    metadata, endpoints, found, operations, sorted(found.partitions), version=request.version
+                ),
             )
         topics.append(encoded)
     return _response(context, request, client, topics)
@@ -125,34 +130,51 @@ def _absent(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> Fields:
 
 
 def describe_topic(
-    metadata: ClusterMetadata, reachable: Container[int], topic: Topic, operations: int, indexes: Iterable[int]
+    metadata: ClusterMetadata,
+    reachable: Container[int],
+    topic: Topic,
+    operations: int,
+    indexes: Iterable[int],
+    *,
+    version: int = _FIRST_BY_ID,
 ) -> Fields:
-    """A topic with some of its partitions. `reachable`: brokers with an address for the client."""
+    """A topic with some of its partitions, as in this version of Metadata.
+
+    `reachable`: brokers with an address for the client.
+    """
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "topic_authorized_operations": operations,
-        "partitions": [_partition(metadata, reachable, index, topic.partitions[index]) for index in indexes],
+        "partitions": [_partition(metadata, reachable, index, topic.partitions[index], version) for index in indexes],
     }
 
 
-def _partition(metadata: ClusterMetadata, reachable: Container[int], index: int, info: PartitionInfo) -> Fields:
+def _partition(
+    metadata: ClusterMetadata, reachable: Container[int], index: int, info: PartitionInfo, version: int
+) -> Fields:
+    error, replicas, isr = _leader_error(metadata, reachable, info.leader, version), info.replicas, info.isr
+    if version == 0:
+        replicas, isr = (tuple(one for one in all_of if one in reachable) for all_of in (replicas, isr))
+        if error is ErrorCode.none and (len(replicas), len(isr)) != (len(info.replicas), len(info.isr)):
+            error = ErrorCode.replica_not_available
     return {
-        "error_code": _leader_error(metadata, reachable, info.leader),
+        "error_code": error,
         "partition_index": index,
         "leader_id": info.leader if info.leader in reachable else -1,
         "leader_epoch": info.leader_epoch,
-        "replica_nodes": info.replicas,
-        "isr_nodes": info.isr,
+        "replica_nodes": replicas,
+        "isr_nodes": isr,
         "eligible_leader_replicas": (),
         "last_known_elr": (),
         "offline_replicas": [replica for replica in info.replicas if replica not in metadata.brokers],
     }
 
 
-def _leader_error(metadata: ClusterMetadata, reachable: Container[int], leader: int) -> ErrorCode:
+def _leader_error(metadata: ClusterMetadata, reachable: Container[int], leader: int, version: int) -> ErrorCode:
     if leader in reachable:
         return ErrorCode.none
-    return ErrorCode.listener_not_found if leader in metadata.brokers else ErrorCode.leader_not_available
+    named = leader in metadata.brokers and version >= _FIRST_WITH_LISTENER_NOT_FOUND
+    return ErrorCode.listener_not_found if named else ErrorCode.leader_not_available

@@ -1,7 +1,7 @@
-"""APIs of features that this broker does not have: ACLs, client quotas, partition reassignments.
+"""APIs of features that this broker does not have: ACLs, client quotas.
 
 DescribeAcls, CreateAcls and DeleteAcls answer SECURITY_DISABLED, as Kafka does without an authorizer.
-DescribeClientQuotas (KIP-546) and ListPartitionReassignments (KIP-455) answer an empty list.
+DescribeClientQuotas (KIP-546) answers an empty list.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ __all__ = [
     "delete_acls",
     "describe_acls",
     "describe_client_quotas",
-    "list_partition_reassignments",
 ]
 
 _DISABLED = {
@@ -38,7 +37,3 @@ def delete_acls(context: ApiContext, request: Request, client: Client) -> Fields
 
 def describe_client_quotas(context: ApiContext, request: Request, client: Client) -> Fields:
     return {**_NONE, "entries": ()}
-
-
-def list_partition_reassignments(context: ApiContext, request: Request, client: Client) -> Fields:
-    return {**_NONE, "topics": ()}

@@ -25,8 +25,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
 
 def _partition(context: ApiContext, topic: str, asked: Any) -> Fields:
     try:
-        partition = context.topics.partition(TopicPartition(topic, asked.partition))
-        partition.check_epoch(asked.current_leader_epoch)
+        partition = context.topics.partition(TopicPartition(topic, asked.partition), asked.current_leader_epoch)
     except BrokerError as error:
         return {"error_code": error.code, "partition": asked.partition, "leader_epoch": -1, "end_offset": -1}
     epoch, end = partition.end_offset_for_epoch(asked.leader_epoch)

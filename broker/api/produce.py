@@ -11,7 +11,9 @@ a thread. Requests of a connection stay in order, because it handles one at a ti
 request may grow to is limited. While a disk is slow, appends and their answers wait in a queue (replica/partition.py).
 
 Records of a transaction are refused unless their partition was added to it (KIP-890). Otherwise records that arrive
-after the end of their transaction would open one that nobody ends, and readers would wait for its end forever.
+after the end of their transaction would open one that nobody ends, and readers would wait for its end forever. When
+another broker coordinates the transaction, it is asked about the first records only: while the log has records of the
+open transaction, its marker has not come.
 Version notes: 3 is the first with record batches, 7 with zstd; topic ids (13) are not served.
 """
 
@@ -19,16 +21,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import struct
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.current_leader import current_leader
 from broker.api.transaction_requests import code_for_version
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, RecordsRefused
 from broker.log.append_checks import Allowance, BatchCheck, writable
 from broker.log.pending_append import AppendResult
+from broker.net.delayed_answer import DelayedAnswer
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import to_ms
 from broker.protocol.topic_names import INTERNAL_TOPICS
@@ -67,12 +72,14 @@ _LENGTH: Final = struct.Struct(">i")
 _SHORTEST: Final = 14
 """The length of a record in the oldest format. A smaller length means damaged data."""
 _FIRST_WITH_ZSTD: Final = 7
+_FIRST_WITH_LEADERS: Final = 10
 
 # Older clients do not retry these errors of KIP-890, but all retry NOT_ENOUGH_REPLICAS.
 _RETRY: Final = {
     ErrorCode.concurrent_transactions,
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.coordinator_not_available,
+    ErrorCode.network_exception,
     ErrorCode.not_coordinator,
 }
 _REASONS: Final = {
@@ -90,6 +97,10 @@ class _Part:
     partition: Partition | None = None
     check: BatchCheck | None = None
     failed: dict[str, Any] | None = None
+    asked: Awaitable[ErrorCode] | None = None
+    """What the coordinator of the transaction, which is another broker, will say about it."""
+    guard: object = None
+    verdict: ErrorCode = ErrorCode.none
 
 
 @dataclasses.dataclass(slots=True)
@@ -108,11 +119,12 @@ class _Appended(NamedTuple):
     unsafe: list[_Unsafe]
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
+def handle(context: ApiContext, request: Request, client: Client) -> Answer | DelayedAnswer[Answer] | Awaitable[Answer]:
     allowance = Allowance(max(DECOMPRESSION_LIMIT, _GROWTH * context.config.socket_request_max_bytes))
     cost = INLINE_COST
     parts: list[_Part] = []
     unfinished: list[_Part] = []
+    is_transactional, asked = request.body.transactional_id is not None, False
     for topic in request.body.topic_data:
         for data in topic.partition_data:
             part = _Part(TopicPartition(topic.name, data.index))
@@ -129,33 +141,39 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
                 if not part.check.run(cost):
                     unfinished.append(part)
                 cost -= part.check.cost
+                if is_transactional and part.check.header.is_transactional:
+                    _ask_coordinator(context, request, part)
+                    asked = asked or part.asked is not None
             except BrokerError as error:
                 part.failed = _failed(context, part.tp, error, partition)
-    if unfinished:
-        return _checked(
-            context, request, context.check_threads.keep(_append_checked(context, request, parts, unfinished))
-        )
+    if unfinished or asked:
+        appending = context.check_threads.keep(_append_checked(context, request, parts, unfinished))
+        return _checked(context, request, client, appending)
     appended = _append_all(context, request, parts)
     if not appended.unsafe:
-        return _answer(request.body, appended.responses)
-    made_safe = None
+        return _answer(context, request, client, appended.responses)
     if any(one.safe_here is not None for one in appended.unsafe):
-        made_safe = context.check_threads.keep(_made_safe(context, appended.unsafe))
-    return _acknowledged(context, request, appended, made_safe)
+        return _checked(context, request, client, context.check_threads.keep(_made_safe(context, appended)))
+    return _acknowledged(context, request, client, appended)
 
 
-async def _checked(context: ApiContext, request: Request, appending: Awaitable[_Appended]) -> Answer:
-    return await _acknowledged(context, request, await appending, None)
+async def _checked(context: ApiContext, request: Request, client: Client, appending: Awaitable[_Appended]) -> Answer:
+    answer = _acknowledged(context, request, client, await appending)
+    return await answer if isinstance(answer, DelayedAnswer) else answer
 
 
 async def _append_checked(
     context: ApiContext, request: Request, parts: Sequence[_Part], unfinished: Sequence[_Part]
 ) -> _Appended:
     """Finish the checks in a thread, then append, and wait until the records are safe here."""
-    errors = await context.check_threads.finish([part.check for part in unfinished if part.check is not None])
-    for part, error in zip(unfinished, errors, strict=True):
-        if error is not None:
-            part.failed = _failed(context, part.tp, error, part.partition)
+    if unfinished:
+        errors = await context.check_threads.finish([part.check for part in unfinished if part.check is not None])
+        for part, error in zip(unfinished, errors, strict=True):
+            if error is not None:
+                part.failed = _failed(context, part.tp, error, part.partition)
+    for part in parts:
+        if part.asked is not None:
+            part.verdict = await part.asked
     for part in parts:
         if part.failed is None:
             try:
@@ -163,9 +181,7 @@ async def _append_checked(
                     raise BrokerError(ErrorCode.not_leader_or_follower, f"{part.tp} was reopened: send again")
             except BrokerError as error:
                 part.failed = _failed(context, part.tp, error)
-    appended = _append_all(context, request, parts)
-    await _made_safe(context, appended.unsafe)
-    return appended
+    return await _made_safe(context, _append_all(context, request, parts))
 
 
 def _append_all(context: ApiContext, request: Request, parts: Sequence[_Part]) -> _Appended:
@@ -177,20 +193,22 @@ def _append_all(context: ApiContext, request: Request, parts: Sequence[_Part]) -
     return _Appended([{"name": name, "partition_responses": answers} for name, answers in by_topic.items()], unsafe)
 
 
-async def _acknowledged(
-    context: ApiContext, request: Request, appended: _Appended, made_safe: Awaitable[None] | None
-) -> Answer:
-    """Answer when the records are as safe as the producer asks. Nobody need wait for followers if the client leaves."""
-    if made_safe is not None:
-        await made_safe
+def _acknowledged(
+    context: ApiContext, request: Request, client: Client, appended: _Appended
+) -> Answer | DelayedAnswer[Answer]:
+    """Answer when the records, which are safe here, are as safe as the producer asks."""
     if request.body.acks == _ALL:
-        await _replicated(context, appended.unsafe, to_ms(request.body.timeout) / 1000)
-    return _answer(request.body, appended.responses)
+        waiting = _DelayedProduce(
+            context, appended.unsafe, functools.partial(_answer, context, request, client, appended.responses)
+        )
+        if waiting.begin(to_ms(request.body.timeout) / 1000):
+            return waiting.answer
+    return _answer(context, request, client, appended.responses)
 
 
-async def _made_safe(context: ApiContext, unsafe: Sequence[_Unsafe]) -> None:
+async def _made_safe(context: ApiContext, appended: _Appended) -> _Appended:
     """Wait until the records are appended and on this broker's disk."""
-    waiting = [(one, one.safe_here) for one in unsafe if one.safe_here is not None]
+    waiting = [(one, one.safe_here) for one in appended.unsafe if one.safe_here is not None]
     outcomes = await asyncio.gather(*(safe for _, safe in waiting), return_exceptions=True)
     for (one, _), outcome in zip(waiting, outcomes, strict=True):
         if isinstance(outcome, BrokerError):
@@ -201,29 +219,71 @@ async def _made_safe(context: ApiContext, unsafe: Sequence[_Unsafe]) -> None:
         elif outcome is not None:
             one.response.update(_stored(one.partition, outcome))
             one.last_offset = outcome.last_offset
+    return appended
 
 
-async def _replicated(context: ApiContext, unsafe: Sequence[_Unsafe], timeout_s: float) -> None:
-    """Wait until all in-sync replicas have the records (Kafka's DelayedProduce).
+class _DelayedProduce:
+    """Waits until all in-sync replicas have the records, or its time is up (Kafka's DelayedProduce).
 
     With an error the answer keeps the offsets, as in Kafka: the records are in the log, and may be committed later.
     """
-    waiting: list[tuple[_Unsafe, asyncio.Future[None]]] = []
-    for one in unsafe:
+
+    def __init__(self, context: ApiContext, unsafe: Sequence[_Unsafe], respond: Callable[[], Answer]) -> None:
+        self._context = context
+        self._respond: Callable[[], Answer] | None = respond
+        self._waiting: dict[int, _Unsafe] = dict(enumerate(unsafe))
+        self._timer: asyncio.TimerHandle | None = None
+        self.answer: DelayedAnswer[Answer] = DelayedAnswer(self._end)
+
+    def begin(self, timeout_s: float) -> bool:
+        """False if there is nothing to wait for."""
+        for number, one in tuple(self._waiting.items()):
+            try:
+                is_waiting = one.partition.watch_commit(one.last_offset, functools.partial(self._committed, number))
+            except BrokerError as error:
+                _not_committed(self._context, one, error)
+                is_waiting = False
+            if not is_waiting:
+                del self._waiting[number]
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(max(timeout_s, 0), self._expire)
+        return bool(self._waiting)
+
+    def _committed(self, number: int, error: BrokerError | None) -> None:
+        one = self._waiting.pop(number, None)
+        if one is None:
+            return
+        if error is not None:
+            _not_committed(self._context, one, error)
+        if self._waiting:
+            return
+        if error is None:
+            self._complete()
+        else:  # in the next turn of the event loop, when the metadata name the new leader (KIP-951)
+            asyncio.get_running_loop().call_soon(self._complete)
+
+    def _expire(self) -> None:
+        for one in self._waiting.values():
+            _not_committed(self._context, one, BrokerError(ErrorCode.request_timed_out, _TOO_SLOW))
+        self._complete()
+
+    def _complete(self) -> None:
+        respond = self._respond
+        if respond is None:
+            return  # the client is gone, or the time was up
+        self._end()
         try:
-            future = one.partition.committed(one.last_offset)
-        except BrokerError as error:
-            _not_committed(context, one, error)
+            answer = respond()
+        except Exception as error:
+            self.answer.fail(error)
         else:
-            if future is not None:
-                waiting.append((one, future))
-    if waiting:
-        await asyncio.wait({future for _, future in waiting}, timeout=max(timeout_s, 0))
-    for one, future in waiting:
-        if not future.done():
-            _not_committed(context, one, BrokerError(ErrorCode.request_timed_out, _TOO_SLOW))
-        elif isinstance(failure := future.exception(), BrokerError):
-            _not_committed(context, one, failure)
+            self.answer.complete(answer)
+
+    def _end(self) -> None:
+        self._respond = None  # it holds the request, and a partition may know this wait for long after its end
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _not_committed(context: ApiContext, one: _Unsafe, error: BrokerError) -> None:
@@ -231,9 +291,10 @@ def _not_committed(context: ApiContext, one: _Unsafe, error: BrokerError) -> Non
     one.response.update(error_code=error.code, error_message=error.message)
 
 
-def _answer(body: Any, responses: Sequence[Fields]) -> Answer:
-    if body.acks != 0:
-        return {"responses": responses}
+def _answer(context: ApiContext, request: Request, client: Client, responses: Sequence[Fields]) -> Answer:
+    if request.body.acks != 0:
+        leaders = _add_leaders(context, client, responses) if request.version >= _FIRST_WITH_LEADERS else ()
+        return {"responses": responses, "node_endpoints": leaders}
     for topic in responses:
         for partition in topic["partition_responses"]:
             if partition["error_code"] is not ErrorCode.none:
@@ -243,13 +304,30 @@ def _answer(body: Any, responses: Sequence[Fields]) -> Answer:
     return None
 
 
+def _add_leaders(context: ApiContext, client: Client, responses: Sequence[Fields]) -> Sequence[Fields]:
+    """Add to the partitions that are led elsewhere who leads them; returns the addresses of these leaders (KIP-951)."""
+    leaders: dict[int, Fields] = {}
+    for topic in responses:
+        for partition in topic["partition_responses"]:
+            if partition["error_code"] is not ErrorCode.not_leader_or_follower:
+                continue
+            tp = TopicPartition(topic["name"], partition["index"])
+            leader = current_leader(context.topics.metadata, tp, client.listener)
+            if leader is not None:
+                partition["current_leader"] = {"leader_id": leader.broker_id, "leader_epoch": leader.epoch}
+                if leader.host:
+                    at = {"host": leader.host, "port": leader.port, "rack": leader.rack}
+                    leaders[leader.broker_id] = {"node_id": leader.broker_id, **at}
+    return tuple(leaders.values())
+
+
 def _append(context: ApiContext, request: Request, part: _Part, unsafe: list[_Unsafe]) -> Fields:
     partition, check = part.partition, part.check
     assert partition is not None
     assert check is not None
     try:
         if check.header.is_transactional:
-            _check_transaction(context, request.version, request.body.transactional_id, part.tp, check.header)
+            _check_transaction(context, request, part, partition, check.header)
     except BrokerError as error:
         return _failed(context, part.tp, error)
     try:
@@ -297,12 +375,12 @@ def _failed(
 
 def _partition(context: ApiContext, request: Request, tp: TopicPartition) -> Partition:
     """The partition, if the request may write to it."""
+    acks = request.body.acks
+    if acks not in (_ALL, 0, 1) and context.topics.metadata.partition(tp) is not None:
+        raise BrokerError(ErrorCode.invalid_required_acks, f"acks={acks} is not 0, 1 or all")
     if tp.topic in INTERNAL_TOPICS:
         raise BrokerError(ErrorCode.invalid_topic_exception, f"{tp.topic} is written by brokers only")
     partition = context.topics.partition(tp)
-    acks = request.body.acks
-    if acks not in (_ALL, 0, 1):
-        raise BrokerError(ErrorCode.invalid_required_acks, f"acks={acks} is not 0, 1 or all")
     if acks == _ALL:
         partition.check_min_isr()
     return partition
@@ -345,14 +423,25 @@ def _batch_size(data: memoryview) -> int | None:
     return LENGTH_END + int(length) if LENGTH_END + length <= len(data) else None
 
 
+def _ask_coordinator(context: ApiContext, request: Request, part: _Part) -> None:
+    """Ask another broker about the first records of a transaction in a partition."""
+    transactional_id, partition, check = request.body.transactional_id, part.partition, part.check
+    assert partition is not None
+    assert check is not None
+    if not context.config.transaction_partition_verification_enable:
+        return
+    producer = ProducerIdAndEpoch(check.header.producer_id, check.header.producer_epoch)
+    if context.verifier.is_local(transactional_id) or partition.has_open_transaction(*producer):
+        return
+    part.guard = partition.begin_verification(producer.producer_id)
+    part.asked = context.verifier.ask(transactional_id, producer, part.tp)
+
+
 def _check_transaction(
-    context: ApiContext,
-    version: int,
-    transactional_id: str | None,
-    tp: TopicPartition,
-    header: BatchHeader,
+    context: ApiContext, request: Request, part: _Part, partition: Partition, header: BatchHeader
 ) -> None:
-    """Raise BrokerError unless the producer of the batch has an open transaction that contains `tp`."""
+    """Raise BrokerError unless the producer of the batch has an open transaction that contains the partition."""
+    transactional_id = request.body.transactional_id
     if transactional_id is None:
         raise BrokerError(
             ErrorCode.transactional_id_authorization_failed, "records of a transaction need a transactional id"
@@ -360,8 +449,16 @@ def _check_transaction(
     if not context.config.transaction_partition_verification_enable:
         return
     producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-    code = context.transactions.verify(transactional_id, producer, tp)
+    code = part.verdict
+    if part.asked is not None:
+        is_valid = partition.end_verification(producer.producer_id, part.guard)
+        if code is ErrorCode.none and not is_valid and not partition.has_open_transaction(*producer):
+            code = ErrorCode.concurrent_transactions
+    elif context.verifier.is_local(transactional_id):
+        code = context.transactions.verify(transactional_id, producer, part.tp)
+    elif not partition.has_open_transaction(*producer):
+        code = ErrorCode.not_coordinator  # the coordinator has moved since the request came
     if code is ErrorCode.none:
         return
-    shown = ErrorCode.not_enough_replicas if code in _RETRY else code_for_version(ApiKey.PRODUCE, version, code)
+    shown = ErrorCode.not_enough_replicas if code in _RETRY else code_for_version(ApiKey.PRODUCE, request.version, code)
     raise BrokerError(shown, _REASONS.get(code, f"transaction {transactional_id}: {code.name}"))

@@ -6,8 +6,9 @@ add an API, add a file beside this one and a line here.
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker.api import (
@@ -43,6 +44,7 @@ from broker.api import (
     list_config_resources,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     list_transactions,
     metadata,
     not_supported,
@@ -103,7 +105,7 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.ELECT_LEADERS, 0, 2, elect_leaders.handle),
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs.handle),
     (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, alter_partition_reassignments.handle),
-    (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, not_supported.list_partition_reassignments),
+    (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, list_partition_reassignments.handle),
     (ApiKey.OFFSET_DELETE, 0, 0, offset_delete.handle),
     (ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, not_supported.describe_client_quotas),
     (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, describe_user_scram_credentials.handle),
@@ -118,6 +120,21 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
 """(key, lowest version, highest version, handler)."""
 
 
+_CHANGES_METADATA = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.ELECT_LEADERS,
+    }
+)
+"""A client that disconnects must not end these between the write to ZooKeeper and the notification of the brokers."""
+
+
 def make_routes(context: ApiContext) -> list[Route]:
     """Bind the table to a running broker."""
     routes: list[Route] = []
@@ -126,5 +143,20 @@ def make_routes(context: ApiContext) -> list[Route]:
             bound = handler(routes)
         else:
             bound = functools.partial(handler, context)
+        if api in _CHANGES_METADATA:
+            bound = _uncancelled(bound)
         routes.append(Route(api, low, high, bound, 0 if api is ApiKey.PRODUCE else None))
     return routes
+
+
+def _uncancelled(handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Let a request run to its end even if its client disconnects."""
+    running: set[asyncio.Future[Any]] = set()
+
+    async def run(*arguments: Any) -> Any:
+        task = asyncio.ensure_future(handle(*arguments))
+        running.add(task)  # the event loop itself would not keep it alive
+        task.add_done_callback(running.discard)
+        return await asyncio.shield(task)
+
+    return run

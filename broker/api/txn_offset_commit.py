@@ -14,7 +14,8 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.offset_requests import asked_partitions, committed_offset, results_by_topic
 from broker.api.transaction_requests import code_for_version, producer_of
 from broker.coordinator.group_messages import CommitRequest
-from broker.errors import ErrorCode
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
@@ -28,20 +29,51 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     body = request.body
     known, results = asked_partitions(context, body.topics)
     if known:
-        refused = _refusal(context, body)
+        refused = await _refusal(context, body)
         stored = dict.fromkeys(known, refused) if refused is not ErrorCode.none else await _store(context, body, known)
         results |= {tp: _code_for_client(code, request.version) for tp, code in stored.items()}
     return {"topics": results_by_topic(body.topics, results)}
 
 
-def _refusal(context: ApiContext, body: Any) -> ErrorCode:
+async def _refusal(context: ApiContext, body: Any) -> ErrorCode:
+    """Why the offsets are not stored, or NONE. Store them in the same step of the event loop then."""
     if not body.group_id:
         return ErrorCode.invalid_group_id
     if not context.config.transaction_partition_verification_enable:
         return ErrorCode.none
     stored_in = TopicPartition(GROUP_OFFSETS_TOPIC, context.groups.partition_for(body.group_id))
-    code = context.transactions.verify(body.transactional_id, producer_of(body), stored_in)
+    producer = producer_of(body)
+    if context.verifier.is_local(body.transactional_id):
+        code = context.transactions.verify(body.transactional_id, producer, stored_in)
+    else:
+        code = await _asked(context, body.transactional_id, producer, stored_in)
+    if code is ErrorCode.network_exception:
+        return ErrorCode.coordinator_load_in_progress  # the client tries again here: the group has not moved
     return ErrorCode.coordinator_not_available if code.retriable else code
+
+
+async def _asked(
+    context: ApiContext, transactional_id: str, producer: ProducerIdAndEpoch, stored_in: TopicPartition
+) -> ErrorCode:
+    """What the transaction's coordinator says, which is another broker. A marker may come meanwhile (KIP-890)."""
+    try:
+        partition = context.topics.partition(stored_in)
+    except BrokerError:
+        return ErrorCode.none  # the group coordinator has the right error
+    if partition.has_open_transaction(*producer):
+        return ErrorCode.none
+    guard = partition.begin_verification(producer.producer_id)
+    try:
+        code = await context.verifier.ask(transactional_id, producer, stored_in)
+    finally:
+        is_valid = partition.end_verification(producer.producer_id, guard) or partition.has_open_transaction(*producer)
+    if code is not ErrorCode.none:
+        return code
+    try:
+        is_valid = is_valid and context.topics.partition(stored_in) is partition  # else another broker led it meanwhile
+    except BrokerError as error:
+        return error.code
+    return ErrorCode.none if is_valid else ErrorCode.concurrent_transactions
 
 
 async def _store(

@@ -1,12 +1,16 @@
 """WriteTxnMarkers: end transactions in partitions that this broker leads.
 
-Transaction coordinators send it, and admins to end a hanging transaction.
+Transaction coordinators send it, and admins to end a hanging transaction; others get CLUSTER_AUTHORIZATION_FAILED. A
+partition's answer comes when all in-sync replicas have its marker. All markers are appended before the first of them is
+waited for.
 Version notes: 2 has the protocol version of the transaction, which is ignored.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Final
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
@@ -15,37 +19,59 @@ from broker.records.control import ControlType, EndMarker
 
 __all__ = ["handle"]
 
+TIMEOUT_S: Final = 3.0
+"""How long a request waits for followers. A coordinator tries again after REQUEST_TIMED_OUT, and other transactions
+wait for this request meanwhile."""
+
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    return {"markers": [await _write_all(context, marker) for marker in request.body.markers]}
+    unsafe: list[tuple[dict[str, Any], asyncio.Future[object]]] = []
+    allowed = context.authorizer.allows_cluster_action(client.principal, client.listener)
+    answer = {"markers": [_append_all(context, marker, unsafe, allowed) for marker in request.body.markers]}
+    if unsafe:
+        await asyncio.wait([future for _, future in unsafe], timeout=TIMEOUT_S)
+        for row, future in unsafe:
+            row["error_code"] = _code_of(future)
+    return answer
 
 
-async def _write_all(context: ApiContext, asked: Any) -> Fields:
+def _append_all(
+    context: ApiContext, asked: Any, unsafe: list[tuple[dict[str, Any], asyncio.Future[object]]], allowed: bool
+) -> Fields:
     how = ControlType(asked.transaction_result)
     marker = EndMarker(asked.producer_id, asked.producer_epoch, how, asked.coordinator_epoch)
-    return {
-        "producer_id": asked.producer_id,
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {
-                        "partition_index": index,
-                        "error_code": await _write(context, TopicPartition(topic.name, index), marker),
-                    }
-                    for index in topic.partition_indexes
-                ],
-            }
-            for topic in asked.topics
-        ],
-    }
+    topics = []
+    for topic in asked.topics:
+        rows = []
+        for index in topic.partition_indexes:
+            row: dict[str, Any] = {"partition_index": index, "error_code": ErrorCode.none}
+            rows.append(row)
+            if not allowed:
+                row["error_code"] = ErrorCode.cluster_authorization_failed
+                continue
+            try:
+                waiting = context.markers.write(TopicPartition(topic.name, index), marker)
+            except BrokerError as error:
+                row["error_code"] = error.code
+            else:
+                if waiting is not None:
+                    unsafe.append((row, _future(waiting)))
+        topics.append({"name": topic.name, "partitions": rows})
+    return {"producer_id": asked.producer_id, "topics": topics}
 
 
-async def _write(context: ApiContext, tp: TopicPartition, marker: EndMarker) -> ErrorCode:
-    try:
-        unsafe = context.markers.write(tp, marker)
-        if unsafe is not None:
-            await unsafe
-    except BrokerError as error:
+def _future(waiting: Awaitable[object]) -> asyncio.Future[object]:
+    future = asyncio.ensure_future(waiting)
+    future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # its answer may have been sent
+    return future
+
+
+def _code_of(future: asyncio.Future[object]) -> ErrorCode:
+    if not future.done():
+        return ErrorCode.request_timed_out
+    error = future.exception()
+    if isinstance(error, BrokerError):
         return error.code
+    if error is not None:
+        raise error
     return ErrorCode.none

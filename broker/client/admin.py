@@ -22,7 +22,9 @@ from broker.client.admin_types import (
     LogDir,
     MemberDescription,
     NewTopic,
+    PartitionReassignment,
     ProducerState,
+    QuorumLeader,
     ReplicaSize,
     TransactionDescription,
     TransactionListing,
@@ -48,6 +50,7 @@ _SET, _DELETE = 0, 1
 _MECHANISMS = {one.number: one for one in ScramMechanism}
 
 _SALT_BYTES = 16
+_QUORUM_TOPIC = "__cluster_metadata"
 
 
 class Admin:
@@ -83,6 +86,38 @@ class Admin:
         placed = None if assignment is None else [{"broker_ids": list(ids)} for ids in assignment]
         body = {"topics": [{"name": topic, "count": count, "assignments": placed}], "validate_only": False}
         self._change_topics(ApiKey.CREATE_PARTITIONS, body, "results", "adding partitions to")
+
+    def alter_partition_reassignments(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+        """Move the replicas of partitions to other brokers, the preferred leader first; None cancels (KIP-455).
+
+        They are copied after that: see `list_partition_reassignments`. Raises the first failure; the others begin in
+        any case. Raises BrokerError: `invalid_replica_assignment`, `no_reassignment_in_progress`, …
+        """
+        rows = ((tp, {"partition_index": tp.partition, "replicas": ids}) for tp, ids in targets.items())
+        body = {"topics": topic_rows(rows), "timeout": self.cluster.settings.request_timeout_ms}
+        answer = self._ask_controller(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body)
+        self.cluster.expire()
+        for tp, row in partition_rows(answer.responses).items():
+            _check(row, f"reassigning {tp}")
+
+    def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
+        """The reassignments that run."""
+        body = {"topics": None, "timeout": self.cluster.settings.request_timeout_ms}
+        topics = self._ask_controller(ApiKey.LIST_PARTITION_REASSIGNMENTS, body).topics
+        return {
+            tp: PartitionReassignment(tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas))
+            for tp, row in partition_rows(topics).items()
+        }
+
+    def _ask_controller(self, api: ApiKey, body: Mapping[str, Any]) -> Any:
+        """Ask the controller; when it is not the controller any more, the new one."""
+
+        def ask() -> Any:
+            answer = self.cluster.connection(self.cluster.controller()).request(api, body)
+            raise_for(answer.error_code, answer.error_message or api.name)
+            return answer
+
+        return self.cluster.retrying(ask)
 
     def list_topics(self, *, internal: bool = False) -> list[str]:
         """Sorted topic names; internal topics only with `internal`."""
@@ -327,8 +362,15 @@ class Admin:
         Raises BrokerError `broker_not_available`, UnknownTopic.
         """
         wanted = [{"topic": name, "partitions": self.cluster.partitions(name)} for name in topics] or None
-        ids = list(brokers) or [node.id for node in self.cluster.brokers()]
-        return [one for id_ in ids for one in self._describe_log_dirs_of(id_, {"topics": wanted})]
+        named = list(brokers)
+        found = []
+        for id_ in named or [node.id for node in self.cluster.brokers()]:
+            try:
+                found += self._describe_log_dirs_of(id_, {"topics": wanted})
+            except BrokerError as error:
+                if named or error.code is not ErrorCode.broker_not_available:
+                    raise  # else it has left the cluster meanwhile
+        return found
 
     def _describe_log_dirs_of(self, broker_id: int, body: dict[str, object]) -> list[LogDir]:
         answer = self._ask(lambda: self._broker(broker_id), ApiKey.DESCRIBE_LOG_DIRS, body)
@@ -344,6 +386,21 @@ class Admin:
             total, usable = int(field(row, "total_bytes", -1)), int(field(row, "usable_bytes", -1))
             found.append(LogDir(broker_id, row.log_dir, error, total, usable, partitions))
         return found
+
+    # --- controllers -------------------------------------------------------------------------------
+
+    def quorum_leader(self) -> QuorumLeader:
+        """The leader of the controllers' quorum (KIP-595). Raises UnsupportedVersion: a cluster with ZooKeeper."""
+        body = {"topics": [{"topic_name": _QUORUM_TOPIC, "partitions": [{"partition_index": 0}]}]}
+
+        def ask() -> QuorumLeader:
+            answer = self.cluster.any_connection().request(ApiKey.DESCRIBE_QUORUM, body)
+            _check(answer, "describing the controllers")
+            (row,) = partition_rows(answer.topics, topic="topic_name").values()
+            _check(row, "describing the controllers")
+            return QuorumLeader(int(row.leader_id), int(row.leader_epoch))
+
+        return self.cluster.retrying(ask)
 
     # --- users -------------------------------------------------------------------------------------
 
@@ -392,16 +449,19 @@ class Admin:
         raise BrokerError(ErrorCode.broker_not_available, f"there is no broker '{broker_id}'")
 
     def _ask_all(self, api: ApiKey, body: Mapping[str, Any], what: str) -> dict[Node, Any]:
-        """Ask every broker; `what` names the action in errors."""
+        """Ask every broker, except those that leave the cluster meanwhile; `what` names the action in errors."""
 
         def ask(node: Node) -> Any:
+            if node not in self.cluster.brokers():
+                return None
             answer = self.cluster.connection(node).request(api, body)
             code = field(answer, "error_code", ErrorCode.none)
             if code is not ErrorCode.none:
                 raise BrokerError(code, f"{what} at {node}")
             return answer
 
-        return {node: self.cluster.retrying(partial(ask, node)) for node in self.cluster.brokers()}
+        answers = {node: self.cluster.retrying(partial(ask, node)) for node in self.cluster.brokers()}
+        return {node: answer for node, answer in answers.items() if answer is not None}
 
 
 def _check(row: Any, what: str) -> None:

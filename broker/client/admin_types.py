@@ -17,7 +17,9 @@ __all__ = [
     "LogDir",
     "MemberDescription",
     "NewTopic",
+    "PartitionReassignment",
     "ProducerState",
+    "QuorumLeader",
     "ReplicaSize",
     "TransactionDescription",
     "TransactionListing",
@@ -38,6 +40,21 @@ class NewTopic(NamedTuple):
     replication: int = -1
     configs: Mapping[str, str] = {}
     assignment: Sequence[Sequence[int]] = ()
+
+
+class PartitionReassignment(NamedTuple):
+    """All replicas of a partition, with those that its reassignment adds and those that it removes at its end."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+class QuorumLeader(NamedTuple):
+    """The active controller of a KRaft cluster (-1: none) and the epoch of its leadership."""
+
+    id: int
+    epoch: int
 
 
 class GroupListing(NamedTuple):

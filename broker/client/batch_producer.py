@@ -19,7 +19,7 @@ from broker.client.producer_batch import ProducerBatch, RecordFuture
 from broker.client.sender import Sender
 from broker.client.transaction_errors import transaction_error
 from broker.client.transaction_requests import TransactionHandle
-from broker.errors import BrokerError, ConfigError
+from broker.errors import BrokerError, ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import parse_header
 
@@ -111,7 +111,7 @@ class BatchProducer(AutoCloseable):
             while self._sender.failure is None and not done():
                 wake_at = self._sender.send_ready()
                 for tp in self._sender.leaderless:
-                    self.cluster.leader(tp)  # raises UnknownTopic for a topic that was deleted
+                    self._refuse_deleted(tp)
                 if not done():
                     self._sender.poll(wake_at)
             if self._sender.failure is not None:
@@ -121,6 +121,14 @@ class BatchProducer(AutoCloseable):
                 raise
             raise transaction_error(error, producing=True) from error
         self._returned_at = time.monotonic()
+
+    def _refuse_deleted(self, tp: TopicPartition) -> None:
+        """Raise UnknownTopic if the partition is gone. While it has no leader, its batches wait in the sender."""
+        try:
+            self.cluster.retrying(lambda: self.cluster.leader(tp), timeout_s=0)
+        except PykafkaError as error:
+            if not error.retriable:
+                raise
 
 
 def produce_batches(

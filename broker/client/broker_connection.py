@@ -27,9 +27,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from broker.client.authentication import log_in, start_tls, tls_failure, wait_for
+from broker.client.authentication import log_in, start_tls, wait_for
 from broker.client.auto_closeable import AutoCloseable
-from broker.client.client_settings import Login
 from broker.errors import (
     AuthenticationFailed,
     ConnectionFailed,
@@ -42,6 +41,8 @@ from broker.errors import (
 )
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_response, known_versions, request_frame
+from broker.security.jaas import Login
+from broker.security.tls_errors import tls_failure
 
 __all__ = ["HIGHEST_USED", "BrokerConnection", "Reply", "choose_version", "usable_versions"]
 

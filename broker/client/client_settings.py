@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any, Final
 
 from broker.errors import ConfigError
-from broker.security.jaas import parse_jaas
+from broker.security.jaas import Login, parse_jaas
 from broker.security.scram import ScramMechanism
 from broker.security.stores import SECURITY, StoreSettings
 from broker.settings import at_least, between, one_of, parse_properties, setting
 
-__all__ = ["CLIENT", "CONSUMER", "MECHANISMS", "PRODUCER", "ClientSettings", "Login", "isolation_id", "parse_bootstrap"]
+__all__ = ["CLIENT", "CONSUMER", "MECHANISMS", "PRODUCER", "ClientSettings", "isolation_id", "parse_bootstrap"]
 
 CLIENT, CONSUMER, PRODUCER = "client", "consumer", "producer"
 
@@ -43,15 +43,6 @@ def _mechanism(value: str | None) -> str | None:
     if value is None or value in MECHANISMS:
         return None
     return f"must be one of {', '.join(MECHANISMS)} (GSSAPI, Kafka's default, and OAUTHBEARER are not built in)"
-
-
-@dataclasses.dataclass(frozen=True)
-class Login:
-    """Who logs in, and how."""
-
-    mechanism: str
-    user: str
-    password: str = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,7 +83,10 @@ class ClientSettings(StoreSettings):
     retries: int = _client(_INT_MAX, "Attempts after the first. Time-outs usually end a call earlier.", at_least(0))
     retry_backoff_ms: int = _client(100, "Wait before the first retry. It doubles with each retry.", at_least(0))
     retry_backoff_max_ms: int = _client(1000, "Longest wait before a retry.", at_least(0))
-    reconnect_backoff_ms: int = _client(50, "Wait before reconnecting.", at_least(0))
+    reconnect_backoff_ms: int = _client(
+        50, "Wait before reconnecting to a broker. It doubles with each failure.", at_least(0)
+    )
+    reconnect_backoff_max_ms: int = _client(1000, "Longest wait before reconnecting.", at_least(0))
     metadata_max_age_ms: int = _client(300000, "Metadata is refreshed at this age.", at_least(0))
     statistics_interval_ms: int = _client(
         0, "Interval between calls of on_stats, as in librdkafka. 0: never.", at_least(0)
@@ -101,6 +95,9 @@ class ClientSettings(StoreSettings):
         False, "Let a read create a topic that does not exist. Kafka's default, true, hides misspelt names."
     )
 
+    client_rack: str = _consumer(
+        "", "Rack of this client. Brokers with replica.selector.class send it to a replica in that rack (KIP-392)."
+    )
     fetch_min_bytes: int = _consumer(1, "The broker answers a fetch when it has so many bytes.", at_least(0))
     fetch_max_wait_ms: int = _consumer(500, "The broker answers a fetch after this time at the latest.", at_least(0))
     fetch_max_bytes: int = _consumer(52428800, "Most bytes in one fetch.", between(0, _INT_MAX))

@@ -30,6 +30,7 @@ from broker.client.cluster_metadata import (
     UnknownTopic,
     parse_metadata,
 )
+from broker.client.read_replicas import ReadReplicas
 from broker.errors import (
     BrokerError,
     ConnectionFailed,
@@ -140,6 +141,8 @@ logger = logging.getLogger(__name__)
 
 _WARN_AFTER_S: Final = 1.0
 _WARN_EVERY_S: Final = 10.0
+_AVOID_S: Final = 30.0
+"""How long other brokers are asked first after a connection failed: on a dead machine each attempt takes seconds."""
 _LOOKS_FOR_A_TOPIC: Final = 3
 """How many brokers are asked about an unknown topic or partition: some may not have heard of it yet."""
 
@@ -188,8 +191,9 @@ class Cluster(AutoCloseable):
         self._metadata_source: Address | None = None
         """The broker that sent the metadata."""
         self._invalidated: dict[Address, float] = {}
-        """When the metadata of a broker was last found wrong."""
+        """When the metadata of a broker was last found wrong; in the future for a broker that could not be reached."""
         self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
+        self.read_replicas = ReadReplicas(settings.client_rack, settings.metadata_max_age_ms / 1000)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Cluster holds sockets: pickle cluster.settings and make a new one from it")
@@ -234,9 +238,23 @@ class Cluster(AutoCloseable):
         """The broker that creates and deletes topics. Raises BrokerError when there is no controller."""
         return self.retrying(lambda: self._node(self._current().controller_id, "the controller"))
 
+    def controller_id(self) -> int:
+        """The controller as the brokers know it, -1 while there is none. Brokers of KRaft name any broker."""
+        return self.retrying(lambda: self._current().controller_id)
+
     def leader(self, tp: TopicPartition) -> Node:
         """The broker that leads `tp`. Raises UnknownTopic; BrokerError `leader_not_available` after retries."""
         return self.retrying(lambda: self._node(self._find_partition(tp).leader, f"the leader of {tp}"))
+
+    def read_replica(self, tp: TopicPartition) -> Node:
+        """The broker to read `tp` from: the replica that its leader named, or the leader. Raises as `leader` does."""
+        broker_id = self.read_replicas.get(tp)
+        if broker_id is None:
+            return self.leader(tp)
+        node = self._metadata.brokers.get(broker_id)
+        if node is None:
+            self.read_replicas.fall_back(tp)
+        return node or self.leader(tp)
 
     def by_leader(self, partitions: Collection[TopicPartition]) -> dict[Node, dict[TopicPartition, int]]:
         """The partitions of each leader, with their leader epochs. Raises as `leader` does."""
@@ -361,9 +379,11 @@ class Cluster(AutoCloseable):
 
     def backoff_s(self, failures: int) -> float:
         """Seconds to wait after `failures` (at least 1) in a row: exponential, with 20 % of jitter (KIP-580)."""
-        settings = self.settings
-        wait_ms = min(settings.retry_backoff_ms << min(failures - 1, 30), settings.retry_backoff_max_ms)
-        return wait_ms * random.uniform(0.8, 1.2) / 1000
+        return _backoff_s(failures, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
+
+    def reconnect_backoff_s(self, failures: int) -> float:
+        """Seconds to wait before the next connection to a broker after `failures` in a row, at least 1 (KIP-144)."""
+        return _backoff_s(failures, self.settings.reconnect_backoff_ms, self.settings.reconnect_backoff_max_ms)
 
     # --- one attempt each ----------------------------------------------------------------------
 
@@ -408,7 +428,7 @@ class Cluster(AutoCloseable):
             try:
                 return self._pool.get(node)
             except (ConnectionFailed, RequestTimedOut):
-                self._invalidated[node.host, node.port] = time.monotonic()
+                self._invalidated[node.host, node.port] = time.monotonic() + _AVOID_S
         return self._pool.bootstrap()
 
     def _find_topic(self, name: str, accept: Callable[[TopicMetadata], bool] | None = None) -> TopicMetadata:
@@ -465,3 +485,7 @@ class Cluster(AutoCloseable):
             raise_for(answer.error_code, f"no coordinator for {kind} {name!r}")
             node = self._coordinators[kind, name] = Node(int(answer.node_id), answer.host, int(answer.port))
         return node
+
+
+def _backoff_s(failures: int, first_ms: int, longest_ms: int) -> float:
+    return min(first_ms << min(failures - 1, 30), longest_ms) * random.uniform(0.8, 1.2) / 1000

@@ -1,4 +1,4 @@
-"""Fetching for a consumer: one request at a time to each leader, for all partitions that need data.
+"""Fetching for a consumer: one request at a time to each broker, for all partitions to be read there (KIP-392).
 
 Called by consumer.py from the thread that polls. Responses are kept until they are read, and their partitions are not
 fetched again before that, so memory is bounded by `fetch.max.bytes` per broker. Records are decoded poll by poll.
@@ -10,7 +10,7 @@ import itertools
 import select
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from broker.client.broker_connection import BrokerConnection
@@ -105,6 +105,11 @@ class ConsumerFetch:
         self._connections: dict[Node, BrokerConnection] = {}
         self._requests: dict[Node, _Request] = {}
         self._look_again = 0.0
+        self._disconnections: dict[int, int] = {}
+        """How often in a row the connection to a broker failed."""
+        self._unreachable_until: dict[int, float] = {}
+        self._retry_at: dict[TopicPartition, float] = {}
+        """When to fetch a partition again whose last fetch failed."""
         self._outage: Outage | None = None
 
     def send(self, positions: Mapping[TopicPartition, Position]) -> None:
@@ -116,14 +121,19 @@ class ConsumerFetch:
         buffered = {fetch.tp for fetch in self.completed}
         by_leader: dict[Node, list[FetchFrom]] = defaultdict(list)
         not_now = set(self._requests)
+        now = time.monotonic()
         for tp, position in positions.items():
-            leader = self._leader(tp)
-            if leader is None:
+            if self._retry_at and self._retry_at.get(tp, 0.0) > now:
+                continue
+            found = self._find(tp, position.offset)
+            if found is None:
+                continue
+            leader, wanted_here = found
+            if self._unreachable_until and self._unreachable_until.get(leader.id, 0.0) > now:
+                self._look_for_leaders(now)
                 continue
             if tp in buffered:
                 not_now.add(leader)
-            limit = self._settings.max_partition_fetch_bytes
-            wanted_here = FetchFrom.at(self._cluster, tp, position.offset, limit)
             if wanted_here.leader_epoch > position.leader_epoch > NO_EPOCH:
                 self.doubtful.add(tp)
             else:
@@ -158,22 +168,31 @@ class ConsumerFetch:
         self._requests.clear()
         self.completed.clear()
 
-    def _leader(self, tp: TopicPartition) -> Node | None:
-        """The leader of `tp`; None while it is unknown. Raises UnknownTopic."""
+    def _find(self, tp: TopicPartition, offset: int) -> tuple[Node, FetchFrom] | None:
+        """The broker to read `tp` from, and what to ask it for; None while it is unknown. Raises UnknownTopic."""
+
+        def find() -> tuple[Node, FetchFrom]:
+            cluster = self._cluster
+            return cluster.read_replica(tp), FetchFrom.at(cluster, tp, offset, self._settings.max_partition_fetch_bytes)
+
         try:
-            leader = self._cluster.retrying(lambda: self._cluster.leader(tp), timeout_s=0)
+            found = self._cluster.retrying(find, timeout_s=0)
         except PykafkaError as error:
             if not error.retriable:
                 raise
             now = time.monotonic()
             self._outage = self._outage or Outage(now)
             self._outage.failed(error)
-            if now >= self._look_again:
-                self._look_again = now + self._cluster.backoff_s(1)
-                self._cluster.invalidate()
+            self._look_for_leaders(now)
             return None
         self._outage = None
-        return leader
+        return found
+
+    def _look_for_leaders(self, now: float) -> None:
+        """Renew the metadata at the next call, but not more often than every `retry.backoff.ms`."""
+        if now >= self._look_again:
+            self._look_again = now + self._cluster.backoff_s(1)
+            self._cluster.invalidate()
 
     def _send_to(self, leader: Node, wanted: list[FetchFrom]) -> None:
         try:
@@ -181,11 +200,12 @@ class ConsumerFetch:
             if connection is None or not connection.usable:
                 self._drop(leader)
                 connection = self._connections[leader] = self._cluster.open_connection(leader)
-            send_fetch(connection, self._limits, wanted)
+            rack = self._cluster.read_replicas.rack_for(item.tp for item in wanted)
+            send_fetch(connection, self._limits, wanted, rack=rack)
             self._requests[leader] = _Request(connection, wanted, time.monotonic())
         except PykafkaError as error:
             self._drop(leader)
-            self._cluster.invalidate()
+            self._avoid(leader, wanted)
             if not error.retriable:
                 raise
 
@@ -196,22 +216,30 @@ class ConsumerFetch:
             self._statistics.answered(node.id, time.monotonic() - request.sent_at)
         except PykafkaError as error:
             self._drop(node)
+            self._avoid(node, request.wanted)
             if not error.retriable:
                 raise
             return {}
-        by_index = by_place(request.wanted)
+        if self._disconnections:
+            self._disconnections.pop(node.id, None)
+        by_index, replicas = by_place(request.wanted), self._cluster.read_replicas
         failures: dict[TopicPartition, BrokerError] = {}
         for partition in found:
             item = by_index[partition.topic, partition.partition]
             if partition.error is ErrorCode.none:
-                if partition.records:
+                if partition.preferred_read_replica >= 0:
+                    replicas.prefer(item.tp, partition.preferred_read_replica)
+                elif partition.records:
                     check_crcs = self._settings.check_crcs
                     self.completed.append(CompletedFetch(item, partition, check_crcs=check_crcs))
                 else:
                     self.reached[item.tp] = Position(item.offset, item.leader_epoch)
                 continue
+            if replicas.fall_back(item.tp):
+                continue  # the leader may have what another replica does not
             failure = BrokerError(partition.error, f"fetching {item.tp} at offset {item.offset}")
             if failure.retriable:
+                self._retry_at[item.tp] = time.monotonic() + self._cluster.backoff_s(1)
                 self._cluster.invalidate()
             else:
                 failures[item.tp] = failure
@@ -222,6 +250,15 @@ class ConsumerFetch:
         for node, request in list(self._requests.items()):
             if time.monotonic() - request.sent_at > limit_s:
                 self._drop(node)
+                self._avoid(node, request.wanted)
+
+    def _avoid(self, node: Node, wanted: Iterable[FetchFrom]) -> None:
+        """Do not connect to `node` for a while, and look for other leaders. Read what was `wanted` from leaders."""
+        for item in wanted:
+            self._cluster.read_replicas.fall_back(item.tp)
+        failures = self._disconnections[node.id] = self._disconnections.get(node.id, 0) + 1
+        self._unreachable_until[node.id] = time.monotonic() + self._cluster.reconnect_backoff_s(failures)
+        self._cluster.invalidate()
 
     def _drop(self, node: Node) -> None:
         """Close the connection to `node`, if there is one, and look up leaders again."""

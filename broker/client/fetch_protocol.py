@@ -46,8 +46,10 @@ class FetchFrom(NamedTuple):
         return cls(tp, cluster.topic(tp.topic).topic_id, cluster.leader_epoch(tp), offset, max_bytes)
 
 
-def send_fetch(connection: BrokerConnection, limits: FetchLimits, wanted: Sequence[FetchFrom]) -> None:
-    """Send a request for the partitions `wanted` without waiting."""
+def send_fetch(
+    connection: BrokerConnection, limits: FetchLimits, wanted: Sequence[FetchFrom], *, rack: str = ""
+) -> None:
+    """Send a request for the partitions `wanted` without waiting. With a `rack` the answer may be to read elsewhere."""
     topics: dict[tuple[str, uuid.UUID | None], list[dict[str, Any]]] = defaultdict(list)
     for item in wanted:
         topics[item.tp.topic, item.topic_id].append(
@@ -63,6 +65,7 @@ def send_fetch(connection: BrokerConnection, limits: FetchLimits, wanted: Sequen
         "min_bytes": limits.min_bytes,
         "max_bytes": limits.max_bytes,
         "isolation_level": limits.isolation,
+        "rack_id": rack,
         "topics": [{"topic": name, "topic_id": id_, "partitions": rows} for (name, id_), rows in topics.items()],
     }
     # Since version 13 requests name topics by id (KIP-516).

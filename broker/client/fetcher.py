@@ -3,15 +3,16 @@
 Called by Spark executors, which decode the bytes to columns, and by the console. `Fetcher` has a connection of its
 own, since it pipelines: `prefetch()` sends a request, and the next `fetch()` of the same offset takes the response.
 `FetchStream` always prefetches, so that the next bytes arrive while the caller decodes; at most two responses are in
-memory. Both follow leaders, and retry time-outs and broken connections (`Cluster.retrying`). Not thread-safe.
+memory. Both follow leaders, or the replicas that leaders name (KIP-392), and retry time-outs and broken connections
+(`Cluster.retrying`). Not thread-safe.
 
-`fetch_together` reads ranges that are too small for a request of their own: one request to each leader.
+`fetch_together` reads ranges that are too small for a request of their own: one request to each broker.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from broker.client.auto_closeable import AutoCloseable
@@ -43,7 +44,7 @@ class Fetched(NamedTuple):
 
 
 class Fetcher(AutoCloseable):
-    """Reads the partition `tp` from its leader. Defaults come from the cluster's settings."""
+    """Reads the partition `tp`. Defaults come from the cluster's settings."""
 
     def __init__(
         self,
@@ -97,14 +98,21 @@ class Fetcher(AutoCloseable):
         self._drop_connection()
 
     def _fetch_once(self, offset: int) -> Fetched:
-        try:
-            if self._asked is None or self._asked.offset != offset:
-                self._ask(offset)
-            asked = self._asked
-            partition = self._receive()
-        except PykafkaError:
-            self._drop_connection()
-            raise
+        replicas = self.cluster.read_replicas
+        while True:
+            try:
+                if self._asked is None or self._asked.offset != offset:
+                    self._ask(offset)
+                asked = self._asked
+                partition = self._receive()
+            except PykafkaError:
+                self._drop_connection()
+                replicas.fall_back(self.tp)
+                raise
+            if partition.error is ErrorCode.none and partition.preferred_read_replica >= 0:
+                replicas.prefer(self.tp, partition.preferred_read_replica)
+            elif partition.error is ErrorCode.none or not replicas.fall_back(self.tp):
+                break
         raise_for(partition.error, f"fetching {self.tp} at offset {offset}")
         assert asked is not None
         fetched = _fetched(partition, offset)
@@ -112,11 +120,11 @@ class Fetcher(AutoCloseable):
         return fetched
 
     def _ask(self, offset: int) -> None:
-        connection = self._leader_connection()
+        connection = self._connect()
         wanted = FetchFrom.at(self.cluster, self.tp, offset, self._max_bytes)
         if offset == self._reached.offset and wanted.leader_epoch > self._reached.leader_epoch > NO_EPOCH:
             self._check_truncation()
-        send_fetch(connection, self._limits, [wanted])
+        send_fetch(connection, self._limits, [wanted], rack=self.cluster.read_replicas.rack_for([self.tp]))
         self._asked = wanted
 
     def _check_truncation(self) -> None:
@@ -134,9 +142,9 @@ class Fetcher(AutoCloseable):
             raise ProtocolError(f"{connection.address} answered a fetch of {self.tp} with other partitions")
         return found[0]
 
-    def _leader_connection(self) -> BrokerConnection:
-        """The connection to the leader; a new one when it moved, or to drop a response in flight."""
-        node = self.cluster.leader(self.tp)
+    def _connect(self) -> BrokerConnection:
+        """The connection to the broker to read from; a new one when that moved, or to drop a response in flight."""
+        node = self.cluster.read_replica(self.tp)
         if self._connection is not None and (self._asked is not None or node != self._node):
             self._drop_connection()
         if self._connection is None or not self._connection.usable:
@@ -216,48 +224,87 @@ _LEAST_PARTITION_BYTES: Final = 64 << 10
 def fetch_together(
     cluster: Cluster, positions: Mapping[TopicPartition, int], *, max_bytes: int
 ) -> dict[TopicPartition, Fetched]:
-    """Fetch many partitions at once: one request to each leader, all in flight together, without waiting for records.
+    """Fetch many partitions at once: one request to each broker, all in flight together, without waiting for records.
 
     `positions`: the offset of each partition. Each response has at most `max_bytes`, or one batch. A partition is
     missing in the result when there was no room, nothing to read, or an error: fetch it with a `Fetcher`, which raises
     and retries. It uses the shared connections, so no other thread may fetch from `cluster` meanwhile.
     """
-    settings = cluster.settings
-    limits = FetchLimits(0, max_bytes, 0, isolation_id(settings.isolation_level))
-    asked: list[tuple[BrokerConnection, list[FetchFrom]]] = []
     found: dict[TopicPartition, Fetched] = {}
+    elsewhere = _fetch_round(cluster, positions, max_bytes, found)
+    if elsewhere:
+        _fetch_round(cluster, {tp: positions[tp] for tp in elsewhere}, max_bytes, found)
+    return found
+
+
+def _fetch_round(
+    cluster: Cluster, positions: Mapping[TopicPartition, int], max_bytes: int, found: dict[TopicPartition, Fetched]
+) -> list[TopicPartition]:
+    """Fetch into `found`; the partitions that leaders said to read from other replicas."""
+    limits = FetchLimits(0, max_bytes, 0, isolation_id(cluster.settings.isolation_level))
+    asked: list[tuple[BrokerConnection, list[FetchFrom]]] = []
+    elsewhere: list[TopicPartition] = []
     try:
-        leaders = cluster.retrying(lambda: cluster.by_leader(positions), timeout_s=0)
+        nodes = cluster.retrying(lambda: _by_replica(cluster, positions, max_bytes), timeout_s=0)
     except PykafkaError:
-        return found
-    for node, partitions in leaders.items():
-        share = min(max(max_bytes // len(partitions), _LEAST_PARTITION_BYTES), max_bytes)
+        return elsewhere
+    # From here on the connections have requests in flight, so nothing may ask for metadata.
+    for node, wanted in nodes.items():
+        partitions = [item.tp for item in wanted]
         try:
             connection = cluster.connection(node)
-            wanted = [FetchFrom.at(cluster, tp, positions[tp], share) for tp in partitions]
-            send_fetch(connection, limits, wanted)
+            send_fetch(connection, limits, wanted, rack=cluster.read_replicas.rack_for(partitions))
         except PykafkaError:
-            cluster.invalidate()
+            _give_up(cluster, partitions)
             continue
         asked.append((connection, wanted))
     for connection, wanted in asked:
         try:
-            found.update(_receive(connection, wanted))
+            elsewhere += _receive(cluster, connection, wanted, found)
         except PykafkaError:
             connection.close()  # or a late response would be taken for that of another request
-            cluster.invalidate()
-    return found
+            _give_up(cluster, [item.tp for item in wanted])
+    return elsewhere
 
 
-def _receive(connection: BrokerConnection, wanted: list[FetchFrom]) -> dict[TopicPartition, Fetched]:
-    items = by_place(wanted)
-    found = {}
+def _by_replica(
+    cluster: Cluster, positions: Mapping[TopicPartition, int], max_bytes: int
+) -> dict[Node, list[FetchFrom]]:
+    """What to ask of each broker."""
+    found: dict[Node, list[TopicPartition]] = {}
+    for leader, partitions in cluster.by_leader(positions).items():
+        for tp in partitions:
+            node = leader if cluster.read_replicas.get(tp) is None else cluster.read_replica(tp)
+            found.setdefault(node, []).append(tp)
+    wanted = {}
+    for node, of_node in found.items():
+        share = min(max(max_bytes // len(of_node), _LEAST_PARTITION_BYTES), max_bytes)
+        wanted[node] = [FetchFrom.at(cluster, tp, positions[tp], share) for tp in of_node]
+    return wanted
+
+
+def _give_up(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
+    for tp in partitions:
+        cluster.read_replicas.fall_back(tp)
+    cluster.invalidate()
+
+
+def _receive(
+    cluster: Cluster, connection: BrokerConnection, wanted: list[FetchFrom], found: dict[TopicPartition, Fetched]
+) -> list[TopicPartition]:
+    items, elsewhere = by_place(wanted), []
     for partition in receive_fetch(connection, f"fetching from {connection.address}"):
         item = items.get((partition.topic, partition.partition))
-        if item is None or partition.error is not ErrorCode.none or not partition.records:
+        if item is None:
             continue
-        found[item.tp] = _fetched(partition, item.offset)
-    return found
+        if partition.error is not ErrorCode.none:
+            cluster.read_replicas.fall_back(item.tp)
+        elif partition.preferred_read_replica >= 0:
+            cluster.read_replicas.prefer(item.tp, partition.preferred_read_replica)
+            elsewhere.append(item.tp)
+        elif partition.records:
+            found[item.tp] = _fetched(partition, item.offset)
+    return elsewhere
 
 
 def _fetched(partition: FetchedPartition, offset: int) -> Fetched:

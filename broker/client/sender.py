@@ -136,6 +136,8 @@ class Sender:
             self._selector.register(waker, selectors.EVENT_READ)
         self._links: dict[int, _BrokerLink] = {}
         self._unreachable_until: dict[int, float] = {}
+        self._disconnections: dict[int, int] = {}
+        """How often in a row the connection to a broker failed."""
         self._metadata_at = 0.0
         self._metadata_failures = 0
         self._outage: Outage | None = None
@@ -260,11 +262,12 @@ class Sender:
             leader = self._cluster.known_leader(queue.tp)
             if leader is not None and self._unreachable_until.get(leader.id, 0.0) <= now:
                 by_leader[leader].append(queue)
-            elif leader is not None:
-                try_again = min(try_again, self._unreachable_until[leader.id])
             else:
-                self.leaderless.add(queue.tp)
-                self._cluster.invalidate()
+                self._cluster.invalidate()  # there may be a new leader
+                if leader is None:
+                    self.leaderless.add(queue.tp)
+                else:
+                    try_again = min(try_again, self._unreachable_until[leader.id])
         for leader, queues in by_leader.items():
             try:
                 self._fill_link(self._link(leader), queues, now)
@@ -355,6 +358,8 @@ class Sender:
             self._disconnected(link.node, error, now)
             return
         request = link.requests.popleft()
+        if self._disconnections:
+            self._disconnections.pop(link.node.id, None)
         self._statistics.answered(link.node.id, now - request.sent_at)
         for queue, batch in request.entries:
             response = responses.get(batch.tp, _NOT_IN_REPLY)
@@ -433,7 +438,8 @@ class Sender:
             self.failure = self.failure or error
         self._statistics.unreachable(node.id)
         self._cluster.invalidate()
-        self._unreachable_until[node.id] = now + self._settings.reconnect_backoff_ms / 1000
+        failures = self._disconnections[node.id] = self._disconnections.get(node.id, 0) + 1
+        self._unreachable_until[node.id] = now + self._cluster.reconnect_backoff_s(failures)
         link = self._links.get(node.id)
         if link is not None:
             for queue, batch in self._unlink(link):

@@ -9,27 +9,12 @@ first. Kafka begins at random. Here the caller passes the start, so added partit
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from broker.errors import BrokerError, ErrorCode
 
-__all__ = ["MAX_REPLICATION_FACTOR", "assign_replicas", "check_assignment", "check_replication_factor"]
-
-MAX_REPLICATION_FACTOR = 1
-"""Records are not replicated yet."""
-
-
-def check_replication_factor(factor: int, asked: str, most: int = MAX_REPLICATION_FACTOR) -> None:
-    """Raise BrokerError `invalid_replication_factor` for more than `most` replicas.
-
-    `asked` is the source of the factor, such as "default.replication.factor=3".
-    """
-    if factor > most:
-        raise BrokerError(
-            ErrorCode.invalid_replication_factor,
-            f"{asked}: pykafka does not replicate records, so a partition has one replica; use replication factor 1",
-        )
+__all__ = ["assign_replicas", "check_assignment", "with_replication_factor"]
 
 
 def assign_replicas(
@@ -69,6 +54,29 @@ def assign_replicas(
         partition: _replicas(ring, rack_of, start, partition, replication_factor)
         for partition in range(first_partition, first_partition + partitions)
     }
+
+
+def with_replication_factor(
+    assignment: Mapping[int, Sequence[int]], factor: int, racks: Mapping[int, str | None]
+) -> dict[int, tuple[int, ...]]:
+    """The assignment of a topic with `factor` replicas of each partition, so that as few as possible move.
+
+    A partition keeps its first replicas on the brokers of `racks` (broker → rack). It gets others in racks where it has
+    none yet, on the brokers with the fewest replicas. Raises BrokerError `invalid_replication_factor`.
+    """
+    if not 1 <= factor <= len(racks):
+        raise BrokerError(
+            ErrorCode.invalid_replication_factor, f"replication factor {factor}, but there are {len(racks)} brokers"
+        )
+    kept = {index: [one for one in ids if one in racks][:factor] for index, ids in sorted(assignment.items())}
+    load = Counter(one for ids in kept.values() for one in ids)
+    for ids in kept.values():
+        while len(ids) < factor:
+            used = {racks[one] for one in ids}
+            chosen = min(racks.keys() - ids, key=lambda one: (racks[one] in used, load[one], one))
+            ids.append(chosen)
+            load[chosen] += 1
+    return {index: tuple(ids) for index, ids in kept.items()}
 
 
 def _alternating(rack_of: Mapping[int, str]) -> list[int]:

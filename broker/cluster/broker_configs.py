@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from broker.config.dynamic_config import DynamicConfig
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
-from broker.zookeeper.client import ZooKeeperCalls
+from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import ALL_BROKERS
 
@@ -25,7 +25,7 @@ class BrokerConfigs:
         self,
         dynamic: DynamicConfig,
         registry: Registry,
-        calls: ZooKeeperCalls,
+        calls: MetadataCalls,
         *,
         notify: Callable[[str], None] = lambda entity: None,
     ) -> None:

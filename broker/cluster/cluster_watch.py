@@ -16,7 +16,7 @@ from broker.cluster.topics import Topics
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.change_notifications import ChangeNotifications
-from broker.zookeeper.client import Watch
+from broker.zookeeper.metadata_store import Watch
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo
 
@@ -36,6 +36,7 @@ class ClusterWatch:
         self, registry: Registry, changes: ChangeNotifications, topics: Topics, configs: BrokerConfigs
     ) -> None:
         self._registry = registry
+        self._may_delete = configs.dynamic.static.delete_topic_enable
         self._notifications = changes
         self._topics = topics
         self._on_config: dict[str, OnConfig] = {"brokers": lambda _: configs.refresh()}
@@ -66,8 +67,8 @@ class ClusterWatch:
         self._watches = [
             self._registry.watch_topics(on_loop(self._note_topics)),
             self._registry.watch_brokers(on_loop(self._note_brokers)),
-            self._registry.watch_controller(on_loop(self._topics.set_controller)),
-            self._registry.watch_deletions(self._delete_marked),
+            self._registry.controller.watch(on_loop(self._topics.set_controller)),
+            self._registry.deletions.watch(self._delete_marked),
             self._notifications.watch_config_changes(on_loop(self._note_configs)),
             self._notifications.watch_isr_changes(on_loop(self._note_leaders)),
         ]
@@ -140,4 +141,4 @@ class ClusterWatch:
     def _delete_marked(self, names: list[str]) -> None:
         """Delete topics that Kafka's tools have marked, on ZooKeeper's thread. The watch on topics does the rest."""
         if names:
-            self._registry.resume_deletions()
+            self._registry.deletions.resume(allowed=self._may_delete)

@@ -5,25 +5,29 @@ change of it and writes the states that `controller_state` finds wanting. A chan
 lost to another broker, is found at the next look, so nothing depends on the order of events.
 
 No request goes to other brokers: they are notified of the states that were written, and read them. Each write checks
-the controller epoch, so an earlier controller that still runs can change nothing (promise P4).
+the controller epoch, so an earlier controller that still runs can change nothing (promise P4). When the controller
+itself seems to be dead, the others do not wait for the end of its session: one of them takes over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from broker.cluster.assignment import MAX_REPLICATION_FACTOR
 from broker.cluster.controller_state import Election, imbalanced_partitions, next_state
+from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.topics import Topics
 from broker.config.dynamic_config import DynamicConfig
 from broker.errors import BrokerError, ErrorCode
+from broker.metrics import ReplicationMetrics
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.client import ZooKeeperCalls
 from broker.zookeeper.cluster_metadata import NO_LEADER, PartitionInfo, Topic
 from broker.zookeeper.controller_election import ControllerElection
-from broker.zookeeper.registry import ControllerEpoch, Registry
+from broker.zookeeper.controller_node import ControllerEpoch
+from broker.zookeeper.metadata_store import MetadataCalls, Watch
+from broker.zookeeper.registry import Move, Registry
 from broker.zookeeper.znodes import PartitionState
 
 __all__ = ["Controller"]
@@ -33,6 +37,7 @@ logger = logging.getLogger(__name__)
 RETRY_S = 1.0
 
 Elections = Mapping[TopicPartition, Election]
+Decide = Callable[[TopicPartition, Topic, PartitionInfo], Election | None]
 
 
 class Controller:
@@ -42,47 +47,72 @@ class Controller:
         self,
         election: ControllerElection,
         registry: Registry,
-        calls: ZooKeeperCalls,
+        calls: MetadataCalls,
         topics: Topics,
         config: DynamicConfig,
+        detector: FailureDetector,
         *,
         notify: Callable[[Iterable[TopicPartition]], None],
-        max_replication_factor: int = MAX_REPLICATION_FACTOR,
+        metrics: ReplicationMetrics | None = None,
     ) -> None:
-        """`notify(partitions)`, which blocks, makes all brokers read the states of these partitions.
-
-        Partitions with more than `max_replication_factor` replicas are left alone: their other replicas may have no
-        records, although they are in the ISR.
-        """
+        """`notify(partitions)`, which blocks, makes all brokers read the states of these partitions."""
         self._election = election
         self._registry = registry
         self._call = calls
         self._topics = topics
         self._config = config
+        self._detector = detector
         self._notify = notify
-        self._max_factor = max_replication_factor
+        self._metrics = metrics or ReplicationMetrics()
+        self._newly_suspected: set[int] = set()
+        """Brokers to replace if one of them is the controller now. One that becomes controller later lives."""
         self._due = asyncio.Event()
         self._names: set[str] = set()
         """Topics to look at."""
         self._all = False
+        self._is_asked = False
+        """Whether `/admin/preferred_replica_election` may exist."""
+        self._watch: Watch | None = None
+        self._unnotified: set[TopicPartition] = set()
+        """Partitions whose state was written, perhaps, and of which the brokers were not notified yet."""
         self._writing = asyncio.Lock()
 
     def start(self) -> None:
         """Call on the event loop."""
         loop = asyncio.get_running_loop()
 
-        def elected() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self.look_at_all)
+        def on_loop(call: Callable[[], None]) -> Callable[[], None]:
+            def callback() -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(call)
+
+            return callback
 
         self._topics.add_change_listener(self._look_at)
+        self._detector.subscribe(self._suspicion_changed)
         self._config.subscribe(lambda _: self.look_at_all())
-        self._election.subscribe(elected)
+        self._election.subscribe(on_loop(self._note_request))
+        self._watch = self._registry.watch_preferred_election(on_loop(self._note_request))
+
+    def stop(self) -> None:
+        """Watch no more. From any thread."""
+        if self._watch is not None:
+            self._watch.cancel()
 
     def look_at_all(self) -> None:
         """Look at every partition soon."""
         self._all = True
         self._due.set()
+
+    def _note_request(self) -> None:
+        """This broker was elected, or a request for preferred leaders came."""
+        self._is_asked = True
+        self.look_at_all()
+
+    def _suspicion_changed(self, broker_id: int) -> None:
+        if broker_id in self._detector.suspected:
+            self._newly_suspected.add(broker_id)
+        self.look_at_all()
 
     def _look_at(self, names: Collection[str]) -> None:
         if names and self._election.epoch is not None:
@@ -119,6 +149,20 @@ class Controller:
         `prefer`: the preferred replica shall lead. `unclean`: a replica that is not in the ISR may lead where no other
         is alive, whatever the topic's setting. Raises BrokerError `not_controller`, `request_timed_out`.
         """
+
+        def decide(tp: TopicPartition, topic: Topic, now: PartitionInfo) -> Election | None:
+            allowed = unclean or self._unclean_allowed(topic)
+            suspected = self._detector.suspected
+            return next_state(now, self.live, suspected=suspected, unclean_allowed=allowed, prefer=prefer)
+
+        return await self.write(partitions, decide)
+
+    async def write(self, partitions: Iterable[TopicPartition], decide: Decide) -> set[TopicPartition]:
+        """Write the states that `decide` returns for these partitions; returns those whose state was written.
+
+        All brokers read the others again, too: they were changed by another broker meanwhile, or do not exist any more.
+        Raises BrokerError as `elect`, and what `decide` raises.
+        """
         epoch = self._election.epoch
         if epoch is None:
             raise BrokerError(ErrorCode.not_controller, "this broker is not the controller")
@@ -127,29 +171,68 @@ class Controller:
             for tp in partitions:
                 topic = self._topics.metadata.topics.get(tp.topic)
                 info = topic.partitions.get(tp.partition) if topic is not None else None
-                if topic is None or info is None or len(info.replicas) > self._max_factor:
-                    continue
-                allowed = unclean or self._unclean_allowed(topic)
-                election = next_state(info, self._live, unclean_allowed=allowed, prefer=prefer)
+                if topic is None or info is None or topic.name in self._registry.malformed:
+                    continue  # what is malformed cannot be written: the version is not known
+                election = decide(tp, topic, info)
                 if election is not None:
                     found[tp] = election
-            return await self._write(epoch, found)
+            try:
+                return await self._write(epoch, found)
+            except BrokerError:
+                if self._unnotified:
+                    asyncio.get_running_loop().call_later(RETRY_S, self.look_at_all)
+                raise
+
+    @property
+    def epoch(self) -> ControllerEpoch | None:
+        """That of this broker while it is the controller, as far as it knows."""
+        return self._election.epoch
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self.epoch is not None
+
+    @property
+    def live(self) -> Collection[int]:
+        """The brokers that are alive."""
+        return self._topics.metadata.brokers
 
     # --- inside
 
-    @property
-    def _live(self) -> Collection[int]:
-        return self._topics.metadata.brokers
-
     async def _act(self) -> None:
+        async with self._writing:
+            await self._notify_brokers()  # the last time it may have failed
         names, self._names = self._names, set()
         look_at_all, self._all = self._all, False
         if self._election.epoch is None:
+            for broker_id in tuple(self._newly_suspected):
+                if broker_id in self._detector.suspected:
+                    await self._call(self._election.take_over, broker_id)
+                self._newly_suspected.discard(broker_id)
             return
+        self._newly_suspected.clear()
         topics = self._topics.metadata.topics
         chosen = topics.values() if look_at_all else [topics[name] for name in names if name in topics]
         partitions = [TopicPartition(topic.name, index) for topic in chosen for index in topic.partitions]
         await self.elect(partitions)
+        if self._is_asked:
+            await self._elect_preferred()
+
+    async def _elect_preferred(self) -> None:
+        """Do what `/admin/preferred_replica_election` asks for, and delete it, as Kafka's controller with ZooKeeper."""
+        self._is_asked = False
+        epoch = self._election.epoch
+        try:
+            found = await self._call(self._registry.preferred_election)
+            if found is None or epoch is None:
+                return
+            asked, version = found
+            await self.elect(asked, prefer=True)
+            await self._call(self._registry.end_preferred_election, version, controller_version=epoch.version)
+        except BrokerError:
+            self._is_asked = True
+            raise
 
     def _unclean_allowed(self, topic: Topic) -> bool:
         setting = topic.config.get("unclean.leader.election.enable")
@@ -166,24 +249,31 @@ class Controller:
             return set()
         topics = self._topics.metadata.topics
         states = {tp: _state(epoch, one.after) for tp, one in elections.items()}
-        moved = {
-            tp: (before, one.after)
-            for tp, one in elections.items()
-            if (before := topics[tp.topic].partitions[tp.partition]).assignment != one.after.assignment
-        }
-        kept = {tp: state for tp, state in states.items() if tp not in moved}
-        written = await self._call(self._registry.write_states, kept, controller_version=epoch.version)
-        for tp, (before, after) in moved.items():
-            if await self._call(
-                self._registry.write_assignment, tp, before, after, states[tp], controller_version=epoch.version
-            ):
-                written.add(tp)
+        moves: dict[str, dict[TopicPartition, Move]] = defaultdict(dict)
+        for tp, one in elections.items():
+            before = topics[tp.topic].partitions[tp.partition]
+            if before.assignment != one.after.assignment:
+                moves[tp.topic][tp] = Move(before, one.after, states.pop(tp))
+        self._unnotified.update(elections)
+        written = await self._call(self._registry.write_states, states, controller_version=epoch.version)
+        for name, of_topic in moves.items():
+            written |= await self._call(
+                self._registry.write_assignments, name, of_topic, controller_version=epoch.version
+            )
         for tp in written:
             logger.log(logging.WARNING if elections[tp].unclean else logging.INFO, "%s: %s", tp, elections[tp])
+            leader = elections[tp].after.leader
+            self._metrics.elections += leader not in (NO_LEADER, topics[tp.topic].partitions[tp.partition].leader)
+            self._metrics.unclean_elections += elections[tp].unclean
         if not written:
             await asyncio.sleep(RETRY_S / 10)  # all were lost: do not turn in a tight circle
-        await self._call(self._notify, list(elections))
+        await self._notify_brokers()
         return written
+
+    async def _notify_brokers(self) -> None:
+        if self._unnotified:
+            await self._call(self._notify, sorted(self._unnotified))
+            self._unnotified.clear()
 
     async def _rebalance_forever(self) -> None:
         """Give partitions back to their preferred leaders (`auto.leader.rebalance.enable`)."""
@@ -199,9 +289,11 @@ class Controller:
             )
             percentage = self._config.current.leader_imbalance_per_broker_percentage
             try:
-                await self.elect(imbalanced_partitions(every, self._live, percentage), prefer=True)
+                await self.elect(imbalanced_partitions(every, self.live, percentage), prefer=True)
             except BrokerError as error:
                 logger.warning("cannot give partitions back to their preferred leaders: %s", error)
+            except Exception:
+                logger.exception("giving partitions back to their preferred leaders failed")
 
 
 def _state(epoch: ControllerEpoch, after: PartitionInfo) -> PartitionState:

@@ -10,6 +10,9 @@ compare-and-set on its znode, and every new leader begins a new leader epoch (pr
 - Without one it has no leader, and keeps its ISR: those are the replicas that have all committed records (P1). A topic
   with `unclean.leader.election.enable` gets the first live replica all the same. Records may be lost then (P5).
 - A broker that is not alive, or that is no replica, leaves every ISR that has another live member.
+- A broker that is suspected to be dead (failure_detector.py) loses leadership to a live in-sync replica. That is all,
+  because it may live: no partition stays without a leader, and no election is unclean, because of a suspicion. As a
+  follower it leaves an ISR when the partition's leader suspects it, too, or when a new leader is elected.
 - A reassignment adds replicas first. When all new ones are in the ISR, the others leave, and the partition gets another
   leader if its leader leaves.
 """
@@ -33,6 +36,9 @@ __all__ = [
     "state_without",
 ]
 
+_FIRST_EPOCH_AFTER_CREATION = 1
+"""A new partition's leader epoch is 0. It is 1 when its leader has started without a log, and so has given it up."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Election:
@@ -51,27 +57,35 @@ class Election:
 
 
 def next_state(
-    now: PartitionInfo, live: Collection[int], *, unclean_allowed: bool = False, prefer: bool = False
+    now: PartitionInfo,
+    live: Collection[int],
+    *,
+    suspected: Collection[int] = (),
+    unclean_allowed: bool = False,
+    prefer: bool = False,
 ) -> Election | None:
     """The state to write for a partition, or None if it is as it should be.
 
-    `live`: brokers that are registered and not suspected to be dead. `prefer`: the preferred replica, which is the
-    first of the assignment, shall lead if it is alive and in the ISR.
+    `live`: the registered brokers. `suspected`: those of them that seem to be dead. `prefer`: the preferred replica,
+    which is the first of the assignment, shall lead if it is alive and in the ISR.
     """
+    reachable = [broker for broker in live if broker not in suspected] if suspected else live
     if now.version == NO_STATE:
-        return _first_state(now, live)
-    if _is_reassigned(now, live):
+        return _first_state(now, reachable)
+    if now.version == 1 and now.isr and not _members(now, now.replicas):
+        return _repaired(now, reachable)
+    if _is_reassigned(now, reachable):
         return _completed(now)
-    isr = tuple(replica for replica in now.isr if replica in live and replica in now.replicas)
-    if now.leader in live and now.leader in now.replicas:
+    if now.leader in reachable and now.leader in now.replicas:
         preferred = now.replicas[0]
-        if prefer and now.leader != preferred and preferred in isr:
+        isr = _members(now, live)
+        if prefer and now.leader != preferred and preferred in isr and preferred in reachable:
             return Election(_led_by(now, preferred, isr), f"broker {preferred} is the preferred leader")
         gone = [replica for replica in now.isr if replica not in isr]
         if gone and isr:
             return Election(dataclasses.replace(now, isr=isr), f"{_brokers(gone)} not alive or no replica")
         return None
-    return _elected(now, live, isr, unclean_allowed)
+    return _elected(now, live, reachable, unclean_allowed)
 
 
 def state_without(now: PartitionInfo, broker: int, live: Collection[int]) -> Election | None:
@@ -90,7 +104,9 @@ def state_without(now: PartitionInfo, broker: int, live: Collection[int]) -> Ele
     return Election(_led_by(now, leader, rest), f"broker {broker} stops")
 
 
-def state_at_start(now: PartitionInfo, broker: int, *, may_have_lost: bool) -> Election | None:
+def state_at_start(
+    now: PartitionInfo, broker: int, *, may_have_lost: bool, has_log: bool = True, never_had_log: bool = False
+) -> Election | None:
     """The state to write before `broker` registers, or None where nothing changes.
 
     `may_have_lost`: its machine went down without a clean stop, so the end of its logs may be gone with the page cache.
@@ -98,12 +114,22 @@ def state_at_start(now: PartitionInfo, broker: int, *, may_have_lost: bool) -> E
     member, the same state is written again: the leader must not let it join by a position from before. The only member
     of an ISR has to lead all the same. A leader that starts begins a new leader epoch, by which clients notice what was
     lost (KIP-320).
+
+    Without `has_log` nothing is left. Then the only member of an ISR must not lead, if there are other replicas: these
+    would drop what they have, which may be all that was acknowledged (P1). An unclean election may let one lead.
+
+    With `never_had_log` it leads all the same, if the partition has had no second leader: all brokers were killed when
+    the topic had just been created, before this one made its log. As a member of the ISR it had to have every record
+    before that was acknowledged, so none was.
     """
     if broker not in now.isr:
         if not may_have_lost or broker not in now.replicas:
             return None
         return Election(now, f"broker {broker} starts and may have lost records")
     rest = tuple(replica for replica in now.isr if replica != broker)
+    is_new = never_had_log and now.leader_epoch <= _FIRST_EPOCH_AFTER_CREATION
+    if not has_log and not rest and len(now.replicas) > 1 and not is_new:
+        return Election(_led_by(now, NO_LEADER, ()), f"broker {broker}, its last in-sync replica, has lost its log")
     if may_have_lost and rest:
         reason = f"broker {broker} starts and may have lost records"
         if now.leader != broker:
@@ -114,24 +140,35 @@ def state_at_start(now: PartitionInfo, broker: int, *, may_have_lost: bool) -> E
     return Election(_led_by(now, broker, now.isr), f"its leader, broker {broker}, starts")
 
 
-def state_reassigned(now: PartitionInfo, target: Sequence[int]) -> Election | None:
-    """The state to write when a reassignment to the replicas `target` begins, replaces another one or cancels it.
+def state_reassigned(
+    now: PartitionInfo, target: Sequence[int] | None, live: Collection[int] = (), *, min_isr: int = 1
+) -> Election | None:
+    """The state to write when a reassignment to the replicas `target` begins, replaces another one or, with None, is
+    cancelled (KIP-455).
 
-    None if it would leave no in-sync replica: those of `now` are all among the replicas that a reassignment was adding,
-    and that the partition loses now. The new leader epoch fences them.
+    It is complete at once if all replicas of the target are alive and in the ISR, as when replicas only leave or change
+    their order. None if too few in-sync replicas would stay: when the partition loses replicas that a reassignment was
+    adding, at least `min_isr` (`min.insync.replicas`) others have to be in the ISR, since these delete their logs (P1).
+    The new leader epoch fences them.
     """
     origin = tuple(replica for replica in now.replicas if replica not in now.adding)
-    replicas = tuple(dict.fromkeys((*target, *origin)))
+    wanted = origin if target is None else tuple(target)
+    replicas = tuple(dict.fromkeys((*wanted, *origin)))
     isr = tuple(replica for replica in now.isr if replica in replicas)
-    if now.isr and not isr:
+    if len(isr) < min(len(now.isr), max(min_isr, 1), len(replicas)):
         return None
     adding = tuple(replica for replica in replicas if replica not in origin)
-    removing = tuple(replica for replica in replicas if replica not in target)
+    removing = tuple(replica for replica in replicas if replica not in wanted)
     leader = now.leader
     if leader != NO_LEADER and leader not in replicas:
-        leader = next(replica for replica in replicas if replica in isr)
+        leader = next((replica for replica in replicas if replica in isr), NO_LEADER)
     after = PartitionInfo(leader, now.leader_epoch + 1, replicas, isr, now.version, adding, removing)
-    return Election(after, f"it is reassigned to brokers {list(target)}")
+    if target is None:
+        return Election(after, f"its reassignment is cancelled, it stays on brokers {list(wanted)}")
+    if _is_reassigned(after, live):
+        done = _completed(after)
+        return dataclasses.replace(done, after=dataclasses.replace(done.after, leader_epoch=after.leader_epoch))
+    return Election(after, f"it is reassigned to brokers {list(wanted)}")
 
 
 def imbalanced_partitions(
@@ -166,21 +203,46 @@ def _first_state(now: PartitionInfo, live: Collection[int]) -> Election | None:
     return Election(dataclasses.replace(now, leader=alive[0], leader_epoch=0, isr=alive), "the partition is new")
 
 
-def _elected(now: PartitionInfo, live: Collection[int], isr: tuple[int, ...], unclean_allowed: bool) -> Election | None:
-    why = f"broker {now.leader} cannot lead" if now.leader in live else f"broker {now.leader} is not alive"
+def _repaired(now: PartitionInfo, live: Collection[int]) -> Election | None:
+    """No replica is in the ISR. This state is of an earlier topic of that name: the controller wrote it when the topic
+    had just been deleted and created again, so that the version fitted. The partition is new. (With version 0 the state
+    was created with its topic, and it is the assignment that is old.)"""
+    first = _first_state(now, live)
+    if first is None:
+        return None
+    after = dataclasses.replace(first.after, leader_epoch=now.leader_epoch + 1)
+    return Election(after, "its state was of a deleted topic of that name")
+
+
+def _elected(
+    now: PartitionInfo, live: Collection[int], reachable: Collection[int], unclean_allowed: bool
+) -> Election | None:
+    """The first reachable in-sync replica leads, or none. An in-sync replica that is only suspected may come back."""
     if now.leader == NO_LEADER:
         why = "it has no leader"
+    elif now.leader in reachable:
+        why = f"broker {now.leader} cannot lead"
+    else:
+        why = f"broker {now.leader} {'does not answer' if now.leader in live else 'is not alive'}"
+    isr = _members(now, reachable)
     leader = next((replica for replica in now.replicas if replica in isr), NO_LEADER)
     if leader != NO_LEADER:
         return Election(_led_by(now, leader, isr), why)
-    if unclean_allowed:
-        leader = next((replica for replica in now.replicas if replica in live), NO_LEADER)
+    if now.leader in live and now.leader in now.replicas:
+        return None
+    if unclean_allowed and not _members(now, live):
+        leader = next((replica for replica in now.replicas if replica in reachable), NO_LEADER)
         if leader != NO_LEADER:
             text = f"{why}, and no in-sync replica is alive: an unclean election, records may be lost"
             return Election(_led_by(now, leader, (leader,)), text, unclean=True)
     if now.leader == NO_LEADER:
         return None
     return Election(_led_by(now, NO_LEADER, now.isr), f"{why}, and no in-sync replica is alive")
+
+
+def _members(now: PartitionInfo, brokers: Collection[int]) -> tuple[int, ...]:
+    """The replicas in the ISR that are among `brokers`."""
+    return tuple(replica for replica in now.isr if replica in brokers and replica in now.replicas)
 
 
 def _is_reassigned(now: PartitionInfo, live: Collection[int]) -> bool:

@@ -1,8 +1,6 @@
 """A broker that starts or stops writes the states of its own partitions (Kafka's controlled shutdown, KIP-320).
 
-Each state is written by compare-and-set, so this needs no request to the controller. Both functions block. No other
-replica takes over a partition with more than `max_replication_factor` replicas: it may have no records, although it is
-in the ISR.
+Each state is written by compare-and-set, so this needs no request to the controller. Both functions block.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from broker.cluster.assignment import MAX_REPLICATION_FACTOR
 from broker.cluster.controller_state import Election, state_at_start, state_without
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.cluster_metadata import PartitionInfo
@@ -28,18 +25,23 @@ def rejoin_partitions(
     broker_id: int,
     topics: Iterable[TopicRecord],
     may_have_lost: Callable[[TopicPartition], bool],
-    *,
-    max_replication_factor: int = MAX_REPLICATION_FACTOR,
+    has_log: Callable[[TopicPartition], bool] = lambda tp: True,
+    never_had_log: Callable[[TopicPartition], bool] = lambda tp: False,
 ) -> list[TopicPartition]:
     """Call before the broker registers. Returns the partitions with a new state, of which others must be notified.
 
     After that its leaders are in a new leader epoch, and it is in no ISR for which it may lack records, if that has
-    another member.
+    another member. Nor is it where its log is gone (`has_log`) and there are other replicas, unless there was none yet
+    (`never_had_log`).
     """
 
     def decide(tp: TopicPartition, now: PartitionInfo) -> Election | None:
-        lost = len(now.replicas) <= max_replication_factor and may_have_lost(tp)
-        return state_at_start(now, broker_id, may_have_lost=lost)
+        election = state_at_start(
+            now, broker_id, may_have_lost=may_have_lost(tp), has_log=has_log(tp), never_had_log=never_had_log(tp)
+        )
+        if election is not None and not election.after.isr and now.isr:
+            logger.error("%s: %s; it has no leader until an unclean election", tp, election.reason)
+        return election
 
     return _write(registry, broker_id, topics, decide, log_level=logging.DEBUG)
 
@@ -49,16 +51,16 @@ def leave_partitions(
     broker_id: int,
     topics: Iterable[TopicRecord],
     live: Collection[int],
-    *,
-    max_replication_factor: int = MAX_REPLICATION_FACTOR,
+    only: Collection[TopicPartition] | None = None,
 ) -> list[TopicPartition]:
-    """Call before the broker closes its listeners: another live in-sync replica leads each partition that has one.
+    """Another live in-sync replica leads each partition that has one. Call it before the broker closes its listeners,
+    and for partitions whose logs the disk refuses (`only`).
 
     Returns the partitions with a new state, of which others must be notified (promise P9).
     """
 
-    def decide(_: TopicPartition, now: PartitionInfo) -> Election | None:
-        return state_without(now, broker_id, live) if len(now.replicas) <= max_replication_factor else None
+    def decide(tp: TopicPartition, now: PartitionInfo) -> Election | None:
+        return state_without(now, broker_id, live) if only is None or tp in only else None
 
     return _write(registry, broker_id, topics, decide, log_level=logging.INFO)
 

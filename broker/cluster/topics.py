@@ -16,16 +16,15 @@ import zlib
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from broker.cluster.assignment import (
-    MAX_REPLICATION_FACTOR,
-    assign_replicas,
-    check_assignment,
-    check_replication_factor,
-)
+from broker.cluster.assignment import assign_replicas, check_assignment
+from broker.cluster.deleted_topics import DeletedTopics
+from broker.cluster.leadership_handover import leave_partitions
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
+from broker.metrics import TopicMetrics
+from broker.net.peer_security import PeerSecurity
 from broker.protocol.topic_names import (
     GROUP_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -34,10 +33,13 @@ from broker.protocol.topic_names import (
     check_topic_name,
 )
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.follower import Follower
 from broker.replica.partition import Partition
-from broker.replica.replica_manager import ReplicaManager
-from broker.zookeeper.client import ZooKeeperCalls
+from broker.replica.replica import Replica, check_leader_epoch
+from broker.replica.replica_manager import ReplicaManager, stored_log_config
+from broker.replica.replication_quota import ReplicationQuota
 from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
+from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import TopicRecord, new_uuid
 
@@ -48,7 +50,7 @@ logger = logging.getLogger(__name__)
 MAX_NEW_PARTITIONS = 10_000
 """In one request; more would not fit into one ZooKeeper transaction."""
 
-OnLeadership = Callable[[int], Awaitable[None]]
+OnLeadership = Callable[[Partition], None]
 OnDeleted = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 
 
@@ -73,21 +75,20 @@ class Topics:
         registry: Registry,
         logs: LogManager,
         metadata: ClusterMetadata,
-        calls: ZooKeeperCalls,
+        calls: MetadataCalls,
         *,
+        peers: PeerSecurity = PeerSecurity(),  # noqa: B008 (immutable)
         notify: Callable[[str], None] = lambda entity: None,
-        max_replication_factor: int = MAX_REPLICATION_FACTOR,
     ) -> None:
-        """`notify("topics/NAME")`, which blocks, notifies the other brokers of new partitions or settings; they watch
-        the list of topics themselves."""
+        """`peers`: how to connect to other brokers. `notify("topics/NAME")`, which blocks, notifies them of new
+        partitions or settings; they watch the list of topics themselves."""
         self._config = config
         self._notify_brokers = notify
-        self._max_factor = max_replication_factor
         self._call = calls
         self._registry = registry
-        self._replicas = ReplicaManager(
-            config, logs, LogConfig.from_properties(config.topic_defaults()), on_stale=self._refresh_stale
-        )
+        defaults = LogConfig.from_properties(config.topic_defaults())
+        self._replicas = ReplicaManager(config, logs, defaults, peers=peers, on_stale=self._refresh_stale)
+        self._deleted = DeletedTopics(registry, calls, self._replicas, config.broker_id, self._begin)
         self._metadata_lock = asyncio.Lock()  # while a change of the metadata is applied
         self._topics_lock = asyncio.Lock()  # while a request creates or deletes a topic
         self._running: set[asyncio.Task[None]] = set()
@@ -105,11 +106,18 @@ class Topics:
 
     # --- reading
 
-    def partition(self, tp: TopicPartition) -> Partition:
-        """The partition if this broker leads it. Raises BrokerError otherwise."""
+    def partition(self, tp: TopicPartition, epoch: int = -1) -> Partition:
+        """The partition if this broker leads it in `epoch`; -1 for any. Raises BrokerError otherwise.
+
+        As in Kafka, a follower also tells a client that names another epoch than its own.
+        """
         found = self._replicas.get(tp)
         if found is not None:
+            check_leader_epoch(tp, found.leader_epoch, epoch)
             return found
+        follower = self._replicas.followers().get(tp)
+        if follower is not None:
+            check_leader_epoch(tp, follower.leader_epoch, epoch)
         topic = self.metadata.topics.get(tp.topic)
         if topic is None or tp.partition not in topic.partitions:
             raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
@@ -119,16 +127,52 @@ class Topics:
             raise BrokerError(ErrorCode.kafka_storage_error, reason)
         raise BrokerError(ErrorCode.not_leader_or_follower, f"{tp} is led by {leader}")
 
+    def replica(self, tp: TopicPartition, epoch: int = -1) -> Replica:
+        """The partition if this broker leads or follows it in `epoch`; -1 for any. Raises BrokerError otherwise."""
+        found = self._replicas.get(tp) or self._replicas.followers().get(tp)
+        if found is None:
+            return self.partition(tp, epoch)
+        check_leader_epoch(tp, found.leader_epoch, epoch)
+        return found
+
     def log_config(self, overrides: Mapping[str, str]) -> LogConfig:
         """A topic's settings, which override this broker's. Raises ConfigError."""
         return LogConfig.from_properties(overrides, self._replicas.defaults)
+
+    def min_insync_replicas(self, topic: Topic) -> int:
+        """`min.insync.replicas` of a topic."""
+        return stored_log_config(topic.name, topic.config, self._replicas.defaults).min_insync_replicas
+
+    def is_malformed(self, name: str) -> bool:
+        """Whether ZooKeeper has nodes of the topic that cannot be read. The metadata may lack it, but it exists."""
+        return name in self._registry.malformed
+
+    @property
+    def leader_quota(self) -> ReplicationQuota:
+        """The rate at which this broker sends to throttled followers."""
+        return self._replicas.leader_quota
+
+    @property
+    def follower_quota(self) -> ReplicationQuota:
+        """The rate at which this broker fetches for throttled replicas of its own."""
+        return self._replicas.follower_quota
 
     def led_partitions(self) -> Mapping[TopicPartition, Partition]:
         """All partitions that this broker leads, as a live view."""
         return self._replicas.all()
 
+    def followers(self) -> Mapping[TopicPartition, Follower]:
+        """All partitions that this broker follows, as a live view."""
+        return self._replicas.followers()
+
+    @property
+    def metrics(self) -> Mapping[str, TopicMetrics]:
+        """By topic, as a live view."""
+        return self._replicas.metrics
+
     def update_defaults(self, config: BrokerConfig) -> None:
-        """Apply changed broker settings to all topics that do not override them."""
+        """Apply changed broker settings to all topics that do not override them, and to the rates of replication."""
+        self._replicas.update_quotas(config)
         self._replicas.update_defaults(LogConfig.from_properties(config.topic_defaults()), self.metadata)
 
     # --- changes
@@ -147,6 +191,7 @@ class Topics:
         if new.name in self.metadata.topics:
             raise BrokerError(ErrorCode.topic_already_exists, f"topic {new.name} already exists")
         check_collision(new.name, self.metadata.topics)
+        await self._expect_brokers(new.replication_factor)
         assignment = self._assignment(new)
         if nulls := [key for key, value in new.config.items() if value is None]:
             raise ConfigError(f"a value is needed for {', '.join(nulls)}")
@@ -172,8 +217,19 @@ class Topics:
         logger.info("created topic %s with %d partitions", new.name, len(assignment))
         return record
 
+    async def _expect_brokers(self, replication_factor: int) -> None:
+        """Read the brokers again if too few are known: some may have registered just now, as when a cluster starts."""
+        factor = self._config.default_replication_factor if replication_factor == -1 else replication_factor
+        if factor > len(self.metadata.brokers):
+            await self.refresh(())
+
     async def create_default(self, name: str) -> None:
         """Create a topic with the broker's defaults, for a client that named it, or an internal topic."""
+        if name in INTERNAL_TOPICS:
+            config = self._config
+            await self._expect_brokers(
+                max(config.offsets_topic_replication_factor, config.transaction_state_log_replication_factor)
+            )
         new = self._internal_topic(name)
         if new is None:
             await self.create(NewTopic(name))
@@ -185,8 +241,10 @@ class Topics:
         """How the broker creates an internal topic; None for any other.
 
         Compacted, because the last record of each key counts. It has fewer replicas than its setting asks for while
-        fewer brokers are registered, or while factors above 1 are refused (BrokerConfig.load warns).
+        fewer brokers are registered. min.insync.replicas never asks for more replicas than there are, so that a single
+        broker serves transactions, too.
         """
+        config = {"cleanup.policy": "compact"}
         if name == GROUP_OFFSETS_TOPIC:
             partitions = self._config.offsets_topic_num_partitions
             segment_bytes = self._config.offsets_topic_segment_bytes
@@ -195,14 +253,16 @@ class Topics:
             partitions = self._config.transaction_state_log_num_partitions
             segment_bytes = self._config.transaction_state_log_segment_bytes
             asked = self._config.transaction_state_log_replication_factor
+            config["min.insync.replicas"] = str(self._config.transaction_state_log_min_isr)
         else:
             return None
-        factor = min(asked, self._max_factor, len(self.metadata.brokers))
-        if factor < min(asked, self._max_factor):
-            logger.warning("%s is created with %d replicas of %d: no more brokers are registered", name, factor, asked)
-        return NewTopic(
-            name, partitions, factor, {}, {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes)}
-        )
+        factor = min(asked, len(self.metadata.brokers))
+        if factor < asked:
+            level = logging.INFO if factor == 1 else logging.WARNING  # one broker alone is no mistake
+            logger.log(
+                level, "%s gets replication factor %d, not %d: no more brokers are registered", name, factor, asked
+            )
+        return NewTopic(name, partitions, factor, {}, {**config, "segment.bytes": str(segment_bytes)})
 
     async def delete(self, name: str) -> uuid.UUID:
         """Delete a topic and its logs; returns its id."""
@@ -211,13 +271,24 @@ class Topics:
             if name in INTERNAL_TOPICS:
                 raise BrokerError(ErrorCode.invalid_request, f"{name} is internal and cannot be deleted")
             listings = self._listings
-            await self._call(self._registry.delete_topic, name)
+            await self._call(self._registry.deletions.delete, name)
             if self._listings > listings and name in self._listed:
                 await self.refresh([name])  # the list is older than the deletion, or the topic was created again
             else:
                 await self._uncancelled(self._apply_deleted(topic))
+                if name in self._listed and self._listings > listings:
+                    await self.refresh([name])  # that list came meanwhile
         logger.info("deleted topic %s", name)
+        await self._notify_of_deletion(name)
         return topic.topic_id
+
+    async def _notify_of_deletion(self, name: str) -> None:
+        """Let other brokers read the topic again: if it is created again at once, the list of names does not change."""
+        if len(self.metadata.brokers) > 1:
+            try:
+                await self._call(self._notify_brokers, f"topics/{name}")
+            except BrokerError as error:
+                logger.warning("cannot notify the other brokers of the deletion of %s: %s", name, error)
 
     def _existing(self, name: str) -> Topic:
         topic = self.metadata.topics.get(name)
@@ -250,7 +321,6 @@ class Topics:
                 )
             named = {have + i: replicas for i, replicas in enumerate(assignments)}
             added = check_assignment(named, brokers, first_partition=have)
-            self._check_factor(len(added[have]), f"partitions on brokers {list(added[have])}")
             if len(added[have]) != len(first):
                 raise BrokerError(
                     ErrorCode.invalid_replica_assignment,
@@ -286,6 +356,11 @@ class Topics:
         self._listed = names
         return self.metadata.topics.keys() != names
 
+    def learn_leaders(self, later: Mapping[TopicPartition, PartitionInfo]) -> None:
+        """Follow leaders of later leader epochs that another broker knows, while ZooKeeper does not answer (P4)."""
+        if later:
+            self._change_roles(self.metadata.with_partitions(later), {tp.topic for tp in later})
+
     async def catch_up(self) -> None:
         """Refresh the topics that other brokers created or deleted, after our own requests have ended."""
         async with self._topics_lock:
@@ -302,80 +377,124 @@ class Topics:
         await self._uncancelled(self._refresh(changed))
 
     async def _refresh(self, changed: Collection[str] | None) -> None:
+        listings = self._listings
+        await self._refresh_once(changed)
+        if self._listings > listings and self.metadata.topics.keys() != self._listed:
+            await self._refresh_once(())  # that list was compared with metadata that were being replaced
+
+    async def _refresh_once(self, changed: Collection[str] | None) -> None:
         async with self._metadata_lock:
             before, names = self.metadata, changed
             if changed:
-                found = await self._call(self._registry.load_topics, list(changed))
+                found = await self._call(self._registry.load_topics, list(changed), before.topics)
+                before = self.metadata  # `learn_leaders` may have changed it
                 after = before.with_topics(found.values()).without_topics(name for name in changed if name not in found)
             elif changed is None:
-                after = await self._call(self._registry.load_metadata)
+                after = await self._call(self._registry.load_metadata, fallback=before.topics)
                 names = before.topics.keys() | after.topics.keys()
             else:
                 after = await self._call(self._registry.load_metadata, before)
                 names = before.topics.keys() ^ after.topics.keys()
             if after.cluster_id != self._cluster_id or before.topics.keys() - after.topics.keys():
                 await self._check_cluster()
-            changes = await self._apply(after, names or ())
-        await self._notify_listeners(*changes)
+            gone = await self._apply(after, names or ())
+        await self._notify_deleted(gone)
 
     def _refresh_stale(self, names: Collection[str]) -> None:
         """Read topics again about which their leaders know more."""
-        task = asyncio.ensure_future(self._refresh(names))
+        self._begin(self._refresh(names))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     async def _apply_created(self, topic: Topic) -> None:
         """This broker created a topic, so it need not read it."""
         async with self._metadata_lock:
             if topic.name in self.metadata.topics:
                 return  # a refresh was faster, and has read more
-            changes = await self._apply(self.metadata.with_topics([topic]), [topic.name])
-        await self._notify_listeners(*changes)
+            gone = await self._apply(self.metadata.with_topics([topic]), [topic.name])
+        await self._notify_deleted(gone)
 
     async def _apply_deleted(self, topic: Topic) -> None:
         async with self._metadata_lock:
             if self.metadata.topic_by_id(topic.topic_id) is None:
                 return
-            changes = await self._apply(self.metadata.without_topics([topic.name]), [topic.name])
-        await self._notify_listeners(*changes)
+            gone = await self._apply(self.metadata.without_topics([topic.name]), [topic.name])
+        await self._notify_deleted(gone)
 
-    async def _apply(
-        self, after: ClusterMetadata, names: Collection[str]
-    ) -> tuple[list[TopicPartition], list[TopicPartition], list[TopicPartition]]:
-        """Replace the metadata, of which the topics `names` differ: (resigned, newly led, deleted partitions)."""
+    async def _apply(self, after: ClusterMetadata, names: Collection[str]) -> list[TopicPartition]:
+        """Replace the metadata, of which the topics `names` differ; returns the deleted partitions."""
         await self._replicas.open_new(after, names)
-        held = [partition for name in names if name in self._on_resigned for partition in self._replicas.of_topic(name)]
-        led, gone = self._replicas.apply(self.metadata, after, names)
-        resigned = [partition.tp for partition in held if self._replicas.get(partition.tp) is not partition]
+        self._change_roles(after, names)
+        if unserved := self._replicas.led_unserved(self.metadata):
+            self._begin(self._give_up(unserved))
+        return await self._deleted.delete_logs(self.metadata)
+
+    async def _give_up(self, partitions: Collection[TopicPartition]) -> None:
+        """The disk refuses the logs of these partitions, so another replica shall lead them."""
+        names = sorted({tp.topic for tp in partitions})
+        live = list(self.metadata.brokers)
+
+        def leave() -> list[TopicPartition]:
+            topics = self._registry.topics(names).values()
+            return leave_partitions(self._registry, self._config.broker_id, topics, live, only=partitions)
+
+        try:
+            for name in sorted({tp.topic for tp in await self._call(leave)}):
+                await self._refresh_and_notify(name)
+        except BrokerError as error:
+            logger.warning("cannot hand over partitions whose logs the disk refuses: %s", error)
+
+    def _change_roles(self, after: ClusterMetadata, names: Collection[str]) -> None:
+        """The part of `_apply` that nothing may interrupt."""
+        held = {
+            partition: partition.leader_epoch
+            for name in names
+            if name in self._on_resigned
+            for partition in self._replicas.of_topic(name)
+        }
+        before = self.metadata
+        led, gone = self._replicas.apply(before, after, names)
         self.metadata = after.with_controller(self._controller_id)
+        for partition, epoch in held.items():
+            is_led = self._replicas.get(partition.tp) is partition
+            if is_led and partition.leader_epoch == epoch:
+                continue
+            self._on_resigned[partition.tp.topic](partition)
+            if is_led:  # another broker may have led it meanwhile
+                led.append(partition.tp)
+        for tp in led:
+            elected = self._replicas.get(tp)
+            if tp.topic in self._on_elected and elected is not None:
+                self._on_elected[tp.topic](elected)
         for on_change in self._on_change:
             on_change(names)
-        await self._replicas.delete(gone)
-        return resigned, led, gone
+        self._deleted.add({tp: before.topics[tp.topic].topic_id for tp in gone})
 
-    async def _notify_listeners(
-        self, resigned: Sequence[TopicPartition], led: Sequence[TopicPartition], gone: Sequence[TopicPartition]
-    ) -> None:
-        for tp in resigned:
-            await self._on_resigned[tp.topic](tp.partition)
-        for tp in led:
-            if tp.topic in self._on_elected:
-                await self._on_elected[tp.topic](tp.partition)
+    async def delete_left_logs(self) -> None:
+        """At start, delete the logs of topics and partitions that this broker has no more."""
+        await self._deleted.delete_left_logs(self.metadata)
+
+    async def _notify_deleted(self, gone: Sequence[TopicPartition]) -> None:
         if gone:
             for on_deleted in self._on_deleted:
                 await on_deleted(gone)
 
     async def _uncancelled(self, work: Coroutine[Any, Any, None]) -> None:
         """Finish `work` even if the caller is cancelled, as when its client disconnects."""
-        running = asyncio.ensure_future(work)
-        self._running.add(running)
-        running.add_done_callback(self._ended)
-        await asyncio.shield(running)
+        await asyncio.shield(self._begin(work))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # raised by the caller, unless it was cancelled
+
+    async def stop_following(self) -> None:
+        """Fetch nothing more from other leaders, because this broker stops."""
+        await self._replicas.stop_following()
 
     async def close(self) -> None:
         """Apply no more changes, and wait for the queued appends."""
@@ -384,13 +503,16 @@ class Topics:
         await asyncio.gather(*self._running, return_exceptions=True)
         await self._replicas.close()
 
-    async def add_leadership_listener(self, topic: str, on_elected: OnLeadership, on_resigned: OnLeadership) -> None:
-        """Await `on_elected` for every partition of `topic` this broker leads, now and later, and `on_resigned` when
-        it stops leading one."""
+    def add_leadership_listener(self, topic: str, on_elected: OnLeadership, on_resigned: OnLeadership) -> None:
+        """Call `on_elected` for every partition of `topic` this broker leads, now and later, and `on_resigned` when
+        it stops leading one.
+
+        They are called in the same step of the event loop in which the role changes, so nothing can come between.
+        """
         self._on_elected[topic] = on_elected
         self._on_resigned[topic] = on_resigned
         for partition in self._replicas.of_topic(topic):
-            await on_elected(partition.tp.partition)
+            on_elected(partition)
 
     def add_change_listener(self, on_change: Callable[[Collection[str]], None]) -> None:
         """Call `on_change` with the names of topics that changed, after the metadata was replaced. They are all topics
@@ -430,26 +552,19 @@ class Topics:
                     ErrorCode.invalid_request,
                     "an assignment gives the counts of partitions and replicas: leave both at -1",
                 )
-            checked = check_assignment(new.assignment, brokers)
-            self._check_factor(len(checked[0]), f"partitions on brokers {list(checked[0])}")
-            return checked
+            return check_assignment(new.assignment, brokers)
         partitions = self._config.num_partitions if new.partitions == -1 else new.partitions
         if partitions < 1:
             raise BrokerError(ErrorCode.invalid_partitions, f"a topic needs at least 1 partition, not {partitions}")
         _check_count(partitions)
-        factor, asked = new.replication_factor, f"replication factor {new.replication_factor}"
+        factor = new.replication_factor
         if factor == -1:
             factor = self._config.default_replication_factor
-            asked = f"default.replication.factor={factor}"
-        self._check_factor(factor, asked)
         start = zlib.crc32(new.name.encode())
         return assign_replicas(brokers, partitions, factor, start=start, racks=self._racks())
 
     def _racks(self) -> dict[int, str | None]:
         return {broker_id: broker.rack for broker_id, broker in self.metadata.brokers.items()}
-
-    def _check_factor(self, factor: int, asked: str) -> None:
-        check_replication_factor(factor, asked, self._max_factor)
 
 
 def _check_count(partitions: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from broker.security.scram import ScramCredential, ScramMechanism
 from broker.zookeeper import znodes
-from broker.zookeeper.client import ZooKeeperCalls
+from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 
 __all__ = ["Credentials", "Users", "decode_credentials", "encode_changes"]
@@ -25,7 +25,7 @@ Credentials = Mapping[ScramMechanism, ScramCredential]
 class Users:
     """The users of the cluster that have SCRAM credentials."""
 
-    def __init__(self, registry: Registry, calls: ZooKeeperCalls, *, notify: Callable[[str], None]) -> None:
+    def __init__(self, registry: Registry, calls: MetadataCalls, *, notify: Callable[[str], None]) -> None:
         """`notify("users/NAME")`, which blocks, notifies the other brokers."""
         self._registry = registry
         self._call = calls
@@ -47,12 +47,17 @@ class Users:
 
     async def alter(self, user: str, changes: Mapping[ScramMechanism, ScramCredential | None]) -> None:
         """Set credentials of a user, or remove those that are None. Raises BrokerError when ZooKeeper is away."""
-        config = await self._call(self._registry.alter_user_config, user, encode_changes(changes))
+        config = await self._call(self._alter, user, encode_changes(changes))
         if credentials := decode_credentials(user, config):
             self._known[user] = credentials
         else:
             self._known.pop(user, None)
-        await self._call(self._notify, f"users/{znodes.sanitized(user)}")
+
+    def _alter(self, user: str, changes: Mapping[str, str | None]) -> Mapping[str, str]:
+        """In one call of the thread, so that all brokers are notified even if the client leaves between the two."""
+        config = self._registry.alter_user_config(user, changes)
+        self._notify(f"users/{znodes.sanitized(user)}")
+        return config
 
 
 def encode_changes(changes: Mapping[ScramMechanism, ScramCredential | None]) -> dict[str, str | None]:

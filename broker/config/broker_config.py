@@ -14,8 +14,10 @@ from pathlib import Path
 from broker.config.listener import Listener, parse_listeners, parse_protocol_map
 from broker.config.security_settings import (
     LISTENER_PREFIX,
+    InterBroker,
     ListenerSecurity,
     SecuritySettings,
+    inter_broker,
     listener_security,
 )
 from broker.config.setting_groups import (
@@ -49,26 +51,15 @@ IGNORED_KEYS = frozenset(
         "log.cleaner.threads",
         "log.cleaner.dedupe.buffer.load.factor",
         "log.cleaner.io.buffer.size",
-        "transaction.state.log.min.isr",
         "zookeeper.connection.timeout.ms",
         "inter.broker.protocol.version",
         "log.message.format.version",
         "confluent.support.metrics.enable",
-        "security.inter.broker.protocol",
-        "sasl.mechanism.inter.broker.protocol",
-        "ssl.endpoint.identification.algorithm",
         "ssl.protocol",
         "ssl.secure.random.implementation",
     ]
 )
 """Keys of an Apache Kafka `server.properties` that have no meaning here: logged and ignored."""
-
-_REPLICATION_FACTORS = {
-    "default.replication.factor": "a topic created without a replication factor is refused",
-    "offsets.topic.replication.factor": "__consumer_offsets has one replica",
-    "transaction.state.log.replication.factor": "__transaction_state has one replica",
-}
-_NOT_REPLICATED = "%s=%s: pykafka does not replicate records, so %s"
 
 TOPIC_DEFAULT_KEYS: Mapping[str, Mapping[str, int]] = {
     "cleanup.policy": {"log.cleanup.policy": 1},
@@ -131,9 +122,6 @@ class BrokerConfig(
         for name in [n for n in properties if n in IGNORED_KEYS]:
             logger.info("%s has no meaning in pykafka and is ignored", name)
             del properties[name]
-        for name in _REPLICATION_FACTORS & properties.keys():
-            if properties[name].strip() != "1":
-                logger.warning(_NOT_REPLICATED, name, properties[name], _REPLICATION_FACTORS[name])
         own = {key: properties.pop(key) for key in tuple(properties) if key.startswith(LISTENER_PREFIX)}
         config = dataclasses.replace(
             parse_properties(cls, properties), named=frozenset(properties), listener_overrides=own
@@ -147,6 +135,11 @@ class BrokerConfig(
             raise ConfigError("log.dirs: name at least one directory")
         if not self.listeners:
             raise ConfigError("listeners: name at least one, such as PLAINTEXT://127.0.0.1:9092")
+        if self.standalone and self.zookeeper_connect:
+            raise ConfigError(
+                f"standalone=true and zookeeper.connect={self.zookeeper_connect}: set one of them; a standalone broker "
+                "has no ZooKeeper"
+            )
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError("group.min.session.timeout.ms is above group.max.session.timeout.ms")
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
@@ -155,14 +148,13 @@ class BrokerConfig(
         for listener in self.parsed_advertised():
             if listener.name not in names:
                 raise ConfigError(f"advertised.listeners={listener}: there is no listener {listener.name} in listeners")
-        between_brokers = self.inter_broker_listener_name
-        if between_brokers and between_brokers.upper() not in names:
-            raise ConfigError(f"inter.broker.listener.name={between_brokers}: there is no such listener in listeners")
         for key in self.listener_overrides:
             name = key[len(LISTENER_PREFIX) :].partition(".")[0]
             if name.upper() not in names:
                 raise ConfigError(f"{key}: there is no listener {name.upper()} in listeners")
         self.listener_security()
+        if self.inter_broker_listener_name or self.security_inter_broker_protocol:
+            self.inter_broker()
 
     def parsed_listeners(self) -> list[Listener]:
         """`listeners`. Raises ConfigError."""
@@ -176,6 +168,21 @@ class BrokerConfig(
     def listener_security(self) -> dict[str, ListenerSecurity]:
         """Security settings by listener name. Raises ConfigError."""
         return {one.name: listener_security(self, one, self.listener_overrides) for one in self.parsed_listeners()}
+
+    def inter_broker(self) -> InterBroker:
+        """How this broker talks to others. Raises ConfigError when it cannot.
+
+        Without a setting that names the listener, only a broker that is not alone needs this.
+        """
+        found = inter_broker(self, self.listener_security())
+        name = found.security.listener.name
+        advertised = [one.name for one in self.parsed_advertised()]
+        if advertised and name not in advertised:
+            raise ConfigError(
+                f"advertised.listeners does not have {name}, which brokers use among themselves: add it, or set "
+                "inter.broker.listener.name to another one"
+            )
+        return found
 
     def topic_defaults(self) -> dict[str, str]:
         """The defaults of topics, by topic key."""

@@ -1,33 +1,62 @@
 """Security settings: protocols of listeners, TLS, SASL, and what a listener overrides.
 
 `listener.name.<name>.<key>` overrides a key for one listener. `listener.name.<name>.plain.sasl.jaas.config` lists the
-users of PLAIN; those of SCRAM are in ZooKeeper (cluster/users.py).
+users of PLAIN; those of SCRAM are in ZooKeeper (cluster/users.py). `username` and `password` in the
+`listener.name.<name>.<mechanism>.sasl.jaas.config` of the inter-broker listener are what brokers log in with.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from broker.config.listener import Listener
+from broker.config.listener import PROTOCOLS, Listener
 from broker.errors import ConfigError
-from broker.security.jaas import parse_jaas
+from broker.security.jaas import Login, LoginModule, parse_jaas
 from broker.security.stores import SECURITY, StoreSettings
 from broker.settings import Long, at_least, did_you_mean, one_of, parse_properties, setting, settings_of
 
-__all__ = ["LISTENER_PREFIX", "MECHANISMS", "ListenerSecurity", "SecuritySettings", "listener_security"]
+__all__ = [
+    "LISTENER_PREFIX",
+    "MECHANISMS",
+    "InterBroker",
+    "ListenerSecurity",
+    "SecuritySettings",
+    "inter_broker",
+    "listener_security",
+    "parse_super_users",
+]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 LISTENER_PREFIX = "listener.name."
 _JAAS = "sasl.jaas.config"
 _security = partial(setting, group=SECURITY)
-_NOT_PER_LISTENER = frozenset(["listener.security.protocol.map", "inter.broker.listener.name"])
+_NOT_PER_LISTENER = frozenset(
+    [
+        "listener.security.protocol.map",
+        "inter.broker.listener.name",
+        "security.inter.broker.protocol",
+        "sasl.mechanism.inter.broker.protocol",
+        "super.users",
+    ]
+)
 
 
-def _supported(value: tuple[str, ...]) -> str | None:
-    wrong = [name for name in value if name not in MECHANISMS]
+def _supported(value: tuple[str, ...] | str | None) -> str | None:
+    names = value if isinstance(value, tuple) else () if value is None else (value,)
+    wrong = [name for name in names if name not in MECHANISMS]
     return f"{wrong[0]} is not supported; choose from {', '.join(MECHANISMS)}" if wrong else None
+
+
+def parse_super_users(text: str) -> frozenset[str]:
+    """The principals in `super.users`, which are separated by semicolons since names of certificates have commas."""
+    return frozenset(one.strip() for one in text.split(";") if one.strip())
+
+
+def _principals(value: str) -> str | None:
+    wrong = sorted(one for one in parse_super_users(value) if not one.startswith("User:"))
+    return f"expected User:name;User:name, found {wrong[0]!r}" if wrong else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +67,33 @@ class SecuritySettings(StoreSettings):
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
         "NAME:PROTOCOL,…: the security protocol of each listener.",
     )
-    inter_broker_listener_name: str | None = _security(None, "Listener that brokers use among themselves.")
+    inter_broker_listener_name: str | None = _security(
+        None,
+        "Listener that brokers use among themselves. By default the first of listeners that is PLAINTEXT, else the "
+        "first that is SSL, else the first.",
+    )
+    security_inter_broker_protocol: str | None = _security(
+        None,
+        "Name of that listener if it is the name of its protocol. Set this or inter.broker.listener.name.",
+        lambda value: None if value is None else one_of(PROTOCOLS)(value),
+    )
+    sasl_mechanism_inter_broker_protocol: str | None = _security(
+        None,
+        "SASL mechanism that brokers log in with. By default the first enabled one with a username and password in "
+        "listener.name.NAME.MECHANISM.sasl.jaas.config of the inter-broker listener.",
+        _supported,
+    )
+    super_users: str = _security(
+        "",
+        "User:name;…: who may do what only brokers do, such as fetch as a follower. The user that brokers log in with "
+        "need not be named.",
+        _principals,
+    )
+    ssl_endpoint_identification_algorithm: str = _security(
+        "https",
+        "https: the certificate of another broker must name its advertised host. none, or an empty value: no check.",
+        one_of(("https", "HTTPS", "none", "")),
+    )
     ssl_client_auth: str = _security(
         "none",
         "Whether clients show a certificate: none, requested or required.",
@@ -72,6 +127,13 @@ class ListenerSecurity:
     settings: SecuritySettings
     plain_users: Mapping[str, str] = dataclasses.field(repr=False)
     """User → password of PLAIN."""
+    logins: Mapping[str, Login] = dataclasses.field(default_factory=dict, repr=False)
+    """Mechanism → what this broker logs in with on the same listener of other brokers."""
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether it knows who connects."""
+        return self.listener.sasl or (self.listener.encrypted and self.settings.ssl_client_auth != "none")
 
 
 def listener_security(settings: SecuritySettings, listener: Listener, overrides: Mapping[str, str]) -> ListenerSecurity:
@@ -89,8 +151,10 @@ def listener_security(settings: SecuritySettings, listener: Listener, overrides:
     base = SecuritySettings(**{one.attribute: getattr(settings, one.attribute) for one in known.values()})
     merged = parse_properties(SecuritySettings, own, base=base)
     users: dict[str, str] = {}
+    logins: dict[str, Login] = {}
     for key, text in modules.items():
         module = parse_jaas(text, prefix + key)
+        logins |= _logins(prefix + key, key[: -len(_JAAS)].rstrip(".").upper(), module)
         if module.name == "PlainLoginModule":
             users |= module.users
         elif module.name != "ScramLoginModule":
@@ -104,4 +168,69 @@ def listener_security(settings: SecuritySettings, listener: Listener, overrides:
             f"listener {listener.name} has no user for PLAIN: set {prefix}plain.{_JAAS}="
             'org.apache.kafka.common.security.plain.PlainLoginModule required user_NAME="PASSWORD";'
         )
-    return ListenerSecurity(listener, merged, users)
+    return ListenerSecurity(listener, merged, users, logins)
+
+
+def _logins(key: str, mechanism: str, module: LoginModule) -> dict[str, Login]:
+    """By mechanism: the user and password in a module. One without a mechanism in its key is for all of its kind."""
+    user, password = module.options.get("username"), module.options.get("password")
+    if not user or password is None:
+        return {}
+    fitting = [one for one in MECHANISMS if (one == "PLAIN") == (module.name == "PlainLoginModule")]
+    return {
+        one: Login(one, user, password, f"username and password in {key}") for one in fitting if mechanism in ("", one)
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class InterBroker:
+    """How brokers talk to each other."""
+
+    security: ListenerSecurity
+    """Of the inter-broker listener."""
+    login: Login | None
+    """None where that listener requires no login."""
+
+
+def inter_broker(settings: SecuritySettings, listeners: Mapping[str, ListenerSecurity]) -> InterBroker:
+    """How brokers with these settings and listeners talk to each other. Raises ConfigError when they cannot."""
+    security = listeners[_inter_broker_listener(settings, [one.listener for one in listeners.values()])]
+    name = security.listener.name
+    if not security.listener.sasl:
+        if security.authenticates and not parse_super_users(settings.super_users):
+            raise ConfigError(
+                f"listener {name} is for brokers and requires certificates: set super.users to the names in those of "
+                "the brokers, such as User:CN=broker1,O=ACME;User:CN=broker2,O=ACME"
+            )
+        return InterBroker(security, None)
+    enabled, wanted = security.settings.sasl_enabled_mechanisms, settings.sasl_mechanism_inter_broker_protocol
+    if wanted is not None and wanted not in enabled:
+        raise ConfigError(
+            f"sasl.mechanism.inter.broker.protocol={wanted}: listener {name} does not offer it; add it to "
+            "sasl.enabled.mechanisms"
+        )
+    mechanism = wanted or next((one for one in enabled if one in security.logins), enabled[0])
+    login = security.logins.get(mechanism)
+    if login is None:
+        module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+        raise ConfigError(
+            f"brokers cannot log in to each other on listener {name}: set {LISTENER_PREFIX}{name.lower()}."
+            f"{mechanism.lower()}.{_JAAS}=org.apache.kafka.common.security.{module} required "
+            'username="NAME" password="PASSWORD";'
+        )
+    return InterBroker(security, login)
+
+
+def _inter_broker_listener(settings: SecuritySettings, listeners: Sequence[Listener]) -> str:
+    names = [one.name for one in listeners]
+    name, protocol = settings.inter_broker_listener_name, settings.security_inter_broker_protocol
+    if name and protocol:
+        raise ConfigError("set inter.broker.listener.name or security.inter.broker.protocol, not both")
+    if name or protocol:
+        key = "inter.broker.listener.name" if name else "security.inter.broker.protocol"
+        wanted = (name or protocol or "").upper()
+        if wanted not in names:
+            raise ConfigError(f"{key}={name or protocol}: there is no such listener in listeners ({', '.join(names)})")
+        return wanted
+    protocols = {one.protocol: one.name for one in reversed(listeners)}
+    return protocols.get("PLAINTEXT") or protocols.get("SSL") or names[0]

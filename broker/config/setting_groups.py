@@ -21,6 +21,8 @@ __all__ = [
 
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
 UNLIMITED = 2**63 - 1
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 
 _basic = partial(setting, group="basics")
 _socket = partial(setting, group="socket")
@@ -51,9 +53,7 @@ class ServerSettings:
     advertised_listeners: tuple[str, ...] = _basic((), "Addresses that clients connect to; by default the listeners.")
     log_dirs: tuple[str, ...] = _basic(("pykafka-data",), "Directories of the partition logs, comma-separated.")
     num_partitions: int = _basic(1, "Partitions of a topic created without a count.", at_least(1))
-    default_replication_factor: int = _basic(
-        1, "Replicas of a topic created without a factor; above 1 such a topic is refused.", at_least(1)
-    )
+    default_replication_factor: int = _basic(1, "Replicas of a topic created without a factor.", at_least(1))
     broker_rack: str | None = _basic(
         None, "Rack or zone of this broker; the replicas of a partition are spread over racks if every broker has one."
     )
@@ -189,6 +189,12 @@ class ReplicaSettings:
     replica_lag_time_max_ms: Long = _replica(
         30000, "A follower that has not caught up for this long leaves the ISR.", at_least(1)
     )
+    replica_selector_class: str | None = _replica(
+        None,
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector: consumers read from a replica in their client.rack. "
+        "By default, as with LeaderSelector, from the leader.",
+        lambda value: one_of((LEADER_SELECTOR, RACK_AWARE_SELECTOR))(value) if value else None,
+    )
     replica_fetch_max_bytes: int = _replica(
         1048576, "Bytes that a follower asks for per partition; a larger batch comes all the same.", at_least(0)
     )
@@ -205,6 +211,25 @@ class ReplicaSettings:
     replica_socket_timeout_ms: int = _replica(
         30000, "How long a leader may send nothing before its follower connects again.", at_least(1)
     )
+    leader_replication_throttled_rate: Long = _replica(
+        UNLIMITED,
+        "Bytes per second that this broker sends for leader.replication.throttled.replicas; in-sync ones never wait.",
+        at_least(0),
+        CLUSTER_WIDE,
+    )
+    follower_replication_throttled_rate: Long = _replica(
+        UNLIMITED,
+        "Bytes per second that this broker fetches for follower.replication.throttled.replicas.",
+        at_least(0),
+        CLUSTER_WIDE,
+    )
+    replication_quota_window_num: int = _replica(11, "Samples that the rates above are taken from.", at_least(1))
+    replication_quota_window_size_seconds: int = _replica(1, "Length of such a sample.", at_least(1))
+
+    @property
+    def is_rack_aware(self) -> bool:
+        """Whether leaders send consumers to replicas in their racks (KIP-392)."""
+        return self.replica_selector_class == RACK_AWARE_SELECTOR
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -250,12 +275,15 @@ class CleanerSettings:
 class ZooKeeperSettings:
     """Which ZooKeeper, and its session."""
 
+    standalone: bool = _zookeeper(
+        False, "Run one broker without ZooKeeper; the metadata is in a file in the first of log.dirs."
+    )
     zookeeper_connect: str = _zookeeper("", "host:port,…/chroot; empty starts an embedded ZooKeeper beside the logs.")
     embedded_zookeeper_port: int = _zookeeper(
         0, "Port of the embedded ZooKeeper; 0 takes a free one at each start.", between(0, 65535)
     )
     zookeeper_session_timeout_ms: int = _zookeeper(
-        18000, "The broker's registration ends after this time without contact.", between(1000, 3600000)
+        6000, "The broker's registration ends after this time without contact.", between(1000, 3600000)
     )
 
 
@@ -292,7 +320,7 @@ class GroupSettings:
         50, "Partitions of __consumer_offsets; fixed once it exists.", at_least(1)
     )
     offsets_topic_replication_factor: Short = _group(
-        1, "Accepted and not used: __consumer_offsets has one replica.", at_least(1)
+        3, "Replicas of __consumer_offsets; fewer while fewer brokers are registered.", at_least(1)
     )
     offsets_topic_segment_bytes: int = _group(104857600, "Segment size of __consumer_offsets.", at_least(1))
 
@@ -319,8 +347,13 @@ class TransactionSettings:
     transaction_state_log_num_partitions: int = _transaction(
         50, "Partitions of __transaction_state; fixed once it exists.", at_least(1)
     )
+    transaction_state_log_min_isr: int = _transaction(
+        2,
+        "min.insync.replicas of __transaction_state, set when it is created. With fewer replicas, all of them.",
+        at_least(1),
+    )
     transaction_state_log_replication_factor: Short = _transaction(
-        1, "Accepted and not used: __transaction_state has one replica.", at_least(1)
+        3, "Replicas of __transaction_state; fewer while fewer brokers are registered.", at_least(1)
     )
     transaction_state_log_segment_bytes: int = _transaction(
         104857600, "Segment size of __transaction_state.", at_least(1)

@@ -1,101 +1,155 @@
 """The group coordinator and the transaction coordinator of a broker. Owned by server.py.
 
 Each keeps its records in an internal topic, which is created when a client first needs it. From then on a partition is
-loaded when this broker becomes its leader. A long load does not delay the start of the broker: until
-it ends, clients get COORDINATOR_LOAD_IN_PROGRESS and retry.
+loaded when this broker becomes its leader, and dropped when it stops leading it (P7). A load waits until this broker
+knows which records are committed. Until it ends, clients get COORDINATOR_LOAD_IN_PROGRESS and retry. Nothing else waits
+for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Collection, Coroutine
+from functools import partial
+from typing import Any
 
 from broker.clock import Clock
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topics import Topics
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
+from broker.coordinator.peer_requests import Connect
+from broker.coordinator.read_index import ReadIndex
 from broker.coordinator.record_store import LogRecordStore
+from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
-from broker.coordinator.transaction_markers import LogMarkerWriter
-from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.coordinator.transaction_markers import ClusterMarkerWriter, LogMarkerWriter
+from broker.coordinator.transaction_verifier import TransactionVerifier
+from broker.errors import BrokerError
+from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.partition import Partition
 
 __all__ = ["Coordinators"]
 
 logger = logging.getLogger(__name__)
 
 LOAD_WAIT_S = 0.25
-"""How long to wait for a load: if it ends within this time, no client has to retry its first request."""
+"""How long the start of the broker waits for loads, and the deletion of a topic for its offsets. When they end within
+this time, no client has to ask again."""
 
-Load = Callable[[int], Awaitable[None]]
+LOAD_RETRY_S = 30.0
 
 
 class Coordinators:
     """Call `start` once the topics are known, and `close` before the logs are closed."""
 
-    def __init__(self, config: BrokerConfig, topics: Topics, producer_ids: ProducerIds, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, topics: Topics, producer_ids: ProducerIds, clock: Clock, connect: Connect
+    ) -> None:
+        """`connect` makes connections to other brokers."""
         self._topics = topics
-        self._loads: set[asyncio.Task[None]] = set()
-        self._is_starting = True
+        self._tasks: set[asyncio.Task[None]] = set()
+        offsets = LogRecordStore(topics, GROUP_OFFSETS_TOPIC, clock)
+        self._read_index = ReadIndex(topics, config.broker_id, connect)
         self.groups = GroupCoordinator(
-            LogRecordStore(topics, GROUP_OFFSETS_TOPIC, clock),
+            offsets,
             clock,
             config,
-            self._partitions(GROUP_OFFSETS_TOPIC, config.offsets_topic_num_partitions),
+            config.offsets_topic_num_partitions,
+            leads=lambda partition: self._read_index.leads(TopicPartition(GROUP_OFFSETS_TOPIC, partition)),
         )
         self.markers = LogMarkerWriter(topics, self.groups.transaction_ended)
+        self._cluster_markers = ClusterMarkerWriter(topics, config.broker_id, self.markers, connect)
         self.transactions = TransactionCoordinator(
             LogRecordStore(topics, TRANSACTION_STATE_TOPIC, clock),
-            self.markers,
+            self._cluster_markers,
             producer_ids,
             clock,
             config,
-            self._partitions(TRANSACTION_STATE_TOPIC, config.transaction_state_log_num_partitions),
+            config.transaction_state_log_num_partitions,
             epoch_of=lambda partition: (
                 topics.partition(TopicPartition(TRANSACTION_STATE_TOPIC, partition)).leader_epoch
             ),
         )
+        self.verifier = TransactionVerifier(topics, config.broker_id, self.transactions, connect)
+        self._count_partitions(INTERNAL_TOPICS)
+        topics.add_change_listener(self._count_partitions)
 
-    def _partitions(self, topic: str, configured: int) -> int:
-        held = self._topics.metadata.topics.get(topic)
-        return len(held.partitions) if held else configured
+    def _count_partitions(self, names: Collection[str]) -> None:
+        """Take the number of partitions of the internal topics among `names`. It is fixed once they exist.
+
+        The broker that created them may have had other settings than this one. With another number, an id would be in
+        another partition here, and two brokers would coordinate it (P7).
+        """
+        for topic, coordinator in ((GROUP_OFFSETS_TOPIC, self.groups), (TRANSACTION_STATE_TOPIC, self.transactions)):
+            found = self._topics.metadata.topics.get(topic) if topic in names else None
+            if found is not None:
+                coordinator.partitions = len(found.partitions)
 
     async def start(self) -> None:
-        """Load the groups, then the transactions, whose markers change the groups' offsets."""
-        self._topics.add_deletion_listener(self.groups.forget_partitions)
-        await self._topics.add_leadership_listener(
-            GROUP_OFFSETS_TOPIC, self._in_background(self.groups.load, GROUP_OFFSETS_TOPIC), self.groups.unload
-        )
-        await self._topics.add_leadership_listener(
-            TRANSACTION_STATE_TOPIC,
-            self._in_background(self.transactions.load, TRANSACTION_STATE_TOPIC),
-            self.transactions.unload,
-        )
-        self._is_starting = False
-        if self._loads:
-            await asyncio.wait(self._loads, timeout=LOAD_WAIT_S)
+        """Load what this broker leads, and follow the leadership of the internal topics from now on."""
+        self._topics.add_deletion_listener(self._forget_partitions)
+        for topic, coordinator in (
+            (GROUP_OFFSETS_TOPIC, self.groups),
+            (TRANSACTION_STATE_TOPIC, self.transactions),
+        ):
+            self._topics.add_leadership_listener(
+                topic, partial(self._elected, coordinator), partial(self._resigned, coordinator)
+            )
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LOAD_WAIT_S)
 
-    def _in_background(self, load: Load, topic: str) -> Load:
-        async def run(partition: int) -> None:
+    async def _forget_partitions(self, deleted: Collection[TopicPartition]) -> None:
+        """Drop the offsets of deleted partitions. Slow followers must not delay the next change of the metadata."""
+        await asyncio.wait([self._begin(self.groups.forget_partitions(deleted))], timeout=LOAD_WAIT_S)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _elected(self, coordinator: ShardedCoordinator[Any], partition: Partition) -> None:
+        self._count_partitions([partition.tp.topic])
+        loading = coordinator.load(partition.tp.partition)
+        self._begin(self._loaded(coordinator, partition, partition.leader_epoch, loading))
+
+    async def _loaded(
+        self, coordinator: ShardedCoordinator[Any], partition: Partition, epoch: int, loading: Awaitable[None]
+    ) -> None:
+        """Wait for a load. If it fails, as when the disk does not answer, try again while this broker leads."""
+        number = partition.tp.partition
+        while True:
             try:
-                await load(partition)
+                await loading
+                return
             except Exception:
-                logger.exception("%s-%d cannot be loaded and is not served", topic, partition)
+                logger.exception("%s cannot be loaded and is not served; trying again", partition.tp)
+            await asyncio.sleep(LOAD_RETRY_S)
+            if coordinator.coordinates(number) or not self._leads(partition, epoch):
+                return
+            loading = coordinator.load(number)
 
-        async def begin(partition: int) -> None:
-            task = asyncio.ensure_future(run(partition))
-            self._loads.add(task)
-            task.add_done_callback(self._loads.discard)
-            if not self._is_starting:
-                await asyncio.wait([task], timeout=LOAD_WAIT_S)
+    def _leads(self, partition: Partition, epoch: int) -> bool:
+        try:
+            return self._topics.partition(partition.tp, epoch) is partition
+        except BrokerError:
+            return False
 
-        return begin
+    def _resigned(self, coordinator: ShardedCoordinator[Any], partition: Partition) -> None:
+        coordinator.unload(partition.tp.partition)
+
+    async def disconnect(self) -> None:
+        """End the requests to other brokers, so that no request of a client waits for them."""
+        await self.verifier.close()
+        await self._read_index.close()
+        await self._cluster_markers.close()
 
     async def close(self) -> None:
         """Stop both coordinators. Returns when all appends have ended."""
-        for task in self._loads:
+        for task in self._tasks:
             task.cancel()
         await self.transactions.close()
         await self.groups.close()

@@ -9,7 +9,7 @@ loop. Of a transaction only the producer's epoch is checked here, by the log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 from uuid import uuid4
 
@@ -57,8 +57,19 @@ def _commit_error(code: ErrorCode) -> ErrorCode:
 class GroupCoordinator(ShardedCoordinator[GroupShard]):
     """All groups whose partitions this broker leads."""
 
-    def __init__(self, store: RecordStore, clock: Clock, config: GroupSettings, partitions: int) -> None:
+    def __init__(
+        self,
+        store: RecordStore,
+        clock: Clock,
+        config: GroupSettings,
+        partitions: int,
+        *,
+        leads: Callable[[int], Awaitable[bool]] | None = None,
+    ) -> None:
+        """`leads(partition)`: whether this broker led a partition at a moment after the call (read_index.py).
+        None: it always does."""
         self._config = config
+        self._leads = leads
         super().__init__(
             lambda partition, timer: GroupShard(partition, store, clock, config, timer),
             clock,
@@ -204,7 +215,15 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     async def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
     ) -> FetchReply:
-        """OffsetFetch of some partitions, or (None) of all that have a committed offset."""
+        """OffsetFetch of some partitions, or (None) of all that have a committed offset.
+
+        With `require_stable` the offsets are at least as new as when the request came: who copies in transactions
+        continues from them. Without it they are read from memory, as in Kafka.
+        """
+        if require_stable and self._leads is not None:
+            partition = self.partition_for(group_id)
+            if self.coordinates(partition) and not await self._leads(partition):
+                return FetchReply(ErrorCode.not_coordinator, {})
         shard = self._shard_of(group_id, may_be_empty=True)
         if isinstance(shard, ErrorCode):
             return FetchReply(shard, {})

@@ -32,7 +32,7 @@ from broker.coordinator.group_records import (
 from broker.coordinator.group_requests import expired_offsets
 from broker.coordinator.group_state import ClassicGroup, Effects, GroupState, Now, Store
 from broker.coordinator.record_store import KeyValue, RecordRun, RecordStore
-from broker.coordinator.record_writer import APPEND_ERRORS, RecordWriter
+from broker.coordinator.record_writer import APPEND_ERRORS, Done, RecordWriter
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -47,6 +47,10 @@ _GENERATION_ERRORS = {
     ErrorCode.none: ErrorCode.none,
     ErrorCode.request_timed_out: ErrorCode.rebalance_in_progress,
 }
+
+
+COMMIT_TIMEOUT_S = 5.0
+"""How long a client waits until its offsets or its generation are stored (Kafka's offsets.commit.timeout.ms)."""
 
 
 class GroupReplay:
@@ -172,6 +176,8 @@ class GroupShard:
         """Forget the groups. Requests that wait get `error`."""
         self.loaded = False
         self._unloaded = True
+        if error is ErrorCode.not_coordinator:
+            self._writer.close()
         for group in self.groups.values():
             self.perform(group, group.kill(error, self.now()))
         self.groups = {}
@@ -194,7 +200,7 @@ class GroupShard:
         self._arm(group)
 
     def _store_generation(self, group: ClassicGroup, store: Store) -> None:
-        stored = partial(self._generation_stored, group, store)
+        stored = self._at_most_once(partial(self._generation_stored, group, store))
         try:
             record = encode_group_key(group.group_id), encode_group(store.metadata)
         except MalformedRecord as error:
@@ -203,6 +209,23 @@ class GroupShard:
         else:
             self._writer.write([record], stored)
 
+    def _at_most_once(self, stored: Done) -> Done:
+        """Calls `stored` when the append has ended or, with REQUEST_TIMED_OUT, when it takes too long.
+
+        The group then forms another generation, whose record follows this one (as in Kafka).
+        """
+        is_done = False
+
+        def once(code: ErrorCode) -> None:
+            nonlocal is_done
+            if not is_done:
+                is_done = True
+                time_out.cancel()
+                stored(code)
+
+        time_out = asyncio.get_running_loop().call_later(COMMIT_TIMEOUT_S, once, ErrorCode.request_timed_out)
+        return once
+
     def _generation_stored(self, group: ClassicGroup, store: Store, code: ErrorCode) -> None:
         error = _GENERATION_ERRORS.get(code, ErrorCode.unknown_server_error)
         self.perform(group, group.stored(store, error, self.now()))
@@ -210,12 +233,14 @@ class GroupShard:
     def _arm(self, group: ClassicGroup) -> None:
         if group.wake_at < self._armed.get(group.group_id, float("inf")):
             self._armed[group.group_id] = group.wake_at
-            self._timer.at(group.wake_at, partial(self._wake, group, group.wake_at))
+            self._timer.at(group.wake_at, partial(self._wake, group.group_id, group.wake_at))
 
-    def _wake(self, group: ClassicGroup, armed_for: float) -> None:
-        if self._armed.get(group.group_id) == armed_for and self.groups.get(group.group_id) is group:
-            del self._armed[group.group_id]
-            self.perform(group, group.tick(self.now()))
+    def _wake(self, group_id: str, armed_for: float) -> None:
+        """The timer does not hold the group, because a session may last 30 minutes longer than the leadership."""
+        if self._armed.get(group_id) == armed_for:
+            del self._armed[group_id]
+            if (group := self.groups.get(group_id)) is not None:
+                self.perform(group, group.tick(self.now()))
 
     # --- offsets ---------------------------------------------------------------------------------
 
@@ -251,7 +276,7 @@ class GroupShard:
 
     def transaction_ended(self, producer_id: int, *, commit: bool, waiting: Awaitable[object] | None = None) -> None:
         """The producer's marker is in the partition or, with `waiting`, is being appended."""
-        self._writer.transaction_ended(producer_id, partial(self._marker_stored, producer_id, commit), waiting)
+        self._writer.transaction_ended(partial(self._marker_stored, producer_id, commit), waiting)
 
     def _marker_stored(self, producer_id: int, commit: bool, code: ErrorCode) -> None:
         if code is not ErrorCode.none:
@@ -274,17 +299,23 @@ class GroupShard:
         applied: Callable[[ErrorCode], None],
         producer: ProducerIdAndEpoch | None = None,
     ) -> asyncio.Future[ErrorCode]:
-        """Store records of a group's offsets, then call `applied`, then complete the future."""
-        future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        """Store records of a group's offsets, then call `applied`, then complete the future.
+
+        When the followers are slow, the future is done with REQUEST_TIMED_OUT before. `applied` is called when it is
+        known whether the records are stored, so that memory and log stay equal (Kafka drops them from memory).
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[ErrorCode] = loop.create_future()
+        time_out = loop.call_later(COMMIT_TIMEOUT_S, _complete, future, ErrorCode.request_timed_out)
         group.offsets.in_flight += 1
 
         def done(code: ErrorCode) -> None:
             group.offsets.in_flight -= 1
+            time_out.cancel()
             try:
                 applied(code)
             finally:
-                if not future.done():
-                    future.set_result(code)
+                _complete(future, code)
 
         if producer is None:
             self._writer.write(records, done)
@@ -341,3 +372,8 @@ class GroupShard:
                     del self.groups[group.group_id]  # it has no records in the log
             elif expired:
                 self.delete_offsets(group, expired)
+
+
+def _complete(future: asyncio.Future[ErrorCode], code: ErrorCode) -> None:
+    if not future.done():
+        future.set_result(code)

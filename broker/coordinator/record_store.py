@@ -14,8 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from broker.clock import Clock
 from broker.cluster.topics import Topics
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
-from broker.errors import CorruptBatch
-from broker.log.pending_append import AppendResult
+from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.log.segment_file import FileSlice
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import verify_batch, walk_batches
@@ -45,19 +44,24 @@ class RecordRun(NamedTuple):
 class RecordStore(Protocol):
     """Keyed records in numbered partitions of one internal topic."""
 
+    def check(self, partition: int) -> None:
+        """Raise BrokerError if an append would be refused now: `not_enough_replicas`, `not_leader_or_follower`."""
+
     def append(
         self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
     ) -> Awaitable[object] | None:
         """Append all of `records` to a partition, or none, within the transaction of `producer` if one is given.
 
-        Returns None if they are safe already, otherwise an awaitable that ends when they are. Appends keep the order of
-        the calls. Raises BrokerError if the records are not in the log (`not_leader_or_follower`,
-        `not_enough_replicas`, `kafka_storage_error`, `invalid_producer_epoch` …), either at once or when awaited.
-        `message_too_large` and `record_list_too_large` are raised at once.
+        Returns None if they are safe already, otherwise an awaitable that ends when they are: on disk, if the topic
+        asks for it, and below the high watermark. Appends keep the order of the calls. Raises BrokerError if the
+        records are not in the log (`not_enough_replicas`, `kafka_storage_error`, `invalid_producer_epoch` …), either at
+        once or when awaited. `message_too_large` and `record_list_too_large` are raised at once.
+        `not_leader_or_follower` is raised when this broker has stopped leading the partition: the next leader may have
+        the records or not.
         """
 
     def read(self, partition: int) -> AsyncIterator[RecordRun]:
-        """Every record of a partition, oldest first, with control records as markers. Raises BrokerError."""
+        """Every committed record of a partition, oldest first, with control records as markers. Raises BrokerError."""
 
 
 class LogRecordStore:
@@ -67,6 +71,9 @@ class LogRecordStore:
         self._topics = topics
         self._topic = topic
         self._clock = clock
+
+    def check(self, partition: int) -> None:
+        self._topics.partition(TopicPartition(self._topic, partition)).check_min_isr()
 
     def append(
         self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
@@ -82,16 +89,23 @@ class LogRecordStore:
         for key, value in records:
             builder.append(now, key, value)
         held = self._topics.partition(TopicPartition(self._topic, partition))
-        appended = held.append(builder.build())
-        return held.flushed() if isinstance(appended, AppendResult) else appended
+        held.check_min_isr()
+        return held.until_safe(held.append(builder.build()))
 
     async def read(self, partition: int) -> AsyncIterator[RecordRun]:
         """Reads what `RecordStore.read` promises, including appends that are still under way.
 
-        The event loop owns the log and looks up the positions. A worker thread reads and decodes 1 MiB at a time.
+        It waits until the high watermark has reached the start of this leader epoch. Before that nobody knows which of
+        the earlier leaders' records are committed (P7). The event loop owns the log and looks up the positions. A
+        worker thread reads and decodes 1 MiB at a time.
         """
-        held = self._topics.partition(TopicPartition(self._topic, partition))
+        tp = TopicPartition(self._topic, partition)
+        held = self._topics.partition(tp)
         await held.drain()
+        waiting = held.caught_up()
+        if waiting is not None:
+            await asyncio.wait([waiting])
+            waiting.result()
         offset = held.log.log_start_offset
         while (found := held.read(offset, READ_BYTES)) is not None:
             before = offset
@@ -100,6 +114,8 @@ class LogRecordStore:
                 raise CorruptBatch(f"{self._topic}-{partition} has no whole batch at offset {before}")
             for run in runs:
                 yield run
+            if self._topics.partition(tp) is not held:
+                raise BrokerError(ErrorCode.not_leader_or_follower, f"{tp} has another leader epoch")
 
 
 def _decode(found: FileSlice, low: int) -> tuple[list[RecordRun], int]:

@@ -6,6 +6,7 @@ leads: it loads, unloads and closes them, finds the shard of an id, and starts t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
@@ -50,7 +51,7 @@ class Shard(Protocol):
         """Replay the partition and set `loaded`."""
 
     def unload(self, error: ErrorCode) -> None:
-        """Forget everything. Requests that wait get `error`."""
+        """Forget everything. Requests that wait get `error`. After NOT_COORDINATOR nothing more is appended."""
 
     async def flush(self) -> None:
         """Wait until all writes so far have ended."""
@@ -77,10 +78,14 @@ class ShardedCoordinator(Generic[AnyShard]):
         """`invalid_id` is the error for an id that is empty or too long for a record."""
         self._make_shard = make_shard
         self._clock = clock
-        self._partitions = partitions
+        self.partitions = partitions
+        """Of the internal topic. Until it exists, how many it will have if this broker creates it."""
         self._expiry_interval_ms = expiry_interval_ms
         self._invalid_id = invalid_id
         self._shards: dict[int, AnyShard] = {}
+        self._loads: dict[int, asyncio.Future[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        """Shards that were unloaded, and whose last appends have not ended."""
         self._timer = DeadlineTimer(clock)
         self._closed = False
         self._expires = False
@@ -89,48 +94,64 @@ class ShardedCoordinator(Generic[AnyShard]):
 
     def partition_for(self, coordinated_id: str) -> int:
         """The partition whose leader is the id's coordinator (FindCoordinator)."""
-        return partition_for(coordinated_id, self._partitions)
+        return partition_for(coordinated_id, self.partitions)
 
     def coordinates(self, partition: int) -> bool:
         """Whether this broker coordinates the partition. It does so a moment after it became its leader."""
         return partition in self._shards
 
-    async def load(self, partition: int) -> None:
+    def load(self, partition: int) -> asyncio.Future[None]:
         """Become the coordinator of a partition: replay it, then serve it.
 
-        Until this returns, requests get COORDINATOR_LOAD_IN_PROGRESS. If the store's `read` raises, so does this, and
-        the partition is not served.
+        It begins at once. Until the future is done, requests get COORDINATOR_LOAD_IN_PROGRESS. If the store's `read`
+        raises, so does the future, and the partition is not served. After an `unload` nothing is raised.
         """
-        if partition in self._shards:
-            return
-        shard = self._make_shard(partition, self._timer)
-        self._shards[partition] = shard
+        if partition not in self._shards:
+            self._shards[partition] = shard = self._make_shard(partition, self._timer)
+            self._loads[partition] = asyncio.ensure_future(self._load(partition, shard))
+        return self._loads[partition]
+
+    async def _load(self, partition: int, shard: AnyShard) -> None:
         try:
             await shard.load()
-        except BaseException:
+        except BaseException as error:
             if self._shards.get(partition) is shard:
                 del self._shards[partition]
+            elif isinstance(error, Exception):
+                return  # this broker was deposed during the load, so what it read means nothing
             raise
         if not self._expires:
             self._expires = True
             self._schedule_expiry()
 
-    async def unload(self, partition: int) -> None:
-        """Stop serving a partition. Requests that wait get NOT_COORDINATOR."""
+    async def wait_for_load(self, partition: int, timeout_s: float) -> None:
+        """Wait until the partition is loaded, but at most `timeout_s`."""
+        load = self._loads.get(partition)
+        if load is not None:
+            await asyncio.wait([load], timeout=timeout_s)
+
+    def unload(self, partition: int) -> None:
+        """Stop serving a partition. Requests that wait get NOT_COORDINATOR, and nothing more is appended."""
         shard = self._shards.pop(partition, None)
+        self._loads.pop(partition, None)
         if shard is not None:
             shard.unload(ErrorCode.not_coordinator)
-            await shard.flush()
+            ending = asyncio.ensure_future(shard.flush())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
         """Stop. Requests that wait get COORDINATOR_NOT_AVAILABLE. Returns when all appends have ended."""
         self._closed = True
         self._timer.close()
+        for load in self._loads.values():
+            load.cancel()
         shards, self._shards = list(self._shards.values()), {}
         for shard in shards:
             shard.unload(ErrorCode.coordinator_not_available)
         for shard in shards:
             await shard.flush()
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     # --- shards, for the requests of a subclass ------------------------------------------------
 
@@ -140,7 +161,7 @@ class ShardedCoordinator(Generic[AnyShard]):
             return ErrorCode.coordinator_not_available
         if len(coordinated_id) > MAX_ID_LENGTH or not (coordinated_id or may_be_empty):
             return self._invalid_id
-        shard = self._shards.get(partition_for(coordinated_id, self._partitions))
+        shard = self._shards.get(partition_for(coordinated_id, self.partitions))
         if shard is None:
             return ErrorCode.not_coordinator
         return shard if shard.loaded else ErrorCode.coordinator_load_in_progress

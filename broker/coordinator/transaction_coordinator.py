@@ -104,6 +104,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
             transaction = shard.transactions.get(transactional_id)
             if transaction is not None and transaction.abort_for_successor(claimed, now_ms):
                 code = await _awaited(shard.end(transaction, _unchanged))
+                await shard.until_complete(transaction)
                 if code is not ErrorCode.none or transaction.is_prepared:
                     return ProducerReply(ErrorCode.concurrent_transactions)
             elif (transaction is None or transaction.is_epoch_exhausted) and new_producer_id is None:
@@ -131,15 +132,29 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         producer: ProducerIdAndEpoch,
         partitions: AbstractSet[TopicPartition],
     ) -> ErrorCode | Awaitable[ErrorCode]:
-        """AddPartitionsToTxn: all or none of `partitions`."""
+        """AddPartitionsToTxn: all or none of `partitions`. Waits a moment for the end of the last transaction."""
         found = self._find(transactional_id)
         if isinstance(found, ErrorCode):
             return found
         shard, transaction = found
         code = transaction.add_partitions(producer, partitions, self._clock.now_ms())
-        if code is not ErrorCode.none or transaction.pending is None:
-            return code
-        return shard.store(transaction, _unchanged)
+        if code is ErrorCode.concurrent_transactions and transaction.is_prepared:
+            return self._add_after(shard, transaction, producer, partitions)
+        return (
+            code if transaction.pending is None or code is not ErrorCode.none else shard.store(transaction, _unchanged)
+        )
+
+    async def _add_after(
+        self,
+        shard: TransactionShard,
+        transaction: Transaction,
+        producer: ProducerIdAndEpoch,
+        partitions: AbstractSet[TopicPartition],
+    ) -> ErrorCode:
+        await shard.until_complete(transaction)
+        if transaction.is_prepared or self._find(transaction.transactional_id) != (shard, transaction):
+            return ErrorCode.concurrent_transactions
+        return await _awaited(self.add_partitions(transaction.transactional_id, producer, partitions))
 
     def add_offsets(
         self, transactional_id: str, producer: ProducerIdAndEpoch, offsets_partition: int

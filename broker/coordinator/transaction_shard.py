@@ -40,13 +40,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MARKER_RETRY_S = 1.0
+"""The longest time between two tries to write a marker. The first ones follow sooner: a leader is elected in less."""
+FIRST_MARKER_RETRY_S = 0.02
 
-# After these errors a marker can never be written: the partition was deleted, or a newer epoch has fenced the marker.
-_NOT_RETRIABLE = (
-    ErrorCode.unknown_topic_or_partition,
-    ErrorCode.invalid_producer_epoch,
-    ErrorCode.transaction_coordinator_fenced,
-)
+COMPLETION_WAIT_S = 0.1
+
+STORE_TIMEOUT_S = 5.0
+"""How long a client waits for a change to be stored. Then it gets COORDINATOR_NOT_AVAILABLE and tries again."""
+
+# After these errors a marker can never be written: the partition was deleted, or the producer has a newer epoch there.
+# A coordinator that is fenced goes on trying until it resigns. It must not say that the transaction is complete.
+_NOT_RETRIABLE = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch)
 
 # A client's error when its change cannot be stored. Every other code becomes UNKNOWN_SERVER_ERROR.
 _STORE_ERRORS = {
@@ -81,6 +85,8 @@ class TransactionShard:
         self._coordinator_epoch = coordinator_epoch
         self._writer = RecordWriter(store, partition)
         self._finishing: set[asyncio.Task[None]] = set()
+        self._completions: dict[Transaction, asyncio.Future[None]] = {}
+        """For those who wait for the markers of a transaction (`until_complete`)."""
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -110,6 +116,8 @@ class TransactionShard:
         """Forget the transactions. Appends that are under way end by themselves."""
         self.loaded = False
         self._unloaded = True
+        if error is ErrorCode.not_coordinator:
+            self._writer.close()
         self.transactions = {}
 
     async def flush(self) -> None:
@@ -119,10 +127,14 @@ class TransactionShard:
 
     # --- storing
 
-    def store(self, transaction: Transaction, then: Callable[[ErrorCode], T]) -> T | Awaitable[T]:
+    def store(
+        self, transaction: Transaction, then: Callable[[ErrorCode], T], after: Callable[[], None] | None = None
+    ) -> T | Awaitable[T]:
         """Store the pending change and return `then(code)`, at once or as a future if the append takes longer.
 
-        `then` is called even if the caller stops waiting.
+        `after` is called then if the change is stored, even if the caller stops waiting. When the followers are slow,
+        the answer is COORDINATOR_NOT_AVAILABLE after a while, and the change stays pending until it is known what
+        became of it (Kafka reverts it, although its record may be committed later).
         """
         results: list[T] = []
         future: asyncio.Future[T] | None = None
@@ -130,31 +142,46 @@ class TransactionShard:
         def done(code: ErrorCode) -> None:
             transaction.stored(code)
             results.append(then(_STORE_ERRORS.get(code, ErrorCode.unknown_server_error)))
+            if code is ErrorCode.none and after is not None:
+                after()
             if future is not None and not future.done():
+                time_out.cancel()
                 future.set_result(results[0])
+
+        def timed_out() -> None:
+            if future is not None and not future.done():
+                future.set_result(then(ErrorCode.coordinator_not_available))
 
         assert transaction.pending is not None
         record = encode_transaction_key(transaction.transactional_id), encode_transaction(transaction.pending)
         self._writer.write_now([record], done)
         if results:
             return results[0]
-        future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        time_out = loop.call_later(STORE_TIMEOUT_S, timed_out)
         return future
 
     def end(self, transaction: Transaction, then: Callable[[ErrorCode], T]) -> T | Awaitable[T]:
         """Store a decision, then write its markers. `then` is called as soon as the decision is stored."""
-
-        def decided(code: ErrorCode) -> T:
-            answer = then(code)
-            if code is ErrorCode.none:
-                self._finish(transaction)
-            return answer
-
-        return self.store(transaction, decided)
+        return self.store(transaction, then, partial(self._finish, transaction))
 
     # --- markers
 
-    def _finish(self, transaction: Transaction, missing: Collection[TopicPartition] | None = None) -> None:
+    async def until_complete(self, transaction: Transaction) -> None:
+        """Wait until all markers of a prepared transaction are written, but at most COMPLETION_WAIT_S.
+
+        With followers and other brokers that takes some milliseconds. A client that were answered
+        CONCURRENT_TRANSACTIONS would sleep longer before it tries again.
+        """
+        if transaction.is_prepared and not self._unloaded:
+            loop = asyncio.get_running_loop()
+            completion = self._completions.setdefault(transaction, loop.create_future())
+            await asyncio.wait([completion], timeout=COMPLETION_WAIT_S)
+
+    def _finish(
+        self, transaction: Transaction, missing: Collection[TopicPartition] | None = None, tries: int = 0
+    ) -> None:
         """Write the markers of a prepared transaction, or only those still `missing`, and complete it.
 
         A partition that fails delays the completion. The others get their markers at once, and only once.
@@ -179,9 +206,9 @@ class TransactionShard:
                 if waiting is not None:
                     unsafe[tp] = waiting
         if unsafe:
-            self._begin(self._finish_after(transaction, unsafe, failed))
+            self._begin(self._finish_after(transaction, unsafe, failed, tries))
         else:
-            self._finished(transaction, failed)
+            self._finished(transaction, failed, tries)
 
     def _write_marker(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[object] | None:
         try:
@@ -196,14 +223,16 @@ class TransactionShard:
         transaction: Transaction,
         unsafe: Mapping[TopicPartition, Awaitable[object]],
         failed: Mapping[TopicPartition, BaseException],
+        tries: int,
     ) -> None:
         ended = await asyncio.gather(*unsafe.values(), return_exceptions=True)
         lost = {tp: error for tp, error in zip(unsafe, ended, strict=True) if isinstance(error, BaseException)}
-        self._finished(transaction, {**failed, **lost})
+        if not self._unloaded:
+            self._finished(transaction, {**failed, **lost}, tries)
 
-    def _finished(self, transaction: Transaction, failed: Mapping[TopicPartition, BaseException]) -> None:
+    def _finished(self, transaction: Transaction, failed: Mapping[TopicPartition, BaseException], tries: int) -> None:
         if failed:
-            self._retry_finish(transaction, failed)
+            self._retry_finish(transaction, failed, tries)
         else:
             self._complete(transaction)
 
@@ -214,6 +243,9 @@ class TransactionShard:
         """
         transaction.complete(self.now_ms())
         transaction.stored(ErrorCode.none)
+        completion = self._completions.pop(transaction, None)
+        if completion is not None:
+            completion.set_result(None)
         self._store_completion(transaction, transaction.current)
 
     def _store_completion(self, transaction: Transaction, complete: TransactionMetadata) -> None:
@@ -233,11 +265,14 @@ class TransactionShard:
         key = encode_transaction_key(transaction.transactional_id)
         self._writer.write_lazily([(key, encode_transaction(complete))], done)
 
-    def _retry_finish(self, transaction: Transaction, failed: Mapping[TopicPartition, BaseException]) -> None:
+    def _retry_finish(
+        self, transaction: Transaction, failed: Mapping[TopicPartition, BaseException], tries: int
+    ) -> None:
         """Retry later, whatever the error was: a decision must be carried out."""
         tp, error = next(iter(failed.items()))
         expected = isinstance(error, (BrokerError, OSError))
-        logger.warning(
+        logger.log(
+            logging.WARNING if tries in (0, 6) or not expected else logging.DEBUG,
             "transaction %s cannot be completed yet: no marker in %d partitions, in %s because of: %s",
             transaction.transactional_id,
             len(failed),
@@ -245,8 +280,8 @@ class TransactionShard:
             error,
             exc_info=None if expected else error,
         )
-        retry_at = self._clock.monotonic() + MARKER_RETRY_S
-        self._timer.at(retry_at, partial(self._finish, transaction, tuple(failed)))
+        retry_at = self._clock.monotonic() + min(MARKER_RETRY_S, FIRST_MARKER_RETRY_S * 2 ** min(tries, 10))
+        self._timer.at(retry_at, partial(self._finish, transaction, tuple(failed), tries + 1))
 
     def _begin(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -266,8 +301,7 @@ class TransactionShard:
         now_ms = self.now_ms()
         for transaction in list(self.transactions.values()):
             if transaction.time_out(now_ms):
-                logger.info("transaction %s has timed out and is aborted", transaction.transactional_id)
-                self.end(transaction, lambda code: None)
+                self.end(transaction, partial(_timed_out, transaction.transactional_id))
 
     def expire(self) -> None:
         """Forget ids that were not used for long. Their tombstones are appended together, because no request waits."""
@@ -281,6 +315,11 @@ class TransactionShard:
         transaction.stored(code)
         if code is ErrorCode.none and self.transactions.get(transaction.transactional_id) is transaction:
             del self.transactions[transaction.transactional_id]
+
+
+def _timed_out(transactional_id: str, code: ErrorCode) -> None:
+    if code is ErrorCode.none:  # otherwise the next check tries again
+        logger.info("transaction %s has timed out and is aborted", transactional_id)
 
 
 async def _written(tp: TopicPartition, marker: EndMarker, waiting: Awaitable[object]) -> None:

@@ -70,7 +70,10 @@ class Transaction:
         return self.current.producer_epoch >= MAX_EPOCH - 1
 
     def stored(self, code: ErrorCode) -> None:
-        """The pending state is in the log or, after an error, is not and never will be."""
+        """The pending state is in the log or, after an error, is not and never will be.
+
+        When this broker was deposed it may be, but then it is the next coordinator's (which reads the log).
+        """
         if code is ErrorCode.none and self.pending is not None:
             self.current = self.pending
         self.pending = None

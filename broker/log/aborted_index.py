@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from broker.log.disk import wrap_disk_errors
 from broker.log.segment import ABORTED_SUFFIX, segment_path
 from broker.log.segment_file import SegmentFile
 
@@ -125,13 +126,21 @@ class AbortedIndex:
             insort(self._bases, base_offset)
 
     def between(self, start: int, end: int) -> list[AbortedEntry]:
-        """The transactions with records in [start, end), in the order of their markers. Raises OSError, BrokenIndex."""
-        while self._bases:
-            try:
-                return list(self._walk(start, end))
-            except BrokenIndex as broken:
-                self.rebuild(broken)
+        """The transactions with records in [start, end), in the order of their markers, with all their offsets.
+
+        Raises BrokerError `kafka_storage_error`, BrokenIndex.
+        """
+        with wrap_disk_errors("read the aborted transactions of", self._directory):
+            while self._bases:
+                try:
+                    return list(self._walk(start, end))
+                except BrokenIndex as broken:
+                    self.rebuild(broken)
         return []
+
+    def transactions_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The same as a fetch reports them, so that a reader of committed records can skip their records."""
+        return [AbortedTransaction(*entry[:2]) for entry in self.between(start, end)] if self._bases else []
 
     def _walk(self, start: int, end: int) -> Iterator[AbortedEntry]:
         first = max(bisect_right(self._bases, start) - 1, 0)

@@ -282,7 +282,7 @@ def _last_of(entry: ProducerEntry) -> LastOfProducer:
 def _aborted_in(log: Log, segments: Sequence[Segment]) -> tuple[AbortedEntry, ...]:
     """The aborted transactions with records in `segments`. Raises BrokerError."""
     end = next(following.base_offset for following in log.segments if following.base_offset > segments[-1].base_offset)
-    return tuple(log.aborted_entries(segments[0].base_offset, end))
+    return tuple(log.aborted.between(segments[0].base_offset, end))
 
 
 class Cleanable(NamedTuple):

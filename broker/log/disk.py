@@ -7,6 +7,7 @@ fail, and once that they succeed again.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 PROBE = ".probe"
 LARGEST_PROBE = 1 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 SLOW_S: Final = 0.02
 """A write into the page cache that took longer had to wait for the disk: for writeback or for the journal."""
@@ -51,6 +53,8 @@ class Disk:
     def __init__(self, directory: Path) -> None:
         self.failure = ""
         """Why the last append was refused; empty while appends succeed."""
+        self.broken = ""
+        """The same, if that was not for want of room: the disk needs a hand."""
         self.slow_until = 0.0
         """Until this time (monotonic clock, s) an append may have to wait for the disk."""
         self._directory = directory
@@ -62,12 +66,13 @@ class Disk:
         if not self.failure:
             logger.error("%s%s; appends are refused until it takes them again", refusal.message, self._room())
         self.failure = refusal.message
+        self.broken = "" if error.errno in _FULL else refusal.message
         self._refused_bytes = size
         return refusal
 
     def taken(self) -> None:
         """Report that an append succeeded after one that failed."""
-        self.failure = ""
+        self.failure = self.broken = ""
         logger.warning("%s takes appends again%s", self._directory, self._room())
 
     def wrote(self, began: float, ended: float) -> None:

@@ -15,7 +15,7 @@ from broker.clock import Clock
 from broker.durable_files import sync_directory
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_config import LogConfig
-from broker.log.producer_snapshot import TakenSnapshots
+from broker.log.producer_snapshot import ProducerSnapshots
 from broker.log.segment import Segment
 
 __all__ = ["Flusher"]
@@ -30,7 +30,7 @@ class Flusher:
         recovery_point: int,
         clock: Clock,
         epochs: LeaderEpochs,
-        snapshots: TakenSnapshots,
+        snapshots: ProducerSnapshots,
         *,
         synced_base: int,
     ) -> None:
@@ -40,7 +40,7 @@ class Flusher:
         self._clock = clock
         self._epochs = epochs
         self._snapshots = snapshots
-        self._flushed_ms = clock.now_ms()
+        self._flushed_at = clock.monotonic()  # someone may set the wall clock back
         self._synced_base = synced_base
         # `flush` raises the recovery point from any thread; a truncation lowers it, and a flush must not undo that.
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class Flusher:
             return False
         if waiting >= config.flush_messages:
             return True
-        return self._clock.now_ms() - self._flushed_ms >= config.flush_ms
+        return round((self._clock.monotonic() - self._flushed_at) * 1000) >= config.flush_ms
 
     def flush(self, segments: Sequence[Segment], end: int) -> None:
         """fsync `segments`, which hold all records before `end`; skips deleted files.
@@ -77,7 +77,7 @@ class Flusher:
                 raise
             self._epochs.save()  # recovery reads epochs only from batches after the recovery point
             with self._lock:
-                self._flushed_ms = self._clock.now_ms()
+                self._flushed_at = self._clock.monotonic()
                 if truncations == self._truncations:
                     self.recovery_point = max(self.recovery_point, end)
                     if is_listed:

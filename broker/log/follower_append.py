@@ -5,6 +5,10 @@ follower stores the bytes as they are: replicas are equal byte for byte (promise
 link of the leader, or a log that diverges from it, would spoil. Kafka's rules for replicas
 (`UnifiedLog.analyzeAndValidateRecords`, without a limit on the size of a batch), and two of our own: leader epochs
 never fall, and a control batch must be readable, because the state of transactions depends on it.
+
+A leader cannot have records of a later epoch than its own. It may send them all the same, when it is deposed and
+replaces the end of its log while an answer is on its way: a slice is sent from the file. The records before them may
+not be those of the new leader, so they are refused (KAFKA-18723).
 """
 
 from __future__ import annotations
@@ -49,22 +53,25 @@ class FollowerPlan(NamedTuple):
 
 
 def plan_follower_append(
-    records: Buffer, log_end_offset: int, latest_epoch: int, segment_bytes: int, *, empty: bool
+    records: Buffer, log_end_offset: int, epochs: tuple[int, int], segment_bytes: int, empty: bool
 ) -> FollowerPlan:
-    """Check the whole batches in `records`, for a log with this end and newest leader epoch.
+    """Check the whole batches in `records`, for a log with this end. `epochs`: its newest one, and the leader's.
 
     A cut batch at the end is skipped. Gaps between offsets are allowed, because the leader's log may be compacted. The
     log of a new follower is `empty`: its first batch may begin before the log's end, which is the leader's log start
-    offset and may lie inside a batch. Raises CorruptBatch, and BrokerError `offset_out_of_range` for records that the
-    log has already.
+    offset and may lie inside a batch. Raises CorruptBatch, and BrokerError: `offset_out_of_range` for records that the
+    log has already, `not_leader_or_follower` for records of a later leader.
     """
     batches: Batches = []
-    end, epoch, has_gaps = log_end_offset, latest_epoch, False
+    end, (epoch, leader_epoch), has_gaps = log_end_offset, epochs, False
     for position, header in walk_batches(records):
         verify_batch(records, position, header)
         if header.base_offset < end:
             _check_overlap(header, log_end_offset, is_first=not batches, empty=empty)
         _check_header(header, epoch)
+        if header.leader_epoch > leader_epoch:
+            text = f"the leader of epoch {leader_epoch} sent records of epoch {header.leader_epoch}"
+            raise BrokerError(ErrorCode.not_leader_or_follower, f"{text} at offset {header.base_offset}")
         if header.is_control:
             read_end_marker(records, position, header)
         has_gaps = has_gaps or header.base_offset != end

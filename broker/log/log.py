@@ -20,7 +20,7 @@ from pathlib import Path
 from broker.clock import Clock
 from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.log import timestamps
-from broker.log.aborted_index import AbortedEntry, AbortedTransaction, BrokenIndex
+from broker.log.aborted_index import AbortedTransaction, BrokenIndex
 from broker.log.append_checks import (
     BatchCheck,
     Batches,
@@ -38,11 +38,19 @@ from broker.log.follower_append import FollowerAppend, FollowerRun, plan_followe
 from broker.log.leader_epochs import NO_EPOCH
 from broker.log.log_config import LogConfig
 from broker.log.pending_append import AppendResult, PendingAppend
-from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, TakenSnapshots, drop_snapshots, save_snapshot
+from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, ProducerSnapshots
 from broker.log.producer_state import ProducerStates
-from broker.log.recovery import LoadedLog, Replay, load_log, note_aborted, rebuild_aborted, rebuild_producers
+from broker.log.recovery import (
+    LoadedLog,
+    Replay,
+    load_log,
+    note_aborted,
+    rebuild_aborted,
+    rebuild_producers,
+    try_rebuild_producers,
+)
 from broker.log.segment import OpenSegments, Segment, segment_path
-from broker.log.segment_file import FileSlice, SegmentFile, waiting
+from broker.log.segment_file import FileSlice, SegmentFile
 from broker.log.segment_swap import mark_compacted
 from broker.log.segments import Segments, expired_segments, is_aged, must_roll
 from broker.records.batch import NO_TIMESTAMP, Buffer, parse_header
@@ -68,6 +76,8 @@ class Log:
         """The topic's settings; `update_config` replaces them."""
         self.producers: ProducerStates = loaded.producers
         self.epochs = loaded.epochs
+        self.aborted = loaded.aborted
+        self.aborted.rebuild = self._rebuild_aborted
         self.failure = ""
         """Why the log takes no more appends; empty while it does."""
         self.topic_id = known_topic_id(directory / PARTITION_METADATA)
@@ -77,18 +87,16 @@ class Log:
         there: above it records may still be replaced by those of another leader. None: no bound."""
         self.before_truncation: Callable[[int], None] = lambda offset: None
         """Called with an offset before records from there on are dropped, to lower the checkpoints. Raises OSError."""
-        self._disk = disk
+        self.disk = disk
         self._clock = clock
         self._segments = Segments(directory, loaded.segments, clock, opened)
-        self._aborted = loaded.aborted
-        self._aborted.rebuild = self._rebuild_aborted
         self._start = loaded.log_start_offset
         self._end = loaded.log_end_offset
         self._is_writing = False
         """Whether a pending append is writing to the active segment, perhaps in another thread."""
         self._is_sealed = loaded.is_sealed
         synced_base = self._segments.active.base_offset if loaded.is_sealed and self._end else -1
-        self._snapshots = TakenSnapshots(directory)
+        self._snapshots = ProducerSnapshots(directory)
         self._flusher = Flusher(
             directory, loaded.recovery_point, clock, self.epochs, self._snapshots, synced_base=synced_base
         )
@@ -130,7 +138,7 @@ class Log:
     @property
     def is_slow(self) -> bool:
         """Whether a write to this disk took long a moment ago, so that the next one may take long too."""
-        until = self._disk.slow_until
+        until = self.disk.slow_until
         return until > 0 and self._clock.monotonic() < until
 
     @property
@@ -240,18 +248,18 @@ class Log:
         yield from self._write(buffer, placed, offset, leader_epoch, now)
         if control_type is ControlType.ABORT:
             with self._undo_on_error(offset):
-                note_aborted(self._aborted, self.producers, self._segments.active.base_offset, producer_id, offset)
+                note_aborted(self.aborted, self.producers, self._segments.active.base_offset, producer_id, offset)
         self.producers.end_transaction(producer_id, producer_epoch, coordinator_epoch, now, offset)
         return AppendResult(offset, offset, NO_TIMESTAMP, self._start, False)
 
-    def prepare_follower_append(self, records: Buffer) -> PendingAppend[FollowerAppend]:
-        """Append the leader's whole batches as they are, with its offsets and leader epochs; a cut one is skipped.
+    def prepare_follower_append(self, records: Buffer, epoch: int = sys.maxsize) -> PendingAppend[FollowerAppend]:
+        """Append the whole batches of the leader of `epoch` as they are, with their offsets and epochs.
 
         Raises as `plan_follower_append`, and BrokerError `kafka_storage_error`. If the batches need several segments
         and the disk refuses one, those before it stay in the log.
         """
         empty = len(self._segments) == 1 and not self.size
-        plan = plan_follower_append(records, self._end, self.epochs.latest, self.config.segment_bytes, empty=empty)
+        plan = plan_follower_append(records, self._end, (self.epochs.latest, epoch), self.config.segment_bytes, empty)
         self._check_writable()
         if plan.has_gaps:
             with wrap_disk_errors("append to", self.directory):
@@ -268,7 +276,7 @@ class Log:
             self.epochs.assign(header.leader_epoch, epoch_start)
             epoch_start = last_offset + 1
         self._start = max(self._start, self._segments.first.base_offset)
-        active, replay = self._segments.active, Replay(self.producers, now, self._aborted)
+        active, replay = self._segments.active, Replay(self.producers, now, self.aborted)
         moved_by = active.size - len(run.buffer) - run.start
         with self._undo_on_error(base_offset):
             file = active.file()
@@ -307,9 +315,9 @@ class Log:
                 file.truncate(active.size)
                 raise
         except OSError as error:
-            raise self._disk.refused(self.directory, len(buffer), error) from error
-        if self._disk.failure:
-            self._disk.taken()
+            raise self.disk.refused(self.directory, len(buffer), error) from error
+        if self.disk.failure:
+            self.disk.taken()
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
         self._end = placed[-1][0] + 1
@@ -324,7 +332,7 @@ class Log:
         """The blocking step of an append. It may run in any thread, so it touches no other state of the log."""
         began = self._clock.monotonic()
         file.pwrite(buffer, position)
-        self._disk.wrote(began, self._clock.monotonic())
+        self.disk.wrote(began, self._clock.monotonic())
 
     # --- reading
 
@@ -347,35 +355,18 @@ class Log:
         except OSError as error:
             raise storage_error("read", self.directory, error) from error
 
-    def aborted_entries(self, start: int, end: int) -> list[AbortedEntry]:
-        """The aborted transactions with records in [start, end), with all their offsets.
-
-        Raises BrokerError `kafka_storage_error`.
-        """
-        with wrap_disk_errors("read the aborted transactions of", self.directory):
-            return self._aborted.between(start, end)
-
-    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
-        """The same as a fetch reports them, so that a reader of committed records can skip their records."""
-        if not self._aborted:
-            return []
-        return [AbortedTransaction(*entry[:2]) for entry in self.aborted_entries(start, end)]
-
     def aborted_in(self, offset: int, found: FileSlice, up_to: int) -> list[AbortedTransaction]:
         """The aborted transactions in `found`, which `read` just returned for `offset` and `up_to`.
 
         There may be some more, from after `found`.
         """
-        if not self._aborted:
+        if not self.aborted:
             return []
         past = self._segments.offset_after(offset, found)
-        return self.aborted_between(offset, up_to if past is None else min(past, up_to))
+        return self.aborted.transactions_between(offset, up_to if past is None else min(past, up_to))
 
     def _rebuild_aborted(self, broken: BrokenIndex) -> None:
-        logger.warning("%s; rebuilding the index of aborted transactions", broken)
-        with waiting():
-            segments, now = tuple(self._segments), self._clock.now_ms()
-            rebuild_aborted(self.directory, segments, broken.base_offset, self._aborted, now)
+        rebuild_aborted(self.directory, tuple(self._segments), broken, self.aborted, self._clock.now_ms())
 
     def offset_for_timestamp(self, ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with a timestamp of at least `ms`; None when there is none."""
@@ -472,16 +463,15 @@ class Log:
         size = sum(segment.size for segment in segments[:count])
         text = "%s: deleting offsets %d to %d (segments: %d, bytes: %d): %s"
         logger.info(text, self.directory, first, after - 1, count, size, why)
-        if self._snapshots.has_any_up_to(after):
-            self._snapshots.save()  # recovery cannot rebuild them from records that are deleted
+        self._snapshots.keep_before_deletion(after)
         due = self._clock.now_ms() + self.config.file_delete_delay_ms
         deleted = self._segments.remove_oldest(count)
         self._start = max(self._start, after)  # before anything below can fail: these records are gone
         for segment in deleted:
             self._segments.deleted.add(due, segment.mark_deleted())
         self.epochs.truncate_from_start(self._start)
-        self._aborted.forget(0, after)
-        drop_snapshots(self.directory, low=after)
+        self.aborted.forget(0, after)
+        self._snapshots.forget_before(after)
 
     def replace_segments(self, old: Sequence[Segment], cleaned: Path, size: int) -> bool:
         """Replace `old` by the segment of `size` bytes in the directory `cleaned`, which was compacted from them.
@@ -497,14 +487,20 @@ class Log:
             except OSError:
                 self.failure = f"{self.directory}: a swap of segments was cut short; restart the broker to finish it"
                 raise
-        self._aborted.forget(old[0].base_offset, old[-1].base_offset + 1)
+        self.aborted.forget(old[0].base_offset, old[-1].base_offset + 1)
         deleted += [segment_path(self.directory, segment.base_offset, SNAPSHOT_SUFFIX) for segment in old[1:]]
         self._segments.deleted.add(self._clock.now_ms() + self.config.file_delete_delay_ms, deleted)
         return True
 
-    def truncate_to(self, offset: int) -> None:
+    def producers_before(self, offset: int) -> Callable[[], ProducerStates | None]:
+        """A step that blocks, for any thread: it reads what `truncate_to` needs, or gives None when it cannot."""
+        segments, now = tuple(self._segments), self._clock.now_ms()
+        return partial(try_rebuild_producers, self.directory, segments, offset, now)
+
+    def truncate_to(self, offset: int, producers: ProducerStates | None = None) -> None:
         """Drop the batch that holds `offset` and everything after it. A follower does this when it diverged.
 
+        `producers`: what `producers_before(offset)` has read. Reading that may take seconds.
         Below its start the log becomes empty and starts at `offset`. Raises BrokerError `kafka_storage_error`.
         """
         if offset < self._start:
@@ -512,7 +508,7 @@ class Log:
         elif offset < self._end:
             self._check_writable()
             with wrap_disk_errors("truncate", self.directory), self._truncation(offset):
-                self._cut(offset)
+                self._cut(offset, producers)
                 self.epochs.save_truncation()  # the next records may be of an older epoch
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -523,20 +519,22 @@ class Log:
             self._segments.unlink_all()
             self._forget_after(-1)
             self.epochs.save_truncation()
-            self._aborted.forget(0, sys.maxsize)
+            self.aborted.forget(0, sys.maxsize)
             self.producers = ProducerStates()
             self._segments.start_at(offset, self.config)
             self._start = self._end = offset
 
-    def _cut(self, offset: int) -> None:
+    def _cut(self, offset: int, producers: ProducerStates | None = None) -> None:
         self._end = self._segments.cut(offset)
         if self._end < offset:
             self.before_truncation(self._end)  # the offset lay inside a batch
         self._start = min(self._start, self._end)  # the dropped batch may have held the start as well
         self._forget_after(self._end)
         self._flusher.truncate(self._end)
-        self._aborted.truncate(self._end)
-        self.producers = rebuild_producers(self.directory, tuple(self._segments), self._end, self._clock.now_ms())
+        self.aborted.truncate(self._end)
+        if producers is None:
+            producers = rebuild_producers(self.directory, tuple(self._segments), self._end, self._clock.now_ms())
+        self.producers = producers
 
     @contextmanager
     def _truncation(self, offset: int) -> Iterator[None]:
@@ -553,7 +551,6 @@ class Log:
     def _forget_after(self, end: int) -> None:
         """Forget the producer snapshots and the leader epochs of records that are dropped."""
         self._snapshots.truncate(end)
-        drop_snapshots(self.directory, high=end)
         self.epochs.truncate_from_end(end)
 
     def update_config(self, config: LogConfig) -> None:
@@ -573,7 +570,7 @@ class Log:
         with wrap_disk_errors("close", self.directory):
             if not self._is_sealed:
                 self._segments.active.seal()
-                save_snapshot(self.directory, self._end, self.producers)
+                self._snapshots.write(self._end, self.producers)
                 if self.recovery_point < self._end:
                     self.flush()
                 self._is_sealed = True

@@ -117,12 +117,12 @@ class LogConfig:
     )
     leader_replication_throttled_replicas: tuple[str, ...] = _replication(
         (),
-        "Accepted but not used, as nothing is replicated: replicas whose leaders send slowly: partition:broker, or *.",
+        "Leaders send only leader.replication.throttled.rate for these replicas: partition:broker, …, or *.",
         _throttled_replicas,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = _replication(
         (),
-        "Accepted but not used, as nothing is replicated: replicas that fetch slowly, as partition:broker, or *.",
+        "These replicas fetch only follower.replication.throttled.rate: partition:broker, …, or *.",
         _throttled_replicas,
     )
     remote_storage_enable: bool = _remote(
@@ -153,6 +153,11 @@ class LogConfig:
                 f"max.compaction.lag.ms={config.max_compaction_lag_ms}"
             )
         return config
+
+    @property
+    def may_flush_appends(self) -> bool:
+        """Whether an append may have to be on disk before it is acknowledged."""
+        return self.flush_messages != UNLIMITED or self.flush_ms != UNLIMITED
 
     @property
     def is_compacted(self) -> bool:

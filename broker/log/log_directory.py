@@ -137,6 +137,10 @@ class LogDirectory:
         """Whether every partition was opened, so that a clean mark is true for all."""
         return not self._kept[RECOVERY_POINTS]
 
+    def is_in_checkpoint(self, tp: TopicPartition) -> bool:
+        """Whether a checkpoint names the partition."""
+        return any(tp in offsets for offsets in self._written.values())
+
     def write_recovery_points(self, offsets: OffsetsOf) -> None:
         """As `write_log_starts`."""
         self._write_changed(RECOVERY_POINTS, offsets)

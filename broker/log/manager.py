@@ -173,6 +173,16 @@ class LogManager:
         if all(directory.failure for directory in self._directories):
             raise ConfigError(f"log.dirs: {self._directories[0].failure}")
 
+    def may_be_offline(self, tp: TopicPartition) -> bool:
+        """Whether the partition's files may be there, though its log cannot be opened."""
+        return tp in self.offline or bool(self.failures)
+
+    def may_have_had(self, tp: TopicPartition) -> bool:
+        """Whether the partition has a log, may have one that is offline, or is named in a checkpoint, which says that
+        it had one."""
+        found = tp in self._logs or self.may_be_offline(tp)
+        return found or any(directory.is_in_checkpoint(tp) for directory in self._directories)
+
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
         """Mark partitions this broker led before the start as offline if their log may be in an offline directory."""
         failures = "; ".join(directory.failure for directory in self._directories if directory.failure)
@@ -251,13 +261,6 @@ class LogManager:
         """The high watermark in the checkpoint, at most the log's end; 0 if it is not known."""
         log = self._logs.get(tp)
         return 0 if log is None else min(self._known_watermarks.get(tp, 0), log.log_end_offset)
-
-    def stray(self, topic_ids: Collection[uuid.UUID]) -> list[TopicPartition]:
-        """The logs of topics that are not among the cluster's `topic_ids`. Nothing is deleted; the caller decides.
-
-        A log whose topic id is not known is not among them.
-        """
-        return [tp for tp, log in self._logs.items() if log.topic_id is not None and log.topic_id not in topic_ids]
 
     def _emptiest_directory(self) -> LogDirectory:
         online = self._online()
@@ -385,7 +388,7 @@ class LogManager:
         }
 
     def _watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        known = self._known_watermarks
+        known = self._known_watermarks.copy()  # the event loop may delete a partition meanwhile
         return {tp: known[tp] for tp, _ in self._logs_in(directory) if tp in known}
 
     def _online(self) -> list[LogDirectory]:

@@ -27,7 +27,7 @@ from broker.records.crc32c import crc32c
 
 __all__ = [
     "SNAPSHOT_SUFFIX",
-    "TakenSnapshots",
+    "ProducerSnapshots",
     "decode_snapshot",
     "encode_snapshot",
     "load_snapshot",
@@ -121,8 +121,9 @@ def drop_snapshots(directory: Path, *, low: int = 0, high: int | None = None) ->
             segment_path(directory, offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
 
 
-class TakenSnapshots:
-    """Snapshots to write with the next flush: each needs two fsyncs, so a worker thread does it.
+class ProducerSnapshots:
+    """The snapshots of one log. Those that were taken are written with the next flush: each needs two fsyncs, so a
+    worker thread does it.
 
     After a crash before that, recovery starts from an older snapshot. Not thread-safe, except `save`.
     """
@@ -136,8 +137,9 @@ class TakenSnapshots:
         """Take a snapshot of the state after all records before `offset`."""
         self._taken.append((offset, encode_snapshot(states)))
 
-    def has_any_up_to(self, offset: int) -> bool:
-        return any(taken <= offset for taken, _ in self._taken[:1])
+    def write(self, offset: int, states: ProducerStates) -> None:
+        """Take a snapshot and write it at once. Raises OSError."""
+        save_snapshot(self._directory, offset, states)
 
     def save(self) -> None:
         """Write them; from any thread. A snapshot that cannot be written is tried again next time."""
@@ -156,11 +158,24 @@ class TakenSnapshots:
             del self._taken[0]
         return True
 
+    def keep_before_deletion(self, offset: int) -> None:
+        """Write what was taken, if the records before `offset` will be deleted: recovery could not rebuild it."""
+        if any(taken <= offset for taken, _ in self._taken[:1]):
+            self.save()
+
+    def forget_before(self, offset: int) -> None:
+        """Delete snapshots below `offset`. Raises OSError."""
+        drop_snapshots(self._directory, low=offset)
+
     def truncate(self, end: int) -> None:
-        """Drop snapshots after offset `end`."""
-        with self._saving:
-            self._taken = [taken for taken in self._taken if taken[0] <= end]
+        """Drop snapshots after offset `end`. Raises OSError."""
+        self._forget_taken(end)
+        drop_snapshots(self._directory, high=end)
 
     def abandon(self) -> None:
         """Write nothing any more: the partition was deleted, and a new one may get its directory."""
-        self.truncate(-1)
+        self._forget_taken(-1)
+
+    def _forget_taken(self, end: int) -> None:
+        with self._saving:
+            self._taken = [taken for taken in self._taken if taken[0] <= end]

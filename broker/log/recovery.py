@@ -13,26 +13,35 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.clock import Clock
 from broker.durable_files import TEMPORARY_SUFFIX
 from broker.errors import CorruptBatch
-from broker.log.aborted_index import AbortedEntry, AbortedIndex
+from broker.log.aborted_index import AbortedEntry, AbortedIndex, BrokenIndex
 from broker.log.checkpoints import LEADER_EPOCHS
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, drop_snapshots, load_snapshot, save_snapshot, snapshot_offsets
 from broker.log.producer_state import NO_OFFSET, ProducerStates
 from broker.log.segment import ABORTED_SUFFIX, DELETED_SUFFIX, MAX_RELATIVE_OFFSET, OpenSegments, Segment, segment_path
-from broker.log.segment_file import SegmentFile, scan_verified
+from broker.log.segment_file import SegmentFile, scan_headers, scan_verified, waiting
 from broker.log.segment_swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps, was_compacted
 from broker.log.segments import new_segment
 from broker.records.batch import BatchHeader
 from broker.records.control import ControlType, read_end_marker
 
-__all__ = ["LoadedLog", "Replay", "load_log", "note_aborted", "rebuild_aborted", "rebuild_producers"]
+__all__ = [
+    "LoadedLog",
+    "Replay",
+    "load_log",
+    "note_aborted",
+    "rebuild_aborted",
+    "rebuild_producers",
+    "try_rebuild_producers",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -112,25 +121,45 @@ def load_log(
 
 
 def rebuild_producers(directory: Path, segments: Sequence[Segment], end: int, now_ms: int) -> ProducerStates:
-    """Producer state at `end`: the newest sound snapshot before it, plus the batches after that. Raises OSError."""
+    """Producer state before the batch that holds `end`: the newest sound snapshot, plus the batches after that.
+
+    From any thread, because it opens the files by itself. Raises OSError, CorruptBatch.
+    """
     states, offset = _newest_snapshot(directory, end, now_ms) or (ProducerStates(), segments[0].base_offset)
     replay = Replay(states, now_ms)
     first = max(bisect_right([segment.base_offset for segment in segments], offset) - 1, 0)
     for segment in segments[first:]:
         if offset >= end or segment.base_offset >= end:
             break
-        _replay_segment(replay, segment, offset)
+        file = SegmentFile(segment.path(), writable=False)
+        for position, header in scan_headers(file, 0, segment.size):
+            if header.last_offset >= end:
+                break
+            if header.base_offset >= offset:
+                replay.take(file, position, header, segment.base_offset)
     return states
 
 
+def try_rebuild_producers(directory: Path, segments: Sequence[Segment], end: int, now_ms: int) -> ProducerStates | None:
+    """As `rebuild_producers`; None when the files cannot be read, as when segments were deleted meanwhile."""
+    with suppress(OSError, CorruptBatch):
+        return rebuild_producers(directory, segments, end, now_ms)
+    return None
+
+
 def rebuild_aborted(
-    directory: Path, segments: Sequence[Segment], base_offset: int, aborted: AbortedIndex, now_ms: int
+    directory: Path, segments: Sequence[Segment], broken: BrokenIndex, aborted: AbortedIndex, now_ms: int
 ) -> None:
-    """Rebuild the index of aborted transactions of the segment at `base_offset`. Raises OSError."""
+    """Rebuild the index of the aborted transactions of one segment. Raises OSError."""
+    logger.warning("%s; rebuilding the index of aborted transactions", broken)
+    base_offset = broken.base_offset
     aborted.drop(base_offset)
-    states = rebuild_producers(directory, segments, base_offset, now_ms)
-    segment = next(segment for segment in segments if segment.base_offset == base_offset)
-    _replay_segment(Replay(states, now_ms, aborted), segment, base_offset)
+    with waiting():
+        states = rebuild_producers(directory, segments, base_offset, now_ms)
+        segment = next(segment for segment in segments if segment.base_offset == base_offset)
+        file, replay = segment.file(), Replay(states, now_ms, aborted)
+        for position, header in segment.batches():
+            replay.take(file, position, header, base_offset)
 
 
 def _find_epochs(segments: Sequence[Segment], epochs: LeaderEpochs) -> None:
@@ -152,17 +181,6 @@ def _newest_snapshot(directory: Path, end: int, now_ms: int) -> tuple[ProducerSt
         if loaded is not None:
             return loaded, candidate
     return None
-
-
-def _replay_segment(replay: Replay, segment: Segment, offset: int) -> None:
-    """Replay the batches of a segment that begin at `offset` or later."""
-    found = segment.locate(offset) if segment.size else None
-    if found is None:
-        return
-    file = segment.file()
-    for position, header in segment.batches(found[0]):
-        if header.base_offset >= offset:
-            replay.take(file, position, header, segment.base_offset)
 
 
 @dataclass

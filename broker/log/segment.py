@@ -53,6 +53,7 @@ class Segment:
         "_indexes",
         "_opened",
         "_preallocated",
+        "_tail",
         "base_offset",
         "created_ms",
         "size",
@@ -78,6 +79,8 @@ class Segment:
         self._indexes = SegmentIndexes(str(self.path("")), base_offset, index_interval, empty=not size)
         self._first_timestamp: int | None = None
         self._preallocated = False
+        self._tail = 0, 0
+        """(first offset, position) of the last append: most reads begin there."""
 
     @classmethod
     def create(
@@ -121,6 +124,8 @@ class Segment:
         """Add batches, (last offset, header) of each, that were written at `size`. Raises OSError."""
         if self._file is None:
             self.begin_append()  # the segment was released during the write
+        last_offset, header = placed[0]
+        self._tail = last_offset - header.last_offset_delta, self.size
         for last_offset, header in placed:
             self.note(header, last_offset)
         self._opened.touch(self)
@@ -216,6 +221,8 @@ class Segment:
         """(position, size) of the first batch whose last offset is at least `offset`; None after the end."""
         file = self.file()
         self._opened.touch(self)
+        if 0 < self._tail[1] < self.size and offset >= self._tail[0]:
+            return find_batch(file, self._tail[1], self.size, offset)
         position = self._offsets().position_of(offset - self.base_offset) if offset > self.base_offset else 0
         try:
             return find_batch(file, position, self.size, offset)

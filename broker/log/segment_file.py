@@ -86,15 +86,26 @@ def waiting() -> Iterator[None]:
 class SegmentFile:
     """A file whose descriptor is closed when the object is deleted."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "_unreadable")
 
     def __init__(self, path: Path | str, *, create: bool = False, writable: bool = True) -> None:
         self._fd = -1
+        self._unreadable: tuple[int, OSError] | None = None
+        """The last byte that could not be sent, and why."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         self._fd = os.open(path, flags, 0o644)
 
     def fileno(self) -> int:
         return self._fd
+
+    def failed(self, position: int, error: OSError) -> None:
+        """The disk did not give the byte at `position`, which was to be sent."""
+        self._unreadable = position, error
+
+    def check(self, position: int, length: int) -> None:
+        """Raises OSError if the range has a byte that could not be sent before."""
+        if self._unreadable is not None and position <= self._unreadable[0] < position + length:
+            raise OSError(*self._unreadable[1].args)
 
     def pread(self, length: int, position: int) -> bytes:
         """Up to `length` bytes; fewer only where the file ends."""

@@ -146,6 +146,8 @@ class Segments:
         while number < len(bases):
             segment_end = bases[number + 1] if number + 1 < len(bases) else end
             found = self._segments[number].read(offset, max_bytes, up_to if up_to < segment_end else None)
+            if found is not None:
+                found.file.check(found.position, found.length)
             if found is not None or up_to <= segment_end:
                 return found
             number += 1  # compaction removed the last records of this segment

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 
 from broker.errors import BrokerError, ProtocolError, UnsupportedVersion
 from broker.metrics import ListenerMetrics
+from broker.net.delayed_answer import DelayedAnswer
 from broker.net.frame_reader import FrameReader, RequestMemory, RequestTooLarge
 from broker.net.response import EncryptedWriter, Response, ResponseWriter
 from broker.net.router import Client, Router
@@ -67,7 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self._held_bytes = 0
         self._untaken_bytes = 0
-        self._task: asyncio.Task[None] | None = None
+        self._serving: asyncio.Task[None] | DelayedAnswer[Response] | None = None
+        """The answer that is awaited, or that is being written. Later requests wait for its end."""
         self._transport: asyncio.Transport
         self._writer: ResponseWriter
         self.client = Client("", 0, listener, sasl=sasl)
@@ -94,8 +96,11 @@ class Connection(asyncio.BufferedProtocol):
             self._counts.successful_authentications += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        if self._serving is not None:
+            self._serving.cancel()
+        if isinstance(self._serving, DelayedAnswer):
+            self._serving = None
+            self._release_held()
         self._reader.drop()
         self._drop_queued()
         self._memory.release(self._untaken_bytes)
@@ -162,12 +167,12 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def waiting(self) -> bool:
         """Whether a request is being served, so that a silent peer is not idle. A peer that reads no response is."""
-        return self._task is not None and not self._writer.sending
+        return self._serving is not None and not self._writer.sending
 
     # --- frames
 
     def _receive(self, frame: bytearray, now: float) -> None:
-        if self._task is None and not self._queue and not self._writer.paused:
+        if self._serving is None and not self._queue and not self._writer.paused:
             self._handle(frame, now)
             return
         self._queue.append((frame, now))
@@ -177,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _handle_queued(self) -> None:
-        while self._queue and self._task is None and not self._writer.paused:
+        while self._queue and self._serving is None and not self._writer.paused:
             frame, received = self._queue.popleft()
             self._queued_bytes -= len(frame)
             self._memory.release(len(frame))
@@ -218,9 +223,12 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._fail(error)
         else:
-            if isinstance(response, Awaitable):
-                self._held_bytes = len(frame)
-                self._memory.hold(len(frame))
+            if isinstance(response, DelayedAnswer):
+                self._hold(frame)
+                self._serving = response
+                response.receive(self._answered)
+            elif isinstance(response, Awaitable):
+                self._hold(frame)
                 self._begin(self._finish(response))
             else:
                 if rest := self._writer.write(response):
@@ -228,18 +236,44 @@ class Connection(asyncio.BufferedProtocol):
                 if self._sasl is not None:
                     self._check_login(self._sasl)
 
-    def _begin(self, work: Awaitable[None]) -> None:
-        self._task = asyncio.ensure_future(work, loop=self._loop)
-        self._task.add_done_callback(self._done)
+    def _hold(self, frame: bytearray) -> None:
+        """Count the memory of a request while it waits for its answer."""
+        self._held_bytes = len(frame)
+        self._memory.hold(len(frame))
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._task = None
+    def _release_held(self) -> None:
         if self._held_bytes:
             self._memory.release(self._held_bytes)
             self._held_bytes = 0
-        if task.cancelled():
-            return
-        error = task.exception()
+
+    def _begin(self, work: Awaitable[None]) -> None:
+        task = self._serving = asyncio.ensure_future(work, loop=self._loop)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._serving = None
+        self._release_held()
+        if not task.cancelled():
+            self._ended(task.exception())
+            self._handle_queued()
+
+    def _answered(self, response: Response, error: Exception | None) -> None:
+        """Write a delayed answer. Another request may have completed it, so no request is handled in this step."""
+        self._serving = None
+        if error is None:
+            try:
+                if rest := self._writer.write(response):
+                    self._begin(self._writer.write_rest(rest))
+                    return
+            except Exception as failure:
+                error = failure
+        self._release_held()
+        self._ended(error)
+        if self._queue:
+            self._loop.call_soon(self._handle_queued)
+
+    def _ended(self, error: BaseException | None) -> None:
+        """A response was written, or failed."""
         if isinstance(error, ProtocolError):
             self._refuse(error)
         elif isinstance(error, ConnectionError) or (error is not None and self._transport.is_closing()):
@@ -250,7 +284,6 @@ class Connection(asyncio.BufferedProtocol):
             self._last_active = self._loop.time()
             if self._sasl is not None:
                 self._check_login(self._sasl)
-            self._handle_queued()
 
     # --- before a login
 

@@ -10,18 +10,32 @@ most one piece more than the transport's high-water mark is buffered, however sl
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-__all__ = ["PROBED_BYTES", "EncryptedWriter", "FileRange", "Part", "Response", "ResponseWriter", "is_cached", "warm"]
+__all__ = [
+    "PROBED_BYTES",
+    "EncryptedWriter",
+    "FileRange",
+    "Part",
+    "Response",
+    "ResponseWriter",
+    "is_cached",
+    "warm",
+    "with_short_ranges_read",
+]
 
 logger = logging.getLogger(__name__)
 
 
 class _File(Protocol):
     def fileno(self) -> int: ...
+
+    def failed(self, position: int, error: OSError) -> None:
+        """The disk does not give the byte at `position`."""
 
 
 class FileRange(Protocol):
@@ -45,7 +59,13 @@ PROBED_BYTES: Final = 1 << 20
 SHORT_BYTES: Final = 1 << 16
 """One probe is enough for a range that the kernel reads ahead at once."""
 
+READ_BYTES: Final = 1 << 14
+"""A range up to this length is read and written together with what surrounds it, which is cheaper than sendfile."""
+
 _SCRATCH: Final = [bytearray(1)]
+
+_DISK_ERRORS: Final = frozenset({errno.EIO, errno.ENODATA, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE, errno.EREMOTEIO})
+"""What `sendfile` raises because of the file, and not because the peer has reset the connection."""
 
 
 def is_cached(descriptor: int, position: int, length: int) -> bool:
@@ -70,6 +90,41 @@ def warm(part: FileRange, length: int) -> None:
         os.pread(part.file.fileno(), length, part.position)
     except OSError:
         return
+
+
+def with_short_ranges_read(response: Sequence[Part]) -> list[Part]:
+    """The same bytes in fewer parts: short file ranges are read, and what lies together is joined, up to `SHORT_BYTES`.
+
+    Every write wakes the peer, so a short answer should be one. Ranges that are not in the page cache stay as they are.
+    """
+    found: list[Part] = []
+    joined: list[bytes] = []
+    size = 0
+    for part in response:
+        short = part if isinstance(part, bytes) else _read_short(part)
+        if joined and (short is None or size + len(short) > SHORT_BYTES):
+            found.append(b"".join(joined))
+            joined, size = [], 0
+        if short is None:
+            found.append(part)
+        else:
+            joined.append(short)
+            size += len(short)
+    if joined:
+        found.append(b"".join(joined))
+    return found
+
+
+def _read_short(part: FileRange) -> bytes | None:
+    """The bytes of a short range, if they can be read without waiting for the disk."""
+    if part.length > READ_BYTES:
+        return None
+    piece = bytearray(part.length)
+    try:
+        count = os.preadv(part.file.fileno(), [piece], part.position, os.RWF_NOWAIT)
+    except OSError:
+        return None
+    return bytes(piece) if count == part.length else None
 
 
 PIECE_BYTES: Final = 128 * 1024
@@ -105,7 +160,7 @@ class ResponseWriter:
         if isinstance(response, bytes):
             self._transport.write(response)
             return None
-        parts = list(response)
+        parts = with_short_ranges_read(response)
         for index, part in enumerate(parts):
             if isinstance(part, bytes):
                 self._transport.write(part)
@@ -150,8 +205,8 @@ class ResponseWriter:
                 sent += count
         except BlockingIOError:
             pass
-        except OSError:
-            self._transport.abort()  # the peer has reset the connection
+        except OSError as error:
+            self._failed(part, part.position + sent, error)
         return sent
 
     async def _send_file(self, part: FileRange) -> None:
@@ -212,6 +267,17 @@ class ResponseWriter:
         if self._transport.is_closing():
             raise ConnectionError("the connection was lost in the middle of a response")
 
+    def _failed(self, part: FileRange, position: int, error: OSError) -> None:
+        """Break off the response, which cannot be completed.
+
+        If the disk is the cause, the file learns of it. Then the next fetch gets an error for this partition, and the
+        peer goes on with the others.
+        """
+        if error.errno in _DISK_ERRORS:
+            logger.error("cannot read %s: %s", part, error)
+            part.file.failed(position, error)
+        self._transport.abort()
+
     def _file_ended(self, part: FileRange) -> None:
         logger.error("a log file is shorter than the range to send of it: %s", part)
         self._transport.abort()
@@ -226,7 +292,11 @@ class EncryptedWriter(ResponseWriter):
         file, length = part.file.fileno(), min(part.length, PIECE_BYTES)
         if not warmed and not is_cached(file, part.position, length):
             return 0
-        piece = os.pread(file, length, part.position)
+        try:
+            piece = os.pread(file, length, part.position)
+        except OSError as error:
+            self._failed(part, part.position, error)
+            return 0
         if not piece and part.length:
             self._file_ended(part)
         self._transport.write(piece)

@@ -2,18 +2,20 @@
 
 The server passes the route table (made by `api/table.py`), so this layer knows no API. A handler takes the decoded
 request and the client, and returns a mapping, which is encoded here in the request's version, or the encoded parts of
-a response (Fetch), or None; or an awaitable of one of these.
+a response (Fetch), or None; or a delayed answer or an awaitable of one of these.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.metrics import Metrics
+from broker.net.delayed_answer import DelayedAnswer
 from broker.net.request_log import RequestLog
 from broker.net.response import Part, Response
 from broker.net.sasl import SaslSession
@@ -40,7 +42,7 @@ class Client:
 
 
 Answer = Mapping[str, Any] | Sequence[Part] | None
-Handler = Callable[[Request, Client], Answer | Awaitable[Answer]]
+Handler = Callable[[Request, Client], Answer | DelayedAnswer[Any] | Awaitable[Answer]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ class Router:
 
     def dispatch(
         self, frame: bytes | bytearray, client: Client, received: float | None = None
-    ) -> Response | Awaitable[Response]:
-        """The response, or an awaitable of it when the handler has to wait.
+    ) -> Response | DelayedAnswer[Response] | Awaitable[Response]:
+        """The response; when the handler has to wait, a delayed one or an awaitable of it.
 
         `received` is when the frame's last byte arrived (monotonic clock, s); the default is now.
         """
@@ -73,6 +75,9 @@ class Router:
         answer = self._routes[request.api].handler(request, client)
         if received is None:
             received = started
+        if isinstance(answer, DelayedAnswer):
+            times = received, started, time.monotonic()
+            return answer.then(functools.partial(self._after_wait, request, client, times))
         if isinstance(answer, Awaitable):
             return self._wait_for_answer(request, client, answer, received, started)
         response = _encode(request, answer)
@@ -82,8 +87,14 @@ class Router:
     async def _wait_for_answer(
         self, request: Request, client: Client, waiting: Awaitable[Answer], received: float, started: float
     ) -> Response:
-        waits = time.monotonic()
-        answer = await waiting
+        times = received, started, time.monotonic()
+        return self._after_wait(request, client, times, await waiting)
+
+    def _after_wait(
+        self, request: Request, client: Client, times: tuple[float, float, float], answer: Answer
+    ) -> Response:
+        """`times`: when the request was received, when it was dispatched, and since when it waits."""
+        received, started, waits = times
         remote = time.monotonic() - waits
         response = _encode(request, answer)
         self._log.answered(request, client, answer, response, received, started, remote)

@@ -13,11 +13,11 @@ import ssl
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from broker.config.security_settings import ListenerSecurity
+from broker.config.security_settings import ListenerSecurity, SecuritySettings
 from broker.errors import ConfigError
 from broker.security.stores import has_key, has_trust, load_key, load_trust
 
-__all__ = ["TlsStream", "certificate_principal", "server_context"]
+__all__ = ["TlsStream", "certificate_principal", "peer_context", "server_context"]
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 SLICE_BYTES: Final = 64 * 1024
@@ -50,18 +50,8 @@ def server_context(security: ListenerSecurity) -> ssl.SSLContext:
             f"listener {name} speaks TLS and has no key: set ssl.keystore.location to a PEM file of the private key "
             f"and its certificates, or listener.name.{name.lower()}.ssl.keystore.location"
         )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    wanted = [ssl.TLSVersion[one.replace(".", "_")] for one in settings.ssl_enabled_protocols]
-    context.minimum_version, context.maximum_version = min(wanted), max(wanted)
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_COMPRESSION
-    if settings.ssl_cipher_suites:
-        try:
-            context.set_ciphers(":".join(settings.ssl_cipher_suites))
-        except ssl.SSLError:
-            raise ConfigError(
-                f"ssl.cipher.suites={','.join(settings.ssl_cipher_suites)}: OpenSSL knows none of them; its names look "
-                "like ECDHE-RSA-AES256-GCM-SHA384"
-            ) from None
+    context = _context(ssl.PROTOCOL_TLS_SERVER, settings)
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     load_key(context, settings)
     context.verify_mode = _CLIENT_AUTH[settings.ssl_client_auth]
     if has_trust(settings):
@@ -71,6 +61,39 @@ def server_context(security: ListenerSecurity) -> ssl.SSLContext:
             f"listener {name}: ssl.client.auth={settings.ssl_client_auth} needs ssl.truststore.location, "
             "the certificates that those of clients are signed with"
         )
+    return context
+
+
+def peer_context(security: ListenerSecurity) -> ssl.SSLContext:
+    """The SSL context for connections to this listener of other brokers, as the settings of the own one say.
+
+    Raises ConfigError.
+    """
+    settings = security.settings
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, settings)
+    context.check_hostname = settings.ssl_endpoint_identification_algorithm.lower() == "https"
+    if has_trust(settings):
+        load_trust(context, settings)
+    else:
+        context.load_default_certs()
+    if has_key(settings):
+        load_key(context, settings)
+    return context
+
+
+def _context(protocol: ssl._SSLMethod, settings: SecuritySettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    wanted = [ssl.TLSVersion[one.replace(".", "_")] for one in settings.ssl_enabled_protocols]
+    context.minimum_version, context.maximum_version = min(wanted), max(wanted)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    if settings.ssl_cipher_suites:
+        try:
+            context.set_ciphers(":".join(settings.ssl_cipher_suites))
+        except ssl.SSLError:
+            raise ConfigError(
+                f"ssl.cipher.suites={','.join(settings.ssl_cipher_suites)}: OpenSSL knows none of them; its names look "
+                "like ECDHE-RSA-AES256-GCM-SHA384"
+            ) from None
     return context
 
 

@@ -24,6 +24,7 @@ From 12 on lengths are unsigned varints of the length plus one (KIP-482).
 
 from __future__ import annotations
 
+import functools
 import struct
 import uuid
 from typing import Final, NamedTuple
@@ -42,6 +43,9 @@ _INT64 = struct.Struct(">q")
 _ABORTED = struct.Struct(">qq")
 _EPOCH_END = struct.Struct(">iq")
 _DIVERGING_EPOCH: Final = 0
+_NO_ABORTED_AT: Final = 30
+_FLEXIBLE_HEAD = struct.Struct(">ihqqqBi")
+"""A partition from version 12 on without aborted transactions, whose number is at `_NO_ABORTED_AT`."""
 _NOTHING = memoryview(b"")
 
 
@@ -102,20 +106,24 @@ def _read_reply(reader: _Reader, version: int) -> FetchReply:
 
 
 def _read_partition(reader: _Reader, version: int, topic: str | uuid.UUID) -> FetchedPartition:
-    index, error, high_watermark, last_stable_offset = reader.unpack(_PARTITION_HEAD)
-    log_start_offset = reader.unpack(_INT64)[0] if version >= 5 else -1
     aborted = []
-    for _ in range(reader.array_length()):
-        producer_id, first_offset = reader.unpack(_ABORTED)
-        aborted.append((producer_id, first_offset))
-        reader.skip_tags()
-    preferred_read_replica = reader.unpack(_INT32)[0] if version >= 11 else -1
+    if version >= _FLEXIBLE_SINCE and reader.peek(_NO_ABORTED_AT) <= 1:
+        head = reader.unpack(_FLEXIBLE_HEAD)
+        index, error, high_watermark, last_stable_offset, log_start_offset, _, preferred_read_replica = head
+    else:
+        index, error, high_watermark, last_stable_offset = reader.unpack(_PARTITION_HEAD)
+        log_start_offset = reader.unpack(_INT64)[0] if version >= 5 else -1
+        for _ in range(reader.array_length()):
+            producer_id, first_offset = reader.unpack(_ABORTED)
+            aborted.append((producer_id, first_offset))
+            reader.skip_tags()
+        preferred_read_replica = reader.unpack(_INT32)[0] if version >= 11 else -1
     records = reader.bytes_view()
     diverging = reader.diverging_epoch()
     return FetchedPartition(
         topic,
         index,
-        ErrorCode(error),
+        ErrorCode(error) if error else ErrorCode.none,
         high_watermark,
         last_stable_offset,
         log_start_offset,
@@ -139,6 +147,10 @@ class _Reader:
         self.position += layout.size
         return values
 
+    def peek(self, offset: int) -> int:
+        """The byte at `offset` from here."""
+        return self._data[self.position + offset]
+
     def array_length(self) -> int:
         """Number of items; 0 for a null array."""
         length = max(self._length(_INT32), 0)
@@ -150,7 +162,7 @@ class _Reader:
         return str(self._take(self._length(_INT16)), "utf-8")
 
     def topic_id(self) -> uuid.UUID:
-        return uuid.UUID(bytes=bytes(self._take(16)))
+        return _topic_id(bytes(self._take(16)))
 
     def bytes_view(self) -> memoryview:
         length = self._length(_INT32)
@@ -159,7 +171,9 @@ class _Reader:
     def diverging_epoch(self) -> tuple[int, int] | None:
         """The tagged field 0 of a partition, if it is there. The others name leaders and snapshots."""
         found = None
-        if self._flexible:
+        if self._flexible and not self._data[self.position]:
+            self.position += 1
+        elif self._flexible:
             for _ in range(self._unsigned_varint()):
                 tag = self._unsigned_varint()
                 content = self._take(self._unsigned_varint())
@@ -170,6 +184,9 @@ class _Reader:
     def skip_tags(self) -> None:
         """Tagged fields name leaders and snapshots, which readers learn from metadata."""
         if not self._flexible:
+            return
+        if not self._data[self.position]:
+            self.position += 1
             return
         for _ in range(self._unsigned_varint()):
             self._unsigned_varint()  # tag
@@ -196,3 +213,8 @@ class _Reader:
                 return value
             shift += 7
         raise ValueError(f"the varint ending at byte {self.position} is longer than 5 bytes")
+
+
+@functools.lru_cache(maxsize=4096)
+def _topic_id(raw: bytes) -> uuid.UUID:
+    return uuid.UUID(bytes=raw)

@@ -1,8 +1,9 @@
 """The Fetch response, encoded by hand so that record bytes never pass through Python.
 
 Called by api/fetch. The response is a list of parts: bytes and, between them, the file ranges of the partitions'
-records. The layout depends on the version: fetch sessions from 7 (KIP-227), leader epochs (KIP-320), flexible from 12,
-topic ids instead of names from 13. Tests compare it with kio's encoding.
+records. The layout depends on the version: fetch sessions from 7 (KIP-227), leader epochs (KIP-320), preferred read
+replicas from 11 (KIP-392), flexible from 12, topic ids instead of names from 13, the addresses of other leaders from 16
+(KIP-951). Tests compare it with kio's encoding.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from broker.protocol.node_endpoints import CurrentLeader, encode_leader, encode_node_endpoints
 from broker.protocol.wire import array_length, string
 
 __all__ = ["FETCH_VERSIONS", "PartitionAnswer", "TopicAnswer", "encode_fetch_response"]
@@ -20,9 +22,17 @@ FETCH_VERSIONS = (4, 16)
 
 _FIRST_FLEXIBLE = 12
 _FIRST_TOPIC_ID = 13
-_DIVERGING_EPOCH = struct.Struct(">BBBiqB")
-_DIVERGING_TAG = (1, 0, 13)
-"""One tagged field: tag 0 with 13 bytes, which are the epoch, its end offset, and no further tagged fields."""
+_FIRST_WITH_LEADERS = 16
+_LENGTH = struct.Struct(">i")
+_HEAD, _SESSION = struct.Struct(">ii"), struct.Struct(">hi")
+_FLEXIBLE_HEAD = struct.Struct(">iBihi")
+_PARTITION = struct.Struct(">ihqq")
+_FLEXIBLE_PARTITION = struct.Struct(">ihqqqBi")
+"""Up to the read replica, with null for the aborted transactions."""
+_DIVERGING_EPOCH = struct.Struct(">BBiqB")
+_DIVERGING_TAG = (0, 13)
+"""Tag 0 with 13 bytes, which are the epoch, its end offset, and no further tagged fields."""
+_LEADER_TAG = 1
 
 
 class Sized(Protocol):
@@ -34,7 +44,7 @@ class Sized(Protocol):
 
 class PartitionAnswer(NamedTuple):
     """The answer for one partition. `aborted` is None for read_uncommitted. `diverging` is (leader epoch, end offset):
-    where the reader has to cut its log (KIP-595)."""
+    where the reader has to cut its log (KIP-595). `preferred` is the broker to read from instead, or -1 (KIP-392)."""
 
     partition: int
     error: int
@@ -44,6 +54,8 @@ class PartitionAnswer(NamedTuple):
     aborted: Sequence[tuple[int, int]] | None
     records: Sized | None
     diverging: tuple[int, int] | None = None
+    preferred: int = -1
+    leader: CurrentLeader | None = None
 
 
 class TopicAnswer(NamedTuple):
@@ -62,13 +74,14 @@ def encode_fetch_response(
     Session id 0: there is no fetch session.
     """
     parts: list[bytes | Sized] = []
-    head = bytearray(struct.pack(">i", correlation_id))
+    leaders: dict[int, CurrentLeader] = {}
     flexible = version >= _FIRST_FLEXIBLE
     if flexible:
-        head += b"\0"
-    head += struct.pack(">i", 0)  # throttle time
-    if version >= 7:
-        head += struct.pack(">hi", error, session_id)
+        head = bytearray(_FLEXIBLE_HEAD.pack(correlation_id, 0, 0, error, session_id))
+    else:
+        head = bytearray(_HEAD.pack(correlation_id, 0))
+        if version >= 7:
+            head += _SESSION.pack(error, session_id)
     head += array_length(len(topics), flexible)
     for topic in topics:
         head += topic.topic_id.bytes if version >= _FIRST_TOPIC_ID else string(topic.name, flexible)
@@ -79,26 +92,38 @@ def encode_fetch_response(
                 parts += (bytes(head), partition.records)
                 head = bytearray()
             if flexible:
-                diverging = partition.diverging
-                head += b"\0" if diverging is None else _DIVERGING_EPOCH.pack(*_DIVERGING_TAG, *diverging, 0)
+                head += _tagged(partition)
+                if partition.leader is not None and partition.leader.host:
+                    leaders[partition.leader.broker_id] = partition.leader
         if flexible:
             head += b"\0"
     if flexible:
-        head += b"\0"
+        head += encode_node_endpoints(leaders.values()) if leaders and version >= _FIRST_WITH_LEADERS else b"\0"
     parts.append(bytes(head))
-    size = sum(len(part) if isinstance(part, bytes) else part.length for part in parts)
+    size = sum([len(part) if isinstance(part, bytes) else part.length for part in parts])
     first = parts[0]
     assert isinstance(first, bytes)
-    parts[0] = struct.pack(">i", size) + first
+    parts[0] = _LENGTH.pack(size) + first
     return parts
 
 
+def _tagged(partition: PartitionAnswer) -> bytes:
+    """The tagged fields of a partition."""
+    diverging, leader = partition.diverging, partition.leader
+    if diverging is None and leader is None:
+        return b"\0"
+    fields = [] if diverging is None else [_DIVERGING_EPOCH.pack(*_DIVERGING_TAG, *diverging, 0)]
+    if leader is not None:
+        fields.append(encode_leader(_LEADER_TAG, leader))
+    return bytes((len(fields), *b"".join(fields)))
+
+
 def _partition(version: int, partition: PartitionAnswer, flexible: bool) -> bytes:
-    out = bytearray(
-        struct.pack(
-            ">ihqq", partition.partition, partition.error, partition.high_watermark, partition.last_stable_offset
-        )
-    )
+    length = partition.records.length if partition.records is not None else 0
+    if flexible and partition.aborted is None:
+        usual = _FLEXIBLE_PARTITION.pack(*partition[:5], 0, partition.preferred)
+        return usual + array_length(length, flexible)
+    out = bytearray(_PARTITION.pack(*partition[:4]))
     if version >= 5:
         out += struct.pack(">q", partition.log_start_offset)
     if partition.aborted is None:
@@ -110,7 +135,6 @@ def _partition(version: int, partition: PartitionAnswer, flexible: bool) -> byte
             if flexible:
                 out += b"\0"
     if version >= 11:
-        out += struct.pack(">i", -1)  # preferred read replica
-    length = partition.records.length if partition.records is not None else 0
+        out += struct.pack(">i", partition.preferred)
     out += array_length(length, flexible)
     return bytes(out)

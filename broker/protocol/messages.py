@@ -30,6 +30,7 @@ from broker.protocol.produce_frames import (
     encode_produce_request,
     encode_produce_response,
 )
+from broker.protocol.replica_fetch_request import REPLICA_FETCH_VERSION, decode_replica_fetch
 
 __all__ = [
     "Request",
@@ -105,6 +106,8 @@ def decode_request(frame: bytes | bytearray | memoryview) -> Request:
     key, version, correlation_id = peek(frame)
     if key == ApiKey.PRODUCE and version in PRODUCE_VERSIONS:
         return _decode_produce(frame, version, correlation_id)
+    if key == ApiKey.FETCH and version == REPLICA_FETCH_VERSION and (found := decode_replica_fetch(frame)) is not None:
+        return Request(ApiKey.FETCH, version, correlation_id, *found, len(frame))
     if key in _REPEATED_APIS and len(frame) <= _REPEATED_BYTES:
         client_id, body = _decode_repeated(key, version, with_correlation_id(bytes(frame), 0))
     else:

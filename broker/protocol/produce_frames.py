@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.wire import array_length, string
+from broker.protocol.node_endpoints import CurrentLeader, encode_leader, encode_node_endpoints
+from broker.protocol.wire import array_length, nullable_string, string
 
 __all__ = [
     "PRODUCE_VERSIONS",
@@ -26,6 +27,7 @@ __all__ = [
 PRODUCE_VERSIONS = range(3, 13)
 
 _FIRST_FLEXIBLE = 9
+_FIRST_WITH_LEADERS = 10
 _INT16, _INT32, _ACKS_TIMEOUT = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">hi")
 _CORRELATION = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhi")
@@ -150,8 +152,10 @@ def encode_produce_request(
     """A whole request frame, length first, in parts: the batches of `body` (kio's names) and the bytes between them."""
     flexible = version >= _FIRST_FLEXIBLE
     tags = b"\0" if flexible else b""
-    head = bytearray(4) + _REQUEST.pack(ApiKey.PRODUCE, version, correlation_id) + _nullable(client_id, False) + tags
-    head += _nullable(body.get("transactional_id"), flexible) + _ACKS_TIMEOUT.pack(body["acks"], body["timeout"])
+    head = (
+        bytearray(4) + _REQUEST.pack(ApiKey.PRODUCE, version, correlation_id) + nullable_string(client_id, False) + tags
+    )
+    head += nullable_string(body.get("transactional_id"), flexible) + _ACKS_TIMEOUT.pack(body["acks"], body["timeout"])
     head += array_length(len(body["topic_data"]), flexible)
     parts: list[bytes | bytearray | memoryview] = [head]
     between = head
@@ -172,12 +176,6 @@ def encode_produce_request(
     return parts
 
 
-def _nullable(text: str | None, flexible: bool) -> bytes:
-    if text is None:
-        return b"\0" if flexible else b"\xff\xff"
-    return string(text, flexible)
-
-
 def encode_produce_response(version: int, correlation_id: int, body: Mapping[str, Any]) -> bytes:
     """A whole response frame, length first, from a body with kio's field names."""
     flexible = version >= _FIRST_FLEXIBLE
@@ -193,7 +191,13 @@ def encode_produce_response(version: int, correlation_id: int, body: Mapping[str
             _write_partition(out, version, partition, flexible)
         if flexible:
             out += b"\0"
-    out += b"\0\0\0\0\0" if flexible else b"\0\0\0\0"  # throttle time
+    out += b"\0\0\0\0"  # throttle time
+    endpoints = body.get("node_endpoints") if version >= _FIRST_WITH_LEADERS else None
+    if endpoints:
+        found = [CurrentLeader(at["node_id"], -1, at["host"], at["port"], at["rack"]) for at in endpoints]
+        out += encode_node_endpoints(found)
+    elif flexible:
+        out += b"\0"
     return _INT32.pack(len(out)) + out
 
 
@@ -212,6 +216,9 @@ def _write_partition(out: bytearray, version: int, partition: Mapping[str, Any],
             out += string(error["batch_index_error_message"], flexible)
             if flexible:
                 out += b"\0"
-        out += _nullable(partition.get("error_message"), flexible)
-    if flexible:
+        out += nullable_string(partition.get("error_message"), flexible)
+    leader = partition.get("current_leader") if version >= _FIRST_WITH_LEADERS else None
+    if leader is not None:
+        out += b"\x01" + encode_leader(0, CurrentLeader(leader["leader_id"], leader["leader_epoch"]))
+    elif flexible:
         out += b"\0"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["array_length", "string", "unsigned_varint"]
+__all__ = ["array_length", "nullable_string", "string", "unsigned_varint"]
 
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
@@ -15,6 +15,12 @@ _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 def string(text: str, flexible: bool) -> bytes:
     raw = text.encode()
     return (unsigned_varint(len(raw) + 1) if flexible else _INT16.pack(len(raw))) + raw
+
+
+def nullable_string(text: str | None, flexible: bool) -> bytes:
+    if text is None:
+        return b"\0" if flexible else _INT16.pack(-1)
+    return string(text, flexible)
 
 
 def array_length(length: int, flexible: bool) -> bytes:

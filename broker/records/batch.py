@@ -44,6 +44,7 @@ __all__ = [
     "is_transactional",
     "parse_header",
     "patch_base_offset",
+    "patch_for_transaction",
     "patch_log_append_time",
     "patch_max_timestamp",
     "patch_producer",
@@ -238,6 +239,14 @@ def patch_producer(
     struct.pack_into(">qhi", buffer, position + 43, producer_id, epoch, sequence)
     checked = memoryview(buffer)[position + _CHECKED_POSITION : position + header.size]
     struct.pack_into(">I", buffer, position + _CRC_POSITION, crc32c(checked))
+
+
+def patch_for_transaction(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, producer_id: int, epoch: int, sequence: int
+) -> None:
+    """As `patch_producer`, and make it a batch of a transaction. A delete horizon becomes a plain base timestamp."""
+    struct.pack_into(">h", buffer, position + 21, header.attributes & ~_HORIZON_BIT | TRANSACTIONAL_BIT)
+    patch_producer(buffer, position, header, producer_id, epoch, sequence)
 
 
 def build_batch(

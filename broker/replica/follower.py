@@ -8,6 +8,7 @@ comes from the leader and is at most the leader's. Belongs to the event loop.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -17,9 +18,12 @@ from broker.errors import BrokerError, ErrorCode
 from broker.log.follower_append import FollowerAppend
 from broker.log.log import Log
 from broker.log.pending_append import PendingAppend, complete
+from broker.log.producer_state import ProducerStates
 from broker.log.segment_file import FileSlice
+from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.append_queue import AppendQueue
+from broker.replica.replica import Replica
 
 __all__ = ["Follower"]
 
@@ -28,7 +32,7 @@ logger = logging.getLogger(__name__)
 NO_EPOCH = -1
 
 
-class Follower:
+class Follower(Replica):
     """The follower's view of one partition. A new leader or leader epoch gets a new object."""
 
     def __init__(
@@ -40,19 +44,20 @@ class Follower:
         high_watermark: int,
         queue: AppendQueue | None = None,
         threads: Executor | None = None,
+        metrics: TopicMetrics | None = None,
+        *,
+        is_added: bool = False,
     ) -> None:
         """`high_watermark`: what this replica knew in its last role, or from its checkpoint. `queue`: the appends of
-        its last role, of which one may still be writing. `threads` run fsyncs."""
-        self.tp = tp
-        self.log = log
+        its last role, of which one may still be writing. `threads` run fsyncs. `is_added`: by a reassignment that is
+        in progress."""
+        super().__init__(tp, log, leader_epoch, metrics)
         self.leader = leader
         """NO_LEADER (-1) while the partition has none."""
-        self.leader_epoch = leader_epoch
         self.queue = AppendQueue(None) if queue is None else queue
         self._threads = threads
+        self._is_added = is_added
         self.is_closed = False
-        self.bytes_in = 0
-        """Appended in this leader epoch, for the metrics."""
         self.leader_end_offset: int | None = None
         """At least so far the leader's log goes, as its last answer shows; None before that. For the metrics."""
         self._high_watermark = min(high_watermark, log.log_end_offset)
@@ -88,6 +93,11 @@ class Follower:
         """The leader epoch of the last record; -1 for an empty log."""
         return self.log.epochs.latest
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether this replica has all that the leader's last answer said to be committed."""
+        return self.leader_end_offset is not None and self.log.log_end_offset >= self.leader_end_offset
+
     # --- what the leader answers
 
     async def append(
@@ -101,31 +111,53 @@ class Follower:
         Raises BrokerError, of which CorruptBatch is one, and appends nothing then; `not_leader_or_follower` when this
         replica has another role by now.
         """
+        if self.appends_at_once:
+            return self.append_at_once(records, leader_high_watermark, leader_log_start)
         appended = None
         if len(records):
             unstable = self.log.first_unstable_offset
-            appended = await self._append(records)
-            if appended.size:
-                self.bytes_in += appended.size
-                self._unsettled.append((appended.last_offset, appended.first_offset if unstable is None else unstable))
-                if self.log.flush_due():
-                    await asyncio.get_running_loop().run_in_executor(self._threads, self.log.flush)
+            if self.queue.is_busy or self.log.is_slow:
+                written = await self.queue.add(functools.partial(self._turn, records))
+            else:
+                written = complete(self._turn(records))
+            appended = self._note(written, unstable)
+            if appended.size and self.log.flush_due():
+                await asyncio.get_running_loop().run_in_executor(self._threads, self.log.flush)
         self._check_open()
         self._advance(leader_high_watermark, leader_log_start)
         return appended
 
-    async def _append(self, records: bytearray | memoryview) -> FollowerAppend:
-        if not (self.queue.is_busy or self.log.is_slow):
-            self._check_open()
-            return complete(self.log.prepare_follower_append(records))
+    @property
+    def appends_at_once(self) -> bool:
+        """Whether an append now waits neither for a slow disk nor for an fsync."""
+        return not (self.queue.is_busy or self.log.is_slow or self.log.config.may_flush_appends)
 
-        def turn() -> PendingAppend[FollowerAppend]:
-            self._check_open()
-            return (yield from self.log.prepare_follower_append(records))
+    def append_at_once(
+        self, records: bytearray | memoryview, leader_high_watermark: int, leader_log_start: int
+    ) -> FollowerAppend | None:
+        """The same without waiting, while `appends_at_once`."""
+        self._check_open()
+        appended = None
+        if len(records):
+            unstable = self.log.first_unstable_offset
+            appended = self._note(complete(self.log.prepare_follower_append(records, self.leader_epoch)), unstable)
+        self._advance(leader_high_watermark, leader_log_start)
+        return appended
 
-        return await self.queue.add(turn)
+    def _turn(self, records: bytearray | memoryview) -> PendingAppend[FollowerAppend]:
+        self._check_open()
+        return (yield from self.log.prepare_follower_append(records, self.leader_epoch))
+
+    def _note(self, appended: FollowerAppend, unstable: int | None) -> FollowerAppend:
+        """`unstable`: where the oldest open transaction began before the append."""
+        if appended.size:
+            self.metrics.replication_bytes_in += appended.size
+            self.metrics.reassignment_bytes_in += appended.size if self._is_added else 0
+            self._unsettled.append((appended.last_offset, appended.first_offset if unstable is None else unstable))
+        return appended
 
     def _advance(self, leader_high_watermark: int, leader_log_start: int) -> None:
+        before = (self._high_watermark, self.last_stable_offset) if self.waiters else None
         end = self.log.log_end_offset
         self.leader_end_offset = max(end, leader_high_watermark)
         self._high_watermark = max(self._high_watermark, min(leader_high_watermark, end))
@@ -135,6 +167,8 @@ class Follower:
         start = min(leader_log_start, self._high_watermark)
         if start > self.log.log_start_offset:
             self.log.delete_records(start)
+        if before is not None:
+            self._notify_advance(before, (self._high_watermark, self.last_stable_offset))
 
     # --- truncation
 
@@ -163,17 +197,26 @@ class Follower:
         level = logging.WARNING if offset < self._high_watermark else logging.INFO
         more = f"; records below the high watermark {self._high_watermark} go" if level == logging.WARNING else ""
         logger.log(level, text, self.tp, end, offset, reason + more)
+        read = self.log.producers_before(offset)
+        found: list[ProducerStates | None] = []
 
-        return await self._cut(min(offset, self._high_watermark), lambda: self.log.truncate_to(offset))
+        def turn() -> PendingAppend[None]:
+            self._check_open()
+            yield lambda: found.append(read())
+            self._cut(min(offset, self._high_watermark), lambda: self.log.truncate_to(offset, found[0]))
+
+        await self.queue.add(turn)
+        return self.log.log_end_offset
 
     async def restart_at(self, offset: int) -> int:
         """Drop the whole log and begin again at `offset`, where the leader's log begins. Raises as `truncate`."""
         text = "%s: the leader's log begins at offset %d, this one ends at %d: it begins again there"
         logger.warning(text, self.tp, offset, self.log.log_end_offset)
-        return await self._cut(offset, lambda: self.log.truncate_fully_and_start_at(offset))
-
-    async def _cut(self, high_watermark: int, cut: Callable[[], None]) -> int:
         await self.queue.drain()
+        self._cut(offset, lambda: self.log.truncate_fully_and_start_at(offset))
+        return self.log.log_end_offset
+
+    def _cut(self, high_watermark: int, cut: Callable[[], None]) -> None:
         self._check_open()
         self._high_watermark = self.log.committed = min(self._high_watermark, high_watermark)
         cut()
@@ -181,21 +224,22 @@ class Follower:
         self._high_watermark = self.log.committed = min(max(high_watermark, self.log.log_start_offset), end)
         self._settled_from = min(self._settled_from, end)
         self._unsettled = deque((min(last, end - 1), stable) for last, stable in self._unsettled if stable < end)
-        return end
+        self._notify(0, 0)
 
     # --- reading
 
     def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> FileSlice | None:
-        """Records from `offset` up to the high watermark or, with `committed`, the last stable offset.
-
-        Raises BrokerError `offset_out_of_range`, `kafka_storage_error`.
-        """
-        up_to = self.last_stable_offset if committed else self._high_watermark
-        return self.log.read(offset, max_bytes, up_to=up_to)
+        """As a leader's. Raises BrokerError `offset_not_available` for an offset that only the leader may have."""
+        if offset > self.log.log_end_offset:
+            text = f"{self.tp} ends at {self.log.log_end_offset} on this follower: offset {offset} is not there yet"
+            raise BrokerError(ErrorCode.offset_not_available, text)
+        return super().read(offset, max_bytes, committed=committed)
 
     def close(self) -> None:
-        """Stop following: nothing is appended any more, but for a write that has begun."""
+        """Stop following: nothing is appended any more, but for a write that has begun. Ends fetches that wait."""
         self.is_closed = True
+        for waiter in tuple(self.waiters):
+            waiter.end()
 
     def _check_open(self) -> None:
         if self.is_closed:

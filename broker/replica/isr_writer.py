@@ -1,8 +1,12 @@
 """Writes the ISRs of the partitions that this broker leads into ZooKeeper (Kafka's AlterPartitionManager).
 
-Every half `replica.lag.time.max.ms` it looks at all replicated partitions, and at once at one whose follower may join.
-All ISRs that should change are written in one batch, each by compare-and-set on the state that the partition knows. So
-a deposed leader changes nothing (P4). When another broker was faster, the topic is read again, and then decided again.
+It looks at all replicated partitions every half `replica.lag.time.max.ms`, at least every 5 s, and when brokers come,
+go or seem to be dead. It looks at one of them at once when its follower may join. All ISRs that should change are
+written in one batch, each by compare-and-set on the state that the partition knows. So a deposed leader changes nothing
+(P4). When another broker was faster, the topic is read again, and then decided again.
+
+A leader whose log takes no more records leaves the ISR, too, if another member is registered. It leads no longer then,
+and the controller elects.
 
 When ZooKeeper does not answer, nobody knows whether an ISR was written. Until that is known both the old and the new
 members count for the high watermark, and the same ISR is written again (KIP-497). Lives on the event loop.
@@ -16,9 +20,11 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from broker.errors import PykafkaError
+from broker.metrics import ReplicationMetrics
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
-from broker.zookeeper.client import ZooKeeperCalls
+from broker.zookeeper.cluster_metadata import NO_LEADER
+from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import PartitionState
 
@@ -27,6 +33,7 @@ __all__ = ["IsrWriter"]
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+LONGEST_INTERVAL_S = 5.0
 
 
 class IsrWriter:
@@ -35,24 +42,31 @@ class IsrWriter:
     def __init__(
         self,
         registry: Registry,
-        calls: ZooKeeperCalls,
+        calls: MetadataCalls,
         notify: Callable[[Iterable[TopicPartition]], None],
         refresh: Callable[[Collection[str]], Awaitable[None]],
         led: Callable[[], Iterable[Partition]],
         *,
+        suspected: Callable[[], Mapping[int, float]] = dict,
         broker_id: int,
         interval_s: float,
+        metrics: ReplicationMetrics | None = None,
     ) -> None:
         """`notify`, which blocks, notifies other brokers of new states. `refresh` reads topics again and applies what
-        it finds. `led` gives the partitions that this broker leads."""
+        it finds. `led` gives the partitions that this broker leads, `suspected` the brokers that seem to be dead, and
+        since when."""
         self._registry = registry
         self._call = calls
         self._notify = notify
         self._refresh = refresh
         self._led = led
+        self._suspected = suspected
         self._broker_id = broker_id
-        self._interval_s = interval_s
+        self._interval_s = min(interval_s, LONGEST_INTERVAL_S)
+        self._metrics = metrics or ReplicationMetrics()
         self._requested: dict[TopicPartition, Partition] = {}
+        self._unnotified: set[TopicPartition] = set()
+        """Partitions whose state was written, perhaps, and of which the other brokers were not notified yet."""
         self._due = asyncio.Event()
 
     def request(self, partition: Partition) -> None:
@@ -66,14 +80,16 @@ class IsrWriter:
         next_look = asyncio.get_running_loop().time() + self._interval_s
         while True:
             await self._wait_until(next_look)
-            if asyncio.get_running_loop().time() >= next_look:
-                next_look = asyncio.get_running_loop().time() + self._interval_s
-                self._look_at_all()
-            requested, self._requested = self._requested, {}
+            requested: dict[TopicPartition, Partition] = {}
             try:
+                if asyncio.get_running_loop().time() >= next_look:
+                    next_look = asyncio.get_running_loop().time() + self._interval_s
+                    self.look_at_all()
+                requested, self._requested = self._requested, {}
                 await self.write(requested.values())
                 logged = ""
             except PykafkaError as error:
+                self._metrics.failed_isr_updates += len(requested)
                 if str(error) != logged:
                     logger.warning("cannot write ISRs, trying again: %s", error)
                 logged = str(error)
@@ -91,30 +107,48 @@ class IsrWriter:
         self._due.clear()
         timer.cancel()
 
-    def _look_at_all(self) -> None:
+    def look_at_all(self) -> None:
+        """Write each ISR that should change now."""
+        suspected = self._suspected()
         for partition in list(self._led()):
             if partition.in_sync is None:
                 continue
+            for broker_id, since in suspected.items():
+                partition.suspect(broker_id, since)
             partition.check()
             if partition.isr_to_write() is not None:
-                self._requested[partition.tp] = partition
+                self.request(partition)
 
     async def write(self, partitions: Iterable[Partition]) -> None:
         """Write the ISRs of those partitions that want another one. Raises BrokerError when ZooKeeper is away."""
         wanting = {partition.tp: partition for partition in partitions if partition.isr_to_write() is not None}
         if not wanting:
+            await self._notify_others()  # the last time it may have failed
             return
         found = await self._call(self._registry.partition_states, list(wanting))
         states, reasons, stale = self._begin(wanting, found)
+        self._unnotified |= states.keys()
         written = await self._call(self._registry.write_states, states) if states else set()
+        self._unnotified -= states.keys() - written
         for tp in written:
             logger.info("%s: the ISR is %s now: %s", tp, list(states[tp].isr), reasons[tp])
+            self._count(set(found[tp].isr), set(states[tp].isr))
             wanting[tp].isr_written(dataclasses.replace(states[tp], version=states[tp].version + 1))
-        if written:
-            await self._call(self._notify, sorted(written))
-        stale |= {tp.topic for tp in states.keys() - written}
+        await self._notify_others()
+        lost = states.keys() - written
+        self._metrics.failed_isr_updates += len(lost)
+        stale |= {tp.topic for tp in lost} | {tp.topic for tp in written if states[tp].leader == NO_LEADER}
         if stale:
             await self._refresh(stale)
+
+    async def _notify_others(self) -> None:
+        if self._unnotified:
+            await self._call(self._notify, sorted(self._unnotified))
+            self._unnotified.clear()
+
+    def _count(self, before: set[int], after: set[int]) -> None:
+        self._metrics.isr_shrinks += not before <= after
+        self._metrics.isr_expands += not after <= before
 
     def _begin(
         self, wanting: Mapping[TopicPartition, Partition], found: Mapping[TopicPartition, PartitionState]
@@ -134,4 +168,6 @@ class IsrWriter:
             reasons[tp] = partition.begin_isr_write(isr)
             order = [*(replica for replica in now.isr if replica in isr), *sorted(isr.difference(now.isr))]
             states[tp] = dataclasses.replace(now, isr=tuple(order))
+            if self._broker_id not in isr:  # the controller elects one of the others
+                states[tp] = dataclasses.replace(states[tp], leader=NO_LEADER, leader_epoch=now.leader_epoch + 1)
         return states, reasons, stale

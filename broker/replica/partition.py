@@ -9,36 +9,36 @@ queue and their writes run in a thread. Belongs to the event loop.
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 
 from broker.clock import Clock, SystemClock
 from broker.errors import BrokerError, ErrorCode
-from broker.log.aborted_index import AbortedTransaction
 from broker.log.append_checks import BatchCheck, Batches
 from broker.log.log import Log
 from broker.log.pending_append import AppendResult, PendingAppend, complete
 from broker.log.segment_file import FileSlice
+from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import EndMarker
 from broker.replica.append_queue import AppendQueue
-from broker.replica.delayed_fetch import Waiter
 from broker.replica.group_commit import GroupCommit
 from broker.replica.in_sync_state import UNKNOWN_OFFSET, InSyncState
-from broker.replica.produce_purgatory import ProducePurgatory
+from broker.replica.produce_purgatory import OnCommit, ProducePurgatory
+from broker.replica.replica import Replica
 from broker.zookeeper.cluster_metadata import PartitionInfo
 from broker.zookeeper.znodes import NO_STATE, PartitionState
 
-__all__ = ["UNKNOWN_EPOCH", "Partition"]
+__all__ = ["NO_REPLICA", "Partition"]
 
-UNKNOWN_EPOCH = (-1, -1)
+NO_REPLICA = -1
+"""Read from this broker (KIP-392)."""
 
 Turn = tuple[AppendResult, asyncio.Future[None] | None]
 """The result of a queued append, and the fsync to wait for, if any."""
 
 
-class Partition:
+class Partition(Replica):
     """The leader's view of one partition."""
 
     def __init__(
@@ -54,14 +54,17 @@ class Partition:
         max_lag_s: float = 30.0,
         clock: Clock | None = None,
         on_isr: Callable[[Partition], None] = lambda partition: None,
+        broker_epochs: Mapping[int, int] | None = None,
         queue: AppendQueue | None = None,
+        metrics: TopicMetrics | None = None,
     ) -> None:
         """`threads` run the fsyncs that appends wait for, `append_threads` the writes to a slow disk.
 
         `info` names the replicas; without it, or with one replica, nothing waits for followers. `high_watermark` is
         what this replica knew before it became leader. `max_lag_s` is replica.lag.time.max.ms. `on_isr` is called when
-        the ISR should change (isr_writer.py).
+        the ISR should change (isr_writer.py). `broker_epochs`: see `InSyncState`.
         """
+        super().__init__(tp, log, leader_epoch, metrics)
         self._commit = GroupCommit(log, threads, self._flushed)
         self.queue = AppendQueue(append_threads) if queue is None else queue
         self._is_closed = False
@@ -72,20 +75,21 @@ class Partition:
         self._visible = 0, 0
         """High watermark and last stable offset of the last notification to waiting fetches."""
         self._produces = ProducePurgatory()
+        self._coordinators = ProducePurgatory()
+        """Appends of coordinators. They go on waiting while too few replicas are in sync (`until_safe`)."""
+        self._verifications: dict[int, object] = {}
+        """Producer id → the guard of its verification (`begin_verification`)."""
         self._max_lag_s = max_lag_s
         self._clock = clock or SystemClock()
         self._on_isr = on_isr
-        self.tp = tp
-        self.log = log
-        self.leader_epoch = leader_epoch
-        self.waiters: set[Waiter] = set()
-        self.bytes_in = self.messages_in = self.bytes_out = 0
-        """For the metrics, since this broker became leader. api/fetch counts `bytes_out`."""
+        self._broker_epochs = broker_epochs
         self.in_sync: InSyncState | None = None
         """What is known of the followers; None while there is only one replica."""
         self.version = NO_STATE
         """Version of the state in ZooKeeper that this partition knows; only a newer one changes the ISR."""
         log.committed = None
+        if info is not None:
+            self.adding = info.adding
         if info is not None and len(info.replicas) > 1:
             self._begin_epoch(info, high_watermark)
 
@@ -97,7 +101,8 @@ class Partition:
         end = self.log.log_end_offset
         if self._held is not None:
             end = min(max(self._held, self.log.recovery_point), end)
-        return end if self.in_sync is None else min(end, self.in_sync.high_watermark)
+        in_sync = self.in_sync
+        return end if in_sync is None or in_sync.high_watermark > end else in_sync.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
@@ -111,6 +116,8 @@ class Partition:
         if self._held is None and self.in_sync is None:
             return self.log.log_end_offset if unstable is None else unstable
         high_watermark = self.high_watermark
+        if unstable is None and not self._held_markers:
+            return high_watermark
         bounds = [stable for offset, stable in self._held_markers if offset >= high_watermark]
         if unstable is not None:
             bounds.append(unstable)
@@ -122,37 +129,15 @@ class Partition:
         clients a higher one (KIP-207)."""
         return self.in_sync is not None and self.in_sync.high_watermark < self.in_sync.epoch_start
 
-    def check_epoch(self, epoch: int) -> None:
-        """Raise BrokerError when a client names another leader epoch than ours (KIP-320); -1 names none."""
-        if 0 <= epoch < self.leader_epoch:
-            raise BrokerError(ErrorCode.fenced_leader_epoch, f"{self.tp} is at leader epoch {self.leader_epoch}")
-        if epoch > self.leader_epoch:
-            raise BrokerError(ErrorCode.unknown_leader_epoch, f"{self.tp} is at leader epoch {self.leader_epoch}")
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest leader epoch <= `epoch`; (-1, -1) when unknown."""
-        return self.log.end_offset_for_epoch(epoch, self.leader_epoch)
-
-    def diverging_epoch(self, last_fetched_epoch: int, offset: int) -> tuple[int, int] | None:
-        """Where the log of a reader that has records up to `offset` must be cut, as (leader epoch, end offset there).
-
-        None when it is a prefix of this one (KIP-320, KIP-595). Raises BrokerError `offset_out_of_range` when that
-        cannot be said.
-        """
-        epoch, end = self.end_offset_for_epoch(last_fetched_epoch)
-        if (epoch, end) == UNKNOWN_EPOCH:
-            raise BrokerError(
-                ErrorCode.offset_out_of_range, f"{self.tp} does not know leader epoch {last_fetched_epoch}"
-            )
-        start = self.log.log_start_offset
-        if offset < start:
-            raise BrokerError(ErrorCode.offset_out_of_range, f"offset {offset} of {self.tp} is below {start}")
-        return (epoch, end) if epoch < last_fetched_epoch or end < offset else None
-
     # --- appending
 
     def append(self, records: bytes | bytearray | memoryview) -> AppendResult | Awaitable[AppendResult]:
-        """Append a coordinator's batches as `append_checked` does. Too large batches raise BrokerError at once."""
+        """Append a coordinator's batches as `append_checked` does. Too large batches raise BrokerError at once.
+
+        After `close` it raises `not_leader_or_follower`: a coordinator may not know yet that it was deposed (P7).
+        """
+        if self._is_closed:
+            raise self._not_led()
         return self._submit(self._appending_own(*self.log.check_coordinator_batches(records)))
 
     def _appending_own(self, buffer: bytearray | memoryview, batches: Batches) -> PendingAppend[AppendResult]:
@@ -191,8 +176,8 @@ class Partition:
     def _appended(self, result: AppendResult, size: int) -> AppendResult:
         if result.duplicate:
             return result
-        self.bytes_in += size
-        self.messages_in += result.last_offset - result.base_offset + 1
+        self.metrics.bytes_in += size
+        self.metrics.messages_in += result.last_offset - result.base_offset + 1
         is_held = self._hold(result.base_offset)
         if self.in_sync is not None:
             self.in_sync.appended(self.log.log_end_offset, self._clock.monotonic())
@@ -206,8 +191,12 @@ class Partition:
         """End a producer's transaction in this partition and notify waiting fetches.
 
         While the disk is slow, returns an awaitable as `append_checked` does. Raises BrokerError
-        `invalid_producer_epoch`, `transaction_coordinator_fenced`, `kafka_storage_error`, at once or when awaited.
+        `invalid_producer_epoch`, `transaction_coordinator_fenced`, `kafka_storage_error`, `not_leader_or_follower`, at
+        once or when awaited.
         """
+        if self._is_closed:
+            raise self._not_led()
+        self._verifications.pop(marker.producer_id, None)
         return self._submit(self._ending(marker))
 
     def _ending(self, marker: EndMarker) -> PendingAppend[AppendResult]:
@@ -264,39 +253,11 @@ class Partition:
         if self.in_sync is not None:
             self.log.committed = high_watermark
         self._produces.advance(high_watermark)
+        self._coordinators.advance(high_watermark)
         if self.waiters:
-            gained = stable = 0
-            if before != self._visible and not all(waiter.replica for waiter in self.waiters):
-                gained, stable = (
-                    self._bytes_between(old, new) if old < new else 0
-                    for old, new in zip(before, self._visible, strict=True)
-                )
-            self._notify(gained, stable, appended)
-
-    def _notify(self, gained: int, stable: int, appended: int = 0) -> None:
-        """Notify waiting fetches of `gained` more bytes below the high watermark, `stable` of them below the last
-        stable offset, and `appended` above the former log end."""
-        for waiter in tuple(self.waiters):
-            waiter.gained(appended if waiter.replica else stable if waiter.committed else gained)
-
-    def _bytes_between(self, start: int, end: int) -> int:
-        """The bytes that a fetch from `start` (or the log start offset) gets, which are of one segment."""
-        found = self.log.read(max(start, self.log.log_start_offset), sys.maxsize, up_to=end)
-        return 0 if found is None else found.length
+            self._notify_advance(before, self._visible, appended)
 
     # --- reading
-
-    def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> FileSlice | None:
-        """Records from `offset` up to the high watermark or, with `committed`, the last stable offset.
-
-        Includes aborted transactions (see `aborted_in`). Raises BrokerError `offset_out_of_range`.
-        """
-        up_to = self.last_stable_offset if committed else self.high_watermark
-        return self.log.read(offset, max_bytes, up_to=up_to)
-
-    def aborted_in(self, offset: int, found: FileSlice) -> list[AbortedTransaction]:
-        """The aborted transactions in `found`, which `read(offset, …, committed=True)` returned. Raises BrokerError."""
-        return self.log.aborted_in(offset, found, self.last_stable_offset)
 
     def read_as_replica(self, offset: int, max_bytes: int) -> FileSlice | None:
         """Records from `offset` up to the log end. Raises BrokerError `offset_out_of_range`."""
@@ -304,24 +265,54 @@ class Partition:
 
     # --- replicas
 
-    def check_replica(self, replica: int) -> None:
-        """Raise BrokerError `unknown_leader_epoch` unless the broker is a follower.
+    def check_replica(self, replica: int, broker_epoch: int = -1) -> None:
+        """Raise BrokerError `unknown_leader_epoch` unless the broker is a follower, `not_leader_or_follower` for a
+        fetch of an earlier registration of the broker (KIP-903).
 
         This broker may not know of its assignment yet, so it shall try again.
         """
         if self.in_sync is None or replica not in self.in_sync.followers:
             raise BrokerError(ErrorCode.unknown_leader_epoch, f"broker {replica} is no follower of {self.tp}")
+        if self.in_sync.is_fenced(replica, broker_epoch):
+            text = f"broker {replica} has registered again since its broker epoch {broker_epoch}"
+            raise BrokerError(ErrorCode.not_leader_or_follower, text)
+
+    def preferred_read_replica(self, offset: int, nearby: Collection[int]) -> int:
+        """The broker among `nearby` that a consumer at `offset` should read from (KIP-392); -1 for this one.
+
+        As Kafka's `RackAwareReplicaSelector`: the replica in the ISR that is farthest, if it has that offset.
+        """
+        if self.in_sync is None:
+            return NO_REPLICA
+        found = [
+            (follower.log_end_offset, follower.caught_up_at, broker_id)
+            for broker_id, follower in self.in_sync.followers.items()
+            if broker_id in nearby
+            and broker_id in self.in_sync.isr
+            and follower.log_start_offset <= offset <= follower.log_end_offset
+        ]
+        return max(found)[2] if found else NO_REPLICA
+
+    def is_in_sync(self, replica: int) -> bool:
+        """Whether the broker is in the ISR."""
+        return self.in_sync is not None and replica in self.in_sync.isr
 
     def is_known(self, replica: int) -> bool:
         """Whether the position of this follower is known. A new state of the partition lets the leader forget it."""
-        follower = None if self.in_sync is None else self.in_sync.followers.get(replica)
-        return follower is not None and follower.log_end_offset != UNKNOWN_OFFSET
+        return self.in_sync is not None and self.in_sync.is_known(replica)
 
-    def fetched_by(self, replica: int, offset: int) -> None:
+    def brokers_changed(self) -> None:
+        """Brokers came or went: a follower may join the ISR now, or must be counted again."""
+        if self.in_sync is not None:
+            self._notify(0, 0)
+            if self.isr_to_write() is not None:
+                self._on_isr(self)
+
+    def fetched_by(self, replica: int, offset: int, broker_epoch: int = -1, log_start_offset: int = 0) -> None:
         """A follower asks for `offset` in this leader epoch, so its log is equal to this one up to there.
 
-        Call it once for each fetch, after `check_replica` and `diverging_epoch`. Raises BrokerError
-        `offset_out_of_range`.
+        Its log begins at `log_start_offset`. Call it once for each fetch, after `check_replica` and `diverging_epoch`.
+        Raises BrokerError `offset_out_of_range`.
         """
         in_sync = self.in_sync
         assert in_sync is not None
@@ -329,7 +320,12 @@ class Partition:
         if not start <= offset <= end:
             raise BrokerError(ErrorCode.offset_out_of_range, f"offset {offset} is not in [{start}, {end}] of {self.tp}")
         now = self._clock.monotonic()
-        if in_sync.fetched(replica, offset, now):
+        advanced = False
+        if end != in_sync.log_end_offset:  # a write that began while this broker was a follower has ended
+            advanced = in_sync.appended(end, now)
+        advanced |= in_sync.fetched(replica, offset, now, broker_epoch)
+        in_sync.followers[replica].log_start_offset = log_start_offset
+        if advanced:
             self._advanced()
         if in_sync.pending_isr is None and in_sync.may_join(replica, now):
             self._on_isr(self)
@@ -340,21 +336,80 @@ class Partition:
         if in_sync is not None and len(in_sync.isr) < in_sync.min_isr:
             raise self._not_enough(ErrorCode.not_enough_replicas)
 
-    def committed(self, offset: int) -> asyncio.Future[None] | None:
-        """A future that is done when the record at `offset` is below the high watermark; None if it is already.
+    def watch_commit(self, offset: int, on_commit: OnCommit) -> bool:
+        """Call `on_commit` when the record at `offset` is below the high watermark; False if it is already.
 
-        With one replica that is at once. Do not cancel the future: others may share it. It raises BrokerError
-        `not_leader_or_follower` when this broker stops leading the partition, `not_enough_replicas_after_append` when
-        too few replicas are in sync. The record stays in the log then, and may be committed or lost. This method
-        raises these errors, too.
+        With one replica it is at once. `on_commit` gets BrokerError `not_leader_or_follower` when this broker stops
+        leading the partition, `not_enough_replicas_after_append` when too few replicas are in sync. The record stays
+        in the log then, and may be committed or lost. This method raises these errors, too.
         """
         if self.in_sync is None or offset < self.high_watermark:
-            return None
+            return False
         if self._is_closed:
             raise self._not_led()
         if len(self.in_sync.largest_isr) < self.in_sync.min_isr:
             raise self._not_enough(ErrorCode.not_enough_replicas_after_append)
-        return self._produces.wait(offset)
+        self._produces.watch(offset, on_commit)
+        return True
+
+    def until_safe(self, appended: AppendResult | Awaitable[AppendResult]) -> Awaitable[object] | None:
+        """What a coordinator awaits before it acts on its append: the fsync, if due, then all in-sync replicas (P7).
+
+        None if the records are safe already. Unlike `watch_commit` this goes on waiting while too few replicas are in
+        sync: the records may be committed later, and the coordinator has to know. The awaitable raises BrokerError:
+        what the append raises, `kafka_storage_error`, or `not_leader_or_follower` when this broker stops leading the
+        partition. A later leader may have the records or not.
+        """
+        if not isinstance(appended, AppendResult):
+            return self._safe_after(appended)
+        flushed = self.flushed()
+        if flushed is None:
+            return self._until_committed(appended.last_offset)
+        return flushed if self.in_sync is None else self._safe_after(flushed, appended.last_offset)
+
+    async def _safe_after(self, stored: Awaitable[AppendResult | None], last_offset: int = -1) -> None:
+        result = await stored
+        waiting = self._until_committed(last_offset if result is None else result.last_offset)
+        if waiting is not None:
+            await waiting
+
+    def _until_committed(self, offset: int) -> asyncio.Future[None] | None:
+        if self.in_sync is None or offset < self.high_watermark:
+            return None
+        if self._is_closed:
+            raise self._not_led()
+        return self._coordinators.wait(offset)
+
+    def caught_up(self) -> asyncio.Future[None] | None:
+        """A future that is done when the high watermark has reached the start of this leader epoch; None if it has.
+
+        From then on a read gives every record that an earlier leader has committed, so a coordinator may load. Raises
+        BrokerError `not_leader_or_follower`, now or when awaited.
+        """
+        return None if self.in_sync is None else self._until_committed(self.in_sync.epoch_start - 1)
+
+    # --- transactions whose coordinator is another broker (KIP-890)
+
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the log has records of the producer's open transaction, and no marker is queued behind them."""
+        entry = self.log.producers.get(producer_id)
+        is_open = entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == producer_epoch
+        return is_open and not self.queue.is_busy
+
+    def begin_verification(self, producer_id: int) -> object:
+        """A guard for the time in which the coordinator of a producer's transaction is asked whether it is open.
+
+        A marker that comes meanwhile makes the guard invalid: records that follow it would open a transaction that
+        nobody ends (Kafka's VerificationGuard).
+        """
+        return self._verifications.setdefault(producer_id, object())
+
+    def end_verification(self, producer_id: int, guard: object) -> bool:
+        """Whether `guard` is valid. Append the producer's records in the same step of the event loop, or not at all."""
+        if self._verifications.get(producer_id) is not guard:
+            return False
+        del self._verifications[producer_id]
+        return True
 
     def update_state(self, info: PartitionInfo) -> None:
         """The metadata was read again, or this broker has written the ISR: take assignment, leader epoch and ISR.
@@ -364,7 +419,7 @@ class Partition:
         """
         if info.leader_epoch < self.leader_epoch:
             return
-        in_sync = self.in_sync
+        in_sync, self.adding = self.in_sync, info.adding
         if in_sync is None and len(info.replicas) == 1:
             self.leader_epoch, self.version = info.leader_epoch, info.version
         elif in_sync is None or info.leader_epoch > self.leader_epoch:
@@ -392,13 +447,25 @@ class Partition:
         if self.in_sync is not None and self.in_sync.advance(self._clock.monotonic()):
             self._advanced()
 
+    def suspect(self, broker_id: int, since: float) -> None:
+        """A broker seems to be dead since that moment: as a follower it leaves the ISR, unless it has fetched since."""
+        if self.in_sync is not None:
+            self.in_sync.suspect(broker_id, since)
+
     # --- changes of the ISR, for isr_writer.py
 
     def isr_to_write(self) -> frozenset[int] | None:
         """The ISR that should be in ZooKeeper; None when it is there."""
         if self.in_sync is None or self._is_closed:
             return None
+        if self.in_sync.pending_isr is None and self._failure and (others := self.in_sync.without_leader()):
+            return others
         return self.in_sync.pending_isr or self.in_sync.wanted_isr(self._clock.monotonic())
+
+    @property
+    def _failure(self) -> str:
+        """Why this replica takes no records any more. Then it gives up leadership, if another one can lead."""
+        return self.log.failure or self.log.disk.broken
 
     def begin_isr_write(self, isr: frozenset[int]) -> str:
         """`isr` is being written; returns why, for the log."""
@@ -407,8 +474,12 @@ class Partition:
         reasons = [f"broker {replica} has caught up" for replica in sorted(isr - self.in_sync.isr)]
         for replica in sorted(self.in_sync.isr - isr):
             follower = self.in_sync.followers.get(replica)
-            if follower is None:
+            if replica == self.in_sync.leader:
+                reasons.append(f"broker {replica} gives up leadership: {self._failure}")
+            elif follower is None:
                 reasons.append(f"broker {replica} is no replica")
+            elif follower.is_suspected:
+                reasons.append(f"broker {replica} seems to be dead")
             elif follower.log_end_offset == UNKNOWN_OFFSET:
                 reasons.append(f"broker {replica} has not fetched in leader epoch {self.leader_epoch}")
             else:
@@ -436,6 +507,7 @@ class Partition:
             now=self._clock.monotonic(),
             max_lag_s=self._max_lag_s,
             min_isr=lambda: self.log.config.min_insync_replicas,
+            broker_epochs=self._broker_epochs,
         )
         self.leader_epoch, self.version = info.leader_epoch, info.version
         self._visible = before or (self.high_watermark, self.last_stable_offset)
@@ -452,7 +524,8 @@ class Partition:
     def close(self) -> None:
         """Stop leading the partition: end waiting requests, and refuse queued appends that have not begun."""
         self._is_closed = True
-        self._produces.fail(self._not_led())
+        for purgatory in (self._produces, self._coordinators):
+            purgatory.fail(self._not_led())
         for waiter in tuple(self.waiters):
             waiter.end()
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import uuid
 from collections.abc import Callable, Collection
 
 from broker.config.setting_groups import ReplicaSettings
 from broker.errors import BrokerError, ErrorCode, ProtocolError, PykafkaError, raise_for
+from broker.log.follower_append import FollowerAppend
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_parser import FetchedPartition, parse_fetch_response
@@ -27,6 +29,7 @@ from broker.protocol.replica_fetch_request import (
 )
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.follower import Follower
+from broker.replica.replication_quota import ReplicationQuota
 
 __all__ = ["ReplicaFetcher"]
 
@@ -36,6 +39,8 @@ YIELD_BYTES = 1 << 20
 FIRST_BACKOFF_S = 0.02
 INTERRUPT_INTERVAL_S = 0.1
 """A new partition ends a fetch that waits, but no more often than this."""
+LONGEST_WAIT_S = 1.0
+"""For which a throttled partition waits before it looks at the rate again."""
 STALE_AFTER = 4
 """So many errors in turn mean that this broker has missed a notification. Fewer are usual after an election."""
 _EPOCH_VERSION, _OFFSETS_VERSION = 4, 7
@@ -81,10 +86,19 @@ class ReplicaFetcher:
     """The fetches from one leader broker. Everything runs on the event loop."""
 
     def __init__(
-        self, broker_id: int, peer: PeerConnection, settings: ReplicaSettings, on_stale: Callable[[str], None]
+        self,
+        broker_id: int,
+        peer: PeerConnection,
+        settings: ReplicaSettings,
+        on_stale: Callable[[str], None],
+        broker_epoch: Callable[[], int] = lambda: -1,
+        quota: ReplicationQuota | None = None,
     ) -> None:
-        """`on_stale(topic)`: the leader says that this broker's metadata of a topic are old."""
+        """`on_stale(topic)`: the leader says that this broker's metadata of a topic are old. `broker_epoch` gives the
+        epoch of this broker's registration. `quota` limits what throttled replicas fetch."""
         self._broker_id = broker_id
+        self._quota = quota or ReplicationQuota(broker_id)
+        self._broker_epoch = broker_epoch
         self._peer = peer
         self._settings = settings
         self._on_stale = on_stale
@@ -97,6 +111,9 @@ class ReplicaFetcher:
         self._session_epoch = _FULL
         self._has_work = asyncio.Event()
         self._failures = 0
+        self._failure = ""
+        self._is_taken = False
+        """Whether `_take_at_once` has taken the last response, after which there is nothing to fetch."""
         self._interrupted = False
         self._next_interrupt = 0.0
         self._interrupt_timer: asyncio.TimerHandle | None = None
@@ -167,9 +184,7 @@ class ReplicaFetcher:
                 await self._has_work.wait()
             try:
                 await self._fetch()
-                if self._failures:
-                    logger.info("fetching from the leader at %s again", self._peer.address)
-                self._failures = 0
+                self._succeeded()
             except PykafkaError as error:
                 await self._pause(error)
             except Exception as error:
@@ -177,14 +192,20 @@ class ReplicaFetcher:
                 self._peer.close()
                 await self._pause(error)
 
+    def _succeeded(self) -> None:
+        if self._failures:
+            logger.info("fetching from the leader at %s again", self._peer.address)
+            self._failures = 0
+
     async def _pause(self, error: Exception) -> None:
         """After the loss of the connection: wait a while, but not when it was this side that closed it."""
         self._end_session()
         if self._interrupted:
             self._interrupted = False
             return
-        if not self._failures:
+        if not self._failures or str(error) != self._failure:
             logger.warning("cannot fetch from the leader at %s, trying again: %s", self._peer.address, error)
+        self._failure = str(error)
         self._failures += 1
         await asyncio.sleep(self._backoff_s(self._failures))
 
@@ -194,23 +215,67 @@ class ReplicaFetcher:
         return min(first, self._settings.replica_fetch_backoff_ms / 1000)
 
     async def _fetch(self) -> None:
-        """One request and its response. Raises PykafkaError when the connection or the response is unusable."""
+        """Requests and their responses, until one of these needs a wait. Raises PykafkaError when the connection or a
+        response is unusable."""
         frame = self._next_request()
         if frame is None:
             return
-        reply = parse_fetch_response(REPLICA_FETCH_VERSION, await self._peer.fetch(frame))
+        self._is_taken = False
+        payload = await self._peer.fetch(frame, self._take_at_once)
         self._interrupted = False
+        if self._is_taken:
+            return
+        reply = parse_fetch_response(REPLICA_FETCH_VERSION, payload)
         if reply.error in _SESSION_ERRORS and self._session_epoch != _FULL:
             logger.debug("%s ended the fetch session: %s", self._peer.address, reply.error.name)
             self._end_session()
             return
         raise_for(reply.error, f"{self._peer.address} refuses the fetch")
-        self._session_id = reply.session_id
-        if reply.session_id:
+        self._use_session(reply.session_id)
+        await self._take(reply.partitions)
+
+    def _take_at_once(self, payload: memoryview) -> bytearray | None:
+        """Append what an ordinary response has, in the step in which it arrives; returns the next request.
+
+        Returns None, and has done nothing, where something may have to wait: a slow disk, an error, a truncation. It
+        also returns None when there is nothing to fetch any more, and then `_is_taken` is True.
+        """
+        if len(payload) >= YIELD_BYTES:
+            return None
+        reply = parse_fetch_response(REPLICA_FETCH_VERSION, payload)
+        if reply.error is not ErrorCode.none or not all(map(self._is_ordinary, reply.partitions)):
+            return None
+        self._interrupted = False
+        self._use_session(reply.session_id)
+        for fetched in reply.partitions:
+            key, followed = self._asked(fetched)
+            if followed is not None:
+                follower = followed.follower
+                try:
+                    appended = follower.append_at_once(
+                        fetched.records, fetched.high_watermark, fetched.log_start_offset
+                    )
+                    self._appended(followed, fetched, appended)
+                except Exception as error:
+                    self._failed(key, followed, error)
+        self._throttle()
+        self._succeeded()
+        following = self._next_request()
+        self._is_taken = following is None  # else the response that follows is the last one, and perhaps not taken
+        return following
+
+    def _is_ordinary(self, fetched: FetchedPartition) -> bool:
+        if fetched.error is not ErrorCode.none or fetched.diverging is not None:
+            return False
+        followed = self._followed.get((fetched.topic, fetched.partition))  # type: ignore[arg-type]
+        return followed is None or followed.follower.appends_at_once
+
+    def _use_session(self, session_id: int) -> None:
+        self._session_id = session_id
+        if session_id:
             self._session_epoch = 1 if self._session_epoch == _LAST_SESSION_EPOCH else self._session_epoch + 1
         else:
             self._session_epoch = _FULL
-        await self._take(reply.partitions)
 
     # --- requests
 
@@ -239,7 +304,7 @@ class ReplicaFetcher:
         settings = self._settings
         return encode_replica_fetch(
             self._peer.client_id,
-            self._broker_id,
+            (self._broker_id, self._broker_epoch()),
             ReplicaFetchLimits(
                 settings.replica_fetch_wait_max_ms,
                 settings.replica_fetch_min_bytes,
@@ -265,8 +330,8 @@ class ReplicaFetcher:
         )
 
     def _end_session(self) -> None:
-        """Let the next request name all partitions."""
-        self._session_id, self._session_epoch = 0, _FULL
+        """Let the next request name all partitions. It names the old session, too, which the leader closes then."""
+        self._session_epoch = _FULL
         self._changed.clear()
         self._forgotten.clear()
         for followed in self._followed.values():
@@ -279,35 +344,69 @@ class ReplicaFetcher:
         out_of_range: list[_Followed] = []
         since_yield = 0
         for fetched in partitions:
-            assert isinstance(fetched.topic, uuid.UUID)
-            key = fetched.topic, fetched.partition
-            followed = self._followed.get(key)
-            if followed is None or followed.asked is None:
-                continue  # removed, or given another leader epoch, since the request
-            self._changed[key] = None
-            if followed.asked.offset != followed.follower.log.log_end_offset:
+            key, followed = self._asked(fetched)
+            if followed is None:
                 continue
             try:
                 if fetched.error is ErrorCode.offset_out_of_range:
                     out_of_range.append(followed)
                 else:
                     await self._take_one(followed, fetched)
-            except BrokerError as error:
-                self._put_off(key, followed, error)
-            except Exception as error:  # one partition must not keep the others from being fetched
-                logger.exception("%s: cannot follow", followed.follower.tp)
-                self._put_off(key, followed, BrokerError(ErrorCode.unknown_server_error, repr(error)))
+            except Exception as error:
+                self._failed(key, followed, error)
             since_yield += len(fetched.records)
             if since_yield >= YIELD_BYTES:
                 since_yield = 0
                 await asyncio.sleep(0)
         for followed in out_of_range:
             await self._take_out_of_range(followed)
+        self._throttle()
+
+    def _asked(self, fetched: FetchedPartition) -> tuple[Key, _Followed | None]:
+        """The follower that an answer is for; None if it did not ask for this."""
+        assert isinstance(fetched.topic, uuid.UUID)
+        key = fetched.topic, fetched.partition
+        followed = self._followed.get(key)
+        if followed is None or followed.asked is None:
+            return key, None  # removed, or given another leader epoch, since the request
+        self._changed[key] = None
+        return key, followed if followed.asked.offset == followed.follower.log.log_end_offset else None
+
+    def _failed(self, key: Key, followed: _Followed, error: Exception) -> None:
+        """One partition must not keep the others from being fetched."""
+        if not isinstance(error, BrokerError):
+            logger.error("%s: cannot follow", followed.follower.tp, exc_info=error)
+            error = BrokerError(ErrorCode.unknown_server_error, repr(error))
+        self._put_off(key, followed, error)
+
+    def _throttle(self) -> None:
+        """Leave throttled partitions out while their rate is exceeded, except those in sync (KIP-73)."""
+        delay_s = self._quota.delay_s()
+        if delay_s:
+            for key, followed in self._followed.items():
+                if followed.retry is None and self._is_throttled(followed.follower):
+                    self._wait(key, followed, delay_s)
+
+    def _is_throttled(self, follower: Follower) -> bool:
+        return self._counts(follower) and not follower.is_caught_up
+
+    def _counts(self, follower: Follower) -> bool:
+        replicas = follower.log.config.follower_replication_throttled_replicas
+        return self._quota.applies_to(replicas, follower.tp.partition)
+
+    def _wait(self, key: Key, followed: _Followed, delay_s: float) -> None:
+        """Leave a partition out for this time, or shorter: the rate may change."""
+        self._leave_session(key, followed)
+        loop, delay_s = asyncio.get_running_loop(), min(delay_s, LONGEST_WAIT_S)
+        followed.retry = loop.call_later(delay_s, functools.partial(self._begin, key, followed, interrupts=False))
 
     async def _take_one(self, followed: _Followed, fetched: FetchedPartition) -> None:
         """Apply the answer for one partition. Raises BrokerError when it has to wait before it is fetched again."""
         follower = followed.follower
-        raise_for(fetched.error, f"the leader {self._peer.address} refuses it")
+        may = (
+            "; does its super.users name this broker?" if fetched.error is ErrorCode.topic_authorization_failed else ""
+        )
+        raise_for(fetched.error, f"the leader {self._peer.address} refuses it{may}")
         if fetched.diverging is not None:
             end = follower.log.log_end_offset
             if await follower.truncate(*fetched.diverging) == end:
@@ -318,18 +417,24 @@ class ReplicaFetcher:
                 raise BrokerError(ErrorCode.invalid_record, text)
             return
         appended = await follower.append(fetched.records, fetched.high_watermark, fetched.log_start_offset)
+        self._appended(followed, fetched, appended)
+
+    def _appended(self, followed: _Followed, fetched: FetchedPartition, appended: FollowerAppend | None) -> None:
+        """Raises BrokerError for records without a whole batch."""
         if appended is not None:
             if not appended.size:
                 text = (
                     f"{len(fetched.records)} bytes without a whole batch: replica.fetch.max.bytes is too small for it"
                 )
                 raise BrokerError(ErrorCode.record_list_too_large, text)
+            if self._counts(followed.follower):
+                self._quota.record(appended.size)
             # A request without a session names those first that got nothing: its size is limited.
             key = followed.topic_id, fetched.partition
             if self._followed.get(key) is followed:
                 self._followed[key] = self._followed.pop(key)
         if followed.failures:
-            logger.info("%s: fetching from %s again", follower.tp, self._peer.address)
+            logger.info("%s: fetching from %s again", followed.follower.tp, self._peer.address)
             followed.failures, followed.error = 0, ""
 
     async def _take_out_of_range(self, followed: _Followed) -> None:
@@ -386,8 +491,9 @@ class ReplicaFetcher:
         if self._followed.get(key) is not followed:
             return
         text = str(error)
-        if text != followed.error:
-            level = logging.DEBUG if error.code in _STALE_ERRORS and not followed.failures else logging.WARNING
+        is_usual = error.code in _STALE_ERRORS or error.code is ErrorCode.unknown_leader_epoch
+        if text != followed.error or (is_usual and followed.failures == STALE_AFTER):
+            level = logging.DEBUG if is_usual and followed.failures < STALE_AFTER else logging.WARNING
             logger.log(level, "%s: cannot follow, trying again: %s", followed.follower.tp, text)
             followed.error = text
         followed.failures += 1
@@ -397,15 +503,22 @@ class ReplicaFetcher:
         if error.code in _STALE_ERRORS and followed.failures >= STALE_AFTER:
             self._on_stale(followed.follower.tp.topic)
 
-    def _begin(self, key: Key, followed: _Followed) -> None:
-        """Name a partition in the next request, unless records that it would acknowledge have to be on disk first."""
+    def _begin(self, key: Key, followed: _Followed, *, interrupts: bool = True) -> None:
+        """Name a partition in the next request, unless records that it would acknowledge have to be on disk first.
+
+        `interrupts`: end a fetch that waits, so that the next one comes at once.
+        """
         followed.retry = None
         log = followed.follower.log
         if log.failure or log.flush_due():
             text = log.failure or "its records are not on disk yet"
             self._put_off(key, followed, BrokerError(ErrorCode.kafka_storage_error, text))
             return
+        if (delay_s := self._quota.delay_s()) and self._is_throttled(followed.follower):
+            self._wait(key, followed, delay_s)
+            return
         self._changed[key] = None
         self._forgotten.discard(key)
         self._has_work.set()
-        self._interrupt()
+        if interrupts:
+            self._interrupt()

@@ -9,20 +9,27 @@ Lives on the event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ConfigError
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
+from broker.metrics import TopicMetrics
+from broker.net.peer_security import PeerSecurity
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.append_queue import AppendQueue
 from broker.replica.fetcher_manager import FetcherManager
 from broker.replica.follower import Follower
 from broker.replica.partition import Partition
+from broker.replica.replication_quota import ReplicationQuota
 from broker.zookeeper.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionInfo, Topic
+from broker.zookeeper.znodes import NO_STATE
 
 __all__ = ["ReplicaManager", "stored_log_config"]
 
@@ -31,6 +38,8 @@ logger = logging.getLogger(__name__)
 FILES_AT_ONCE = 16
 STALE_DELAY_S = 0.5
 """Topics about which leaders complain are read again together, after this time."""
+UNSERVED_RETRY_S = 5.0
+"""How often to try to open logs again that the disk refused."""
 
 
 class ReplicaManager:
@@ -42,19 +51,37 @@ class ReplicaManager:
         logs: LogManager,
         defaults: LogConfig,
         *,
+        peers: PeerSecurity = PeerSecurity(),  # noqa: B008 (immutable)
         on_stale: Callable[[Collection[str]], None] = lambda names: None,
     ) -> None:
-        """`on_stale(names)`: leaders say that this broker's metadata of these topics are old."""
+        """`peers`: how to connect to other brokers. `on_stale(names)`: they say that this broker's metadata of these
+        topics are old."""
         self._config = config
         self._broker_id = config.broker_id
         self._logs = logs
         self._partitions: dict[TopicPartition, Partition] = {}
         self._followers: dict[TopicPartition, Follower] = {}
-        self._fetchers = FetcherManager(config, self._note_stale)
+        self.leader_quota, self.follower_quota = (
+            ReplicationQuota(
+                config.broker_id,
+                samples=config.replication_quota_window_num,
+                window_s=config.replication_quota_window_size_seconds,
+            )
+            for _ in range(2)
+        )
+        """What this broker sends to throttled followers, and fetches for throttled replicas of its own."""
+        self._fetchers = FetcherManager(config, peers, self._note_stale, self.follower_quota)
         self._on_stale = on_stale
         self._stale: set[str] = set()
+        self._broker_epochs: dict[int, int] = {}
+        """Of the registered brokers."""
+        self._unserved: dict[TopicPartition, str] = {}
+        """Why partitions that this broker hosts have no role here: the disk refused their logs."""
+        self._retry: asyncio.TimerHandle | None = None
         self._moved: list[TopicPartition] = []
         """Partitions that were reassigned to other brokers, whose logs are to be deleted."""
+        self.metrics: dict[str, TopicMetrics] = {}
+        """By topic, from the first partition that this broker leads or follows until the topic is deleted."""
         self.on_isr: Callable[[Partition], None] = lambda partition: None
         """Called when the ISR of a partition may have to be written (IsrWriter.request)."""
         self.defaults = defaults
@@ -93,6 +120,11 @@ class ReplicaManager:
                 found[tp] = partition.high_watermark
         return found
 
+    def update_quotas(self, config: BrokerConfig) -> None:
+        """Apply changed rates of the replication of throttled replicas."""
+        self.leader_quota.rate = config.leader_replication_throttled_rate
+        self.follower_quota.rate = config.follower_replication_throttled_rate
+
     def update_defaults(self, defaults: LogConfig, metadata: ClusterMetadata) -> None:
         """Apply changed broker settings to the logs of all topics that do not override them."""
         if defaults == self.defaults:
@@ -106,35 +138,47 @@ class ReplicaManager:
                     log.update_config(config)
 
     async def open_new(self, metadata: ClusterMetadata, names: Collection[str]) -> None:
-        """Create the logs of partitions of topics `names` that this broker will host, and serve requests meanwhile."""
+        """Create the logs of partitions of topics `names` that this broker will host, and serve requests meanwhile.
+
+        Ignores errors: `apply` tries again, and reports them.
+        """
         new = [item for item in self._hosted(metadata, names) if self._needs_log(*item)]
+        loop, threads = asyncio.get_running_loop(), self._logs.threads
         for start in range(0, len(new), FILES_AT_ONCE):
-            opened = [(self._open_log(*item), item[1]) for item in new[start : start + FILES_AT_ONCE]]
-            loop, threads = asyncio.get_running_loop(), self._logs.threads
-            await asyncio.gather(
-                *(
-                    loop.run_in_executor(threads, self._assign_id, log, topic)
-                    for log, topic in opened
-                    if log is not None
-                )
-            )
+            assigned: list[asyncio.Future[None]] = []
+            for tp, topic in new[start : start + FILES_AT_ONCE]:
+                with contextlib.suppress(BrokerError):
+                    log = self._open_log(tp, topic)
+                    assigned.append(loop.run_in_executor(threads, log.assign_topic_id, topic.topic_id))
+            for result in await asyncio.gather(*assigned, return_exceptions=True):
+                if isinstance(result, BaseException) and not isinstance(result, BrokerError):
+                    raise result
 
     def _needs_log(self, tp: TopicPartition, topic: Topic) -> bool:
-        has_role = tp in self._partitions or tp in self._followers
-        return not has_role and topic.partitions[tp.partition].leader != NO_LEADER
+        has_role, info = tp in self._partitions or tp in self._followers, topic.partitions[tp.partition]
+        return not has_role and info.leader != NO_LEADER and self._broker_id in info.replicas
 
     def apply(
         self, before: ClusterMetadata, after: ClusterMetadata, names: Collection[str]
     ) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Update the topics `names` from one metadata to the next: (newly led partitions, deleted partitions)."""
+        """Update the topics `names` from one metadata to the next: (newly led partitions, deleted partitions).
+
+        A partition is deleted, too, when its topic was deleted and created again with another id.
+        """
         led: list[TopicPartition] = []
-        if before.brokers != after.brokers:
+        epochs = {broker_id: broker.epoch for broker_id, broker in after.brokers.items()}
+        brokers_changed = before.brokers != after.brokers or self._broker_epochs != epochs
+        if brokers_changed:
+            self._broker_epochs.clear()
+            self._broker_epochs.update(epochs)
             self._fetchers.update_brokers(after.brokers)
         hosted = dict(self._hosted(after, names))
         for name in names:
             old, new = before.topics.get(name), after.topics.get(name)
+            if new is None:
+                self.metrics.pop(name, None)
             if old is not None:
-                self._close_lost(old, new, hosted)
+                self._close_lost(old, hosted)
                 if new is not None and old.config != new.config:
                     self._logs.update_config(name, stored_log_config(name, new.config, self.defaults))
         for tp, topic in hosted.items():
@@ -144,24 +188,58 @@ class ReplicaManager:
                     led.append(tp)
             else:
                 self._follow(tp, topic, info)
+        for tp in [tp for tp in self._unserved if tp.topic in names and tp not in hosted]:
+            del self._unserved[tp]
+        if brokers_changed:
+            for partition in self._partitions.values():
+                partition.brokers_changed()
+        self._moved += [tp for name in names if name in after.topics for tp in self._moved_away(after.topics[name])]
         gone = [
             TopicPartition(name, index)
             for name in names
-            if name in before.topics and name not in after.topics
-            for index in before.topics[name].partitions
+            if (old := before.topics.get(name)) is not None and not _has(after, old)
+            for index in old.partitions
         ]
         return led, gone
 
-    async def delete(self, gone: Sequence[TopicPartition]) -> None:
-        """Delete the logs of deleted partitions, and of those that were reassigned. Serve requests meanwhile."""
+    async def delete(self, gone: Sequence[TopicPartition], metadata: ClusterMetadata) -> None:
+        """Delete the logs of deleted partitions, and of those that were reassigned. Serve requests meanwhile.
+
+        A log of a topic that exists is kept: it is of a new topic with the name of the deleted one.
+        """
         moved, self._moved = self._moved, []
-        for number, tp in enumerate([*gone, *moved], 1):
+        deleted = [tp for tp in gone if not self._is_of(tp, metadata.topics.get(tp.topic))]
+        for number, tp in enumerate(dict.fromkeys([*deleted, *moved]), 1):
             self._delete_log(tp)
             if number % FILES_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
+    async def stop_following(self) -> None:
+        """Fetch nothing more, also for partitions that this broker follows later. What it leads goes on."""
+        await self._fetchers.close()
+
+    def unknown_logs(self, metadata: ClusterMetadata) -> list[TopicPartition]:
+        """The partitions that have a log here, and whose topic does not exist."""
+        return [tp for tp in self._logs.logs() if tp.topic not in metadata.topics]
+
+    @property
+    def failed_directories(self) -> Collection[Path]:
+        """The log directories that are offline."""
+        return self._logs.failures
+
+    def _is_of(self, tp: TopicPartition, topic: Topic | None) -> bool:
+        log = self._logs.get(tp)
+        return topic is not None and log is not None and log.topic_id == topic.topic_id
+
+    def logs_of(self, topic_ids: Collection[uuid.UUID]) -> dict[TopicPartition, Log]:
+        """The logs of topics with these ids."""
+        return {tp: log for tp, log in self._logs.logs().items() if log.topic_id in topic_ids} if topic_ids else {}
+
     async def close(self) -> None:
-        """Stop following, and wait for the queued appends."""
+        """Stop following, and wait for the queued appends. Nobody waits for followers any more: they may stop, too."""
+        for partition in self._partitions.values():
+            if partition.in_sync is not None:
+                partition.close()
         for follower in self._followers.values():
             follower.close()
         await self._fetchers.close()
@@ -175,22 +253,41 @@ class ReplicaManager:
             for name in names
             if (topic := metadata.topics.get(name)) is not None
             for index, info in topic.partitions.items()
-            if info.leader == self._broker_id or self._broker_id in info.replicas
+            if self._hosts(info)
         ]
 
-    def _close_lost(self, old: Topic, new: Topic | None, hosted: Mapping[TopicPartition, Topic]) -> None:
+    def _hosts(self, info: PartitionInfo) -> bool:
+        return info.leader == self._broker_id or self._broker_id in info.replicas
+
+    def _close_lost(self, old: Topic, hosted: Mapping[TopicPartition, Topic]) -> None:
         """Give up the roles in partitions that this broker hosts no longer."""
         for index in old.partitions:
             tp = TopicPartition(old.name, index)
             role = self._partitions.get(tp) or self._followers.get(tp)
-            if role is None or (tp in hosted and role.log.topic_id == hosted[tp].topic_id):
+            if role is not None and not (tp in hosted and role.log.topic_id == hosted[tp].topic_id):
+                self._end_role(tp)
+
+    def _moved_away(self, topic: Topic) -> list[TopicPartition]:
+        """The partitions of which this broker has a log and is no replica any more: they were reassigned (KIP-455).
+
+        The last step of a reassignment begins a leader epoch, in whose ISR are all replicas that stay. So a log with
+        records of that epoch or a later one must not be deleted: ZooKeeper's data are older than it is.
+        """
+        moved = []
+        for index, info in topic.partitions.items():
+            tp = TopicPartition(topic.name, index)
+            log = self._logs.get(tp)
+            if log is None or not self._is_of(tp, topic) or self._hosts(info) or info.version == NO_STATE:
                 continue
-            self._end_role(tp)
-            if new is not None and new.topic_id == old.topic_id and index in new.partitions:
-                logger.info(
-                    "%s was reassigned to brokers %s: deleting it here", tp, list(new.partitions[index].replicas)
+            if log.epochs.latest < info.leader_epoch:
+                logger.info("%s was reassigned to brokers %s: deleting it here", tp, list(info.replicas))
+                moved.append(tp)
+            else:
+                text = (
+                    "%s stays on disk: it is assigned to brokers %s, but has records of leader epoch %d, and %d is now"
                 )
-                self._moved.append(tp)
+                logger.error(text, tp, list(info.replicas), log.epochs.latest, info.leader_epoch)
+        return moved
 
     # --- roles
 
@@ -200,6 +297,10 @@ class ReplicaManager:
         if partition is not None:
             partition.update_state(info)
         if partition is not None or self._known_epoch(tp) > info.leader_epoch:
+            return False
+        if self._broker_id not in info.replicas:
+            # A torn read, or the state of a deleted topic of that name. The replicas would cut their logs to ours.
+            logger.error("%s is not led here, in spite of its state: this broker is no replica", tp)
             return False
         log = self._log_with_id(tp, topic)
         if log is None:
@@ -216,7 +317,9 @@ class ReplicaManager:
             high_watermark=high_watermark,
             max_lag_s=self._config.replica_lag_time_max_ms / 1000,
             on_isr=self._isr_may_change,
+            broker_epochs=self._broker_epochs,
             queue=queue,
+            metrics=self._metrics_of(tp.topic),
         )
         return True
 
@@ -231,10 +334,23 @@ class ReplicaManager:
         if log is None:
             return
         high_watermark, queue = self._end_role(tp, next_leader=info.leader)
-        follower = Follower(tp, log, info.leader, info.leader_epoch, high_watermark, queue, self._logs.threads)
+        follower = Follower(
+            tp,
+            log,
+            info.leader,
+            info.leader_epoch,
+            high_watermark,
+            queue,
+            self._logs.threads,
+            self._metrics_of(tp.topic),
+            is_added=self._broker_id in info.adding,
+        )
         self._followers[tp] = follower
         if info.leader != NO_LEADER:
             self._fetchers.add(follower, topic.topic_id)
+
+    def _metrics_of(self, topic: str) -> TopicMetrics:
+        return self.metrics.setdefault(topic, TopicMetrics())
 
     def _known_epoch(self, tp: TopicPartition) -> int:
         """The leader epoch of the present role; -1 without one."""
@@ -273,41 +389,53 @@ class ReplicaManager:
     # --- logs
 
     def _log_with_id(self, tp: TopicPartition, topic: Topic) -> Log | None:
+        """The partition's log. None when the disk fails: the partition is not served, and it is tried again later."""
         role = self._partitions.get(tp) or self._followers.get(tp)
-        log = self._open_log(tp, topic) if role is None else role.log
-        return log if log is not None and self._assign_id(log, topic) else None
+        try:
+            log = self._open_log(tp, topic) if role is None else role.log
+            log.assign_topic_id(topic.topic_id)
+        except BrokerError as error:
+            if self._unserved.get(tp) != str(error):
+                logger.error("%s is not served: %s", tp, error)
+            self._unserved[tp] = str(error)
+            if self._retry is None:
+                self._retry = asyncio.get_running_loop().call_later(UNSERVED_RETRY_S, self._retry_unserved)
+            return None
+        self._unserved.pop(tp, None)
+        return log
 
-    def _open_log(self, tp: TopicPartition, topic: Topic) -> Log | None:
+    def _open_log(self, tp: TopicPartition, topic: Topic) -> Log:
         """The partition's log, after deleting one of an earlier topic of the same name.
 
-        None when the disk fails: the partition is not served, and the next refresh tries again.
+        Raises BrokerError `kafka_storage_error`.
         """
         log = self._logs.get(tp)
         if log is not None and log.topic_id not in (None, topic.topic_id):
             logger.warning("%s on disk belongs to a deleted topic of that name; deleting it", tp)
-            self._delete_log(tp)
-            if self._logs.get(tp) is not None:
-                return None
-        try:
-            return self._logs.create(tp, stored_log_config(tp.topic, topic.config, self.defaults))
-        except BrokerError as error:
-            logger.error("%s is not served: %s", tp, error)
-            return None
+            self._logs.delete(tp)
+        return self._logs.create(tp, stored_log_config(tp.topic, topic.config, self.defaults))
 
-    def _assign_id(self, log: Log, topic: Topic) -> bool:
-        """Write the topic's id into the log's directory (blocks). False when that fails; then the log is not served."""
-        try:
-            log.assign_topic_id(topic.topic_id)
-        except BrokerError as error:
-            logger.error("%s is not served: %s", log.directory.name, error)
-            return False
-        return True
+    def _retry_unserved(self) -> None:
+        self._retry = None
+        if self._unserved:
+            self._retry = asyncio.get_running_loop().call_later(UNSERVED_RETRY_S, self._retry_unserved)
+            self._on_stale({tp.topic for tp in self._unserved})
+
+    def led_unserved(self, metadata: ClusterMetadata) -> list[TopicPartition]:
+        """The partitions that this broker should lead and cannot, while another replica is in sync."""
+        found = ((tp, metadata.partition(tp)) for tp in self._unserved)
+        return [tp for tp, info in found if info and info.leader == self._broker_id and len(info.isr) > 1]
 
     def _delete_log(self, tp: TopicPartition) -> None:
         try:
             self._logs.delete(tp)
         except BrokerError as error:
             logger.error("cannot delete the log of the deleted partition %s: %s", tp, error)
+
+
+def _has(metadata: ClusterMetadata, topic: Topic) -> bool:
+    found = metadata.topics.get(topic.name)
+    return found is not None and found.topic_id == topic.topic_id
 
 
 def stored_log_config(topic: str, overrides: Mapping[str, str], defaults: LogConfig) -> LogConfig:

@@ -1,6 +1,7 @@
 """The login module of a `sasl.jaas.config`: `…PlainLoginModule required username="u" password="p" user_alice="s";`.
 
-The broker reads the users of PLAIN from it, the client its own name and password. The syntax is that of Java's
+The broker reads the users of PLAIN from it, and its own name and password for other brokers; the client reads its own
+name and password. The syntax is that of Java's
 `JaasConfig`, for one module. Errors do not repeat the text, because it has passwords.
 """
 
@@ -12,11 +13,22 @@ from collections.abc import Mapping
 
 from broker.errors import ConfigError
 
-__all__ = ["LoginModule", "parse_jaas"]
+__all__ = ["Login", "LoginModule", "parse_jaas"]
 
 _TOKEN = re.compile(r'\s*(?:(?P<quoted>"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\')|(?P<bare>[^\s=;"\']+)|(?P<mark>[=;]))')
 _FLAGS = ("required", "requisite", "sufficient", "optional")
 _USER = "user_"
+
+
+@dataclasses.dataclass(frozen=True)
+class Login:
+    """Who logs in, and how."""
+
+    mechanism: str
+    user: str
+    password: str = dataclasses.field(repr=False)
+    settings: str = dataclasses.field(default="sasl.username and sasl.password", repr=False, compare=False)
+    """Where user and password are set, for errors."""
 
 
 @dataclasses.dataclass(frozen=True)

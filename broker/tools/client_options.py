@@ -56,6 +56,7 @@ __all__ = [
     "parse_pairs",
     "parse_time",
     "parse_timestamp",
+    "with_options",
 ]
 
 BOOTSTRAP_VARIABLE = "PYKAFKA_BOOTSTRAP_SERVER"
@@ -207,6 +208,22 @@ def opening(
         return run
 
     return register
+
+
+def with_options(function: Callable[..., None]) -> Command:
+    """Make a function a command whose options are the fields of a dataclass, its last argument."""
+    signature = inspect.signature(function, eval_str=True)
+    *others, last = signature.parameters.values()
+    fields = inspect.signature(last.annotation, eval_str=True).parameters
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **given: Any) -> None:
+        options = last.annotation(**{name: given.pop(name) for name in fields})
+        function(*arguments, options, **given)
+
+    keyword_only = [field.replace(kind=inspect.Parameter.KEYWORD_ONLY) for field in fields.values()]
+    run.__signature__ = signature.replace(parameters=[*others, *keyword_only])  # type: ignore[attr-defined]
+    return run
 
 
 def admin_command(

@@ -1,22 +1,30 @@
 """`pykafka cluster`: run a cluster on this machine; show the brokers of a cluster, its controller and listeners.
 
-`describe` shows what kcat -L and kafka-broker-api-versions.sh show of brokers. All listeners of a broker are read from
-its settings; where they may not be read, only the address that this client uses is shown.
+`describe` asks each broker itself, for its listeners. So it also finds out which brokers answer: as in Kafka, a broker
+that was killed stays in the cluster's metadata until its ZooKeeper session ends.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from broker.client.admin import Admin, ResourceType
+from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import Node, PartitionMetadata
 from broker.embedded import EmbeddedCluster
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ConnectionFailed, RequestTimedOut
 from broker.tools.client_options import JsonOutput, admin_command, parse_pairs
+from broker.tools.controller_epoch import find_controller
 from broker.tools.interrupt import Interrupt
-from broker.tools.output import note, print_json, print_lines, print_table
+from broker.tools.output import counted, note, print_json, print_lines, print_table
+from broker.tools.topics import under_replicated
 
 __all__ = ["app"]
 
@@ -27,6 +35,11 @@ app = typer.Typer(
 )
 
 _LOOK_EVERY_S = 0.2
+_NAMES_SHOWN = 10
+_ASKED_AT_ONCE = 16
+_ANSWER_MS = 3000
+"""How long each broker has for its answer. A person is waiting."""
+_SETTINGS = ("advertised.listeners", "listeners", "zookeeper.connect", "standalone")
 
 
 @app.command()
@@ -47,7 +60,9 @@ def start(
       pykafka cluster start --brokers 5 --dir /tmp/cluster --override num.partitions=6
     """
     interrupt = Interrupt()
-    with EmbeddedCluster(brokers, directory, parse_pairs(override, "--override")) as kafka:
+    kafka = EmbeddedCluster(brokers, directory, parse_pairs(override, "--override"))
+    note(f"Starting {counted(brokers, 'broker')}{' and a ZooKeeper' if kafka.zookeeper_server else ''}.")
+    with kafka:
         print_lines([f"bootstrap servers: {kafka.bootstrap}", f"ZooKeeper: {kafka.zookeeper}"])
         head = ["broker", "address", "process", "log"]
         print_table(head, [(id, one.bootstrap, one.pid, one.log_file) for id, one in kafka.brokers.items()])
@@ -64,52 +79,124 @@ def start(
 
 @admin_command(app)
 def describe(admin: Admin, as_json: JsonOutput = False) -> None:
-    """Show id and controller of the cluster; address, rack, listeners and number of partitions of each broker.
+    """Show the controller, each broker with its partitions, and the partitions that lack a replica or a leader.
+
+    The epoch of the controller grows with each election of one. It is read from the ZooKeeper that the brokers use.
+
+    A broker that `does not answer` is registered, but this command could not reach it: a broker that was killed stays
+    registered until its ZooKeeper session ends. One that is `not registered` has replicas and is down.
+    `out of sync` counts the replicas of a broker that are not in the ISR.
 
     \b
     Examples:
       pykafka cluster describe
       pykafka cluster describe -b broker1,broker2:9093 --json
     """
-    topics = admin.describe_topics()
-    partitions = [one for topic in topics.values() for one in topic.partitions.values()]
-    controller = admin.cluster.controller().id
-    brokers: list[dict[str, Any]] = [
-        {
-            **node._asdict(),
-            "controller": node.id == controller,
-            "leaders": sum(one.leader == node.id for one in partitions),
-            "replicas": sum(node.id in one.replicas for one in partitions),
-            "listeners": _listeners(admin, node.id),
-        }
-        for node in admin.cluster.brokers()
-    ]
-    document = {
-        "clusterId": admin.cluster.cluster_id(),
-        "controller": controller,
-        "topics": len(topics),
-        "partitions": len(partitions),
-        "brokers": brokers,
-    }
+    document = _document(admin)
     if as_json:
         print_json(document)
         return
-    print_lines([f"Cluster {document['clusterId']}: {len(topics)} topics, {len(partitions)} partitions"])
-    head = ["broker", "address", "rack", "role", "leaders", "replicas", "listeners"]
-    rows = []
-    for one in brokers:
-        role = "controller" if one["controller"] else None
+    controller, epoch = document["controller"], document["controllerEpoch"]
+    problem = document["controllerEpochProblem"]
+    print_lines(
+        [
+            f"Cluster {document['clusterId']}: {counted(document['topics'], 'topic')}, "
+            + counted(document["partitions"], "partition"),
+            f"Controller: {'none' if controller is None else controller}, epoch: "
+            + (f"unknown ({problem})" if problem else "-" if epoch is None else str(epoch)),
+        ]
+    )
+    rows: list[tuple[object, ...]] = []
+    for one in document["brokers"]:
+        state = "up" if one["answers"] else "does not answer"
         address, listeners = f"{one['host']}:{one['port']}", ", ".join(one["listeners"])
-        rows.append((one["id"], address, one["rack"], role, one["leaders"], one["replicas"], listeners))
-    print_table(head, rows)
+        replicas = one["leaders"], one["replicas"], one["outOfSync"]
+        rows.append((one["id"], address, one["rack"], state, *replicas, listeners))
+    rows += [
+        (one["id"], None, None, "not registered", 0, one["replicas"], one["outOfSync"], None)
+        for one in document["notRegistered"]
+    ]
+    print_table(["broker", "address", "rack", "state", "leaders", "replicas", "out of sync", "listeners"], rows)
+    print_lines(
+        _shortened("under-replicated partitions", document["underReplicatedPartitions"])
+        + _shortened("partitions without a leader", document["partitionsWithoutLeader"])
+    )
 
 
-def _listeners(admin: Admin, broker: int) -> list[str]:
-    """`advertised.listeners` of a broker, or its `listeners` where it advertises them as they are."""
-    try:
-        entries = admin.describe_configs(ResourceType.BROKER, str(broker), ["advertised.listeners", "listeners"])
-    except BrokerError:
+def _document(admin: Admin) -> dict[str, Any]:
+    """What `--json` prints."""
+    topics = admin.describe_topics()
+    partitions = [one for topic in topics.values() for one in topic.partitions.values()]
+    nodes = admin.cluster.brokers()
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
+        settings = dict(zip((node.id for node in nodes), threads.map(partial(_settings, admin), nodes), strict=True))
+    controller = find_controller(admin, next((found for found in settings.values() if found), {}))
+    gone = sorted({id for one in partitions for id in one.replicas} - settings.keys())
+    return {
+        "clusterId": admin.cluster.cluster_id(),
+        "controller": None if controller.id < 0 else controller.id,
+        "controllerEpoch": controller.epoch,
+        "controllerEpochProblem": controller.problem,
+        "topics": len(topics),
+        "partitions": len(partitions),
+        "underReplicatedPartitions": [
+            f"{topic.name}-{index}" for topic in topics.values() for index in sorted(under_replicated(topic))
+        ],
+        "partitionsWithoutLeader": [
+            f"{topic.name}-{index}"
+            for topic in topics.values()
+            for index, one in topic.partitions.items()
+            if one.leader < 0
+        ],
+        "brokers": [
+            {
+                **node._asdict(),
+                "controller": node.id == controller.id,
+                "answers": settings[node.id] is not None,
+                "leaders": sum(one.leader == node.id for one in partitions),
+                **_replicas(node.id, partitions),
+                "listeners": _listeners(settings[node.id] or {}),
+            }
+            for node in nodes
+        ],
+        "notRegistered": [{"id": id, **_replicas(id, partitions)} for id in gone],
+    }
+
+
+def _replicas(broker: int, partitions: Iterable[PartitionMetadata]) -> dict[str, int]:
+    own = [one for one in partitions if broker in one.replicas]
+    return {"replicas": len(own), "outOfSync": sum(broker not in one.isr for one in own)}
+
+
+def _shortened(what: str, names: Sequence[str]) -> list[str]:
+    if not names:
         return []
-    values = [entries[name].value for name in ("advertised.listeners", "listeners") if name in entries]
-    found = next((value for value in values if value), "")
-    return [text.strip() for text in (found or "").split(",") if text.strip()]
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return [f"{what}: {', '.join(names[:_NAMES_SHOWN])}{more}"]
+
+
+def _settings(admin: Admin, node: Node) -> dict[str, str | None] | None:
+    """Some settings of a broker, none if they may not be read; None for a broker that does not answer."""
+    settings = admin.cluster.settings
+    impatient = dataclasses.replace(
+        settings,
+        bootstrap_servers=(f"[{node.host}]:{node.port}" if ":" in node.host else f"{node.host}:{node.port}",),
+        request_timeout_ms=min(settings.request_timeout_ms, _ANSWER_MS),
+        socket_connection_setup_timeout_ms=min(settings.socket_connection_setup_timeout_ms, _ANSWER_MS),
+    )
+    with Cluster(impatient) as cluster:
+        try:
+            entries = cluster.retrying(
+                lambda: Admin(cluster).describe_configs(ResourceType.BROKER, str(node.id), _SETTINGS), timeout_s=0
+            )
+        except (ConnectionFailed, RequestTimedOut):
+            return None
+        except BrokerError:
+            return {}
+    return {name: entry.value for name, entry in entries.items()}
+
+
+def _listeners(settings: Mapping[str, str | None]) -> list[str]:
+    """`advertised.listeners` of a broker, or its `listeners` where it advertises them as they are."""
+    found = settings.get("advertised.listeners") or settings.get("listeners") or ""
+    return [text.strip() for text in found.split(",") if text.strip()]

@@ -8,6 +8,7 @@ record, with `--exit-at-end` at the end of the log, on Ctrl-C or SIGTERM, and wh
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from broker.client.client_settings import ClientSettings
 from broker.client.cluster_metadata import UnknownTopic
 from broker.client.consumer import Consumer, ConsumerRecord
 from broker.errors import ConfigError, PykafkaError
@@ -32,6 +34,7 @@ from broker.tools.client_options import (
     config_option,
     parse_pairs,
     parse_time,
+    with_options,
 )
 from broker.tools.record_text import Formatter, format_string, make_formatter
 
@@ -50,48 +53,74 @@ _FORMAT = (
 )
 
 
-def consume(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConsumeOptions:
+    """The options of `pykafka consume`."""
+
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", help="Topic to read.", metavar="NAME", autocompletion=complete_topics)
-    ] = None,
+    ] = None
     include: Annotated[
         str | None, typer.Option("--include", "--whitelist", help="Topics whose whole name matches.", metavar="REGEX")
-    ] = None,
+    ] = None
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="Only this partition, without a group.", metavar="N")
-    ] = None,
-    offset: Annotated[str | None, typer.Option("--offset", "-o", help=_OFFSET, metavar="OFFSET")] = None,
+    ] = None
+    offset: Annotated[str | None, typer.Option("--offset", "-o", help=_OFFSET, metavar="OFFSET")] = None
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Begin at the first record; with --group, if it has no offset.")
-    ] = False,
+    ] = False
     from_timestamp: Annotated[
         str | None,
         typer.Option(help="Begin at the first record since then: ms since 1970, or a time (UTC).", metavar="TIME"),
-    ] = None,
-    group: MemberOfGroup = None,
+    ] = None
+    group: MemberOfGroup = None
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many records.", metavar="N")
-    ] = None,
+    ] = None
     timeout_ms: Annotated[
         int | None, typer.Option(min=0, help="End after this time without a record.", metavar="MS")
-    ] = None,
-    exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", "-e", help="End when everything up to now is read.")
-    ] = False,
-    format: Annotated[str | None, typer.Option("--format", "-f", help=_FORMAT, metavar="TEXT")] = None,
-    formatter: Annotated[str, typer.Option(help="default, json, noop or module:function.", metavar="NAME")] = "default",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per record: --formatter json.")] = False,
-    properties: Annotated[list[str] | None, typer.Option("--property", help=_PROPERTIES, metavar="KEY=VALUE")] = None,
+    ] = None
+    exit_at_end: Annotated[bool, typer.Option("--exit-at-end", "-e", help="End when everything up to now is read.")] = (
+        False
+    )
+    format: Annotated[str | None, typer.Option("--format", "-f", help=_FORMAT, metavar="TEXT")] = None
+    formatter: Annotated[str, typer.Option(help="default, json, noop or module:function.", metavar="NAME")] = "default"
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per record: --formatter json.")] = False
+    properties: Annotated[list[str] | None, typer.Option("--property", help=_PROPERTIES, metavar="KEY=VALUE")] = None
     skip_message_on_error: Annotated[
         bool, typer.Option("--skip-message-on-error", help="Skip a record that cannot be shown.")
-    ] = False,
+    ] = False
     isolation_level: Annotated[
         str | None, typer.Option(help="read_uncommitted or read_committed.", metavar="LEVEL")
-    ] = None,
-    consumer_property: ConsumerProperties = None,
-    bootstrap_server: BootstrapServer = None,
-    config_file: Annotated[Path | None, config_option("consumer")] = None,
-) -> None:
+    ] = None
+    consumer_property: ConsumerProperties = None
+    bootstrap_server: BootstrapServer = None
+    config_file: Annotated[Path | None, config_option("consumer")] = None
+
+    def check(self) -> None:
+        """Raises ConfigError for options that contradict each other."""
+        if (self.topic is None) == (self.include is None):
+            raise ConfigError("give one of --topic and --include")
+        if self.partition is not None and self.topic is None:
+            raise ConfigError("--partition needs --topic")
+        placed = not (self.partition is None and self.offset is None and self.from_timestamp is None)
+        if self.group is not None and placed:
+            raise ConfigError("--partition, --offset and --from-timestamp read without a group: leave out --group")
+
+    @property
+    def settings(self) -> ClientSettings:
+        given = parse_pairs(self.consumer_property, "--consumer-property")
+        options = {
+            "group.id": self.group,
+            "isolation.level": self.isolation_level,
+            "auto.offset.reset": "earliest" if self.from_beginning else None,
+        }
+        return client_settings(self.bootstrap_server, self.config_file, given, options)
+
+
+@with_options
+def consume(options: ConsumeOptions) -> None:
     """Write the records of a topic to standard output. Without an option it waits for new ones.
 
     \b
@@ -101,37 +130,27 @@ def consume(
       pykafka consume --topic flights --from-timestamp 2026-01-31T12:00:00 --format '%k %v\\n'
       pykafka consume --topic flights --group etl --json
     """
-    if (topic is None) == (include is None):
-        raise ConfigError("give one of --topic and --include")
-    if partition is not None and topic is None:
-        raise ConfigError("--partition needs --topic")
-    if group is not None and not (partition is None and offset is None and from_timestamp is None):
-        raise ConfigError("--partition, --offset and --from-timestamp read without a group: leave out --group")
-    start = _start(offset, from_beginning, from_timestamp)
-    show = _formatter(format, formatter, as_json, properties)
-    options = {
-        "group.id": group,
-        "isolation.level": isolation_level,
-        "auto.offset.reset": "earliest" if from_beginning else None,
-    }
-    given = parse_pairs(consumer_property, "--consumer-property")
-    settings = client_settings(bootstrap_server, config_file, given, options)
+    options.check()
+    start = _start(options)
+    show = _formatter(options)
+    settings = options.settings
     with Consumer(settings) as consumer:
-        display = Display(consumer, show, sys.stdout.buffer, skip_errors=skip_message_on_error)
+        display = Display(consumer, show, sys.stdout.buffer, skip_errors=options.skip_message_on_error)
         with _on_signal(display.stop):
-            if settings.group_id and partition is None and start is None:
-                consumer.subscribe([topic] if topic else None, pattern=include)
+            if settings.group_id and options.partition is None and start is None:
+                consumer.subscribe([options.topic] if options.topic else None, pattern=options.include)
             else:
-                consumer.assign(_partitions(consumer, topic, include, partition))
+                consumer.assign(_partitions(consumer, options))
                 if start is not None:
                     start(consumer)
-            display.run(max_messages, timeout_ms, exit_at_end)
+            display.run(options.max_messages, options.timeout_ms, options.exit_at_end)
     typer.echo(f"Processed a total of {display.count} messages", err=True)
 
 
-def _start(offset: str | None, from_beginning: bool, from_timestamp: str | None) -> Callable[[Consumer], None] | None:
+def _start(options: ConsumeOptions) -> Callable[[Consumer], None] | None:
     """What moves the assigned partitions of a consumer to `--offset` or `--from-timestamp`; None without either."""
-    given = sum((offset is not None, from_beginning, from_timestamp is not None))
+    offset, from_timestamp = options.offset, options.from_timestamp
+    given = sum((offset is not None, options.from_beginning, from_timestamp is not None))
     if given > 1:
         raise ConfigError(f"give one of --offset, --from-beginning and --from-timestamp, not {given} of them")
     if from_timestamp is not None:
@@ -157,12 +176,13 @@ def _seek(consumer: Consumer, offset: str) -> None:
             consumer.seek(tp, int(offset))
 
 
-def _formatter(format: str | None, formatter: str, as_json: bool, properties: list[str] | None) -> Formatter:
-    if format is None:
-        return make_formatter("json" if as_json else formatter, parse_pairs(properties, "--property"))
-    if as_json or properties or formatter != "default":
+def _formatter(options: ConsumeOptions) -> Formatter:
+    formatter, properties = options.formatter, options.properties
+    if options.format is None:
+        return make_formatter("json" if options.as_json else formatter, parse_pairs(properties, "--property"))
+    if options.as_json or properties or formatter != "default":
         raise ConfigError("--format goes without --formatter, --json and --property")
-    return format_string(format)
+    return format_string(options.format)
 
 
 class Display:
@@ -250,10 +270,9 @@ def _on_signal(stop: Callable[..., None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _partitions(
-    consumer: Consumer, topic: str | None, include: str | None, partition: int | None
-) -> list[TopicPartition]:
-    topics = [topic] if topic is not None else _matching(consumer, include or "")
+def _partitions(consumer: Consumer, options: ConsumeOptions) -> list[TopicPartition]:
+    topic, partition = options.topic, options.partition
+    topics = [topic] if topic is not None else _matching(consumer, options.include or "")
     consumer.cluster.include(topics)
     found = [TopicPartition(name, index) for name in topics for index in consumer.cluster.partitions(name)]
     if partition is None:

@@ -7,6 +7,7 @@ Kafka's first consumers, which keep members and offsets in ZooKeeper. Raises Bro
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ from broker.tools.client_options import (
     named_partitions,
     one_of_options,
     parse_time,
+    with_options,
 )
 from broker.tools.offsets import ZooKeeperOption, csv_of_offsets, offsets_of_csv, zookeeper_groups
 from broker.tools.output import note, print_json, print_lines, print_rows, print_table
@@ -54,6 +56,9 @@ _MEMBER_COLUMNS = ("group", "consumer-id", "instance-id", "host", "client-id", "
 _PARTITION_HEAD = ("topic", "partition", "current-offset", "log-end-offset", "lag", "consumer-id", "host", "client-id")
 _PARTITION_NAMES = ("topic", "partition", "currentOffset", "logEndOffset", "lag", "memberId", "host", "clientId")
 
+_RESET_TARGETS = (
+    *("to_earliest", "to_latest", "to_current", "to_offset", "to_datetime", "by_duration", "shift_by", "from_file"),
+)
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 
 
@@ -164,37 +169,57 @@ def delete(admin: Admin, group: Groups = None, all_groups: AllGroups = False, as
         raise PykafkaError("; ".join(str(error) for error in failures.values()))
 
 
-@admin_command(app, "reset-offsets")
-def reset_offsets(
-    admin: Admin,
-    group: OneGroup,
-    topic: TopicsOrPartitions = None,
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResetOptions:
+    """The options of `pykafka groups reset-offsets`."""
+
+    group: OneGroup
+    topic: TopicsOrPartitions = None
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="All topics that the group has committed offsets of.")
-    ] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the beginning of the log.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="To the committed offset, within the log.")] = False,
-    to_offset: Annotated[int | None, typer.Option(min=0, help="To this offset.", metavar="OFFSET")] = None,
-    to_datetime: Annotated[
-        str | None, typer.Option(help="To the first record since this time.", metavar="TIME")
-    ] = None,
+    ] = False
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the beginning of the log.")] = False
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False
+    to_current: Annotated[bool, typer.Option("--to-current", help="To the committed offset, within the log.")] = False
+    to_offset: Annotated[int | None, typer.Option(min=0, help="To this offset.", metavar="OFFSET")] = None
+    to_datetime: Annotated[str | None, typer.Option(help="To the first record since this time.", metavar="TIME")] = None
     by_duration: Annotated[
         str | None, typer.Option(help="To the first record of the last PT1H or P7D.", metavar="DURATION")
-    ] = None,
-    shift_by: Annotated[
-        int | None, typer.Option(help="Forward by so many offsets; back if negative.", metavar="N")
-    ] = None,
+    ] = None
+    shift_by: Annotated[int | None, typer.Option(help="Forward by so many offsets; back if negative.", metavar="N")] = (
+        None
+    )
     from_file: Annotated[
         Path | None, typer.Option(help="To the offsets of a file that --export has written.", metavar="FILE")
-    ] = None,
-    export: Annotated[
-        bool, typer.Option("--export", help="Print the new offsets as CSV: topic,partition,offset.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the new offsets; the default.")] = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Change the offsets.")] = False,
-    as_json: JsonOutput = False,
-) -> None:
+    ] = None
+    export: Annotated[bool, typer.Option("--export", help="Print the new offsets as CSV: topic,partition,offset.")] = (
+        False
+    )
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the new offsets; the default.")] = False
+    execute: Annotated[bool, typer.Option("--execute", help="Change the offsets.")] = False
+    as_json: JsonOutput = False
+
+    def target(self) -> tuple[str, int]:
+        """The name of the one option that says where to, and its number. Raises ConfigError."""
+        if self.dry_run and self.execute:
+            raise ConfigError("give one of --dry-run and --execute")
+        if self.export and self.as_json:
+            raise ConfigError("give one of --export and --json")
+        if self.from_file is not None and (self.topic or self.all_topics):
+            raise ConfigError("--from-file names the partitions itself: leave out --topic and --all-topics")
+        target = one_of_options(**{name: getattr(self, name) for name in _RESET_TARGETS})
+        if self.from_file is None:
+            one_of_options(topic=self.topic, all_topics=self.all_topics)
+        if self.to_datetime is not None:
+            return target, parse_time("--to-datetime", self.to_datetime)
+        if self.by_duration is not None:
+            return target, time.time_ns() // 1_000_000 - _milliseconds(self.by_duration)
+        return target, self.to_offset or self.shift_by or 0
+
+
+@admin_command(app, "reset-offsets")
+@with_options
+def reset_offsets(admin: Admin, options: ResetOptions) -> None:
     """Change the committed offsets of a group without members. Without --execute, only show the new ones.
 
     \b
@@ -204,45 +229,24 @@ def reset_offsets(
       pykafka groups reset-offsets --group etl --all-topics --to-current --export > offsets.csv
       pykafka groups reset-offsets --group etl --from-file offsets.csv --execute
     """
-    if dry_run and execute:
-        raise ConfigError("give one of --dry-run and --execute")
-    if export and as_json:
-        raise ConfigError("give one of --export and --json")
-    target = one_of_options(
-        to_earliest=to_earliest,
-        to_latest=to_latest,
-        to_current=to_current,
-        to_offset=to_offset,
-        to_datetime=to_datetime,
-        by_duration=by_duration,
-        shift_by=shift_by,
-        from_file=from_file,
-    )
-    number = to_offset or shift_by or 0
-    if to_datetime is not None:
-        number = parse_time("--to-datetime", to_datetime)
-    if by_duration is not None:
-        number = time.time_ns() // 1_000_000 - _milliseconds(by_duration)
-    if from_file is None:
-        one_of_options(topic=topic, all_topics=all_topics)
-    elif topic or all_topics:
-        raise ConfigError("--from-file names the partitions itself: leave out --topic and --all-topics")
-    given = offsets_of_csv(from_file) if from_file else {}
+    target, number = options.target()
+    group = options.group
+    given = offsets_of_csv(options.from_file) if options.from_file else {}
     _refuse_members(admin, group)
     committed = admin.group_offsets(group)
-    names = [f"{tp.topic}:{tp.partition}" for tp in given] or topic or ()
-    partitions = sorted(committed) if all_topics else named_partitions(admin, names)
+    names = [f"{tp.topic}:{tp.partition}" for tp in given] or options.topic or ()
+    partitions = sorted(committed) if options.all_topics else named_partitions(admin, names)
     if not partitions:
         raise PykafkaError(f"group {group!r} has no offsets: name its topics with --topic")
     moved = _new_offsets(admin, given or committed, partitions, target, number)
-    if execute:
+    if options.execute:
         admin.alter_group_offsets(group, moved)
-    if export:
+    if options.export:
         print_lines(csv_of_offsets(moved))
     else:
         rows = [(group, tp.topic, tp.partition, committed.get(tp), offset) for tp, offset in sorted(moved.items())]
-        print_rows(("group", "topic", "partition", "currentOffset", "newOffset"), rows, as_json)
-    if not execute:
+        print_rows(("group", "topic", "partition", "currentOffset", "newOffset"), rows, options.as_json)
+    if not options.execute:
         note("Nothing was changed: give --execute to change the offsets.")
 
 

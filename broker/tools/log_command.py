@@ -21,7 +21,7 @@ from broker.errors import ConfigError, PykafkaError
 from broker.log.inspection import Problem, check_partition, partition_directories, segment_files
 from broker.tools.client_options import JsonOutput, admin_command, complete_topics
 from broker.tools.log_dump import SIDE_FILES, print_segment, segment_documents, side_file_rows, side_files
-from broker.tools.output import print_json, print_json_lines, print_table, progress_bar
+from broker.tools.output import counted, print_json, print_json_lines, print_table, progress_bar
 
 __all__ = ["app"]
 
@@ -72,7 +72,7 @@ def dump(
             if as_json:
                 print_json_lines({"file": str(file), **row} for row in rows)
             else:
-                console.print(Text(f"{file} ({_count(len(rows), 'entry', 'entries')})", style="bold"), soft_wrap=True)
+                console.print(Text(f"{file} ({counted(len(rows), 'entry', 'entries')})", style="bold"), soft_wrap=True)
                 print_table(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
         elif as_json:
             print_json_lines(segment_documents(file, records))
@@ -156,9 +156,9 @@ def _print_problems(console: Console, problems: list[Problem], partitions: int) 
         where = f"{path}" if position is None else f"{path}, byte {position}"
         console.print(Text.assemble((where, "bold"), ": ", (text, "red")))
     if problems:
-        console.print(f"{_count(len(problems), 'problem')} in {_count(partitions, 'partition')}", style="red")
+        console.print(f"{counted(len(problems), 'problem')} in {counted(partitions, 'partition')}", style="red")
     else:
-        console.print(f"{_count(partitions, 'partition')}, no problem found", style="green")
+        console.print(f"{counted(partitions, 'partition')}, no problem found", style="green")
 
 
 def _directory_document(one: LogDir) -> dict[str, Any]:
@@ -178,9 +178,7 @@ def _directory_document(one: LogDir) -> dict[str, Any]:
 def _print_directory(one: LogDir) -> None:
     used = sum(size.size for size in one.partitions.values())
     space = f", {one.usable_bytes:,} of {one.total_bytes:,} bytes free" if one.total_bytes >= 0 else ""
-    typer.echo(f"broker {one.broker_id}: {one.path}: {_count(len(one.partitions), 'partition')}, {used:,} bytes{space}")
+    typer.echo(
+        f"broker {one.broker_id}: {one.path}: {counted(len(one.partitions), 'partition')}, {used:,} bytes{space}"
+    )
     print_table(["topic", "partition", "bytes"], [(*tp, size.size) for tp, size in one.partitions.items()])
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"

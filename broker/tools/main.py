@@ -1,60 +1,18 @@
-"""The console command `pykafka`: finds the sub-command, and prints errors in one line.
-
-The entry point of the distribution. Only the module of the named sub-command is imported, so `pykafka --help` starts
-fast and a missing library breaks only the command that needs it. Commands of other packages are found through the
-entry point group `pykafka.commands`, and never imported by name.
+"""The entry point of `pykafka`: runs one command, and prints errors in one line.
 
 Exit status: 0 success; 1 failure; 2 wrong usage: a wrong option, argument, setting or configuration file. An error is
-one line on standard error; `--debug` shows the traceback. Output that is not a terminal is never wrapped.
+one line on standard error; `--debug` shows the traceback.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib
-import importlib.metadata
-import importlib.util
 import logging
-import os
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Annotated, Any, NoReturn
-
-import typer
+from collections.abc import Sequence
 
 __all__ = ["main"]
 
-BUILT_IN = {
-    "broker": "broker.tools.broker:app",
-    "users": "broker.tools.users:app",
-    "zookeeper": "broker.tools.zookeeper:app",
-    "cluster": "broker.tools.cluster:app",
-    "topics": "broker.tools.topics:app",
-    "produce": "broker.tools.produce:produce",
-    "consume": "broker.tools.consume:consume",
-    "groups": "broker.tools.groups:app",
-    "offsets": "broker.tools.offsets:app",
-    "configs": "broker.tools.configs:app",
-    "transactions": "broker.tools.transactions:app",
-    "log": "broker.tools.log_command:app",
-    "perf": "broker.tools.perf:app",
-}
-PLUGIN_GROUP = "pykafka.commands"
-NO_BROKER_HINT = "; `pykafka broker start` starts a broker, --bootstrap-server names a running one"
-EXAMPLES = """Run a broker, write three records, read them again, see what is there.
-
-\b
-Examples:
-  pykafka broker start
-  seq 3 | pykafka produce --topic numbers
-  pykafka consume --topic numbers --from-beginning --exit-at-end
-  pykafka topics describe --topic numbers
-"""
-COMPLETED_LINE = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
-"""Where the completion scripts put the typed line: zsh, fish and PowerShell; bash."""
-_NO_WRAP = 10_000
-_TERMINAL_MAX = 120
+NO_BROKER_HINT = "; `pykafka broker start` starts a broker, {} names a running one"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,116 +21,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if logging.lastResort is not None:  # prints warnings where a command configures no logging
         logging.lastResort.setFormatter(logging.Formatter("pykafka: %(message)s"))
     try:
-        build(given)(given, prog_name="pykafka")
+        if given[:2] != ["broker", "start"] or not _started_broker(given[2:]):
+            from broker.tools.console import build  # typer, and pydantic behind it: 9 MB
+
+            build(given)(given, prog_name="pykafka")
     except Exception as error:
         # Imported only here: a run without an error need not pay for it.
         from broker.errors import ConfigError, ConnectionFailed, PykafkaError
+        from broker.tools.console import fail
 
         if "--debug" in given or not isinstance(error, (PykafkaError, OSError)):
             raise
-        hint = NO_BROKER_HINT if isinstance(error, ConnectionFailed) and "bootstrap.servers" in str(error) else ""
+        hint = ""
+        if isinstance(error, ConnectionFailed) and "bootstrap.servers" in str(error):
+            hint = NO_BROKER_HINT.format("--from or --to" if given[:1] == ["mirror"] else "--bootstrap-server")
         fail(f"{error}{hint}", 2 if isinstance(error, ConfigError) else 1)
 
 
-def fail(message: str, status: int = 1) -> NoReturn:
-    """Print a red line on standard error and exit."""
-    typer.secho(f"pykafka: {message}", fg=typer.colors.RED, err=True)
-    raise SystemExit(status)
+def _started_broker(words: Sequence[str]) -> bool:
+    """Run `broker start` without typer, which a broker has no use for.
 
-
-def build(arguments: Sequence[str]) -> typer.Typer:
-    """The command tree: only the command that `arguments` name, or all names with their summaries."""
-    width = None if sys.stdout.isatty() else _NO_WRAP
-    app = typer.Typer(
-        help=f"A log broker that speaks Apache Kafka's protocol, and its tools.\n\n{EXAMPLES}",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # rich draws boxes, cuts long names, and wraps at 80 columns in a pipe
-        context_settings={
-            "help_option_names": ["-h", "--help"],
-            "terminal_width": width,
-            "max_content_width": width or _TERMINAL_MAX,
-        },
-    )
-    app.callback()(_global_options)
-    known = commands()
-    named = next((word for word in [*arguments, *_line_to_complete()] if not word.startswith("-")), None)
-    if named in known:
-        _attach(app, named, _load(named, known[named]))
-    else:
-        for name, target in known.items():
-            app.command(name, help=summary(target))(_placeholder)
-    return app
-
-
-def _line_to_complete() -> list[str]:
-    """The words after `pykafka` on the line to complete, if a shell's completion script has started us."""
-    if "_PYKAFKA_COMPLETE" not in os.environ:
-        return []
-    return next((os.environ[name].split()[1:] for name in COMPLETED_LINE if os.environ.get(name)), [])
-
-
-def commands() -> dict[str, str]:
-    """Command name → `module:attribute`: the built-in commands, then those of installed packages."""
-    found = sorted(importlib.metadata.entry_points(group=PLUGIN_GROUP), key=lambda point: point.name)
-    return BUILT_IN | {point.name: point.value for point in found if point.name not in BUILT_IN}
-
-
-def summary(target: str) -> str:
-    """The summary line of a command, read from its source without importing it.
-
-    For a function: the first line of its docstring. For a group: the first line of `app = typer.Typer(help="…")`.
+    False, and nothing was done, for a command line that only typer can read.
     """
-    module, _, attribute = target.partition(":")
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None or spec.origin is None:
-        return f"(not available: there is no module {module})"
-    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
-        match node:
-            case ast.FunctionDef(name=name) if name == attribute:
-                return (ast.get_docstring(node) or "").partition("\n")[0]
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(keywords=keywords)) if name == attribute:
-                text = "".join(ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg == "help")
-                return text.partition("\n")[0]
-    return ""
+    # kio imports hypothesis where that is installed: 9 MB and 0.1 s, for tests only.
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+    from broker.tools.run_broker import BrokerOptions, run_broker
 
-
-def _load(name: str, target: str) -> Any:
-    module, _, attribute = target.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        fail(f"the command {name!r} cannot be loaded: {error}")
-
-
-def _attach(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]) -> None:
-    """Add a group of sub-commands (a Typer app) or a single command (a function)."""
-    if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name)
-    else:
-        app.command(name)(command)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(importlib.metadata.version("pykafka-spark"))
-        raise typer.Exit
-
-
-def _global_options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_print_version)
-    ] = False,
-) -> None:
-    """Declares the global options for the help; `main` looks for `--debug` itself."""
-
-
-def _placeholder() -> None:
-    """Stands for a command that was not named. Never called."""
+    options = BrokerOptions.parse(words)
+    if options is not None:
+        run_broker(options)
+    return options is not None
 
 
 if __name__ == "__main__":

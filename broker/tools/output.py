@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 __all__ = [
     "as_time",
+    "counted",
     "note",
     "print_json",
     "print_json_lines",
@@ -93,6 +94,11 @@ def report(as_json: bool, message: str, document: Any) -> None:
 def note(message: str) -> None:
     """Print a line on standard error, for a person who watches."""
     typer.echo(message, err=True)
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """`1 topic`, `2,000 topics`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def as_time(ms: int) -> str | None:

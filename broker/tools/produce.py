@@ -8,6 +8,7 @@ of `--transaction-size` lines each. There a record that cannot be delivered abor
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
 import threading
@@ -32,6 +33,7 @@ from broker.tools.client_options import (
     client_settings,
     config_option,
     parse_pairs,
+    with_options,
 )
 from broker.tools.output import note
 from broker.tools.record_text import LineReader
@@ -46,35 +48,57 @@ PROPERTIES = (
 )
 
 
-def produce(
-    topic: OneTopic,
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProduceOptions:
+    """The options of `pykafka produce`."""
+
+    topic: OneTopic
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="Send to this partition.", metavar="N")
-    ] = None,
-    properties: Annotated[list[str] | None, typer.Option("--property", help=PROPERTIES, metavar="KEY=VALUE")] = None,
+    ] = None
+    properties: Annotated[list[str] | None, typer.Option("--property", help=PROPERTIES, metavar="KEY=VALUE")] = None
     compression_codec: Annotated[
         str | None, typer.Option("--compression-codec", "-z", help="none, gzip, snappy, lz4 or zstd.", metavar="CODEC")
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=0, help="Largest batch.", metavar="BYTES")] = None,
+    ] = None
+    batch_size: Annotated[int | None, typer.Option(min=0, help="Largest batch.", metavar="BYTES")] = None
     linger: Annotated[
         int | None, typer.Option("--timeout", min=0, help="How long a batch that is not full waits.", metavar="MS")
-    ] = None,
+    ] = None
     acks: Annotated[
         str | None,
         typer.Option("--request-required-acks", "--acks", help="Acknowledgements: 0, 1 or all.", metavar="ACKS"),
-    ] = None,
-    sync: Annotated[bool, typer.Option("--sync", help="Wait for the broker after each line.")] = False,
+    ] = None
+    sync: Annotated[bool, typer.Option("--sync", help="Wait for the broker after each line.")] = False
     transactional_id: Annotated[
         str | None, typer.Option(help="Send in a transaction of this id, committed when the input ends.", metavar="ID")
-    ] = None,
+    ] = None
     transaction_size: Annotated[
         int | None, typer.Option(min=1, help="Commit after so many lines and begin a new transaction.", metavar="N")
-    ] = None,
-    producer_property: ProducerProperties = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print where each record was written, as JSON.")] = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: Annotated[Path | None, config_option("producer")] = None,
-) -> None:
+    ] = None
+    producer_property: ProducerProperties = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print where each record was written, as JSON.")] = False
+    bootstrap_server: BootstrapServer = None
+    config_file: Annotated[Path | None, config_option("producer")] = None
+
+    @property
+    def settings(self) -> ClientSettings:
+        """Raises ConfigError."""
+        options = {
+            "compression.type": self.compression_codec,
+            "batch.size": self.batch_size,
+            "linger.ms": self.linger,
+            "acks": self.acks,
+            "transactional.id": self.transactional_id,
+        }
+        given = parse_pairs(self.producer_property, "--producer-property")
+        settings = client_settings(self.bootstrap_server, self.config_file, given, options)
+        if self.transaction_size is not None and not settings.transactional_id:
+            raise ConfigError("--transaction-size needs --transactional-id")
+        return settings
+
+
+@with_options
+def produce(options: ProduceOptions) -> None:
     """Write the lines of standard input to a topic.
 
     \b
@@ -83,31 +107,20 @@ def produce(
       echo "k1:hello" | pykafka produce --topic flights --property parse.key=true --property key.separator=:
       seq 1000 | pykafka produce --topic numbers -z zstd --transactional-id seq-1
     """
-    options = {
-        "compression.type": compression_codec,
-        "batch.size": batch_size,
-        "linger.ms": linger,
-        "acks": acks,
-        "transactional.id": transactional_id,
-    }
-    given = parse_pairs(producer_property, "--producer-property")
-    settings = client_settings(bootstrap_server, config_file, given, options)
-    if transaction_size is not None and not settings.transactional_id:
-        raise ConfigError("--transaction-size needs --transactional-id")
-    reader = LineReader(parse_pairs(properties, "--property"))
-    deliveries = Deliveries(show=as_json)
+    topic, settings = options.topic, options.settings
+    reader = LineReader(parse_pairs(options.properties, "--property"))
+    deliveries = Deliveries(show=options.as_json)
     missing = not _exists(settings, topic)
-    with Producer(settings) as producer, transacted(producer, records=transaction_size) as on_sent:
+    with Producer(settings) as producer, transacted(producer, records=options.transaction_size) as on_sent:
         for line in read_lines():
             record = reader.read(line)
-            future = producer.send(
-                topic, record.value, record.key, record.headers, partition, on_delivery=deliveries.on_delivery
-            )
+            where, told = options.partition, deliveries.on_delivery
+            future = producer.send(topic, record.value, record.key, record.headers, where, on_delivery=told)
             if missing:
                 missing = False
                 count = producer.partitions(topic)
                 note(f"pykafka: created topic {topic} with {count} partition{'s' if count > 1 else ''}")
-            if sync:
+            if options.sync:
                 future.exception()
             on_sent()
     deliveries.raise_if_any_failed()

@@ -1,28 +1,33 @@
-"""Create, list, describe, alter, empty and delete topics (kafka-topics.sh, kafka-delete-records.sh).
+"""Create, list, describe, alter, empty, move and delete topics (kafka-topics.sh, kafka-delete-records.sh,
+kafka-reassign-partitions.sh).
 
 The options of `pykafka topics …` mean what they mean in Kafka's tools. Raises BrokerError for what the broker refuses.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
 
 from broker.client.admin import Admin, NewTopic, ResourceType
-from broker.client.admin_types import HIGH_WATERMARK
+from broker.client.admin_types import HIGH_WATERMARK, PartitionReassignment
 from broker.client.cluster_metadata import PartitionMetadata, TopicMetadata, UnknownTopic
+from broker.cluster.assignment import assign_replicas, with_replication_factor
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.described_config import ConfigSource
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import AnyTopic, CommandConfig, JsonOutput, OneTopic, admin_command, parse_pairs
-from broker.tools.output import print_json, print_lines, print_rows, report
+from broker.tools.output import counted, print_json, print_lines, print_rows, report
 
 __all__ = ["app", "under_replicated"]
 
+WAIT_S = 0.2
+
 app = typer.Typer(
-    help="Create, list, describe, alter, empty and delete topics.\n\n\b\nExamples:\n"
+    help="Create, list, describe, alter, empty, move and delete topics.\n\n\b\nExamples:\n"
     "  pykafka topics create --topic flights --partitions 4\n"
     "  pykafka topics list\n"
     "  pykafka topics describe --topic flights",
@@ -198,6 +203,70 @@ def delete_records(
     partitions = partition or list(admin.describe_topics([topic])[topic].partitions)
     starts = admin.delete_records({TopicPartition(topic, index): offset for index in partitions})
     print_rows(("topic", "partition", "logStartOffset"), [(*tp, start) for tp, start in starts.items()], as_json)
+
+
+@admin_command(app)
+def reassign(
+    admin: Admin,
+    topic: AnyTopic = None,
+    brokers: Annotated[
+        str | None, typer.Option(help="Spread the replicas over these brokers anew.", metavar="ID,ID,…")
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="Replicas of each partition; without --brokers few move.", metavar="N")
+    ] = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what runs.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when all replicas are in place.")] = False,
+    as_json: JsonOutput = False,
+) -> None:
+    """Move replicas to other brokers, or change their number; with neither, list the reassignments that run.
+
+    \b
+    Examples:
+      pykafka topics reassign --topic flights --replication-factor 3 --wait
+      pykafka topics reassign --topic flights --brokers 1,2,4
+      pykafka topics reassign
+    """
+    if cancel:
+        admin.alter_partition_reassignments(dict.fromkeys(_reassigned(admin, topic)))
+    elif brokers or replication_factor:
+        if topic is None:
+            raise ConfigError("which topic? give --topic")
+        admin.alter_partition_reassignments(_assignment(admin, topic, brokers, replication_factor))
+    while (chosen := _reassigned(admin, topic)) and wait:
+        time.sleep(WAIT_S)
+    rows = [(*tp, *map(_ids, one)) for tp, one in sorted(chosen.items())]
+    nothing = "All replicas are in place." if brokers or replication_factor else "No reassignment runs."
+    print_rows(("topic", "partition", "replicas", "adding", "removing"), rows, as_json, nothing=nothing)
+
+
+def _reassigned(admin: Admin, topic: str | None) -> dict[TopicPartition, PartitionReassignment]:
+    running = admin.list_partition_reassignments()
+    return {tp: one for tp, one in running.items() if topic in (None, tp.topic)}
+
+
+def _assignment(
+    admin: Admin, topic: str, brokers: str | None, factor: int | None
+) -> dict[TopicPartition, tuple[int, ...]]:
+    partitions = admin.describe_topics([topic])[topic].partitions
+    now = {index: one.replicas for index, one in partitions.items()}
+    racks = {node.id: node.rack for node in admin.cluster.brokers()}
+    if brokers is None:
+        wanted = with_replication_factor(now, factor or 1, racks)
+    else:
+        try:
+            ids = [int(text) for text in brokers.split(",")]
+        except ValueError:
+            raise ConfigError(f"--brokers {brokers}: expected ids of brokers, such as 1,2,3") from None
+        factor = factor or len(now[0])
+        if len(set(ids)) < factor:
+            raise ConfigError(
+                f"--brokers {brokers}: {counted(factor, 'replica')} need as many brokers; name more, or give "
+                f"--replication-factor {len(set(ids))}"
+            )
+        named = {broker_id: racks.get(broker_id) for broker_id in ids}
+        wanted = assign_replicas(ids, len(now), factor, racks=named)
+    return {TopicPartition(topic, index): ids for index, ids in wanted.items()}
 
 
 def _tried(action: Callable[[], object], allowed: ErrorCode | bool) -> bool:

@@ -1,7 +1,8 @@
 """Users who log in with SCRAM (the `users` entities of kafka-configs.sh).
 
-`pykafka users …` asks a broker. With `--zookeeper` it writes to ZooKeeper instead and needs no broker: this is how to
-create the first user if every listener requires a login. A password comes from a prompt or from standard input, never
+`pykafka users …` asks a broker. With `--zookeeper` it writes to ZooKeeper instead, and with `--log-dir` to the metadata
+file of a standalone broker that does not run. This is how to create the first user if every listener requires a login.
+A password comes from a prompt or from standard input, never
 from the command line, which other users of the machine could see.
 """
 
@@ -16,14 +17,19 @@ from typing import Annotated, Protocol
 
 import typer
 
+from broker.clock import SystemClock
 from broker.cluster.users import decode_credentials, encode_changes
 from broker.errors import ConfigError, PykafkaError
+from broker.log.log_directory import LogDirectory
+from broker.meta_properties import refuse_foreign
 from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 from broker.tools.client_options import BootstrapServer, Command, ConfigFile, JsonOutput, administration, opening
 from broker.tools.output import print_json, print_lines
 from broker.zookeeper import znodes
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.metadata_move import METADATA_FILE, standalone_store
+from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.registry import Registry
 
 __all__ = ["app"]
@@ -57,12 +63,20 @@ ZooKeeperOption = Annotated[
     str | None,
     typer.Option("--zookeeper", help="Write to this ZooKeeper; needs no broker.", metavar="HOST:PORT[/CHROOT]"),
 ]
+LogDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--log-dir",
+        help="Write to the metadata in this directory, of a standalone broker that is stopped.",
+        metavar="DIR",
+    ),
+]
 
 Users = dict[str, dict[ScramMechanism, int]]
 
 
 class _Store(Protocol):
-    """Where users are kept: a cluster or ZooKeeper."""
+    """Where users are kept: a cluster, ZooKeeper, or the metadata file of a standalone broker."""
 
     def describe_users(self) -> Users: ...
     def set_password(self, user: str, password: str, mechanisms: list[ScramMechanism], iterations: int) -> None: ...
@@ -70,19 +84,40 @@ class _Store(Protocol):
 
 
 @contextlib.contextmanager
-def _store(zookeeper: str | None, bootstrap_server: str | None, config_file: Path | None) -> Iterator[_Store]:
-    if zookeeper is None:
+def _store(
+    zookeeper: str | None, log_dir: Path | None, bootstrap_server: str | None, config_file: Path | None
+) -> Iterator[_Store]:
+    if zookeeper is None and log_dir is None:
         with administration(bootstrap_server, config_file) as admin:
             yield admin
         return
+    if zookeeper and log_dir:
+        raise ConfigError("give one of --zookeeper and --log-dir")
     if bootstrap_server or config_file:
-        raise ConfigError("--zookeeper needs no broker: leave out --bootstrap-server and --config")
-    with ZooKeeper(zookeeper, _ZOOKEEPER_TIMEOUT_MS) as client:
-        yield _InZooKeeper(client)
+        raise ConfigError("--zookeeper and --log-dir need no broker: leave out --bootstrap-server and --config")
+    with ZooKeeper(zookeeper, _ZOOKEEPER_TIMEOUT_MS) if zookeeper else _standalone_store(log_dir or Path()) as store:
+        yield _InMetadata(store)
+
+
+@contextlib.contextmanager
+def _standalone_store(directory: Path) -> Iterator[MetadataStore]:
+    locked = LogDirectory(directory)
+    locked.lock()
+    try:
+        refuse_foreign([directory], [directory / METADATA_FILE])
+        with standalone_store(directory, SystemClock()) as store:
+            yield store
+    finally:
+        locked.unlock()
 
 
 def _user_command(name: str | None = None) -> Callable[[Command], Command]:
-    options = {"zookeeper": ZooKeeperOption, "bootstrap_server": BootstrapServer, "config_file": ConfigFile}
+    options = {
+        "zookeeper": ZooKeeperOption,
+        "log_dir": LogDirOption,
+        "bootstrap_server": BootstrapServer,
+        "config_file": ConfigFile,
+    }
     return opening(app, name, options, _store)
 
 
@@ -99,6 +134,7 @@ def create(
     \b
     Examples:
       pykafka users create --user alice --zookeeper localhost:2181
+      pykafka users create --user alice --log-dir data/broker
       pykafka users create --user alice --mechanism SCRAM-SHA-512 --password-stdin < password.txt
     """
     mechanisms = _mechanisms(mechanism) or list(ScramMechanism)
@@ -190,13 +226,13 @@ def _ask_password(user: str, from_stdin: bool) -> str:
     return given
 
 
-class _InZooKeeper:
-    """Writes Kafka's nodes in ZooKeeper, and notifies running brokers."""
+class _InMetadata:
+    """Writes Kafka's nodes in ZooKeeper or a file, and notifies running brokers."""
 
-    def __init__(self, client: ZooKeeper) -> None:
-        self._registry = Registry(client)
+    def __init__(self, store: MetadataStore) -> None:
+        self._registry = Registry(store)
         self._registry.ensure_paths()
-        self._changes = ChangeNotifications(client)
+        self._changes = ChangeNotifications(store)
 
     def describe_users(self) -> Users:
         users = {user: decode_credentials(user, config) for user, config in self._registry.user_configs().items()}

@@ -25,6 +25,9 @@ from broker.log.manager import LogManager
 from broker.metrics import CleanerMetrics, FetchSessionMetrics, Histogram, Metrics
 from broker.net.frame_reader import RequestMemory
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_partition import TopicPartition
+from broker.replica.follower import Follower
+from broker.replica.partition import Partition
 from broker.web.health import Health
 
 __all__ = ["FAMILIES", "Family", "MetricSources", "Samples", "collect"]
@@ -114,9 +117,75 @@ _DECLARED = (
     _gauge(
         "kafka_server_socketservermetrics_memorypoolwaiting", "Connections that wait for memory before they are read."
     ),
+    _counter(
+        "kafka_server_brokertopicmetrics_replicationbytesin_total",
+        "Bytes of record batches appended as a follower.",
+        "topic",
+    ),
+    _counter(
+        "kafka_server_brokertopicmetrics_replicationbytesout_total",
+        "Bytes of record batches sent to followers.",
+        "topic",
+    ),
+    _counter(
+        "kafka_server_brokertopicmetrics_reassignmentbytesin_total",
+        "Part of the replication bytes in: for replicas that a reassignment adds to this broker.",
+        "topic",
+    ),
+    _counter(
+        "kafka_server_brokertopicmetrics_reassignmentbytesout_total",
+        "Part of the replication bytes out: to replicas that a reassignment adds.",
+        "topic",
+    ),
+    _gauge(
+        "kafka_server_leaderreplication_byte_rate",
+        "Bytes per second to throttled followers; the limit is leader.replication.throttled.rate.",
+    ),
+    _gauge(
+        "kafka_server_followerreplication_byte_rate",
+        "Bytes per second for throttled replicas of this broker; the limit is follower.replication.throttled.rate.",
+    ),
     _gauge("kafka_server_replicamanager_partitioncount", "Partitions with a log on this broker."),
     _gauge("kafka_server_replicamanager_leadercount", "Partitions this broker leads."),
     _gauge("kafka_server_replicamanager_produceridcount", "Producer ids known to the logs."),
+    _gauge(
+        "kafka_server_replicamanager_underreplicatedpartitions",
+        "Partitions led by this broker whose ISR lacks a replica; not 0 for long: a broker is down or too slow.",
+    ),
+    _gauge(
+        "kafka_server_replicamanager_underminisrpartitioncount",
+        "Partitions led by this broker whose ISR is smaller than min.insync.replicas, so acks=all is refused.",
+    ),
+    _gauge(
+        "kafka_server_replicamanager_atminisrpartitioncount",
+        "Partitions led by this broker whose ISR is as small as min.insync.replicas allows.",
+    ),
+    _gauge(
+        "kafka_server_replicamanager_reassigningpartitions",
+        "Partitions led by this broker that are being reassigned.",
+    ),
+    _gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas of this broker whose disk failed."),
+    _counter("kafka_server_replicamanager_isrshrinks_total", "Times an ISR led by this broker has lost a replica."),
+    _counter("kafka_server_replicamanager_isrexpands_total", "Times an ISR led by this broker has got a replica."),
+    _counter(
+        "kafka_server_replicamanager_failedisrupdates_total",
+        "Changes of an ISR that ZooKeeper did not take.",
+    ),
+    _gauge(
+        "kafka_server_replicafetchermanager_maxlag",
+        "Most records by which a replica on this broker is behind its leader's high watermark.",
+    ),
+    _gauge(
+        "kafka_server_fetcherlagmetrics_consumerlag",
+        "Records by which the replica on this broker is behind its leader's high watermark.",
+        *_PARTITION,
+    ),
+    _gauge("kafka_cluster_partition_replicascount", "Replicas of a partition led by this broker.", *_PARTITION),
+    _gauge(
+        "kafka_cluster_partition_insyncreplicascount",
+        "In-sync replicas of a partition led by this broker.",
+        *_PARTITION,
+    ),
     _gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions (KIP-227)."),
     _gauge("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", "Partitions of all fetch sessions."),
     _counter(
@@ -151,6 +220,27 @@ _DECLARED = (
         "state",
     ),
     _gauge("kafka_controller_kafkacontroller_activecontrollercount", "1 on the controller."),
+    _gauge("kafka_controller_kafkacontroller_activebrokercount", "Registered brokers, as the controller sees it."),
+    _gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster, as the controller sees it."),
+    _gauge(
+        "kafka_controller_kafkacontroller_globalpartitioncount",
+        "Partitions of the cluster, as the controller sees it.",
+    ),
+    _gauge(
+        "kafka_controller_kafkacontroller_offlinepartitionscount",
+        "Partitions without a leader that is registered, as the controller sees it; they cannot be read or written.",
+    ),
+    _gauge(
+        "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
+        "Partitions that their preferred replica does not lead, as the controller sees it.",
+    ),
+    _counter(
+        "kafka_controller_controllerstats_leaderelections_total", "New leaders that this broker elected as controller."
+    ),
+    _counter(
+        "kafka_controller_controllerstats_uncleanleaderelections_total",
+        "New leaders from outside the ISR: committed records may be lost.",
+    ),
     _gauge("kafka_server_sessionexpirelistener_connected", "1 while a ZooKeeper server answers."),
     _gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Groups by state.", "state"),
     _gauge("kafka_consumergroup_members", "Members of a group.", "consumergroup"),
@@ -199,8 +289,8 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     _transactions(sources.transactions, found)
     _cleaner(sources.logs.cleaner_metrics, found)
     _fetch_sessions(sources.metrics.fetch_sessions, found)
-    is_controller = sources.topics.metadata.controller_id == sources.broker_id
-    found.add("kafka_controller_kafkacontroller_activecontrollercount", float(is_controller))
+    _replication(sources, found)
+    _controller(sources, found)
     found.add("kafka_server_sessionexpirelistener_connected", float(sources.health.zookeeper_connected()))
     problems = await asyncio.to_thread(sources.health.directory_problems)
     found.add("kafka_log_logmanager_offlinelogdirectorycount", len(problems))
@@ -238,30 +328,87 @@ def _connections(sources: MetricSources, found: _Collected) -> None:
 
 
 async def _partitions(sources: MetricSources, found: _Collected) -> None:
-    topics: dict[str, list[int]] = {}
     producers = 0
-    led = list(sources.topics.led_partitions().items())
-    for number, (tp, partition) in enumerate(led, 1):
-        counted = topics.setdefault(tp.topic, [0, 0, 0])
-        counted[0] += partition.messages_in
-        counted[1] += partition.bytes_in
-        counted[2] += partition.bytes_out
-        log, labels = partition.log, (tp.topic, str(tp.partition))
+    led = sources.topics.led_partitions()
+    roles: list[tuple[TopicPartition, Partition | Follower]] = [*led.items(), *sources.topics.followers().items()]
+    for number, (tp, role) in enumerate(roles, 1):
+        log, labels = role.log, (tp.topic, str(tp.partition))
         producers += len(log.producers)
         found.add("kafka_log_log_size", log.size, *labels)
         found.add("kafka_log_log_numlogsegments", len(log.segments), *labels)
         found.add("kafka_log_log_logstartoffset", log.log_start_offset, *labels)
         found.add("kafka_log_log_logendoffset", log.log_end_offset, *labels)
-        stable = partition.high_watermark - partition.last_stable_offset
-        found.add("kafka_cluster_partition_laststableoffsetlag", stable, *labels)
+        if isinstance(role, Partition):
+            stable = role.high_watermark - role.last_stable_offset
+            found.add("kafka_cluster_partition_laststableoffsetlag", stable, *labels)
         if number % PARTITIONS_AT_ONCE == 0:
             await asyncio.sleep(0)
-    for topic, counted in topics.items():
-        for name, count in zip(("messagesin", "bytesin", "bytesout"), counted, strict=True):
-            found.add(f"kafka_server_brokertopicmetrics_{name}_total", count, topic)
+    for topic, counted in sources.topics.metrics.items():
+        prefix = "kafka_server_brokertopicmetrics_"
+        found.add(f"{prefix}messagesin_total", counted.messages_in, topic)
+        found.add(f"{prefix}bytesin_total", counted.bytes_in, topic)
+        found.add(f"{prefix}bytesout_total", counted.bytes_out, topic)
+        found.add(f"{prefix}replicationbytesin_total", counted.replication_bytes_in, topic)
+        found.add(f"{prefix}replicationbytesout_total", counted.replication_bytes_out, topic)
+        found.add(f"{prefix}reassignmentbytesin_total", counted.reassignment_bytes_in, topic)
+        found.add(f"{prefix}reassignmentbytesout_total", counted.reassignment_bytes_out, topic)
     found.add("kafka_server_replicamanager_partitioncount", len(sources.logs.logs()))
     found.add("kafka_server_replicamanager_leadercount", len(led))
     found.add("kafka_server_replicamanager_produceridcount", producers)
+
+
+def _replication(sources: MetricSources, found: _Collected) -> None:
+    under_replicated = under_min_isr = at_min_isr = reassigning = 0
+    topics = sources.topics.metadata.topics
+    for tp, partition in sources.topics.led_partitions().items():
+        topic = topics.get(tp.topic)
+        if topic is None or tp.partition not in topic.partitions:
+            continue
+        info, in_sync = topic.partitions[tp.partition], partition.in_sync
+        isr = len(info.isr if in_sync is None else in_sync.isr)
+        min_isr = 1 if in_sync is None else in_sync.min_isr
+        under_replicated += isr < len(info.target)
+        under_min_isr += isr < min_isr
+        at_min_isr += isr == min_isr < len(info.replicas)
+        reassigning += bool(info.adding or info.removing)
+        found.add("kafka_cluster_partition_replicascount", len(info.replicas), tp.topic, str(tp.partition))
+        found.add("kafka_cluster_partition_insyncreplicascount", isr, tp.topic, str(tp.partition))
+    prefix, counted = "kafka_server_replicamanager_", sources.metrics.replication
+    found.add(f"{prefix}underreplicatedpartitions", under_replicated)
+    found.add(f"{prefix}underminisrpartitioncount", under_min_isr)
+    found.add(f"{prefix}atminisrpartitioncount", at_min_isr)
+    found.add(f"{prefix}reassigningpartitions", reassigning)
+    found.add(f"{prefix}offlinereplicacount", len(sources.logs.offline))
+    found.add(f"{prefix}isrshrinks_total", counted.isr_shrinks)
+    found.add(f"{prefix}isrexpands_total", counted.isr_expands)
+    found.add(f"{prefix}failedisrupdates_total", counted.failed_isr_updates)
+    found.add("kafka_server_leaderreplication_byte_rate", sources.topics.leader_quota.byte_rate)
+    found.add("kafka_server_followerreplication_byte_rate", sources.topics.follower_quota.byte_rate)
+    most = 0
+    for tp, follower in sources.topics.followers().items():
+        lag = max((follower.leader_end_offset or 0) - follower.log.log_end_offset, 0)
+        found.add("kafka_server_fetcherlagmetrics_consumerlag", lag, tp.topic, str(tp.partition))
+        most = max(most, lag)
+    found.add("kafka_server_replicafetchermanager_maxlag", most)
+
+
+def _controller(sources: MetricSources, found: _Collected) -> None:
+    metadata, counted = sources.topics.metadata, sources.metrics.replication
+    is_controller = metadata.controller_id == sources.broker_id
+    partitions = [info for topic in metadata.topics.values() for info in topic.partitions.values()]
+    seen = {
+        "activebrokercount": len(metadata.brokers),
+        "globaltopiccount": len(metadata.topics),
+        "globalpartitioncount": len(partitions),
+        "offlinepartitionscount": sum(info.leader not in metadata.brokers for info in partitions),
+        "preferredreplicaimbalancecount": sum(info.leader != info.replicas[0] for info in partitions),
+    }
+    prefix = "kafka_controller_kafkacontroller_"
+    found.add(f"{prefix}activecontrollercount", float(is_controller))
+    for name, count in seen.items():
+        found.add(prefix + name, count if is_controller else 0)
+    found.add("kafka_controller_controllerstats_leaderelections_total", counted.elections)
+    found.add("kafka_controller_controllerstats_uncleanleaderelections_total", counted.unclean_elections)
 
 
 def _groups(sources: MetricSources, found: _Collected) -> None:

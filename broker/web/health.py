@@ -1,7 +1,7 @@
 """Whether the broker can serve, for /healthz and the metrics.
 
-Checks what a load balancer or an orchestrator should act on: ZooKeeper answers, and the data directories can be
-written. The response itself shows that the event loop runs.
+Checks what a load balancer or an orchestrator should act on: ZooKeeper answers (or the metadata file of a standalone
+broker can be written), and so can the data directories. The response itself shows that the event loop runs.
 """
 
 from __future__ import annotations
@@ -16,20 +16,31 @@ from broker.log.manager import LogManager
 __all__ = ["Health"]
 
 OK = "ok"
+_ZOOKEEPER = ("zookeeper", "no ZooKeeper server answers (zookeeper.connect)")
+_LOCAL_STORE = ("metadata", "the metadata file cannot be written; the log says why")
 
 
 class Health:
     """The checks of /healthz."""
 
-    def __init__(self, broker_id: int, logs: LogManager, zookeeper_connected: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        logs: LogManager,
+        zookeeper_connected: Callable[[], bool],
+        *,
+        standalone: bool = False,
+    ) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self.zookeeper_connected = zookeeper_connected
+        self._store = _LOCAL_STORE if standalone else _ZOOKEEPER
 
     def report(self) -> tuple[bool, dict[str, Any]]:
         """Whether all checks pass, and the JSON of the response. Blocks: it looks at the directories."""
+        name, problem = self._store
         checks = {
-            "zookeeper": OK if self.zookeeper_connected() else "no ZooKeeper server answers (zookeeper.connect)",
+            name: OK if self.zookeeper_connected() else problem,
             "log.dirs": "; ".join([*self.directory_problems().values(), *self._offline_partitions()]) or OK,
         }
         well = all(result == OK for result in checks.values())

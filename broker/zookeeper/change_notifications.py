@@ -8,16 +8,18 @@ thread, first with the nodes that exist, then for each change.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from broker.clock import Clock, SystemClock
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper import znodes
-from broker.zookeeper.client import Watch, ZooKeeper
+from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import NoNode
 
 __all__ = ["ChangeNotifications"]
+
+logger = logging.getLogger(__name__)
 
 _PARTITIONS_A_NODE = 2000
 """A topic name has up to 249 characters, a node up to 1 MiB."""
@@ -29,9 +31,8 @@ T = TypeVar("T")
 class ChangeNotifications:
     """Writes and watches `/config/changes` and `/isr_change_notification`."""
 
-    def __init__(self, zk: ZooKeeper, clock: Clock | None = None) -> None:
+    def __init__(self, zk: MetadataStore) -> None:
         self._zk = zk
-        self._clock = clock or SystemClock()
 
     def notify_config_change(self, entity_path: str) -> None:
         """Notify brokers that the config of `topics/T`, `brokers/N`, `clients/C` or `users/U` was written."""
@@ -62,13 +63,19 @@ class ChangeNotifications:
             nonlocal last_seen
             paths = [f"{root}/{name}" for name in names]
             news: list[T] = []
-            for name, path, node in zip(names, paths, self._zk.get_many(paths), strict=True):
+            nodes = self._zk.get_many(paths)
+            # By ZooKeeper's clock. By a clock of ours that is fast, others would lose what they have not read yet.
+            newest_ms = max((node[1].created_ms for node in nodes if node is not None), default=0)
+            for name, path, node in zip(names, paths, nodes, strict=True):
                 if node is None:
                     continue
                 data, stat = node
                 if name > last_seen:
-                    news += decode(path, data)
-                if stat.created_ms < self._clock.now_ms() - _KEPT_MS:
+                    try:
+                        news += decode(path, data)
+                    except znodes.MalformedNode as error:  # another program wrote it; the others still count
+                        logger.warning("ignored a notification: %s", error)
+                if stat.created_ms < newest_ms - _KEPT_MS:
                     with contextlib.suppress(NoNode):  # another broker was faster
                         self._zk.delete(path)
             last_seen = max([last_seen, *names])

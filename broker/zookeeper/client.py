@@ -1,11 +1,7 @@
-"""A blocking ZooKeeper client over kazoo; the only module of the broker that imports kazoo.
-
-Used from worker threads, never from the event loop (`ZooKeeperCalls` makes the calls from there).
+"""A blocking ZooKeeper client over kazoo (a MetadataStore); the only module of the broker that imports kazoo.
 
 - A call is sent again after a lost connection or session, until it is answered or `operation_timeout_s` has passed.
 - The client reconnects for ever. Watches and listeners survive the loss of a session.
-- All callbacks run in order on one thread of this client, `zookeeper-events`, and may make calls themselves. Use
-  `call_soon_threadsafe` to reach an event loop.
 
 Sending a write again has a consequence: if the connection broke after the write was applied, the second attempt can
 raise NodeExists, NoNode or BadVersion although the write was ours. Callers tell by the node's content (an id, an owner,
@@ -14,14 +10,10 @@ a version). After ConnectionFailed it is unknown whether a write was applied or 
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from kazoo import exceptions as kz
@@ -29,8 +21,9 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import ZnodeStat
 
-from broker.errors import BrokerError, ConnectionFailed, ErrorCode
+from broker.errors import ConnectionFailed
 from broker.zookeeper.connect_string import ConnectString
+from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.multi_read import GetChildrenOfMany, GetDataOfMany, MultiRead
 from broker.zookeeper.operations import (
     ANY_VERSION,
@@ -47,7 +40,7 @@ from broker.zookeeper.operations import (
     ZooKeeperError,
 )
 
-__all__ = ["Watch", "ZooKeeper", "ZooKeeperCalls"]
+__all__ = ["ZooKeeper"]
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +56,6 @@ _SHORTEST_ATTEMPT_MS = 1000
 _NODES_PER_READ = 500  # keeps request and response small
 _CLOSE_TIMEOUT_S = 5.0
 _START_POLL_S = 0.1  # how often `start` looks whether `close` was called
-_WATCH_RETRY_S = 0.05
-_CALL_THREADS = 4
 
 _RETRIABLE = (
     kz.ConnectionLoss,
@@ -86,22 +77,7 @@ _ERRORS: dict[type[Exception], Callable[[str], ZooKeeperError]] = {
 T = TypeVar("T")
 
 
-class Watch:
-    """Watches one path until `cancel()`. ZooKeeper's own watches fire once and end with the connection."""
-
-    def __init__(self, path: str, read: Callable[[Watch], Callable[[], None]]) -> None:
-        """`read` arms ZooKeeper's watch, reads the node, and returns the call that notifies the owner."""
-        self.path = path
-        self.read = read
-        self.cancelled = False
-        self.fired: Callable[[Any], None]  # handed to kazoo; one function per watch, because kazoo drops doubles
-
-    def cancel(self) -> None:
-        """No callback begins after this; one may still be running if this is not the event thread."""
-        self.cancelled = True
-
-
-class ZooKeeper:
+class ZooKeeper(MetadataStore):
     """A session with a ZooKeeper ensemble. Thread-safe. Call `start()` first and `close()` at the end.
 
     `connect` is Kafka's `zookeeper.connect`. Paths given to the methods lie below its chroot, which `start` creates.
@@ -116,6 +92,7 @@ class ZooKeeper:
         operation_timeout_s: float = 30.0,
     ) -> None:
         """Raise ConfigError when `connect` is malformed. Does not connect yet."""
+        super().__init__()
         self.connect = ConnectString.parse(connect)
         self.session_timeout_ms = session_timeout_ms
         self._connection_timeout = (connection_timeout_ms or session_timeout_ms) / 1000
@@ -128,8 +105,6 @@ class ZooKeeper:
             logger=_KAZOO_LOG,
         )
         self._client.add_listener(self._state_changed)
-        self._events = _EventThread("zookeeper-events")
-        self._watches: set[Watch] = set()
         self._closing = threading.Event()
 
     def start(self) -> ZooKeeper:
@@ -165,11 +140,8 @@ class ZooKeeper:
         stopper.join(_CLOSE_TIMEOUT_S)
         self._events.stop(_CLOSE_TIMEOUT_S)
 
-    def __enter__(self) -> ZooKeeper:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __str__(self) -> str:
+        return f"ZooKeeper {self.connect}"
 
     # -- the session
 
@@ -206,11 +178,6 @@ class ZooKeeper:
         """Create a persistent empty node and its parents where they are missing."""
         self._call(path, lambda: self._client.ensure_path_async(self._full(path)))
 
-    def get(self, path: str) -> tuple[bytes, NodeStat]:
-        """Data and stat of a node. Raises NoNode."""
-        data, stat = self._call(path, lambda: self._client.get_async(self._full(path)))
-        return data, _stat(stat)
-
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
         """`get` of many nodes in a few requests; None for a missing node."""
         return self._read_many(GetDataOfMany, paths)
@@ -227,13 +194,6 @@ class ZooKeeper:
         """Stat of a node, None when it is missing."""
         stat = self._call(path, lambda: self._client.exists_async(self._full(path)))
         return _stat(stat) if stat is not None else None
-
-    def children(self, path: str) -> list[str]:
-        """Names of a node's children, sorted; none for a missing node."""
-        try:
-            return sorted(self._call(path, lambda: self._client.get_children_async(self._full(path))))
-        except NoNode:
-            return []
 
     def children_many(self, paths: Sequence[str]) -> list[list[str]]:
         """`children` of many nodes in a few requests."""
@@ -255,68 +215,29 @@ class ZooKeeper:
 
     # -- watches
 
-    def watch_children(self, path: str, callback: Callable[[list[str]], None]) -> Watch:
-        """Call back on the event thread with the names of the node's children.
+    def _watched_children(self, watch: Watch) -> Sequence[str] | None:
+        names: Sequence[str] | None = self._read_and_arm(self._client.get_children_async, watch)
+        return names
 
-        Called soon, after each change (several changes may come as one) and after each reconnection. A missing node
-        has no children.
-        """
+    def _watched_data(self, watch: Watch) -> tuple[bytes, NodeStat] | None:
+        found = self._read_and_arm(self._client.get_async, watch)
+        return None if found is None else (found[0], _stat(found[1]))
 
-        def read(watch: Watch) -> Callable[[], None]:
-            names = self._read_and_arm(self._client.get_children_async, watch)
-            return lambda: callback(sorted(names or ()))
-
-        return self._add_watch(Watch(path, read))
-
-    def watch_data(self, path: str, callback: Callable[[bytes | None, NodeStat | None], None]) -> Watch:
-        """Call back on the event thread with the node's data and stat, (None, None) for a missing node.
-
-        Called soon, after each change (several changes may come as one) and after each reconnection.
-        """
-
-        def read(watch: Watch) -> Callable[[], None]:
-            found = self._read_and_arm(self._client.get_async, watch)
-            if found is None:
-                return lambda: callback(None, None)
-            return lambda: callback(found[0], _stat(found[1]))
-
-        return self._add_watch(Watch(path, read))
-
-    def _add_watch(self, watch: Watch) -> Watch:
-        def fired(event: Any) -> None:
-            if event.type != "NONE":  # NONE only says that the connection broke
-                self._events.post(functools.partial(self._refresh_watch, watch))
-
-        watch.fired = fired
-        self._watches.add(watch)
-        self._events.post(functools.partial(self._refresh_watch, watch))
-        return watch
-
-    def _refresh_watch(self, watch: Watch) -> None:
-        """On the event thread. Without a connection do nothing: the reconnection refreshes all watches."""
-        if watch.cancelled:
-            self._watches.discard(watch)
-            return
-        if not self.connected:
-            return
-        try:
-            notify = watch.read(watch)
-        except _RETRIABLE:
-            time.sleep(_WATCH_RETRY_S)
-            self._events.post(functools.partial(self._refresh_watch, watch))
-            return
-        if not watch.cancelled:
-            notify()
+    def _watch_fired(self, watch: Watch, event: Any) -> None:
+        if event.type != "NONE":  # NONE only says that the connection broke
+            self._post_refresh(watch)
 
     def _read_and_arm(self, read_async: Callable[..., Any], watch: Watch) -> Any:
-        """Read and arm the watch in one request, so that no change is missed; None for a missing node."""
         full, timeout = self._full(watch.path), self._operation_timeout
-        while True:
-            try:
-                return read_async(full, watch=watch.fired).get(timeout=timeout)
-            except kz.NoNodeError:
-                if self._client.exists_async(full, watch=watch.fired).get(timeout=timeout) is None:
-                    return None
+        try:
+            while True:
+                try:
+                    return read_async(full, watch=watch.fired).get(timeout=timeout)
+                except kz.NoNodeError:
+                    if self._client.exists_async(full, watch=watch.fired).get(timeout=timeout) is None:
+                        return None
+        except _RETRIABLE as error:
+            raise ConnectionFailed(f"{watch.path}: no answer from ZooKeeper at {self.connect}") from error
 
     # -- requests
 
@@ -388,75 +309,12 @@ class ZooKeeper:
         if state == KazooState.CONNECTED:
             self._events.post(self._refresh_watches)
 
-    def _refresh_watches(self) -> None:
-        for watch in tuple(self._watches):  # posted one by one, so that a failing callback stops no other
-            self._events.post(functools.partial(self._refresh_watch, watch))
-
     def _stop_client(self) -> None:
         try:
             self._client.stop()
             self._client.close()
         except Exception as error:  # it must not keep the broker from ending
             log.debug("closing the ZooKeeper client: %r", error)
-
-
-class _EventThread:
-    """One daemon thread that runs what is posted to it, in order.
-
-    kazoo calls state listeners on its network thread, where a blocking call would be a deadlock.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def post(self, event: Callable[[], None]) -> None:
-        """Run `event` after those posted before; dropped once the thread is stopped."""
-        self._queue.put(event)
-
-    def stop(self, timeout: float) -> None:
-        """Drop waiting events and wait up to `timeout` seconds for the running one. Idempotent."""
-        self._stopped.set()
-        self._queue.put(None)
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(timeout)
-
-    def _run(self) -> None:
-        while (event := self._queue.get()) is not None and not self._stopped.is_set():
-            try:
-                event()
-            except Exception:
-                if not self._stopped.is_set():
-                    log.exception("a ZooKeeper callback failed")
-
-
-class ZooKeeperCalls:
-    """`await calls(function, …)` makes a blocking ZooKeeper call from the event loop, in a thread.
-
-    The threads are used for nothing else: while ZooKeeper is away, waiting calls must not block fsyncs.
-    """
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_CALL_THREADS, "zookeeper-calls")
-
-    async def __call__(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Raises BrokerError `request_timed_out` when ZooKeeper is away, `unknown_server_error` when it refused."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, functools.partial(call, *arguments, **named)
-            )
-        except ConnectionFailed as error:
-            raise BrokerError(ErrorCode.request_timed_out, f"ZooKeeper is away: {error}") from error
-        except ZooKeeperError as error:
-            raise BrokerError(ErrorCode.unknown_server_error, str(error)) from error
-
-    def close(self) -> None:
-        """Take no more calls; do not wait for those that run."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _stat(stat: ZnodeStat) -> NodeStat:

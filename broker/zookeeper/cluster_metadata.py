@@ -110,6 +110,15 @@ class ClusterMetadata:
         """With topics added or replaced."""
         return dataclasses.replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
 
+    def with_partitions(self, partitions: Mapping[TopicPartition, PartitionInfo]) -> ClusterMetadata:
+        """With other states of partitions that it has."""
+        changed: dict[str, dict[int, PartitionInfo]] = {}
+        for tp, info in partitions.items():
+            changed.setdefault(tp.topic, dict(self.topics[tp.topic].partitions))[tp.partition] = info
+        return self.with_topics(
+            dataclasses.replace(self.topics[name], partitions=infos) for name, infos in changed.items()
+        )
+
     def without_topics(self, names: Iterable[str]) -> ClusterMetadata:
         gone = frozenset(names)
         return dataclasses.replace(self, topics={name: t for name, t in self.topics.items() if name not in gone})

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper import znodes
-from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.operations import BadVersion, Check, Create, NodeExists, NoNode, Operation, SetData
 
 __all__ = ["ConsumerRegistry"]
@@ -22,7 +22,7 @@ __all__ = ["ConsumerRegistry"]
 class ConsumerRegistry:
     """Groups, their members, the owner of each partition, and the committed offsets."""
 
-    def __init__(self, zk: ZooKeeper) -> None:
+    def __init__(self, zk: MetadataStore) -> None:
         self._zk = zk
 
     # -- reading

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from broker.errors import ConfigError, ConnectionFailed
 from broker.zookeeper import znodes
-from broker.zookeeper.client import Watch, ZooKeeper
+from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import NodeExists, NodeStat
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo
@@ -40,7 +41,7 @@ class Membership:
 
     def __init__(
         self,
-        zk: ZooKeeper,
+        zk: MetadataStore,
         registry: Registry,
         info: BrokerInfo,
         *,
@@ -145,7 +146,7 @@ class Membership:
     def _duplicate(self, other: BrokerInfo) -> ConfigError:
         return ConfigError(
             f"broker.id={self._info.broker_id} is already used by the broker at {other.host}:{other.port} "
-            f"(ZooKeeper {self._zk.connect}); set broker.id to another number, or to -1 to have one generated"
+            f"({self._zk}); set broker.id to another number, or to -1 to have one generated"
         )
 
     # -- the session file
@@ -158,10 +159,17 @@ class Membership:
             return -1
 
     def _write_session_file(self) -> None:
-        """Called before the node is created, in case we crash in between."""
+        """Called before the node is created, in case we crash in between.
+
+        The file only makes the next start faster, so a full or broken disk must not keep the broker from registering.
+        """
         if self._session_file is not None and self._zk.session_id:
-            self._session_file.write_text(f"{self._zk.session_id:#x}\n")
+            try:
+                self._session_file.write_text(f"{self._zk.session_id:#x}\n")
+            except OSError as error:
+                log.warning("cannot write %s: %s", self._session_file, error)
 
     def _delete_session_file(self) -> None:
         if self._session_file is not None:
-            self._session_file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._session_file.unlink(missing_ok=True)

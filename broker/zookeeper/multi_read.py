@@ -15,6 +15,7 @@ ZooKeeper's encoding (jute, big-endian):
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
@@ -32,7 +33,7 @@ _NO_NODE = -101
 T = TypeVar("T")
 
 
-class MultiRead(Generic[T]):
+class MultiRead(ABC, Generic[T]):
     """The response is a list with an entry per path; None for a missing node."""
 
     type = 22
@@ -66,8 +67,9 @@ class MultiRead(Generic[T]):
                 one, position = self._read_one(buffer, position)
                 found.append(one)
 
+    @abstractmethod
     def _read_one(self, buffer: bytes, position: int) -> tuple[T, int]:
-        raise NotImplementedError
+        """One entry, and the position after it."""
 
 
 class GetDataOfMany(MultiRead[tuple[bytes, NodeStat]]):

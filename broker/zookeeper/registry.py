@@ -4,8 +4,7 @@ Every method blocks for at least one round trip, so call it from a worker thread
 ZooKeeper does not answer in time. Callbacks of `watch_*` run on the client's event thread: soon after the call, after
 each change (several may come as one) and after each reconnection. They may call the registry.
 
-A topic is created and deleted as a whole, in one ZooKeeper transaction. A topic too large to be deleted in one is
-marked first, so that `resume_deletions` finishes the deletion if the broker dies meanwhile.
+A topic is created as a whole, in one ZooKeeper transaction.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from broker.clock import Clock, SystemClock
@@ -22,8 +22,9 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_names import check_collision, check_topic_name
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper import znodes
-from broker.zookeeper.client import Watch, ZooKeeper
 from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
+from broker.zookeeper.controller_node import ControllerNode
+from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import (
     MAX_TRANSACTION_BYTES,
     BadVersion,
@@ -33,33 +34,45 @@ from broker.zookeeper.operations import (
     NodeExists,
     NodeStat,
     NoNode,
-    NotEmpty,
     Operation,
     SetData,
     in_transactions,
     request_size,
 )
-from broker.zookeeper.znodes import NO_STATE, BrokerInfo, PartitionState, TopicRecord
+from broker.zookeeper.reassignment_request import ReassignmentRequest
+from broker.zookeeper.topic_deletions import TopicDeletions
+from broker.zookeeper.znodes import NO_STATE, BrokerInfo, MalformedNode, PartitionState, TopicRecord
 
-__all__ = ["PRODUCER_ID_BLOCK_SIZE", "ControllerEpoch", "Registry"]
+__all__ = ["PRODUCER_ID_BLOCK_SIZE", "Move", "Registry"]
+
+logger = logging.getLogger(__name__)
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 DEFAULT_RESERVED_BROKER_MAX_ID = 1000
+_NO_TOPICS: Mapping[str, Topic] = {}
+_MOVES_AT_ONCE = 1000
+"""States that fit in one transaction beside the node of their topic."""
 
 
-class ControllerEpoch(NamedTuple):
-    """Which controller wrote something. `version` is that of `/controller_epoch`, which fences earlier controllers."""
+class Move(NamedTuple):
+    """One step of a partition's reassignment: its replicas before and after, and the state to write."""
 
-    epoch: int
-    version: int
+    before: PartitionInfo
+    after: PartitionInfo
+    state: PartitionState
 
 
 class Registry:
-    """Brokers, topics, settings, users, the controller and producer ids in ZooKeeper."""
+    """Brokers, topics, settings, users and producer ids in ZooKeeper; `controller` is the controller's node."""
 
-    def __init__(self, zk: ZooKeeper, clock: Clock | None = None) -> None:
+    def __init__(self, zk: MetadataStore, clock: Clock | None = None) -> None:
         self._zk = zk
+        self.malformed: Set[str] = frozenset()
+        """The topics of which a node could not be read when they were loaded the last time."""
         self._clock = clock or SystemClock()
+        self.controller = ControllerNode(zk, self._clock)
+        self.deletions = TopicDeletions(zk)
+        self.reassignment_request = ReassignmentRequest(zk)
 
     # -- the cluster
 
@@ -81,14 +94,19 @@ class Registry:
             data, _ = self._zk.get(znodes.CLUSTER_ID)
         return znodes.decode_cluster_id(data)
 
-    def load_metadata(self, previous: ClusterMetadata | None = None) -> ClusterMetadata:
-        """Read the whole cluster. With `previous`, take the topics it has from there and read only new ones."""
+    def load_metadata(
+        self, previous: ClusterMetadata | None = None, *, fallback: Mapping[str, Topic] = _NO_TOPICS
+    ) -> ClusterMetadata:
+        """Read the whole cluster. With `previous`, take the topics it has from there and read only new ones.
+
+        `fallback` as in `load_topics`.
+        """
         names = self.topic_names()
         known = previous.topics if previous else {}
-        topics = {**known, **self.load_topics([name for name in names if name not in known])}
+        topics = {**known, **self.load_topics([name for name in names if name not in known], fallback)}
         return ClusterMetadata(
             cluster_id=previous.cluster_id if previous else self.cluster_id(),
-            controller_id=self.controller_id(),
+            controller_id=self.controller.id(),
             brokers=self.brokers(),
             topics={name: topics[name] for name in names if name in topics},
         )
@@ -138,68 +156,18 @@ class Registry:
         return self._zk.watch_children(znodes.BROKER_IDS, lambda ids: callback(self._read_brokers(ids)))
 
     def _read_brokers(self, names: Collection[str]) -> dict[int, BrokerInfo]:
-        ids = sorted(int(name) for name in names)
+        ids = sorted(int(name) for name in names if name.isdecimal())
         nodes = self._zk.get_many([znodes.broker_path(broker_id) for broker_id in ids])
-        found = zip(ids, nodes, strict=True)
-        return {broker_id: BrokerInfo.decode(broker_id, node[0]) for broker_id, node in found if node is not None}
-
-    # -- the controller
-
-    def elect_controller(self, broker_id: int) -> ControllerEpoch | None:
-        """Try to become the controller: the new controller epoch, or None when another broker is the controller.
-
-        Creates the node and raises the epoch in one transaction. If this session is the controller already, returns
-        its epoch.
-        """
-        while True:
-            epoch, version = self.controller_epoch()
-            node = znodes.encode_controller(broker_id, self._clock.now_ms())
-            try:
-                _, stat = self._zk.transaction(
-                    [
-                        Create(znodes.CONTROLLER, node, ephemeral=True),
-                        SetData(znodes.CONTROLLER_EPOCH, str(epoch + 1).encode(), version),
-                    ]
-                )
-                return ControllerEpoch(epoch + 1, stat.version)
-            except BadVersion:
-                continue
-            except NodeExists:
-                stat = self._zk.exists(znodes.CONTROLLER)
-                if stat is not None:
-                    return self.controller_epoch() if stat.ephemeral_owner == self._zk.session_id else None
-
-    def resign_controller(self) -> None:
-        """Delete the controller node if this session owns it. Returns at once while ZooKeeper is away."""
-        if not self._zk.connected:
-            return
-        stat = self._zk.exists(znodes.CONTROLLER)
-        if stat is not None and stat.ephemeral_owner == self._zk.session_id:
-            with contextlib.suppress(NoNode):
-                self._zk.delete(znodes.CONTROLLER)
-
-    def controller_id(self) -> int:
-        """Id of the controller, -1 when there is none."""
-        try:
-            return znodes.decode_controller(self._zk.get(znodes.CONTROLLER)[0])
-        except NoNode:
-            return -1
-
-    def watch_controller(self, callback: Callable[[int], None]) -> Watch:
-        """Call back with the controller's id (-1: none) whenever it changes."""
-        return self._zk.watch_data(
-            znodes.CONTROLLER, lambda data, _: callback(-1 if data is None else znodes.decode_controller(data))
-        )
-
-    def controller_epoch(self) -> ControllerEpoch:
-        """The number of controllers so far."""
-        try:
-            data, stat = self._zk.get(znodes.CONTROLLER_EPOCH)
-        except NoNode:
-            with contextlib.suppress(NodeExists):
-                self._zk.create(znodes.CONTROLLER_EPOCH, b"0")
-            data, stat = self._zk.get(znodes.CONTROLLER_EPOCH)
-        return ControllerEpoch(int(data), stat.version)
+        found: dict[int, BrokerInfo] = {}
+        for broker_id, node in zip(ids, nodes, strict=True):
+            if node is not None:
+                try:
+                    info = BrokerInfo.decode(broker_id, node[0])
+                except MalformedNode as error:
+                    logger.error("broker %d is left out: %s", broker_id, error)
+                    continue
+                found[broker_id] = dataclasses.replace(info, epoch=node[1].created_zxid)
+        return found
 
     # -- producer ids
 
@@ -228,31 +196,50 @@ class Registry:
         return self._zk.children(znodes.TOPICS)
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicRecord]:
-        """Topics, ordered by name; all of them without `names`."""
-        return self._read_topics(self.topic_names() if names is None else names)
+        """Topics, ordered by name; all of them without `names`. Those with malformed nodes are left out."""
+        return self._read_topics(self.topic_names() if names is None else names)[0]
 
     def topic(self, name: str) -> TopicRecord | None:
-        return self._read_topics([name]).get(name)
+        """A topic, None if there is no such topic. Raises MalformedNode."""
+        records, malformed = self._read_topics([name])
+        if malformed:
+            raise malformed[name]
+        return records.get(name)
 
-    def load_topics(self, names: Sequence[str]) -> dict[str, Topic]:
-        """Topics with the states of their partitions; without those that do not exist."""
-        records = self._read_topics(names)
-        states = self.partition_states([tp for record in records.values() for tp in record.partitions()])
-        return {name: Topic.of(record, states) for name, record in records.items()}
+    def load_topics(self, names: Sequence[str], fallback: Mapping[str, Topic] = _NO_TOPICS) -> dict[str, Topic]:
+        """Topics with the states of their partitions; without those that do not exist.
+
+        A topic with a malformed node is taken from `fallback`, or else left out: one broken topic must not keep a
+        broker from learning of all others.
+        """
+        records, malformed = self._read_topics(names)
+        states, unreadable = self._read_states([tp for record in records.values() for tp in record.partitions()])
+        malformed |= {tp.topic: error for tp, error in unreadable.items()}
+        self.malformed = (self.malformed - set(names)) | malformed.keys()
+        for name, reason in malformed.items():
+            logger.error("topic %s is %s: %s", name, "left as it was" if name in fallback else "not served", reason)
+        found = {name: Topic.of(record, states) for name, record in records.items() if name not in malformed}
+        return found | {name: fallback[name] for name in malformed if name in fallback}
 
     def watch_topics(self, callback: Callable[[frozenset[str]], None]) -> Watch:
         """Call back with the names of all topics whenever one comes or goes."""
         return self._zk.watch_children(znodes.TOPICS, lambda names: callback(frozenset(names)))
 
-    def _read_topics(self, names: Sequence[str]) -> dict[str, TopicRecord]:
+    def _read_topics(self, names: Sequence[str]) -> tuple[dict[str, TopicRecord], dict[str, MalformedNode]]:
+        """The topics that exist, and why some cannot be read."""
         nodes = self._zk.get_many([znodes.topic_path(name) for name in names])
         paths = [znodes.topic_config_path(name) for name in names]
         configs = self._zk.get_many(paths)
-        return {
-            name: TopicRecord.decode(name, node[0], znodes.decode_config(path, config[0] if config else b""))
-            for name, node, path, config in zip(names, nodes, paths, configs, strict=True)
-            if node is not None
-        }
+        found: dict[str, TopicRecord] = {}
+        malformed: dict[str, MalformedNode] = {}
+        for name, node, path, config in zip(names, nodes, paths, configs, strict=True):
+            if node is not None:
+                try:
+                    settings = znodes.decode_config(path, config[0] if config else b"")
+                    found[name] = TopicRecord.decode(name, node[0], settings)
+                except MalformedNode as error:
+                    malformed[name] = error
+        return found, malformed
 
     # -- creating topics
 
@@ -334,10 +321,26 @@ class Registry:
     # -- partition states
 
     def partition_states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionState]:
-        """Leader, ISR and epochs; without partitions that have no state yet."""
+        """Leader, ISR and epochs; without partitions that have no state yet, and those whose state is malformed."""
+        states, malformed = self._read_states(partitions)
+        for tp, reason in malformed.items():
+            logger.error("%s is left out: %s", tp, reason)
+        return states
+
+    def _read_states(
+        self, partitions: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, PartitionState], dict[TopicPartition, MalformedNode]]:
+        """The states that exist, and why some cannot be read."""
         nodes = self._zk.get_many([znodes.state_path(tp) for tp in partitions])
-        found = zip(partitions, nodes, strict=True)
-        return {tp: PartitionState.decode(tp, node[0], node[1].version) for tp, node in found if node is not None}
+        found: dict[TopicPartition, PartitionState] = {}
+        malformed: dict[TopicPartition, MalformedNode] = {}
+        for tp, node in zip(partitions, nodes, strict=True):
+            if node is not None:
+                try:
+                    found[tp] = PartitionState.decode(tp, node[0], node[1].version)
+                except MalformedNode as error:
+                    malformed[tp] = error
+        return found, malformed
 
     def write_states(
         self, states: Mapping[TopicPartition, PartitionState], *, controller_version: int | None = None
@@ -383,45 +386,73 @@ class Registry:
             }
         return written
 
-    def write_assignment(
-        self,
-        tp: TopicPartition,
-        before: PartitionInfo,
-        after: PartitionInfo,
-        state: PartitionState,
-        *,
-        controller_version: int,
-    ) -> bool:
-        """Replace a partition's replicas and its state in one transaction, as a step of a reassignment (KIP-455).
+    def write_assignments(
+        self, name: str, moves: Mapping[TopicPartition, Move], *, controller_version: int
+    ) -> set[TopicPartition]:
+        """Replace replicas and states of partitions of topic `name`, as steps of their reassignments (KIP-455).
 
-        False, and nothing is written, if its replicas are not those of `before` any more or another broker has changed
-        the state. Raises BrokerError `not_controller` as `write_states`.
+        Both change in one transaction. Returns the partitions that were written. Left out are those that have other
+        replicas than `Move.before` says, and those whose state another broker has changed. Raises BrokerError
+        `not_controller` as `write_states`.
         """
-        while True:
+        left, written = dict(moves), set[TopicPartition]()
+        while left:
             try:
-                record, version = self._read_versioned(tp.topic)
+                record, version = self._read_versioned(name)
             except BrokerError:
-                return False
-            if tp.partition not in record.assignment or record.replicas_of(tp.partition) != before.assignment:
-                return False
+                return written
+            left = {
+                tp: move
+                for tp, move in left.items()
+                if tp.partition in record.assignment and record.replicas_of(tp.partition) == move.before.assignment
+            }
+            chunk = dict(itertools.islice(left.items(), _MOVES_AT_ONCE))
+            for tp, move in chunk.items():
+                record = record.reassigned(tp.partition, *move.after.assignment)
+            operations = [_state_operation(tp, move.state) for tp, move in chunk.items()]
+            fence = Check(znodes.CONTROLLER_EPOCH, controller_version)
             try:
-                self._zk.transaction(
-                    [
-                        Check(znodes.CONTROLLER_EPOCH, controller_version),
-                        SetData(
-                            znodes.topic_path(tp.topic),
-                            record.reassigned(tp.partition, *after.assignment).encode(),
-                            version,
-                        ),
-                        _state_operation(tp, state),
-                    ]
-                )
-                return True
+                self._zk.transaction([fence, SetData(znodes.topic_path(name), record.encode(), version), *operations])
+                written |= chunk.keys()
+                left = {tp: move for tp, move in left.items() if tp not in chunk}
             except (BadVersion, NodeExists, NoNode) as error:
                 if error.path == znodes.CONTROLLER_EPOCH:
                     raise _not_controller() from error
-                if error.path != znodes.topic_path(tp.topic):
-                    return False
+                left = {tp: move for tp, move in left.items() if znodes.state_path(tp) != error.path}
+        return written
+
+    # -- preferred elections that Kafka's tools before KIP-460 ask for
+
+    def preferred_election(self) -> tuple[list[TopicPartition], int] | None:
+        """The partitions that their preferred replicas shall lead, and the version of the node; None without a request.
+
+        A node that is not Kafka's JSON asks for nothing, so that the controller deletes it.
+        """
+        try:
+            data, stat = self._zk.get(znodes.PREFERRED_ELECTION)
+        except NoNode:
+            return None
+        try:
+            return znodes.decode_isr_change(znodes.PREFERRED_ELECTION, data), stat.version
+        except znodes.MalformedNode as error:
+            logger.warning("a request for preferred leaders is ignored: %s", error)
+            return [], stat.version
+
+    def end_preferred_election(self, version: int, *, controller_version: int) -> None:
+        """Delete the request that was read with `version`; a tool makes another only after that.
+
+        `controller_version` as in `write_states`. Raises BrokerError `not_controller`.
+        """
+        fence = Check(znodes.CONTROLLER_EPOCH, controller_version)
+        try:
+            self._zk.transaction([fence, Delete(znodes.PREFERRED_ELECTION, version)])
+        except (BadVersion, NoNode) as error:
+            if error.path == znodes.CONTROLLER_EPOCH:
+                raise _not_controller() from error
+
+    def watch_preferred_election(self, callback: Callable[[], None]) -> Watch:
+        """Call back when a request comes or goes."""
+        return self._zk.watch_data(znodes.PREFERRED_ELECTION, lambda *_: callback())
 
     def _create_partition_nodes(self, partitions: Sequence[TopicPartition]) -> None:
         """Create the missing parents of states: Kafka's tools create topics without them."""
@@ -496,62 +527,6 @@ class Registry:
             return {}, None
         return znodes.decode_config(path, data), stat.version
 
-    # -- deleting topics
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic, its config and its states. Raises BrokerError `unknown_topic_or_partition`."""
-        if not self._zk.exists(znodes.topic_path(name)):
-            raise _unknown(name)
-        while self._zk.exists(znodes.topic_path(name)):
-            try:
-                chunks = list(in_transactions(self._deletions(name)))
-                if len(chunks) > 1:
-                    self.request_deletion(name)
-                    chunks = list(in_transactions(self._deletions(name)))
-                for chunk in chunks:
-                    self._zk.transaction(chunk)
-            except (NoNode, NotEmpty):
-                continue  # another broker deletes the topic too, or adds partitions: read it again
-
-    def request_deletion(self, name: str) -> None:
-        """Mark a topic for deletion, as Kafka's tools do."""
-        with contextlib.suppress(NodeExists):
-            self._zk.create(znodes.delete_topic_path(name), parents=True)
-
-    def pending_deletions(self) -> list[str]:
-        return self._zk.children(znodes.DELETE_TOPICS)
-
-    def resume_deletions(self) -> list[str]:
-        """Delete the marked topics, and marks without a topic; returns the names."""
-        names = self.pending_deletions()
-        for name in names:
-            try:
-                self.delete_topic(name)
-            except BrokerError:
-                with contextlib.suppress(NoNode):
-                    self._zk.delete(znodes.delete_topic_path(name))
-        return names
-
-    def watch_deletions(self, callback: Callable[[list[str]], None]) -> Watch:
-        """Call back with the topics marked for deletion whenever they change."""
-        return self._zk.watch_children(znodes.DELETE_TOPICS, callback)
-
-    def _deletions(self, name: str) -> list[Operation]:
-        """Deletes all nodes of a topic, children before parents, the topic itself last."""
-        partitions_root = znodes.partitions_path(name)
-        partitions = [f"{partitions_root}/{partition}" for partition in self._zk.children(partitions_root)]
-        below = self._zk.children_many(partitions)
-        paths = [f"{path}/{child}" for path, children in zip(partitions, below, strict=True) for child in children]
-        paths += partitions
-        last = (
-            partitions_root,
-            znodes.topic_config_path(name),
-            znodes.delete_topic_path(name),
-            znodes.topic_path(name),
-        )
-        paths += [path for path, node in zip(last, self._zk.get_many(last), strict=True) if node is not None]
-        return [Delete(path) for path in paths]
-
 
 def _state_operation(tp: TopicPartition, state: PartitionState) -> Operation:
     path = znodes.state_path(tp)
@@ -581,8 +556,8 @@ def _secret_config(path: str, data: bytes) -> dict[str, str]:
     """A user's config, whose data no error may show."""
     try:
         return znodes.decode_config(path, data)
-    except znodes.MalformedNode:
-        raise znodes.MalformedNode(path, b"(hidden)", "it is not Kafka's JSON for a config") from None
+    except MalformedNode:
+        raise MalformedNode(path, b"(hidden)", "it is not Kafka's JSON for a config") from None
 
 
 def _not_controller() -> BrokerError:

@@ -41,6 +41,10 @@ TOPICS = "/brokers/topics"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_ELECTION = "/admin/preferred_replica_election"
+DELETED_TOPICS = "/admin/pykafka_deleted_topics"
+"""Ids of deleted topics, below the brokers that may still have their logs. Kafka has no such node."""
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 ALL_BROKERS = "<default>"
@@ -54,7 +58,8 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 CONSUMERS = "/consumers"
 
 PERSISTENT_PATHS = (
-    *("/cluster", BROKER_IDS, TOPICS, BROKER_SEQUENCE_ID, CONSUMERS, DELETE_TOPICS, ISR_CHANGES, PRODUCER_ID_BLOCK),
+    *("/cluster", BROKER_IDS, TOPICS, BROKER_SEQUENCE_ID, CONSUMERS, ISR_CHANGES, PRODUCER_ID_BLOCK),
+    *(DELETE_TOPICS, DELETED_TOPICS),
     *(TOPIC_CONFIGS, BROKER_CONFIGS, "/config/clients", USER_CONFIGS, CONFIG_CHANGES),
 )
 """What the first broker creates (KafkaZkClient.createTopLevelPaths)."""
@@ -120,6 +125,14 @@ def delete_topic_path(topic: str) -> str:
     return f"{DELETE_TOPICS}/{topic}"
 
 
+def deleted_topics_path(broker_id: int) -> str:
+    return f"{DELETED_TOPICS}/{broker_id}"
+
+
+def deleted_topic_path(broker_id: int, topic_id: uuid.UUID) -> str:
+    return f"{DELETED_TOPICS}/{broker_id}/{uuid_to_text(topic_id)}"
+
+
 # -- brokers, topics, partitions
 
 
@@ -151,6 +164,9 @@ class BrokerInfo:
     security_protocols: Mapping[str, str] = field(default_factory=lambda: {"PLAINTEXT": "PLAINTEXT"})
     rack: str | None = None
     timestamp_ms: int = 0
+    epoch: int = field(default=-1, compare=False)
+    """The broker epoch: the transaction that created the node (czxid); -1 while it is not known. It is higher in each
+    registration of a broker."""
 
     @classmethod
     def plaintext(cls, broker_id: int, host: str, port: int, **others: Any) -> BrokerInfo:
@@ -349,10 +365,24 @@ def encode_isr_change(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
+    """Also the partitions of a preferred election."""
     try:
         return [TopicPartition(one["topic"], int(one["partition"])) for one in json.loads(data)["partitions"]]
     except _UNREADABLE as error:
         raise MalformedNode(path, data, error) from error
+
+
+def encode_reassignment(replicas: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    rows = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(ids)} for tp, ids in replicas.items()]
+    return _encode({"version": 1, "partitions": rows})
+
+
+def decode_reassignment(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    try:
+        rows = json.loads(data)["partitions"]
+        return {TopicPartition(row["topic"], int(row["partition"])): tuple(map(int, row["replicas"])) for row in rows}
+    except _UNREADABLE as error:
+        raise MalformedNode(REASSIGN_PARTITIONS, data, error) from error
 
 
 # -- Kafka's text form of a UUID

@@ -153,16 +153,19 @@ def _svg(width: float, height: float, parts: list[str]) -> str:
 
 LAYERS = [
     [(0, 7, "tools", False)],
-    [(0, 7, "server", False)],
-    [(0, 3.5, "api", False), (3.5, 3.5, "web", False)],
-    [(0, 7, "coordinator", False)],
-    [(0, 7, "cluster", False)],
-    [(0, 7, "replica", False)],
-    [(0, 3.5, "log", False), (3.5, 3.5, "zookeeper", False), (7, 3, "spark_connector", True)],
+    [(0, 5, "server", False)],
+    [(0, 2.5, "api", False), (2.5, 2.5, "web", False)],
+    [(0, 5, "coordinator", False)],
+    [(0, 5, "cluster", False)],
+    [(0, 5, "replica", False)],
+    [
+        *((0, 2.5, "log", False), (2.5, 2.5, "zookeeper", False)),
+        *((5, 2, "mirror", False), (7, 3, "spark_connector", True)),
+    ],
     [(0, 5, "net", False), (5, 5, "client", False)],
     [(0, 10, "records", False)],
     [(0, 10, "protocol", False)],
-    [(0, 10, "base: errors, clock, config, settings, security, metrics, durable_files", False)],
+    [(0, 10, "base: errors, clock, config, settings, security, metrics, …", False)],
 ]
 """From the top: (first column, columns, name, whether it is the connector) of each layer; ten columns in all."""
 

@@ -12,15 +12,15 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from dataclasses import dataclass
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 from broker.errors import ConfigError
-from broker.tools.client_options import parse_pairs
+from broker.tools.client_options import parse_pairs, with_options
 from spark_connector.cli.load_options import (
     WHERE,
     BootstrapServer,
@@ -46,77 +46,119 @@ __all__ = ["load"]
 INTERRUPTED = 128 + signal.SIGINT
 
 
-def load(
-    to: Annotated[str, typer.Option(help=WHERE, metavar="DIR|URL")],
-    group: Annotated[str, typer.Option(help="Name of this sequence of loads.", metavar="NAME")],
-    bootstrap_server: BootstrapServer = None,
-    config: ConfigFile = None,
-    topic: Annotated[str | None, typer.Option(help="Topics, comma-separated.", metavar="NAME,…")] = None,
-    offsets: OffsetsOption = None,
-    zookeeper: ZooKeeperOption = None,
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """The options of `pykafka load`."""
+
+    to: Annotated[str, typer.Option(help=WHERE, metavar="DIR|URL")]
+    group: Annotated[str, typer.Option(help="Name of this sequence of loads.", metavar="NAME")]
+    bootstrap_server: BootstrapServer = None
+    config: ConfigFile = None
+    topic: Annotated[str | None, typer.Option(help="Topics, comma-separated.", metavar="NAME,…")] = None
+    offsets: OffsetsOption = None
+    zookeeper: ZooKeeperOption = None
     format: Annotated[
         str | None,
         typer.Option(help=f"Output format: {', '.join(FORMATS)}. Default: parquet or sql.", metavar="NAME"),
-    ] = None,
-    table: TableOption = None,
+    ] = None
+    table: TableOption = None
     partition_by: Annotated[
         str | None,
         typer.Option(help=f"Columns that become directories: {', '.join(PARTITION_COLUMNS)}.", metavar="COLUMN,…"),
-    ] = None,
+    ] = None
     starting_offsets: Annotated[
         str, typer.Option(help="Where a partition begins that was never loaded: earliest or JSON.", metavar="OFFSETS")
-    ] = "earliest",
-    max_records: Annotated[int | None, typer.Option(min=1, help="Offsets in this load at most.", metavar="N")] = None,
+    ] = "earliest"
+    max_records: Annotated[int | None, typer.Option(min=1, help="Offsets in this load at most.", metavar="N")] = None
     from_load: Annotated[
         str | None, typer.Option("--from", help="Load again from this load on, into an empty --to.", metavar="LOAD_ID")
-    ] = None,
+    ] = None
     from_directory: Annotated[
         str | None, typer.Option("--from-dir", help="Where that load lies (--offsets files).", metavar="DIR")
-    ] = None,
+    ] = None
     option: Annotated[
         list[str] | None, typer.Option(help="Option of the reader; may be repeated.", metavar="NAME=VALUE")
-    ] = None,
+    ] = None
     write_option: Annotated[
         list[str] | None, typer.Option(help="Option of the output format; may be repeated.", metavar="NAME=VALUE")
-    ] = None,
+    ] = None
     new_group: Annotated[
         bool, typer.Option("--new-group", help="Load what other groups have loaded there, once more beside it.")
-    ] = False,
+    ] = False
     publish_offsets: Annotated[
         bool,
         typer.Option(
             "--publish-offsets/--no-publish-offsets",
             help="Commit the offsets to the brokers' consumer group, too, where lag tools see them.",
         ),
-    ] = True,
+    ] = True
     allow_changed_options: Annotated[
         bool,
         typer.Option(
             "--allow-changed-options", help="Go on although --option reads otherwise than the group's loads so far."
         ),
-    ] = False,
-    conf: Annotated[
-        list[str] | None, typer.Option(help="Spark setting; may be repeated.", metavar="NAME=VALUE")
-    ] = None,
-    master: Annotated[str, typer.Option(help="Spark master.", metavar="URL")] = "local[*]",
-    recover: Annotated[bool, typer.Option("--recover", help="Only finish loads that were killed; no Spark.")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Only recount what was loaded against the log.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on loading until told to stop (SIGTERM, Ctrl-C).")] = False,
+    ] = False
+    conf: Annotated[list[str] | None, typer.Option(help="Spark setting; may be repeated.", metavar="NAME=VALUE")] = None
+    master: Annotated[str, typer.Option(help="Spark master.", metavar="URL")] = "local[*]"
+    recover: Annotated[bool, typer.Option("--recover", help="Only finish loads that were killed; no Spark.")] = False
+    verify: Annotated[bool, typer.Option("--verify", help="Only recount what was loaded against the log.")] = False
+    watch: Annotated[bool, typer.Option("--watch", help="Go on loading until told to stop (SIGTERM, Ctrl-C).")] = False
     interval: Annotated[
         str | None,
         typer.Option(help=f"With --watch: time between loads. Default: {DEFAULT_INTERVAL:g}s.", metavar="TIME"),
-    ] = None,
-    max_loads: Annotated[int | None, typer.Option(min=1, help="With --watch: loads to make.", metavar="N")] = None,
+    ] = None
+    max_loads: Annotated[int | None, typer.Option(min=1, help="With --watch: loads to make.", metavar="N")] = None
     history_keep: Annotated[
         int | None,
         typer.Option(min=1, help="Entries of the commit log to keep. Default: all.", metavar="N"),
-    ] = None,
+    ] = None
     metrics: Annotated[
         str | None,
         typer.Option(help="With --watch: serve metrics for Prometheus there.", metavar="HTTP://HOST:PORT"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+
+    @property
+    def spark_settings(self) -> dict[str, str]:
+        return parse_pairs(self.conf, "--conf")
+
+    @property
+    def target(self) -> Target:
+        hadoop = _hadoop(self.spark_settings)
+        return Target(self.to, self.group, self.offsets, self.zookeeper, hadoop, self.format, self.table)
+
+    def cluster(self) -> tuple[str, dict[str, str]]:
+        """Bootstrap servers, and options of the reader."""
+        return cluster_options(self.bootstrap_server, self.config, parse_pairs(self.option, "--option"))
+
+    def request(self) -> LoadRequest:
+        """Raises ConfigError."""
+        servers, options = self.cluster()
+        request = LoadRequest.build(
+            self.target,
+            bootstrap_servers=servers,
+            topic=self.topic,
+            starting_offsets=self.starting_offsets,
+            max_records=self.max_records,
+            options=options,
+            write_options=parse_pairs(self.write_option, "--write-option"),
+            from_load=self.from_load,
+            from_directory=self.from_directory,
+            partition_by=self.partition_by,
+            allow_changed_options=self.allow_changed_options,
+            new_group=self.new_group,
+            publish_offsets=self.publish_offsets,
+        )
+        if self.history_keep is not None and request.format == "delta":
+            raise ConfigError(
+                "--history-keep does not go with format=delta: "
+                "the table prunes its log itself (delta.logRetentionDuration)"
+            )
+        return request
+
+
+@with_options
+def load(options: LoadOptions) -> None:
     """Load what is new in topics into files or a table, each record exactly once.
 
     \b
@@ -125,58 +167,45 @@ def load(
       pykafka load --topic flights --to data/flights-delta --group etl --format delta --watch --interval 1m
       pykafka load --topic flights --to postgresql://localhost/db#flights --group etl
     """
-    settings = parse_pairs(conf, "--conf")
-    target = Target(to, group, offsets, zookeeper, _hadoop(settings), format, table)
-    _refuse_together(recover=recover, verify=verify, watch=watch)
-    if not watch and (interval or max_loads or metrics):
+    as_json = options.as_json
+    _refuse_together(recover=options.recover, verify=options.verify, watch=options.watch)
+    if not options.watch and (options.interval or options.max_loads or options.metrics):
         raise ConfigError("--interval, --max-loads and --metrics go with --watch")
-    if recover:
-        print_recovered(recover_loads(target), as_json)
-        return
-    servers, options = cluster_options(bootstrap_server, config, parse_pairs(option, "--option"))
-    if verify:
-        with quiet_session("pykafka load --verify", target.storage_options) as session:
-            verified = verify_loads(target, servers, options=options, session=session)
-        print_verified(verified, as_json)
-        raise typer.Exit(0 if verified.ok else 1)
-    request = LoadRequest.build(
-        target,
-        bootstrap_servers=servers,
-        topic=topic,
-        starting_offsets=starting_offsets,
-        max_records=max_records,
-        options=options,
-        write_options=parse_pairs(write_option, "--write-option"),
-        from_load=from_load,
-        from_directory=from_directory,
-        partition_by=partition_by,
-        allow_changed_options=allow_changed_options,
-        new_group=new_group,
-        publish_offsets=publish_offsets,
-    )
-    if history_keep is not None and request.format == "delta":
-        raise ConfigError(
-            "--history-keep does not go with format=delta: the table prunes its log itself (delta.logRetentionDuration)"
-        )
-    if watch:
-        from spark_connector.cli.service import serve
+    if options.recover:
+        print_recovered(recover_loads(options.target), as_json)
+    elif options.verify:
+        _verify(options)
+    elif options.watch:
+        _watch(options)
+    else:
+        result = _run(options.request(), options, Console(stderr=True, quiet=as_json))
+        typer.echo(json.dumps(result.to_json())) if as_json else _print_result(result)
+        if options.history_keep is not None:
+            prune(options.target, options.history_keep)
 
-        seconds = parse_interval(interval) if interval else DEFAULT_INTERVAL
-        serve(
-            request,
-            master,
-            settings,
-            interval=seconds,
-            max_loads=max_loads,
-            history_keep=history_keep,
-            metrics=metrics,
-            as_json=as_json,
-        )
-        return
-    result = _run(request, master, settings, Console(stderr=True, quiet=as_json))
-    typer.echo(json.dumps(result.to_json())) if as_json else _print_result(result)
-    if history_keep is not None:
-        prune(target, history_keep)
+
+def _verify(options: LoadOptions) -> NoReturn:
+    servers, reader = options.cluster()
+    with quiet_session("pykafka load --verify", options.target.storage_options) as session:
+        verified = verify_loads(options.target, servers, options=reader, session=session)
+    print_verified(verified, options.as_json)
+    raise typer.Exit(0 if verified.ok else 1)
+
+
+def _watch(options: LoadOptions) -> None:
+    # Importing Spark takes half a second, which --help and --recover do not need.
+    from spark_connector.cli.service import serve
+
+    serve(
+        options.request(),
+        options.master,
+        options.spark_settings,
+        interval=parse_interval(options.interval) if options.interval else DEFAULT_INTERVAL,
+        max_loads=options.max_loads,
+        history_keep=options.history_keep,
+        metrics=options.metrics,
+        as_json=options.as_json,
+    )
 
 
 def _refuse_together(**modes: bool) -> None:
@@ -185,14 +214,14 @@ def _refuse_together(**modes: bool) -> None:
         raise ConfigError(f"give one of {', '.join(given)}, not {len(given)} of them")
 
 
-def _run(request: LoadRequest, master: str, settings: Mapping[str, str], console: Console) -> LoadResult:
+def _run(request: LoadRequest, options: LoadOptions, console: Console) -> LoadResult:
     # Importing Spark takes half a second, which --help and --recover do not need.
     from spark_connector.load import run_load
 
     try:
         with (
             spark_log() as log,
-            LazySession(f"pykafka load {request.target.group}", master, settings, log) as spark,
+            LazySession(f"pykafka load {options.group}", options.master, options.spark_settings, log) as spark,
             spark.shown(console) as on_phase,
         ):
             spark.on_start = lambda: signal.signal(signal.SIGINT, _interrupt)

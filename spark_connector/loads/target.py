@@ -82,7 +82,10 @@ class Target:
         if not is_table and offsets == "table":
             raise ConfigError(f"offsets=table goes with format=delta or sql; {self.format} takes files or zookeeper")
         if offsets == "zookeeper" and not self.zookeeper_connect:
-            raise ConfigError("offsets=zookeeper needs 'zookeeper_connect' (--zookeeper): host:port[/chroot]")
+            raise ConfigError(
+                "offsets=zookeeper needs 'zookeeper_connect' (--zookeeper): host:port[/chroot]; without a ZooKeeper (a "
+                "standalone broker, KRaft) use offsets=files, or offsets=table for format=delta and sql"
+            )
         if offsets != "zookeeper" and self.zookeeper_connect:
             raise ConfigError(
                 f"zookeeper_connect (--zookeeper) has no effect with offsets={offsets}; leave one of them out"

@@ -58,7 +58,10 @@ _kazoo_log.addHandler(logging.NullHandler())
 def open_from_options(options: Mapping[str, str]) -> ZooKeeperOffsetStore:
     """`offsetStore.zookeeper.connect` is `host:port[,host:port…][/chroot]`."""
     connect = required_option(
-        options, "offsetStore.zookeeper.connect", "the ZooKeeper of the 'zookeeper' offset store, host:port"
+        options,
+        "offsetStore.zookeeper.connect",
+        "the ZooKeeper of the 'zookeeper' offset store, host:port; without a ZooKeeper (a standalone broker, KRaft), "
+        "use offsetStore=group or offsetStore=files",
     )
     return ZooKeeperOffsetStore(connect)
 

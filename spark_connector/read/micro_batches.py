@@ -6,8 +6,9 @@ batch that begins with them (stream_offset.py).
 
 It differs from Spark's `KafkaMicroBatchStream` so that nothing is lost silently: data loss is reported before the batch
 is logged, not while it is planned; a topic that was deleted and recreated is recognised by its id and read from its
-beginning; a start that moves (`latest`) is recorded at once, with an empty batch if there is no data yet, where Spark
-writes it to a separate file; and so are partitions that changed options select.
+beginning; a log that was truncated is recognised by its leader epoch and read from where it was cut; a start that moves
+(`latest`) is recorded at once, with an empty batch if there is no data yet, where Spark writes it to a separate file;
+and so are partitions that changed options select.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from broker.client.cluster_metadata import UnknownTopic
+from broker.client.partition_offsets import NO_EPOCH, Truncation
+from broker.client.partition_offsets import Position as ReachedPosition
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss
@@ -107,8 +110,12 @@ class MicroBatches:
         ends = self._ends
         losses = Losses(fail=self._options.fail_on_data_loss)
         changes = compare(begin, ends)
+        truncated = self._truncated(begin, ends, changes.recreated, losses)
+        changes = replace(changes, shrunk=changes.shrunk - truncated.keys())
         losses.report_changes(changes, begin.offsets, ends.offsets, last_seen)
+        begin = replace(begin, offsets={**begin.offsets, **truncated})
         added = {
+            **truncated,
             **self._starts_of_new(begin, ends, changes, losses),
             **self._after_lost_heads(begin, ends, changes, losses),
         }
@@ -131,7 +138,7 @@ class MicroBatches:
         init = {tp: offset for tp, offset in begin.offsets.items() if tp in ends.offsets} if first else None
         latest = ends.offsets if add_latest and end_offsets != ends.offsets else None
         skipped = losses.added_to(begin.skipped)
-        return StreamOffset(end_offsets, ends.topic_ids, init, added, skipped, selects, latest).to_json()
+        return StreamOffset(end_offsets, ends.topic_ids, init, added, skipped, selects, latest, ends.epochs).to_json()
 
     def plan(self, start: Document, end: Document) -> BatchPlan:
         """What a batch reads. The offsets alone determine it, so a replay after a crash reads the same records. Brokers
@@ -170,6 +177,26 @@ class MicroBatches:
             if beginnings.get(tp, 0):
                 losses.report_late_start(tp, beginnings[tp])
         return {**added, **starts}
+
+    def _truncated(
+        self, begin: StreamOffset, ends: StreamOffset, recreated: Partitions, losses: Losses
+    ) -> dict[TopicPartition, int]:
+        """Where to continue in partitions whose logs were truncated below what was read (KIP-320).
+
+        A log can be truncated only when its leader epoch grows, so usually no broker is asked.
+        """
+        doubtful = {
+            tp: ReachedPosition(begin.offsets[tp], epoch)
+            for tp, epoch in begin.epochs.items()
+            if tp in begin.offsets and tp not in recreated and epoch < ends.epochs.get(tp, NO_EPOCH)
+        }
+        try:
+            found = self._offsets.truncations(doubtful)
+        except UnknownTopic:
+            return {}  # deleted just now
+        for tp in sorted(found):
+            losses.report_truncation(found[tp])
+        return {tp: truncation.end for tp, truncation in found.items() if truncation.end >= 0}
 
     def _after_lost_heads(
         self, begin: StreamOffset, ends: StreamOffset, changes: PartitionChanges, losses: Losses
@@ -288,6 +315,10 @@ class Losses:
                 "that the start offset is set too high and this is the first batch, or the topic was truncated."
             )
             self.report("PARTITION_OFFSET_CHANGED", reason, {})
+
+    def report_truncation(self, truncation: Truncation) -> None:
+        """The log lost records that the stream has read, and others may have taken their offsets."""
+        self.report("PARTITION_OFFSET_CHANGED", f"{truncation}.", {})
 
     def report_late_start(self, tp: TopicPartition, offset: int) -> None:
         """A partition that was created since the last lookup has already lost its beginning."""

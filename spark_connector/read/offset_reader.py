@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata, UnknownTopic
-from broker.client.partition_offsets import OffsetAndTimestamp, Truncation, find_truncations, list_offsets
+from broker.client.partition_offsets import NO_EPOCH, OffsetAndTimestamp, Truncation, find_truncations, list_offsets
 from broker.client.partition_offsets import Position as ReachedPosition
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
@@ -166,19 +166,29 @@ class OffsetReader:
         return self.sizes.estimate(start, end)
 
     def ends(self, known: StreamOffset) -> StreamOffset:
-        """The current ends of the selected partitions (with read_committed: their last stable offsets).
+        """The current ends of the selected partitions (with read_committed: their last stable offsets), and leader
+        epochs.
 
         Looked up again while they contradict what the stream has read already. A broker that was just elected or
-        started may for a moment report a lower end (KAFKA-7703) or not know a topic yet. After the last try the answer
-        is returned as it is, and the caller reports data loss.
+        started may for a moment report a lower end (KAFKA-7703) or not know a topic yet. A leader with a lower epoch
+        was deposed and has not heard of it. After the last try the answer is returned as it is, and the caller reports
+        data loss.
         """
         for attempt in range(1, self._options.num_retries + 1):
             assigned = self.assigned(optional={tp.topic for tp in known.offsets})
-            ends = StreamOffset(self._list(dict.fromkeys(assigned.partitions, LATEST)), assigned.topic_ids)
+            found = self.log_ends(assigned.partitions)
+            ends = StreamOffset(
+                {tp: end.offset for tp, end in found.items()},
+                assigned.topic_ids,
+                epochs={tp: end.leader_epoch for tp, end in found.items() if end.leader_epoch != NO_EPOCH},
+            )
             suspect = {
                 tp
                 for tp, offset in known.offsets.items()
-                if ends.offsets.get(tp, -1) < offset and not _recreated(tp.topic, known.topic_ids, ends.topic_ids)
+                if not _recreated(tp.topic, known.topic_ids, ends.topic_ids)
+                and (
+                    ends.offsets.get(tp, -1) < offset or ends.epochs.get(tp, NO_EPOCH) < known.epochs.get(tp, NO_EPOCH)
+                )
             }
             if not suspect or attempt == self._options.num_retries:
                 break

@@ -5,6 +5,8 @@ in numeric order, empty optional fields left out. Each offset is the NEXT one to
 
     {"added":  {"t": {"1": 0}},               partitions that do not continue where the last batch ended: new ones, and
                                               those whose next records are gone; where they start
+     "epochs": {"t": {"0": 4, "1": 6}},       leader epochs of the logs that reached the offsets in `topics`, if the
+                                              brokers have them: they reveal a truncated log (KIP-320)
      "ids":    {"t": "uuid"},                 topic ids, if the broker has them: they reveal a recreated topic
      "init":   {"t": {"0": 3, "1": 0}},       first batch only: where the query started
      "latest": {"t": {"0": 90, "1": 7}},      ends of the partitions, if a limit ended the batch earlier; to compute
@@ -14,8 +16,8 @@ in numeric order, empty optional fields left out. Each offset is the NEXT one to
      "topics": {"t": {"0": 23, "1": 7}},      end of the batch, start of the next one
      "v": 1}
 
-`latest`, `selects` and `skipped` were added later. They are optional, and a reader that does not know them loses
-nothing else, so the version is the same.
+`epochs`, `latest`, `selects` and `skipped` were added later. They are optional, and a reader that does not know them
+loses nothing else, so the version is the same.
 
 Spark calls `initialOffset` twice for batch 0 and once more after a crash, and a start like `latest` moves in between.
 So the first END offset, which Spark logs before the batch runs, carries the resolved start; `plan_start` reads it. The
@@ -51,11 +53,13 @@ class StreamOffset:
     skipped: Mapping[str, int] = field(default_factory=dict)
     selects: Mapping[str, str] = field(default_factory=dict)
     latest: Offsets | None = None
+    epochs: Offsets = field(default_factory=dict)
 
     def to_json(self) -> Document:
         """The canonical document; equal offsets give equal JSON text."""
         document: Document = {
             "added": offsets_to_json(self.added) or None,
+            "epochs": offsets_to_json(self.epochs) or None,
             "ids": dict(sorted(self.topic_ids.items())) or None,
             "init": None if self.init is None else offsets_to_json(self.init),
             "latest": None if self.latest is None else offsets_to_json(self.latest),
@@ -84,6 +88,7 @@ class StreamOffset:
                 skipped={str(topic): int(count) for topic, count in document.get("skipped", {}).items()},
                 latest=offsets_from_json(document["latest"]) if "latest" in document else None,
                 selects={str(name): str(value) for name, value in document.get("selects", {}).items()},
+                epochs=offsets_from_json(document.get("epochs", {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConnectorError(

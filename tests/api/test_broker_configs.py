@@ -101,7 +101,7 @@ def test_a_topics_own_setting_wins_over_the_brokers(ask: Requests, topic: str) -
 
 def test_connections_are_limited_from_the_change_on(altered: BrokerProcess, ask: Requests) -> None:
     assert altering(ask, "7", {"max.connections.per.ip": "1"}).error_code is ErrorCode.none
-    with socket.create_connection(("127.0.0.1", altered.port), timeout=10) as one_too_many:
+    with socket.create_connection(("127.0.0.1", altered.port), timeout=60) as one_too_many:
         assert one_too_many.recv(1) == b""
     alter(ask, "7", ("max.connections.per.ip", DELETE, None), kind=BROKER)
     with Requests(altered.bootstrap) as another:
@@ -170,7 +170,7 @@ def test_altered_settings_outlive_a_restart(tmp_path: Path, zookeeper: str, topi
             altering(ask, "", {"message.max.bytes": "5000", "log.segment.bytes": "6000", "max.connections.per.ip": "1"})
         broker.restart()
         with Requests(broker.bootstrap) as ask:
-            with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as one_too_many:
+            with socket.create_connection(("127.0.0.1", broker.port), timeout=60) as one_too_many:
                 assert one_too_many.recv(1) == b""
             assert of_broker(ask, "message.max.bytes")[:2] == ("1000", OWN)
             assert setting(ask, topic, "segment.bytes") == ("6000", DEFAULT_OF_ALL)

@@ -95,9 +95,15 @@ def partition(tmp_path: Path) -> Partition:
 
 async def answer(handler: Any, partition: Partition, api: ApiKey, body: SimpleNamespace, version: int) -> Any:
     """The handler's answer for this partition, named t-0."""
-    topics = SimpleNamespace(partition={TP: partition}.__getitem__)
-    context = SimpleNamespace(topics=topics, config=SimpleNamespace(fetch_max_bytes=1 << 20), metrics=None)
-    found = handler.handle(cast(ApiContext, context), Request(api, version, 1, None, body, 0), cast(Any, None))
+
+    def find(tp: TopicPartition, epoch: int = -1) -> Partition:
+        return {TP: partition}[tp]
+
+    topics = SimpleNamespace(partition=find, replica=find)
+    config = SimpleNamespace(fetch_max_bytes=1 << 20, is_rack_aware=False)
+    context = SimpleNamespace(topics=topics, config=config, metrics=None)
+    client = cast(Any, SimpleNamespace(listener="PLAINTEXT"))
+    found = handler.handle(cast(ApiContext, context), Request(api, version, 1, None, body, 0), client)
     return await found if isinstance(found, Awaitable) else found
 
 
@@ -128,6 +134,7 @@ async def fetched(partition: Partition, offset: int, monkeypatch: pytest.MonkeyP
         min_bytes=1,
         max_bytes=1 << 20,
         replica_id=-1,
+        rack_id="",
     )
     await answer(fetch, partition, ApiKey.FETCH, body, 11)
     return topics[0].partitions[0]
@@ -207,5 +214,5 @@ async def test_aborted_transactions_are_read_in_threads_and_found_anew_whole(
         return glance(file, length, position)
 
     monkeypatch.setattr(SegmentFile, "glance", cold_in_the_middle)
-    assert len(unless_cold(lambda: log.aborted_entries(0, log.log_end_offset))) == 5
+    assert len(unless_cold(lambda: log.aborted.between(0, log.log_end_offset))) == 5
     assert index.read_bytes() == whole

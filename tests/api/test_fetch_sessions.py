@@ -152,6 +152,16 @@ def test_a_topic_id_is_looked_up_until_it_is_known(leader: FetchLeader) -> None:
     assert session.fetch().responses == ()
 
 
+def test_a_topic_id_is_not_that_of_a_topic_made_again_under_the_same_name(leader: FetchLeader) -> None:
+    session = Session(leader, 0, version=IDS)
+    old = session.topic
+    assert isinstance(old, uuid.UUID)
+    leader.topic_ids = {uuid.uuid4(): "t"}
+    leader.put(0, b"of another topic")
+    (topic,) = session.fetch().responses
+    assert (topic.topic_id, topic.partitions[0].error_code) == (old, ErrorCode.unknown_topic_id)
+
+
 def test_a_new_log_start_is_answered_after_a_second_at_most(leader: FetchLeader) -> None:
     session = Session(leader, 0, 1)
     leader.partitions[TopicPartition("t", 1)].log.delete_records(1)
@@ -217,7 +227,7 @@ class TestWaiting:
             waiting = asyncio.ensure_future(session.fetch(*wanted, max_wait=20_000))
             await asyncio.sleep(0)
             leader.put(partition, b"second")
-            assert seen(await asyncio.wait_for(waiting, 5)) == [(partition, [b"second"])]
+            assert seen(await asyncio.wait_for(waiting, 60)) == [(partition, [b"second"])]
 
     async def test_bytes_of_all_partitions_count(self, leader: FetchLeader) -> None:
         session = Session(leader, 0, 1, 2)
@@ -230,14 +240,14 @@ class TestWaiting:
         await asyncio.sleep(0)
         assert not waiting.done()
         leader.put(1, b"x" * 300)
-        assert [len(values) for _, values in seen(await asyncio.wait_for(waiting, 5))] == [1, 3]
+        assert [len(values) for _, values in seen(await asyncio.wait_for(waiting, 60))] == [1, 3]
 
     async def test_a_lost_partition_ends_the_wait(self, leader: FetchLeader) -> None:
         session = Session(leader, 0, 1)
         waiting = asyncio.ensure_future(session.fetch(max_wait=20_000))
         await asyncio.sleep(0)
         leader.resign(0)
-        (topic,) = (await asyncio.wait_for(waiting, 5)).responses
+        (topic,) = (await asyncio.wait_for(waiting, 60)).responses
         assert topic.partitions[0].error_code is ErrorCode.not_leader_or_follower
 
     async def test_a_committed_reader_waits_for_the_end_of_a_transaction(self, leader: FetchLeader) -> None:
@@ -248,7 +258,7 @@ class TestWaiting:
         await asyncio.sleep(0)
         assert not waiting.done()
         leader.end_transaction(0, 7)
-        assert seen(await asyncio.wait_for(waiting, 5)) == [(0, [b"open"])]
+        assert seen(await asyncio.wait_for(waiting, 60)) == [(0, [b"open"])]
 
     async def test_an_error_that_is_gone_is_answered_after_the_wait(self, leader: FetchLeader) -> None:
         session = Session(leader, 0, 1)
@@ -268,7 +278,7 @@ class TestWaiting:
         waiting = asyncio.ensure_future(session.fetch(max_wait=20_000))
         await asyncio.sleep(0)
         assert session.fetch().error_code is ErrorCode.none
-        answer = await asyncio.wait_for(waiting, 5)
+        answer = await asyncio.wait_for(waiting, 60)
         assert (answer.error_code, answer.session_id) == (ErrorCode.invalid_fetch_session_epoch, session.id)
 
     async def test_a_closed_session_leaves_nothing_behind(self, leader: FetchLeader) -> None:
@@ -276,7 +286,7 @@ class TestWaiting:
         waiting = asyncio.ensure_future(session.fetch(max_wait=20_000))
         await asyncio.sleep(0)
         session.send(session_id=session.id, session_epoch=-1)
-        assert seen(await asyncio.wait_for(waiting, 5)) == []
+        assert seen(await asyncio.wait_for(waiting, 60)) == []
         assert not any(led.waiters for led in leader.partitions.values())
 
     async def test_a_client_that_is_gone_costs_one_call(self, leader: FetchLeader) -> None:
@@ -343,7 +353,7 @@ class TestFollower:
         waiting = asyncio.ensure_future(follower.fetch(max_wait=20_000))
         await asyncio.sleep(0)
         leader.put(0, b"second")
-        assert seen(await asyncio.wait_for(waiting, 5)) == [(0, [b"second"])]
+        assert seen(await asyncio.wait_for(waiting, 60)) == [(0, [b"second"])]
 
     def test_a_diverging_epoch_is_answered_though_nothing_moved(self, leader: FetchLeader) -> None:
         follower = Follower(leader)

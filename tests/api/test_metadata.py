@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from broker.api.metadata import describe_topic
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
+from broker.zookeeper.znodes import BrokerInfo
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import NO_ID, Requests, versions
 
@@ -104,3 +107,29 @@ def test_without_auto_creation_nothing_is_created(broker_factory: Callable[..., 
 def test_before_version_12_a_topic_has_to_be_named(ask: Requests, version: int) -> None:
     (found,) = ask.ask(ApiKey.METADATA, {"topics": [{"name": None}]}, version).topics
     assert (found.name, found.error_code) == ("", ErrorCode.invalid_request)
+
+
+@pytest.mark.parametrize(
+    ("version", "leader", "error", "replicas"),
+    [
+        (0, 1, ErrorCode.replica_not_available, (1,)),
+        (1, 1, ErrorCode.none, (1, 2, 3)),
+        (0, 3, ErrorCode.leader_not_available, (1,)),
+        (5, 3, ErrorCode.leader_not_available, (1, 2, 3)),
+        (5, 2, ErrorCode.leader_not_available, (1, 2, 3)),
+        (6, 2, ErrorCode.listener_not_found, (1, 2, 3)),
+        (6, 3, ErrorCode.leader_not_available, (1, 2, 3)),
+    ],
+)
+def test_a_broker_that_a_client_cannot_reach_is_described_as_in_its_version(
+    version: int, leader: int, error: ErrorCode, replicas: tuple[int, ...]
+) -> None:
+    """Broker 2 has no address for the client, broker 3 is dead."""
+    info = PartitionInfo(leader, 5, (1, 2, 3), (1, 2, 3))
+    brokers = {number: BrokerInfo.plaintext(number, "localhost", number) for number in (1, 2)}
+    topic = Topic("t", uuid.UUID(int=1), {0: info})
+    metadata = ClusterMetadata("c", brokers=brokers, topics={"t": topic})
+    (found,) = describe_topic(metadata, {1}, topic, 0, [0], version=version)["partitions"]
+    assert (found["error_code"], found["replica_nodes"], found["isr_nodes"]) == (error, replicas, replicas)
+    assert found["leader_id"] == (1 if leader == 1 else -1)
+    assert found["offline_replicas"] == [3]

@@ -73,7 +73,7 @@ class Pulse:
 def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker of its own, so that its memory can be measured."""
     directory: Path = tmp_path_factory.mktemp("large") / "data"
-    with BrokerProcess(directory) as broker:
+    with BrokerProcess(directory, standalone=True) as broker:
         yield broker
 
 
@@ -109,7 +109,7 @@ def test_without_the_kernel_small_records_hold_up_nobody(tmp_path: Path, monkeyp
     for _ in range(100_000):
         builder.append(NOW, None, b"v")
     records = builder.build()
-    with BrokerProcess(tmp_path / "data") as broker, Requests(broker.bootstrap) as ask:
+    with BrokerProcess(tmp_path / "data", standalone=True) as broker, Requests(broker.bootstrap) as ask:
         ask.create("small", 16)
         with Pulse(broker.bootstrap) as pulse:
             begun = time.perf_counter()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,21 +22,26 @@ from tests.support.raw_requests import LATEST, Requests, ask_for, batch, fetch_b
 from tests.support.waiting import eventually
 
 LEADER, FIRST, SECOND = 0, 1, 2
-LAG_MS = 1000
+SETTINGS = {"broker.id": "0", "min.insync.replicas": "2"}
 
 
 @pytest.fixture(scope="module")
 def leader(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[BrokerProcess]:
-    settings = {"broker.id": "0", "replica.lag.time.max.ms": str(LAG_MS), "min.insync.replicas": "2"}
-    with BrokerProcess(tmp_path_factory.mktemp("leader"), settings, zookeeper=f"{zookeeper}/leader") as process:
+    with BrokerProcess(tmp_path_factory.mktemp("leader"), SETTINGS, zookeeper=f"{zookeeper}/leader") as process:
         yield process
     assert "Traceback" not in process.output, process.output[-4000:]
 
 
 @pytest.fixture(scope="module")
 def registry(leader: BrokerProcess) -> Iterator[Registry]:
+    with followers_of(leader) as registry:
+        yield registry
+
+
+@contextmanager
+def followers_of(leader: BrokerProcess) -> Iterator[Registry]:
     """The followers are registered here, so that no controller takes them for dead."""
-    zk = ZooKeeper(leader.zookeeper, session_timeout_ms=6000, operation_timeout_s=10.0).start()
+    zk = ZooKeeper(leader.zookeeper, session_timeout_ms=30_000, operation_timeout_s=10.0).start()
     registry = Registry(zk)
     for broker in (FIRST, SECOND):
         registry.register_broker(BrokerInfo.plaintext(broker, "127.0.0.1", 1))
@@ -47,7 +54,7 @@ class Replicated:
 
     def __init__(self, leader: BrokerProcess, registry: Registry, name: str) -> None:
         self.tp = TopicPartition(name, 0)
-        self._registry = registry
+        self.registry = registry
         self.ask = Requests(leader.bootstrap)
         self.followers = {broker: Requests(leader.bootstrap) for broker in (FIRST, SECOND)}
         registry.create_topic(name, {0: (LEADER, FIRST, SECOND)})
@@ -59,11 +66,11 @@ class Replicated:
 
     @property
     def isr(self) -> set[int]:
-        return set(self._registry.partition_states([self.tp])[self.tp].isr)
+        return set(self.registry.partition_states([self.tp])[self.tp].isr)
 
     @property
     def epoch(self) -> int:
-        return self._registry.partition_states([self.tp])[self.tp].leader_epoch
+        return self.registry.partition_states([self.tp])[self.tp].leader_epoch
 
     def begin_put(self, *values: bytes, timeout_ms: int = 20_000) -> None:
         data = [{"index": 0, "records": batch(*values)}]
@@ -93,6 +100,23 @@ def replicated(leader: BrokerProcess, registry: Registry, topic: str) -> Iterato
     made.close()
 
 
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[Callable[[str], Replicated]]:
+    """A leader that soon misses a silent follower, though not before a test on a busy machine has begun."""
+    settings = {**SETTINGS, "replica.lag.time.max.ms": "4000"}
+    with (
+        BrokerProcess(tmp_path_factory.mktemp("impatient"), settings, zookeeper=f"{zookeeper}/impatient") as process,
+        followers_of(process) as registry,
+    ):
+        yield partial(Replicated, process, registry)
+
+
+@pytest.fixture
+def missed(impatient: Callable[[str], Replicated], topic: str) -> Iterator[Replicated]:
+    with closing(impatient(topic)) as made:
+        yield made
+
+
 def test_an_append_is_acknowledged_and_shown_when_all_in_sync_replicas_have_it(replicated: Replicated) -> None:
     replicated.begin_put(b"a", b"b")
     eventually(lambda: len(records_of(replicated.fetch(FIRST, 0))) == 2)
@@ -115,20 +139,25 @@ def test_what_is_not_replicated_in_time_is_in_the_log_and_not_acknowledged(repli
     assert replicated.read().high_watermark == 0
 
 
-def test_silent_followers_leave_the_isr_and_one_that_catches_up_comes_back(replicated: Replicated) -> None:
-    replicated.begin_put(b"a")
-    assert replicated.end_put().error_code is ErrorCode.not_enough_replicas_after_append
-    eventually(lambda: replicated.isr == {LEADER})
-    replicated.begin_put(b"b")
-    refused = replicated.end_put()
+def test_silent_followers_leave_the_isr_and_one_that_catches_up_comes_back(missed: Replicated) -> None:
+    missed.begin_put(b"a")
+    assert missed.end_put().error_code is ErrorCode.not_enough_replicas_after_append
+    eventually(lambda: missed.isr == {LEADER})
+    missed.begin_put(b"b")
+    refused = missed.end_put()
     assert refused.error_code is ErrorCode.not_enough_replicas
     assert "min.insync.replicas=2" in refused.error_message
-    replicated.fetch(FIRST, 0)
-    assert replicated.isr == {LEADER}
-    replicated.fetch(FIRST, 1, last_epoch=0)
-    eventually(lambda: replicated.isr == {LEADER, FIRST})
-    eventually(lambda: replicated.fetch(FIRST, 1, last_epoch=0).high_watermark == 1)
-    eventually(lambda: set(replicated.ask.metadata(replicated.tp.topic).topics[0].partitions[0].isr_nodes) == {0, 1})
+    missed.fetch(FIRST, 0)
+    assert missed.isr == {LEADER}
+
+    def watermark() -> int:
+        """It leaves the ISR again when it has not fetched for a while."""
+        return int(missed.fetch(FIRST, 1, last_epoch=0).high_watermark)
+
+    def shown() -> set[int]:
+        return set(missed.ask.metadata(missed.tp.topic).topics[0].partitions[0].isr_nodes)
+
+    eventually(lambda: watermark() == 1 and missed.isr == shown() == {LEADER, FIRST})
 
 
 def test_a_follower_waits_for_an_append_and_a_consumer_for_the_watermark(replicated: Replicated) -> None:
@@ -180,8 +209,12 @@ def test_a_follower_that_waits_in_a_session_is_counted_again_after_a_new_state(
     assert ask.receive(ApiKey.FETCH, 12).error_code is ErrorCode.none
     session["session_epoch"] += 1
     assert FIRST not in replicated.isr
-    fetch()
-    eventually(lambda: FIRST in replicated.isr)
+
+    def is_back() -> bool:
+        fetch()  # again, for the leader may hear of the state after the fetch
+        return FIRST in replicated.isr
+
+    eventually(is_back)
 
 
 def test_a_new_leader_gives_no_latest_offset_before_its_watermark_has_reached_its_epoch(
@@ -220,15 +253,30 @@ def test_a_fetch_that_proves_nothing_is_refused(
     assert replicated.fetch(changed.pop("replica", FIRST), 0, **changed).error_code is code
 
 
-def test_a_deposed_leader_acknowledges_nothing_and_says_so(
-    replicated: Replicated, registry: Registry, leader: BrokerProcess
-) -> None:
-    replicated.begin_put(b"a")
-    eventually(lambda: len(records_of(replicated.fetch(FIRST, 0))) == 1)
-    state = registry.partition_states([replicated.tp])[replicated.tp]
+def test_a_deposed_leader_acknowledges_nothing_and_says_so(missed: Replicated) -> None:
+    missed.begin_put(b"a")
+    eventually(lambda: len(records_of(missed.fetch(FIRST, 0))) == 1)
+    state = missed.registry.partition_states([missed.tp])[missed.tp]
     new = dataclasses.replace(state, leader=FIRST, leader_epoch=state.leader_epoch + 1, isr=(FIRST, SECOND))
-    assert registry.write_states({replicated.tp: new}) == {replicated.tp}
-    replicated.fetch(FIRST, 1, last_epoch=0, epoch=0)
+    assert missed.registry.write_states({missed.tp: new}) == {missed.tp}
+    missed.fetch(FIRST, 1, last_epoch=0, epoch=0)
     # The leader wants the silent follower out of the ISR, loses the race, and reads the state.
-    assert replicated.end_put().error_code is ErrorCode.not_leader_or_follower
-    assert replicated.fetch(FIRST, 1, epoch=0).error_code is ErrorCode.not_leader_or_follower
+    assert missed.end_put().error_code is ErrorCode.not_leader_or_follower
+    codes = {epoch: missed.fetch(FIRST, 1, epoch=epoch).error_code for epoch in range(3)}
+    assert codes == {
+        0: ErrorCode.fenced_leader_epoch,
+        1: ErrorCode.not_leader_or_follower,
+        2: ErrorCode.unknown_leader_epoch,
+    }, "as a follower it still compares epochs"
+    # From Produce 10 and Fetch 16 on, a client is told who leads (KIP-951).
+    missed.begin_put(b"b")
+    refused = missed.ask.receive(ApiKey.PRODUCE)
+    leader_of = refused.responses[0].partition_responses[0].current_leader
+    assert (leader_of.leader_id, leader_of.leader_epoch) == (FIRST, 1)
+    assert [(at.node_id, at.host, at.port) for at in refused.node_endpoints] == [(FIRST, "127.0.0.1", 1)]
+    topic_id = missed.ask.metadata(missed.tp.topic).topics[0].topic_id
+    for epoch, told in ((0, (FIRST, 1)), (2, (-1, -1))):
+        answer = missed.ask.ask(ApiKey.FETCH, fetch_body([ask_for(topic_id, 0, epoch=epoch)]), 16)
+        leader_of = answer.responses[0].partitions[0].current_leader
+        assert (leader_of.leader_id, leader_of.leader_epoch) == told
+        assert [at.node_id for at in answer.node_endpoints] == ([FIRST] if told[0] == FIRST else [])

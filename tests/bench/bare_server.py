@@ -22,7 +22,7 @@ from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer, encode_
 from broker.protocol.messages import Request, decode_request, encode_response, peek
 from broker.records.batch import walk_batches
 from broker.records.crc32c import crc32c
-from broker.tools.broker import keep_freed_memory
+from broker.tools.run_broker import keep_freed_memory
 
 TOPIC = "bench"
 VERSIONS = {

@@ -100,12 +100,12 @@ def _text(size: int) -> str:
     return f"{size} B" if size < 1024 else f"{size // 1024} KiB"
 
 
-def produce(target: Target, size: int, count: int, partitions: int = 4) -> Figures:
-    """`count` messages of `size` bytes with acks=1; MB/s and messages/s until all are acknowledged."""
+def produce(target: Target, size: int, count: int, partitions: int = 4, acks: int | str = 1) -> Figures:
+    """`count` messages of `size` bytes; MB/s and messages/s until all are acknowledged."""
     producer = Producer(
         {
             "bootstrap.servers": target.bootstrap,
-            "acks": 1,
+            "acks": acks,
             "linger.ms": 5,
             "batch.size": 1_000_000,
             "queue.buffering.max.messages": 1_000_000,
@@ -174,9 +174,9 @@ def _figures(size: int, count: int, took: Figures) -> Figures:
     }
 
 
-def synchronous(target: Target, count: int = 2000) -> Figures:
+def synchronous(target: Target, count: int = 2000, acks: int | str = 1) -> Figures:
     """Single 100 B sends, each waited for; microseconds."""
-    producer = Producer({"bootstrap.servers": target.bootstrap, "acks": 1, "linger.ms": 0, "log_level": 0})
+    producer = Producer({"bootstrap.servers": target.bootstrap, "acks": acks, "linger.ms": 0, "log_level": 0})
     times = []
     for i in range(count + 200):
         start = time.perf_counter()

@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,7 @@ def _slow_disk(pid: int, path: Path) -> Iterator[None]:
 def _ping(bootstrap: str, readers: list[subprocess.Popen[bytes]]) -> list[float]:
     """Milliseconds of each request while the readers run; of a second without readers."""
     waits = []
+    pause = threading.Event()  # never set: to wait is all it is for
     end = time.perf_counter() + 1
     with Cluster(bootstrap) as cluster:
         connection = cluster.open_connection(cluster.brokers()[0])
@@ -106,7 +108,7 @@ def _ping(bootstrap: str, readers: list[subprocess.Popen[bytes]]) -> list[float]
             started = time.perf_counter()
             connection.request(ApiKey.API_VERSIONS, {"client_software_name": "bench", "client_software_version": "1"})
             waits.append((time.perf_counter() - started) * 1000)
-            time.sleep(PAUSE_S)
+            pause.wait(PAUSE_S)
         connection.close()
     return waits
 

@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -70,6 +71,7 @@ def _measure(tree: str, count: int) -> Mapping[str, tuple[float, str]]:
 
 def _ask(bootstrap: str, producers: list[subprocess.Popen[bytes]]) -> dict[str, list[float]]:
     """Milliseconds of each small request while the producers run, which are asked in turns."""
+    pause = threading.Event()  # never set: to wait is all it is for
     with Requests(bootstrap, timeout_s=120) as ask:
         ask.ask(ApiKey.FIND_COORDINATOR, {"key": "group", "coordinator_keys": ["group"], "key_type": 0})
         kinds: dict[str, tuple[ApiKey, Mapping[str, Any], int]] = {
@@ -87,7 +89,7 @@ def _ask(bootstrap: str, producers: list[subprocess.Popen[bytes]]) -> dict[str, 
                 started = time.perf_counter()
                 ask.ask(*request)
                 waits[name].append((time.perf_counter() - started) * 1000)
-                time.sleep(PAUSE_S)
+                pause.wait(PAUSE_S)
     assert all(producer.returncode == 0 for producer in producers)
     return waits
 

@@ -6,14 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Producer as LibrdkafkaProducer
-from hypothesis import HealthCheck, settings
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from tests.support.kafka import Kafka, await_topics
-
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
 
 TopicMaker = Callable[..., str]
 
@@ -42,6 +38,6 @@ def make_topic(broker: Kafka, cluster: Cluster, topic: str) -> TopicMaker:
 def mock_cluster() -> Iterator[str]:
     """librdkafka's mock of three brokers: its bootstrap address. It lives as long as the client it belongs to."""
     owner = LibrdkafkaProducer({"bootstrap.servers": "none:1", "test.mock.num.brokers": 3, "log_level": 2})
-    brokers = owner.list_topics(timeout=10).brokers.values()
+    brokers = owner.list_topics(timeout=60).brokers.values()
     yield ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
     owner.flush(1)

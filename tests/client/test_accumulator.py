@@ -170,6 +170,7 @@ def test_memory_that_a_small_batch_reserved_and_did_not_use_is_free_once_it_is_c
     for partition in range(8):
         add(records, topic, b"small", partition=partition)
         records.take(topic.queues[partition])
+        assert records.used < 1000
 
 
 def test_batches_too_old_are_given_out_as_expired() -> None:

@@ -271,7 +271,9 @@ def test_a_cooperative_member_names_what_it_owns_in_the_subscription() -> None:
 
 @given(st.binary(max_size=60), st.booleans())
 def test_junk_is_nothing(junk: bytes, had_in_user_data: bool) -> None:
-    member_of("m", Subscription(("t",), user_data=junk), had_in_user_data=had_in_user_data)
+    member = member_of("m", Subscription(("t",), user_data=junk), had_in_user_data=had_in_user_data)
+    assert member == Member("m", ("t",), None, member.owned, member.generation)
+    assert all(isinstance(tp, Tp) for tp in member.owned)
 
 
 def test_a_member_keeps_partitions_only_when_every_strategy_allows_it() -> None:

@@ -20,6 +20,7 @@ from broker.errors import (
 )
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_request, encode_response, known_versions
+from tests.support.free_ports import refused_port
 from tests.support.kafka import Kafka
 from tests.support.tcp_peer import TcpPeer, read_frame, send_frame
 
@@ -100,9 +101,10 @@ def test_a_reply_may_come_in_the_callers_own_time(connection: BrokerConnection) 
 
 
 def test_nobody_listening_is_said_with_the_address() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{port}: .*refused") as raised:
+    with (
+        refused_port() as port,
+        pytest.raises(ConnectionFailed, match=f"127.0.0.1:{port}: .*refused") as raised,
+    ):
         BrokerConnection("127.0.0.1", port)
     assert raised.value.retriable
 
@@ -141,7 +143,7 @@ def test_a_broker_that_says_nothing_times_out_and_the_connection_is_closed() -> 
         started = time.monotonic()
         with pytest.raises(RequestTimedOut, match=f"127.0.0.1:{peer.port} did not answer METADATA in time"):
             connection.request(ApiKey.METADATA, ALL_TOPICS, timeout_s=0.1)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 30
         assert connection.closed
         with pytest.raises(ConnectionFailed, match="is closed"):
             connection.request(ApiKey.METADATA, ALL_TOPICS)
@@ -153,7 +155,7 @@ def test_a_slow_trickle_of_bytes_does_not_put_the_deadline_off() -> None:
     def trickle(sock: socket.socket) -> None:
         shake_hands(sock)
         read_frame(sock)
-        sock.sendall((1000).to_bytes(4, "big"))
+        sock.sendall((1_000_000).to_bytes(4, "big"))
         while not done.wait(0.02):
             sock.sendall(b"x")
 
@@ -162,7 +164,7 @@ def test_a_slow_trickle_of_bytes_does_not_put_the_deadline_off() -> None:
         started = time.monotonic()
         with pytest.raises(RequestTimedOut):
             connection.request(ApiKey.METADATA, ALL_TOPICS, timeout_s=0.2)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 30
         done.set()
 
 
@@ -239,7 +241,7 @@ def test_a_handshake_that_is_refused_fails_the_connection_and_closes_its_socket(
     with TcpPeer(refuse) as peer:
         with pytest.raises(Exception, match="CLUSTER_AUTHORIZATION_FAILED"):
             connect(peer)
-        assert closed.wait(5)
+        assert closed.wait(60)
 
 
 def test_a_connection_the_broker_hung_up_while_idle_is_not_usable() -> None:
@@ -275,7 +277,7 @@ def test_close_wakes_a_thread_that_waits_for_a_reply() -> None:
             assert not waiting.done()
         connection.close()
         with pytest.raises(ConnectionFailed):
-            waiting.result(10)
+            waiting.result(60)
 
 
 def test_receiving_without_a_request_is_refused(connection: BrokerConnection) -> None:

@@ -6,8 +6,9 @@ import pickle
 
 import pytest
 
-from broker.client.client_settings import ClientSettings, Login, isolation_id, parse_bootstrap
+from broker.client.client_settings import ClientSettings, isolation_id, parse_bootstrap
 from broker.errors import ConfigError
+from broker.security.jaas import Login
 from broker.settings import settings_of
 
 

@@ -40,7 +40,7 @@ def test_librdkafka_sees_the_same_offsets(offsets: GroupOffsets, broker: Kafka, 
     tp = TopicPartition(make_topic(), 0)
     offsets.commit({tp: 42})
     consumer = LibrdkafkaConsumer({"bootstrap.servers": broker.bootstrap, "group.id": offsets.group})
-    assert consumer.committed([LibrdkafkaPartition(tp.topic, 0)], timeout=10)[0].offset == 42
+    assert consumer.committed([LibrdkafkaPartition(tp.topic, 0)], timeout=60)[0].offset == 42
     consumer.commit(offsets=[LibrdkafkaPartition(tp.topic, 0, 43)], asynchronous=False)
     consumer.close()
     assert offsets.fetch() == {tp: 43}

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from broker.client.admin import Admin
+from broker.client.admin_types import NewTopic
 from broker.client.batch_producer import produce_batches
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import Node
 from broker.client.consumer import Consumer, ConsumerRecord
+from broker.client.fetch_protocol import receive_fetch, send_fetch
 from broker.client.producer import Producer
 from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode, PykafkaError
+from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.builder import BatchBuilder
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka
+from tests.support.waiting import eventually
 
 EARLIEST = {"auto.offset.reset": "earliest", "fetch.max.wait.ms": 50}
 
@@ -155,10 +164,10 @@ def test_what_was_fetched_of_a_paused_partition_is_kept(broker: Kafka, tp: Topic
 
 
 def test_a_busy_partition_is_not_held_up_by_a_quiet_one(broker: Kafka, tp: TopicPartition) -> None:
-    slow = {**EARLIEST, "fetch.max.wait.ms": 20_000, "max.poll.records": 2, "max.partition.fetch.bytes": 1}
+    slow = {**EARLIEST, "fetch.max.wait.ms": 60_000, "max.poll.records": 2, "max.partition.fetch.bytes": 1}
     with Consumer(broker.bootstrap, slow) as consumer:
         consumer.assign([tp, tp._replace(partition=1)])
-        assert offsets(poll_until(consumer, 10, seconds=5)) == list(range(10))
+        assert offsets(poll_until(consumer, 10)) == list(range(10))
 
 
 def test_offsets_out_of_range_are_reset_or_raised(broker: Kafka, consumer: Consumer, tp: TopicPartition) -> None:
@@ -168,17 +177,17 @@ def test_offsets_out_of_range_are_reset_or_raised(broker: Kafka, consumer: Consu
     with Consumer(broker.bootstrap, {"auto.offset.reset": "none"}) as strict:
         strict.assign([tp])
         with pytest.raises(BrokerError, match=f"{tp} has no committed offset, and auto.offset.reset=none") as raised:
-            strict.poll(5)
+            strict.poll(60)
         assert raised.value.code is ErrorCode.offset_out_of_range
         strict.seek(tp, 1000)
         with pytest.raises(BrokerError, match="at offset 1000, and auto"):
-            strict.poll(5)
+            strict.poll(60)
 
 
 def test_a_missing_topic_is_an_error(consumer: Consumer, topic: str) -> None:
     consumer.assign([TopicPartition(topic, 0)])
     with pytest.raises(BrokerError, match=f"there is no topic '{topic}'"):
-        consumer.poll(5)
+        consumer.poll(60)
 
 
 def test_offsets_are_committed_and_found_by_the_next_consumer(broker: Kafka, tp: TopicPartition, group: str) -> None:
@@ -268,7 +277,7 @@ def test_a_corrupt_batch_is_raised_after_what_is_good_and_can_be_sought_past(
         assert [record.value for record in poll_until(consumer, 1)] == [b"good"]
         for _ in range(2):
             with pytest.raises(CorruptBatch, match="offset 1"):
-                consumer.poll(5)
+                consumer.poll(60)
         assert consumer.position(tp) == 1
         consumer.seek(tp, 2)
         assert [record.value for record in poll_until(consumer, 1)] == [b"fine"]
@@ -284,9 +293,68 @@ def test_a_restarted_broker_is_found_again(
         consumer.assign([tp])
         assert [record.value for record in poll_until(consumer, 1)] == [b"before"]
         process.kill()
-        consumer.poll(0.3)
-        warnings = [record.getMessage() for record in caplog.records if record.threadName == "MainThread"]
-        assert [text for text in warnings if text.startswith("no broker") and text.endswith("; trying again")]
+
+        def says_that_it_tries_again() -> bool:
+            assert consumer.poll(0.1) == []
+            said = [record.getMessage() for record in caplog.records if record.threadName == "MainThread"]
+            return any(text.startswith("no broker") and text.endswith("; trying again") for text in said)
+
+        eventually(says_that_it_tries_again)
         process.start()
         producer.send("t", b"after").result(30)
         assert [record.value for record in poll_until(consumer, 1)] == [b"after"]
+
+
+def test_a_partition_whose_fetch_fails_is_not_fetched_again_at_once(
+    consumer: Consumer, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[float] = []
+
+    def refused(*args: Any, **kwargs: Any) -> list[FetchedPartition]:
+        found = receive_fetch(*args, **kwargs)
+        return [one._replace(error=ErrorCode.not_leader_or_follower, records=memoryview(b"")) for one in found]
+
+    def counted(*args: Any, **named: Any) -> None:
+        sent.append(time.monotonic())
+        send_fetch(*args, **named)
+
+    monkeypatch.setattr("broker.client.consumer_fetch.receive_fetch", refused)
+    monkeypatch.setattr("broker.client.consumer_fetch.send_fetch", counted)
+    consumer.assign([tp])
+    consumer.seek(tp, 0)
+    eventually(lambda: consumer.poll(0.5) == [] and len(sent) > 5)
+    assert min(later - earlier for earlier, later in pairwise(sent)) > 0.09, "every retry.backoff.ms"
+    monkeypatch.setattr("broker.client.consumer_fetch.receive_fetch", receive_fetch)
+    assert len(poll_until(consumer, 10)) == 10
+
+
+def test_while_a_leader_is_unreachable_it_is_tried_seldom_and_others_are_looked_for(
+    broker_factory: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, other = broker_factory({"broker.id": "1"}, name="leader"), broker_factory({"broker.id": "2"}, name="other")
+    tp, connected, renewed = TopicPartition("t", 0), list[Node](), list[float]()
+    open_connection, refresh = Cluster.open_connection, Cluster._refresh
+
+    def counted(cluster: Cluster, node: Node) -> BrokerConnection:
+        connected.append(node)
+        return open_connection(cluster, node)
+
+    def noted(cluster: Cluster, topics: Any) -> None:
+        renewed.append(time.monotonic())
+        refresh(cluster, topics)
+
+    with Cluster(other.bootstrap) as cluster:
+        Admin(cluster).create_topics([NewTopic("t", assignment=((1,),))])
+        produce_batches(cluster, tp, [batch(b"0")])
+    with Consumer(other.bootstrap, EARLIEST) as consumer:
+        consumer.assign([tp])
+        poll_until(consumer, 1)
+        leader.kill()
+        monkeypatch.setattr(Cluster, "open_connection", counted)
+        monkeypatch.setattr(Cluster, "_refresh", noted)
+        eventually(lambda: consumer.poll(1.0) == [] and len(connected) > 2 and len(renewed) > 20)
+        assert len(connected) < len(renewed) / 2, "reconnect.backoff.ms doubles"
+        assert len(renewed) < 20 * (renewed[-1] - renewed[0]), "every retry.backoff.ms"
+        leader.start()
+        produce_batches(consumer.cluster, tp, [batch(b"1")])
+        assert [record.value for record in poll_until(consumer, 1)] == [b"1"]

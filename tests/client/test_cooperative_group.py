@@ -69,7 +69,7 @@ def test_records_come_while_the_group_waits_for_another_member(
                 third.poll(0.3)
                 produce(broker.bootstrap, topic, 50)
                 kept = first.assignment()[0].partition
-                eventually(lambda: any(record.partition == kept for record in running.records), timeout=5)
+                eventually(lambda: any(record.partition == kept for record in running.records))
                 assert third.assignment() == []
         finally:
             running.stop()

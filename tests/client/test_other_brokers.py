@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from broker.client.batch_producer import produce_batches
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
-from broker.client.cluster_metadata import CoordinatorKind
+from broker.client.cluster_metadata import CoordinatorKind, Node
 from broker.client.committed_offsets import GroupMetadata
 from broker.client.consumer import Consumer
+from broker.client.fetcher import fetch_together
 from broker.client.producer import Producer
 from broker.client.transaction_requests import add_partitions, end_transaction, init_transactional_id
+from broker.errors import ConnectionFailed
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.test_transaction_requests import batch
 
@@ -24,7 +29,7 @@ def read(bootstrap: str, topic: str, count: int, **properties: object) -> list[b
     with Consumer(bootstrap, {"auto.offset.reset": "earliest", **properties}) as consumer:
         consumer.assign(TopicPartition(topic, index) for index in consumer.cluster.partitions(topic))
         values: list[bytes | None] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(values) < count and time.monotonic() < deadline:
             values += [record.value for record in consumer.poll(0.1)]
     return values
@@ -56,3 +61,30 @@ def test_transactions_are_asked_for_at_their_coordinators(mock_cluster: str) -> 
         produce_batches(cluster, tp, [batch(1, 2), batch(3)], transaction=handle)
         end_transaction(cluster, handle, commit=True)
         assert cluster.coordinator("handle", CoordinatorKind.TRANSACTION) in cluster.brokers()
+
+
+def test_a_joint_fetch_goes_on_without_a_leader_that_is_unreachable(
+    mock_cluster: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The mock draws leaders by lot. With this many partitions one broker does not get all.
+    tps = [TopicPartition(f"{topic}-{number}", partition) for number in range(4) for partition in range(4)]
+    with Producer(mock_cluster) as producer:
+        for tp in tps:
+            producer.send(tp.topic, b"record", partition=tp.partition)
+        producer.flush(30)
+    with Cluster(mock_cluster) as cluster:
+        leaders = cluster.by_leader(tps)
+        first, down, *_ = leaders
+        connect = Cluster.connection
+
+        def refuse(self: Cluster, node: Node) -> BrokerConnection:
+            if node == down:
+                raise ConnectionFailed("it was killed")
+            return connect(self, node)
+
+        monkeypatch.setattr(Cluster, "connection", refuse)
+        # Metadata would come over a connection with a Fetch in flight.
+        monkeypatch.setattr(Cluster, "_any_connection", lambda self: connect(self, first))
+        found = fetch_together(cluster, dict.fromkeys(tps, 0), max_bytes=1 << 20)
+        assert found.keys() == set(tps) - leaders[down].keys()
+        assert found

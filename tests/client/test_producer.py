@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections import Counter
@@ -19,9 +18,11 @@ from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError, Req
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
+from tests.support.free_ports import refused_port
 from tests.support.kafka import Kafka, await_end, await_topics
 from tests.support.produced_frames import ProducedFrames
 from tests.support.sample_records import CODECS, samples
+from tests.support.waiting import eventually
 
 
 def read_all(bootstrap: str, topic: str) -> list[ConsumerRecord]:
@@ -158,11 +159,11 @@ def test_a_flush_leaves_nothing_undone(producer: Producer, make_topic: TopicMake
 
 def test_a_small_buffer_slows_down_but_does_not_stall(broker: Kafka, make_topic: TopicMaker) -> None:
     topic = make_topic(2)
-    with Producer(broker.bootstrap, {"buffer.memory": 20_000, "batch.size": 2_000, "linger.ms": 60_000}) as producer:
+    with Producer(broker.bootstrap, {"buffer.memory": 20_000, "batch.size": 2_000, "linger.ms": 600_000}) as producer:
         started = time.monotonic()
         for _ in range(20_000):
             producer.send(topic, b"x" * 100)
-        assert time.monotonic() - started < 50, "linger.ms is not waited for"
+        assert time.monotonic() - started < 100, "linger.ms is not waited for"
 
 
 def test_delivery_is_reported_to_the_callback(producer: Producer, make_topic: TopicMaker) -> None:
@@ -249,10 +250,12 @@ def test_a_closed_producer_takes_nothing(producer: Producer, make_topic: TopicMa
 
 
 def test_a_broker_that_cannot_be_reached_fails_the_first_send() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
     properties = {"socket.connection.setup.timeout.ms": 100, "retry.backoff.ms": 5, "retry.backoff.max.ms": 10}
-    with Producer(f"127.0.0.1:{port}", properties) as producer, pytest.raises(PykafkaError, match=f"127.0.0.1:{port}"):
+    with (
+        refused_port() as port,
+        Producer(f"127.0.0.1:{port}", properties) as producer,
+        pytest.raises(PykafkaError, match=f"127.0.0.1:{port}"),
+    ):
         producer.send("t", b"v")
 
 
@@ -261,12 +264,17 @@ def test_a_broker_that_went_away_fails_records_after_the_delivery_timeout(
 ) -> None:
     monkeypatch.setattr("broker.client.cluster._WARN_AFTER_S", -1)
     process = broker_factory()
-    with Producer(process.bootstrap, {"delivery.timeout.ms": 300}) as producer:
+    with Producer(process.bootstrap, {"delivery.timeout.ms": 1000}) as producer:
         producer.send("t", b"v").result(30)
         process.kill()
-        with pytest.raises(RequestTimedOut, match=r"1 records for t-0 .* delivery\.timeout\.ms=300"):
+        with pytest.raises(RequestTimedOut, match=r"1 records for t-0 .* delivery\.timeout\.ms=1000"):
             producer.send("t", b"v").result(30)
-    assert [text for text in caplog.messages if text.startswith("no broker") and text.endswith("; trying again")]
+
+        def says_that_it_tries_again() -> bool:
+            producer.send("t", b"v")
+            return any(text.startswith("no broker") and text.endswith("; trying again") for text in caplog.messages)
+
+        eventually(says_that_it_tries_again, interval=0.2)
 
 
 def test_closing_with_a_deadline_fails_what_is_left(broker_factory: Callable[..., BrokerProcess]) -> None:

@@ -54,7 +54,7 @@ def processing(
 
 def step_until(processor: RecordProcessor, total: int) -> Processed:
     """Steps until so many records were handled or given up."""
-    sums, deadline = Processed(), time.monotonic() + 20
+    sums, deadline = Processed(), time.monotonic() + 60
     while sums.handled + sums.dead < total:
         assert time.monotonic() < deadline, sums
         sums = Processed(*map(sum, zip(sums, processor.step(0.1), strict=True)))

@@ -154,7 +154,7 @@ class TestMistakes:
     def test_a_producer_hears_of_it_too(self, secured: SecuredBroker, topic: str) -> None:
         properties = secured.properties("SASL_SSL", "PLAIN", password="wrong-s3cret")
         with Producer({**QUICK, **properties}) as producer, pytest.raises(AuthenticationFailed):
-            producer.send(topic, b"x").result(10)
+            producer.send(topic, b"x").result(60)
 
 
 def forward(front: socket.socket, port: int) -> None:

@@ -69,6 +69,9 @@ def test_a_refused_commit_can_be_aborted(state: TransactionState) -> None:
     state.start_commit()
     state.failed(BROKEN)
     state.start_abort()
+    assert state.unsent_error() is BROKEN
+    state.ended()
+    assert state.unsent_error() is None
 
 
 def test_an_abort_dooms_what_was_not_sent(state: TransactionState) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.assignment import assign_replicas, check_assignment, check_replication_factor
+from broker.cluster.assignment import assign_replicas, check_assignment, with_replication_factor
 from broker.errors import BrokerError, ErrorCode
 
 
@@ -94,14 +95,6 @@ def test_what_cannot_be_placed_is_refused(
     assert refusal.value.code is code
 
 
-def test_more_than_one_replica_is_refused_with_the_source_of_the_factor() -> None:
-    check_replication_factor(1, "default.replication.factor=1")
-    complaint = ": default.replication.factor=2: pykafka does not replicate records, .* use replication factor 1$"
-    with pytest.raises(BrokerError, match=complaint) as refusal:
-        check_replication_factor(2, "default.replication.factor=2")
-    assert refusal.value.code is ErrorCode.invalid_replication_factor
-
-
 def test_a_possible_manual_assignment_is_kept() -> None:
     assert check_assignment({1: [2, 1], 0: [1, 3]}, [1, 2, 3]) == {0: (1, 3), 1: (2, 1)}
     assert check_assignment({2: [1]}, [1], first_partition=2) == {2: (1,)}
@@ -123,3 +116,30 @@ def test_an_impossible_manual_assignment_is_refused(assignment: dict[int, list[i
     with pytest.raises(BrokerError, match=complaint) as refusal:
         check_assignment(assignment, [1, 2])
     assert refusal.value.code is ErrorCode.invalid_replica_assignment
+
+
+@given(st.integers(1, 8), st.integers(1, 20), st.data())
+def test_another_replication_factor_moves_as_few_replicas_as_possible(count: int, partitions: int, data: Any) -> None:
+    racks = {broker: data.draw(st.sampled_from((None, "a", "b", "c"))) for broker in range(count)}
+    before = assign_replicas(racks, partitions, data.draw(st.integers(1, count)), racks=racks)
+    gone = data.draw(st.sets(st.sampled_from(sorted(racks)), max_size=count - 1))
+    left = {broker: rack for broker, rack in racks.items() if broker not in gone}
+    factor = data.draw(st.integers(1, len(left)))
+    after = with_replication_factor(before, factor, left)
+    for index, ids in after.items():
+        kept = [one for one in before[index] if one in left][:factor]
+        assert list(ids[: len(kept)]) == kept
+        assert len(set(ids)) == len(ids) == factor
+        assert set(ids) <= set(left)
+        new_racks = {left[one] for one in ids[len(kept) :]}
+        unused = set(left.values()) - {left[one] for one in ids}
+        assert not unused or len(new_racks) == factor - len(kept), "another rack first"
+
+
+def test_replicas_that_are_added_go_to_the_brokers_with_the_fewest() -> None:
+    racks = dict.fromkeys((1, 2, 3, 4))
+    after = with_replication_factor({0: (1,), 1: (1,), 2: (2,), 3: (2, 9)}, 2, racks)
+    assert after == {0: (1, 3), 1: (1, 4), 2: (2, 3), 3: (2, 4)}
+    with pytest.raises(BrokerError) as refused:
+        with_replication_factor({0: (1,)}, 5, racks)
+    assert refused.value.code is ErrorCode.invalid_replication_factor

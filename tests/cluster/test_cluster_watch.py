@@ -18,12 +18,13 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.log.manager import LogManager
 from broker.zookeeper.change_notifications import ChangeNotifications
-from broker.zookeeper.client import ZooKeeper, ZooKeeperCalls
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo
 from tests.zookeeper.conftest import Connect
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 Run = Callable[[Callable[[Topics], Awaitable[None]]], None]
 
@@ -40,7 +41,7 @@ def run(zk: ZooKeeper, registry: Registry, tmp_path: Path) -> Run:
     """`run(steps)` awaits `steps(topics)` of broker 1, whose watch is running."""
 
     async def main(steps: Callable[[Topics], Awaitable[None]]) -> None:
-        calls, config = ZooKeeperCalls(), BrokerConfig(broker_id=1)
+        calls, config = MetadataCalls(), BrokerConfig(broker_id=1)
         logs = LogManager([tmp_path / "logs"], SystemClock())
         topics = Topics(config, registry, logs, registry.load_metadata(), calls)
         configs = BrokerConfigs(DynamicConfig(config), registry, calls)
@@ -62,20 +63,24 @@ def run(zk: ZooKeeper, registry: Registry, tmp_path: Path) -> Run:
 
 
 class Held:
-    """Readings of the controller's node that give their answer, as old as it is by then, once they are let go."""
+    """Readings, by default of the controller's node, that give their answer, as old as it is by then, once they are let
+    go."""
 
-    def __init__(self, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, registry: Registry, monkeypatch: pytest.MonkeyPatch, where: object | None = None, name: str = "id"
+    ) -> None:
         self.begun = threading.Event()
         self.let_go = threading.Event()
-        read = registry.controller_id
+        where = where or registry.controller
+        read = getattr(where, name)
 
-        def held() -> int:
-            found = read()
+        def held(*arguments: object) -> object:
+            found = read(*arguments)
             self.begun.set()
             self.let_go.wait(TIMEOUT_S)
             return found
 
-        monkeypatch.setattr(registry, "controller_id", held)
+        monkeypatch.setattr(where, name, held)
 
 
 def test_a_new_controller_is_known_though_its_predecessors_end_is_still_being_read(
@@ -83,17 +88,17 @@ def test_a_new_controller_is_known_though_its_predecessors_end_is_still_being_re
 ) -> None:
     """As when the session of this broker's previous life expires: the same broker is elected a moment later."""
     previous = Registry(connect())
-    previous.elect_controller(1)
+    previous.controller.elect(1)
     told: list[int] = []
 
     async def steps(topics: Topics) -> None:
         assert topics.metadata.controller_id == 1
         held = Held(registry, monkeypatch)
-        registry.watch_controller(told.append)  # after the broker's own watch, on the same thread
+        registry.controller.watch(told.append)  # after the broker's own watch, on the same thread
         await soon(lambda: told == [1])
-        await asyncio.to_thread(previous.resign_controller)
+        await asyncio.to_thread(previous.controller.resign)
         await soon(lambda: topics.metadata.controller_id == -1 or held.begun.is_set())
-        await asyncio.to_thread(registry.elect_controller, 1)
+        await asyncio.to_thread(registry.controller.elect, 1)
         await soon(lambda: told[-1] == 1 and len(told) > 1)
         held.let_go.set()
         await topics.refresh(["none"])  # after the reading, if there is one
@@ -112,10 +117,30 @@ def test_a_reading_under_way_does_not_undo_what_was_told_of_the_controller(
         held = Held(registry, monkeypatch)
         reading = asyncio.ensure_future(topics.refresh())
         await asyncio.to_thread(held.begun.wait, TIMEOUT_S)
-        await asyncio.to_thread(other.elect_controller, 2)
+        await asyncio.to_thread(other.controller.elect, 2)
         await soon(lambda: topics.metadata.controller_id == 2)
         held.let_go.set()
         await reading
         assert topics.metadata.controller_id == 2
+
+    run(steps)
+
+
+def test_a_topic_is_known_that_was_created_again_while_its_deletion_was_read(
+    run: Run, registry: Registry, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of topics is then the same as before, and differs from what is being read."""
+    other = Registry(connect())
+    other.create_topic("t", {0: [1]})
+
+    async def steps(topics: Topics) -> None:
+        held = Held(registry, monkeypatch, registry, "load_metadata")
+        await asyncio.to_thread(other.deletions.delete, "t")
+        await asyncio.to_thread(held.begun.wait, TIMEOUT_S)
+        listings = topics._listings
+        created = await asyncio.to_thread(other.create_topic, "t", {0: [1]})
+        await soon(lambda: topics._listings > listings)
+        held.let_go.set()
+        await soon(lambda: "t" in topics.metadata.topics and topics.metadata.topics["t"].topic_id == created.topic_id)
 
     run(steps)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -18,19 +18,21 @@ from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controller import Controller
 from broker.cluster.controller_state import state_reassigned
+from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.leadership_handover import leave_partitions, rejoin_partitions
 from broker.cluster.topics import NewTopic, Topics
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ConnectionFailed, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.change_notifications import ChangeNotifications
-from broker.zookeeper.client import ZooKeeper, ZooKeeperCalls
+from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.cluster_metadata import NO_LEADER
 from broker.zookeeper.controller_election import ControllerElection
-from broker.zookeeper.registry import Registry
+from broker.zookeeper.metadata_store import MetadataCalls
+from broker.zookeeper.registry import Move, Registry
 from broker.zookeeper.znodes import BrokerInfo, PartitionState
 from tests.zookeeper.conftest import Connect
 
@@ -50,8 +52,9 @@ def run(zk: ZooKeeper, registry: Registry, logs: LogManager) -> Callable[..., No
     """`run(steps)` awaits `steps(topics, controller)` on broker 1, which is the controller."""
     registry.register_broker(BrokerInfo.plaintext(1, "h", 9092))
 
-    async def main(steps: Steps, max_replication_factor: int) -> None:
-        calls, changes, config = ZooKeeperCalls(), ChangeNotifications(zk), DynamicConfig(BrokerConfig(broker_id=1))
+    async def main(steps: Steps, **settings: Any) -> None:
+        calls, changes = MetadataCalls(), ChangeNotifications(zk)
+        config = DynamicConfig(BrokerConfig(broker_id=1, **settings))
         election = ControllerElection(registry, 1)
         election.start()
         topics = Topics(
@@ -61,7 +64,6 @@ def run(zk: ZooKeeper, registry: Registry, logs: LogManager) -> Callable[..., No
             registry.load_metadata(),
             calls,
             notify=changes.notify_config_change,
-            max_replication_factor=max_replication_factor,
         )
         configs = BrokerConfigs(config, registry, calls, notify=changes.notify_config_change)
         watch = ClusterWatch(registry, changes, topics, configs)
@@ -71,24 +73,45 @@ def run(zk: ZooKeeper, registry: Registry, logs: LogManager) -> Callable[..., No
             calls,
             topics,
             config,
+            FailureDetector(1, lambda broker: None),
             notify=changes.notify_isr_change,
-            max_replication_factor=max_replication_factor,
         )
         watch.start()
         controller.start()
         tasks = [asyncio.ensure_future(work) for work in (watch.run(), controller.run())]
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await steps(topics, controller)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             watch.stop()
+            controller.stop()
             await topics.close()
             calls.close()
 
-    return lambda steps, max_replication_factor=9: asyncio.run(main(steps, max_replication_factor))
+    return lambda steps, **settings: asyncio.run(main(steps, **settings))
+
+
+def failing_once(call: Callable[..., None]) -> Callable[..., None]:
+    """Raises ConnectionFailed the first time."""
+    failures = [ConnectionFailed("no answer from ZooKeeper")]
+
+    def attempt(*arguments: object) -> None:
+        if failures:
+            raise failures.pop()
+        call(*arguments)
+
+    return attempt
+
+
+async def let_3_lead(topics: Topics, registry: Registry, epoch: int) -> None:
+    """Broker 3 leads the partition of topic t, and 2 is its preferred replica."""
+    tp = TopicPartition("t", 0)
+    now = registry.partition_states([tp])[tp]
+    registry.write_states({tp: PartitionState(3, epoch, (2, 3), 0, now.version)})
+    await topics.refresh(["t"])
 
 
 async def soon(condition: Callable[[], bool]) -> None:
@@ -130,6 +153,57 @@ def test_a_dead_brokers_partitions_are_led_by_in_sync_replicas_and_it_leaves_eve
     run(steps)
 
 
+def test_a_suspected_leader_is_replaced_by_a_live_in_sync_replica_and_only_by_one(
+    run: Callable[..., None], connect: Connect
+) -> None:
+    register(connect, 2, 3)
+
+    async def steps(topics: Topics, controller: Controller) -> None:
+        detector = controller._detector
+        unclean = {"unclean.leader.election.enable": "true"}
+        await topics.create(NewTopic("t", assignment={0: (2, 3), 1: (3, 2)}, config=unclean))
+        await topics.create(NewTopic("alone", assignment={0: (2,)}, config=unclean))
+        detector._suspect(2)
+        await soon(lambda: leaders(topics, "t") == {0: (3, (3,)), 1: (3, (3, 2))})
+        detector._suspect(3)
+        every = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("alone", 0)]
+        assert await controller.elect(every, prefer=True, unclean=True) == set()
+        detector._trust(2, "")
+        await soon(lambda: leaders(topics, "t") == {0: (3, (3,)), 1: (2, (2,))})
+        assert leaders(topics, "alone") == {0: (2, (2,))}
+
+    run(steps)
+
+
+def test_a_suspected_controller_is_replaced_and_can_write_nothing_more(
+    run: Callable[..., None], registry: Registry, connect: Connect
+) -> None:
+    session = register(connect, 2)[2]
+    old = ControllerElection(Registry(session), 2)
+    old.start()
+    former, tp = old.epoch, TopicPartition("t", 0)
+    assert former is not None
+
+    async def steps(topics: Topics, controller: Controller) -> None:
+        await soon(lambda: topics.metadata.controller_id == 2)
+        controller._detector._suspect(2)
+        await soon(lambda: topics.metadata.controller_id == 1)
+        await soon(lambda: old.epoch is None)
+        assert registry.controller.epoch().epoch == former.epoch + 1
+        await topics.create(NewTopic("t", assignment={0: (2, 1)}))
+        await soon(lambda: leaders(topics, "t") == {0: (1, (1,))})
+        state = registry.partition_states([tp])[tp]
+        with pytest.raises(BrokerError) as refusal:
+            Registry(session).write_states({tp: state}, controller_version=former.version)
+        assert refusal.value.code is ErrorCode.not_controller
+        old.take_over(1)  # suspected the other way round
+        await soon(lambda: topics.metadata.controller_id == 2)
+        await controller._act()
+        assert registry.controller.id() == 2  # elected after it was suspected, so it lives
+
+    run(steps)
+
+
 def test_an_unclean_election_waits_for_the_topics_setting(run: Callable[..., None], connect: Connect) -> None:
     sessions = register(connect, 2, 3)
 
@@ -157,7 +231,7 @@ def test_a_new_controller_mends_what_happened_while_there_was_none(
     async def steps(topics: Topics, controller: Controller) -> None:
         await soon(lambda: leaders(topics, "t") == {0: (2, (2,)), 1: (2, (2, 1))})
         states = await asyncio.to_thread(registry.partition_states, [TopicPartition("t", 0)])
-        assert states[TopicPartition("t", 0)].controller_epoch == registry.controller_epoch().epoch
+        assert states[TopicPartition("t", 0)].controller_epoch == registry.controller.epoch().epoch
 
     run(steps)
 
@@ -170,20 +244,75 @@ def test_preferred_leaders_are_elected_and_a_fenced_controller_elects_nothing(
 
     async def steps(topics: Topics, controller: Controller) -> None:
         await topics.create(NewTopic("t", assignment={0: (2, 3)}))
-        state = registry.partition_states([tp])[tp]
-        registry.write_states({tp: PartitionState(3, 1, (2, 3), 0, state.version)})
-        await topics.refresh(["t"])
+        await let_3_lead(topics, registry, 1)
         assert await controller.elect([tp]) == set()
         assert await controller.elect([tp], prefer=True) == {tp}
         await soon(lambda: leaders(topics, "t") == {0: (2, (2, 3))})
-        now = registry.partition_states([tp])[tp]
-        registry.write_states({tp: PartitionState(3, 9, (2, 3), 0, now.version)})
-        await topics.refresh(["t"])
+        await let_3_lead(topics, registry, 9)
         zk.set("/controller_epoch", b"99")
         with pytest.raises(BrokerError) as refusal:
             await controller.elect([tp], prefer=True)
         assert refusal.value.code is ErrorCode.not_controller
         assert registry.partition_states([tp])[tp].leader == 3
+
+    run(steps)
+
+
+def test_brokers_are_notified_later_of_a_state_whose_notification_failed(
+    run: Callable[..., None], registry: Registry, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(connect, 2, 3)
+    tp = TopicPartition("t", 0)
+
+    async def steps(topics: Topics, controller: Controller) -> None:
+        await topics.create(NewTopic("t", assignment={0: (2, 3)}))
+        state = registry.partition_states([tp])[tp]
+        registry.write_states({tp: PartitionState(3, 1, (2, 3), 0, state.version)})
+        await topics.refresh(["t"])
+        monkeypatch.setattr(controller, "_notify", failing_once(controller._notify))
+        with pytest.raises(BrokerError):
+            await controller.elect([tp], prefer=True)
+        assert leaders(topics, "t") == {0: (3, (2, 3))}
+        await soon(lambda: leaders(topics, "t") == {0: (2, (2, 3))})
+
+    run(steps)
+
+
+def test_leadership_goes_back_to_the_preferred_replicas_by_itself(
+    run: Callable[..., None], registry: Registry, connect: Connect
+) -> None:
+    register(connect, 2, 3)
+
+    async def steps(topics: Topics, controller: Controller) -> None:
+        await topics.create(NewTopic("t", assignment={0: (2, 3)}))
+        await let_3_lead(topics, registry, 1)
+        await soon(lambda: leaders(topics, "t") == {0: (2, (2, 3))})
+
+    run(steps, leader_imbalance_check_interval_seconds=1)
+
+
+def test_a_request_of_kafkas_old_tools_elects_preferred_leaders_and_is_deleted(
+    run: Callable[..., None], registry: Registry, connect: Connect, zk: ZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(connect, 2, 3)
+    tp, path = TopicPartition("t", 0), "/admin/preferred_replica_election"
+
+    async def steps(topics: Topics, controller: Controller) -> None:
+        await topics.create(NewTopic("t", assignment={0: (2, 3)}))
+        for version, request in enumerate((b'{"version":1,"partitions":[{"topic":"t","partition":0}]}', b"nonsense")):
+            await let_3_lead(topics, registry, 1 + version)
+            await asyncio.to_thread(zk.create, path, request)
+            await soon(lambda: zk.exists(path) is None)
+            assert registry.partition_states([tp])[tp].leader == (3 if version else 2)
+        assert "a request for preferred leaders is ignored" in caplog.text
+        epoch = controller.epoch
+        assert epoch is not None
+        zk.set("/controller_epoch", b"99")
+        zk.create(path)
+        with pytest.raises(BrokerError) as refusal:
+            registry.end_preferred_election(0, controller_version=epoch.version)
+        assert refusal.value.code is ErrorCode.not_controller
+        assert zk.exists(path)
 
     run(steps)
 
@@ -198,11 +327,12 @@ def test_a_reassignment_is_completed_in_both_nodes_at_once(
         await topics.create(NewTopic("t", assignment={0: (2,)}))
         before = topics.metadata.topics["t"].partitions[0]
         begun = state_reassigned(before, [3])
-        epoch = registry.controller_epoch()
+        epoch = registry.controller.epoch()
         assert begun is not None
         state = PartitionState(2, 1, (2,), epoch.epoch, before.version)
-        assert registry.write_assignment(tp, before, begun.after, state, controller_version=epoch.version)
-        assert not registry.write_assignment(tp, before, begun.after, state, controller_version=epoch.version)
+        moves = {tp: Move(before, begun.after, state)}
+        assert registry.write_assignments("t", moves, controller_version=epoch.version) == {tp}
+        assert registry.write_assignments("t", moves, controller_version=epoch.version) == set()
         now = registry.partition_states([tp])[tp]
         registry.write_states({tp: PartitionState(2, 1, (2, 3), epoch.epoch, now.version)})  # its leader: 3 is in sync
         await topics.refresh(["t"])
@@ -222,34 +352,14 @@ def test_a_broker_hands_over_when_it_stops_and_returns_without_what_it_may_have_
         return [(found[tp].leader, found[tp].leader_epoch, found[tp].isr) for tp in partitions]
 
     topics = registry.topics().values()
-    assert sorted(leave_partitions(registry, 1, topics, {1, 2}, max_replication_factor=2)) == [zero, one]
+    assert sorted(leave_partitions(registry, 1, topics, {1, 2})) == [zero, one]
     assert states() == [(2, 1, (2,)), (2, 0, (2,)), (1, 0, (1,))]
-    assert rejoin_partitions(registry, 1, topics, lambda tp: False, max_replication_factor=2) == [two]
+    assert rejoin_partitions(registry, 1, topics, lambda tp: False) == [two]
     assert states() == [(2, 1, (2,)), (2, 0, (2,)), (1, 1, (1,))]
     found = registry.partition_states([one])[one]
     registry.write_states({one: PartitionState(2, 0, (2, 1), 0, found.version)})
-    assert sorted(rejoin_partitions(registry, 1, topics, lambda tp: tp != zero, max_replication_factor=2)) == [one, two]
+    assert sorted(rejoin_partitions(registry, 1, topics, lambda tp: tp != zero)) == [one, two]
     assert states() == [(2, 1, (2,)), (2, 0, (2,)), (1, 2, (1,))]
-
-
-def test_nobody_takes_over_a_partition_whose_replicas_were_never_copied(
-    registry: Registry, run: Callable[..., None], connect: Connect
-) -> None:
-    """Topics with several replicas may exist while the factor is limited. Their whole assignment is in the ISR."""
-    sessions = register(connect, 2, 3)
-    registry.create_topic("t", {0: [2, 3]})
-    topics, tp = registry.topics().values(), TopicPartition("t", 0)
-    assert leave_partitions(registry, 2, topics, {2, 3}) == []
-    assert rejoin_partitions(registry, 2, topics, lambda tp: True) == [tp]
-    assert registry.partition_states([tp])[tp] == PartitionState(2, 1, (2, 3), 0)
-
-    async def steps(topics: Topics, controller: Controller) -> None:
-        await asyncio.to_thread(sessions[2].close)
-        await soon(lambda: 2 not in topics.metadata.brokers)
-        assert await controller.elect([tp], prefer=True, unclean=True) == set()
-
-    run(steps, max_replication_factor=1)
-    assert registry.partition_states([tp])[tp] == PartitionState(2, 1, (2, 3), 0)
 
 
 def test_elect_leaders_is_answered_by_the_controllers_election(

@@ -42,6 +42,10 @@ def outcome(election: Election | None) -> tuple[int, int, tuple[int, ...]] | Non
         (dataclasses.replace(LED_BY_1, isr=(1, 4)), ALL, (1, 5, (1,))),  # 4 is no replica
         (dataclasses.replace(LED_BY_1, leader=4, isr=(4, 2)), ALL, (2, 6, (2,))),
         (dataclasses.replace(LED_BY_1, isr=()), ALL, None),  # not a state that we write: nothing better is known
+        (PartitionInfo(2, 1, (3, 4), (2,), version=1), ALL, (3, 2, (3, 4))),  # of a deleted topic of that name
+        (PartitionInfo(2, 1, (3, 4), (2,), version=1), {2}, None),
+        (PartitionInfo(3, 0, (1, 2), (3, 4), version=0), ALL, (NO_LEADER, 1, (3, 4))),  # the assignment is old
+        (PartitionInfo(2, 1, (3, 4), (2,), version=2), ALL, (NO_LEADER, 2, (2,))),  # somebody changed the assignment
     ],
 )
 def test_a_partition_is_led_by_the_first_live_in_sync_replica(
@@ -52,6 +56,30 @@ def test_a_partition_is_led_by_the_first_live_in_sync_replica(
     if election is not None:
         assert not election.unclean
         assert next_state(election.after, live) is None or now.version == -1
+
+
+@pytest.mark.parametrize(
+    ("now", "live", "suspected", "expected"),
+    [
+        (LED_BY_1, ALL, {1}, (2, 6, (2, 3))),
+        (LED_BY_1, ALL, {1, 2}, (3, 6, (3,))),
+        (LED_BY_1, ALL, {2}, None),  # as a follower it leaves when the leader finds it dead
+        (LED_BY_1, ALL, {1, 2, 3}, None),
+        (dataclasses.replace(LED_BY_1, isr=(1,)), ALL, {1}, None),
+        (LED_BY_1, {2, 3}, {2}, (3, 6, (3,))),
+        (dataclasses.replace(LED_BY_1, isr=(1, 2)), {2, 3}, {2}, (NO_LEADER, 6, (1, 2))),
+        (dataclasses.replace(LED_BY_1, leader=NO_LEADER, isr=(2,)), {2, 3}, {2}, None),
+        (PartitionInfo(NO_LEADER, 0, (1, 2, 3), ()), ALL, {1}, (2, 0, (2, 3))),
+    ],
+)
+def test_a_suspicion_moves_leadership_to_another_in_sync_replica_and_does_nothing_else(
+    now: PartitionInfo, live: set[int], suspected: set[int], expected: tuple[int, int, tuple[int, ...]] | None
+) -> None:
+    for unclean_allowed in (False, True):
+        for prefer in (False, True):
+            election = next_state(now, live, suspected=suspected, unclean_allowed=unclean_allowed, prefer=prefer)
+            assert outcome(election) == expected
+            assert election is None or not election.unclean
 
 
 def test_an_unclean_election_happens_only_where_it_is_allowed_and_needed() -> None:
@@ -103,6 +131,23 @@ def test_a_broker_that_may_have_lost_records_leaves_the_isr_unless_it_is_the_las
     assert start(LED_BY_1, 4) is None
 
 
+def test_the_last_in_sync_replica_does_not_lead_without_its_log() -> None:
+    def start(now: PartitionInfo, broker: int = 1) -> tuple[int, int, tuple[int, ...]] | None:
+        return outcome(state_at_start(now, broker, may_have_lost=True, has_log=False))
+
+    last = dataclasses.replace(LED_BY_1, isr=(1,))
+    assert start(last) == (NO_LEADER, 6, ())
+    assert start(dataclasses.replace(last, leader=NO_LEADER)) == (NO_LEADER, 6, ())
+    assert start(dataclasses.replace(last, replicas=(1,))) == (1, 6, (1,)), "nobody else can have anything"
+    assert start(LED_BY_1) == (NO_LEADER, 6, (2, 3))
+    new = dataclasses.replace(last, leader=NO_LEADER, leader_epoch=1)
+    assert outcome(state_at_start(new, 1, may_have_lost=True, has_log=False, never_had_log=True)) == (1, 2, (1,))
+    assert outcome(state_at_start(last, 1, may_have_lost=True, has_log=False, never_had_log=True)) == (NO_LEADER, 6, ())
+    lost = dataclasses.replace(last, leader=NO_LEADER, isr=())
+    assert outcome(next_state(lost, ALL)) is None
+    assert outcome(next_state(lost, (2, 3), unclean_allowed=True)) == (2, 6, (2,))
+
+
 def test_a_reassignment_adds_then_waits_then_removes() -> None:
     """KIP-455."""
     begun = state_reassigned(LED_BY_1, [4, 5])
@@ -129,8 +174,37 @@ def test_a_reassignment_is_replaced_and_cancelled() -> None:
     cancelled = state_reassigned(dataclasses.replace(begun.after, leader=4, isr=(2, 4)), LED_BY_1.replicas)
     assert cancelled is not None
     assert cancelled.after == PartitionInfo(2, 7, (1, 2, 3), (2,), 7)
-    only_on_the_new_replica = dataclasses.replace(begun.after, leader=4, isr=(4,))
-    assert state_reassigned(only_on_the_new_replica, LED_BY_1.replicas) is None
+    assert state_reassigned(dataclasses.replace(begun.after, leader=4, isr=(2, 4)), None) == dataclasses.replace(
+        cancelled, reason="its reassignment is cancelled, it stays on brokers [1, 2, 3]"
+    )
+
+
+def test_replicas_that_a_reassignment_has_added_are_kept_while_too_few_others_are_in_sync() -> None:
+    """They would delete their logs (P1)."""
+    begun = state_reassigned(LED_BY_1, [1, 4])
+    assert begun is not None
+    for isr, min_isr, is_allowed in (
+        ((4,), 1, False),
+        ((2, 4), 1, True),
+        ((2, 4), 2, False),
+        ((2, 3, 4), 2, True),
+        ((2,), 2, True),  # nothing is lost by it
+        ((), 1, True),
+    ):
+        now = dataclasses.replace(begun.after, leader=(*isr, NO_LEADER)[0], isr=isr)
+        assert (state_reassigned(now, None, min_isr=min_isr) is not None) == is_allowed, isr
+        assert (state_reassigned(now, [1, 5], min_isr=min_isr) is not None) == is_allowed, isr
+
+
+def test_a_reassignment_is_complete_at_once_when_its_target_is_in_sync() -> None:
+    for target, live, expected in (
+        ([3, 2], ALL, PartitionInfo(3, 6, (3, 2), (3, 2), 7)),
+        ([2, 1, 3], ALL, PartitionInfo(1, 6, (2, 1, 3), (1, 2, 3), 7)),
+        ([3, 2], {1, 2}, PartitionInfo(1, 6, (3, 2, 1), (1, 2, 3), 7, (), (1,))),
+    ):
+        election = state_reassigned(LED_BY_1, target, live)
+        assert election is not None
+        assert election.after == expected
 
 
 def test_leaders_are_imbalanced_above_the_share_and_only_if_the_preferred_can_lead() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.client import ZooKeeperCalls
+from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo
 
@@ -34,7 +36,7 @@ def run(registry: Registry, logs: LogManager) -> Callable[[Callable[[Topics], Aw
     registry.register_broker(BrokerInfo.plaintext(1, "h", 9092))
 
     async def main(steps: Callable[[Topics], Awaitable[None]]) -> None:
-        calls = ZooKeeperCalls()
+        calls = MetadataCalls()
         topics = Topics(BrokerConfig(broker_id=1), registry, logs, registry.load_metadata(), calls)
         try:
             await steps(topics)
@@ -45,13 +47,18 @@ def run(registry: Registry, logs: LogManager) -> Callable[[Callable[[Topics], Aw
     return lambda steps: asyncio.run(main(steps))
 
 
+def refusing() -> Path:
+    raise BrokerError(ErrorCode.kafka_storage_error, "cannot delete")
+
+
 class Counted:
     """Names of the registry's reads, in order."""
 
     def __init__(self, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reads: list[str] = []
-        for name in ("topic_names", "load_topics", "load_metadata", "brokers", "controller_id"):
+        for name in ("topic_names", "load_topics", "load_metadata", "brokers"):
             monkeypatch.setattr(registry, name, self._counting(name, getattr(registry, name)))
+        monkeypatch.setattr(registry.controller, "id", self._counting("controller_id", registry.controller.id))
 
     def _counting(self, name: str, call: Callable[..., object]) -> Callable[..., object]:
         def counted(*arguments: object, **named: object) -> object:
@@ -88,9 +95,9 @@ def test_one_topic_of_others_costs_one_topic(
         read: list[list[str]] = []
         load = registry.load_topics
 
-        def noted(names: list[str]) -> object:
+        def noted(names: list[str], *others: Any) -> object:
             read.append(names)
-            return load(names)
+            return load(names, *others)
 
         monkeypatch.setattr(registry, "load_topics", noted)
         assert topics.topics_listed({"ours", "theirs"})
@@ -138,7 +145,7 @@ def test_a_topic_deleted_by_others_before_we_heard_of_our_own_making_is_gone(
 
         def create_and_lose(*arguments: object, **named: object) -> object:
             made = create(*arguments, **named)  # type: ignore[arg-type]
-            registry.delete_topic("t")
+            registry.deletions.delete("t")
             topics.topics_listed(frozenset())
             return made
 
@@ -154,14 +161,14 @@ def test_a_topic_made_again_by_others_while_we_delete_it_is_the_new_one(
 ) -> None:
     async def steps(topics: Topics) -> None:
         old = (await topics.create(NewTopic("t"))).topic_id
-        delete = registry.delete_topic
+        delete = registry.deletions.delete
 
         def delete_and_make_again(name: str) -> None:
             delete(name)
             registry.create_topic(name, {0: (1,)})
             topics.topics_listed({"t"})
 
-        monkeypatch.setattr(registry, "delete_topic", delete_and_make_again)
+        monkeypatch.setattr(registry.deletions, "delete", delete_and_make_again)
         await topics.delete("t")
         assert topics.metadata.topics["t"].topic_id != old
         log = logs.get(TopicPartition("t", 0))
@@ -182,6 +189,55 @@ def test_one_that_another_broker_made_first_is_known_from_then_on(run: Callable[
     run(steps)
 
 
+def test_brokers_that_have_registered_just_now_get_replicas(run: Callable[..., None], registry: Registry) -> None:
+    """As when several start at the same time: this one has not heard of the other yet."""
+
+    async def steps(topics: Topics) -> None:
+        registry.register_broker(BrokerInfo.plaintext(2, "h", 9092))
+        assert topics.metadata.brokers.keys() == {1}
+        await topics.create(NewTopic("t", 1, 2))
+        assert sorted(topics.metadata.topics["t"].partitions[0].replicas) == [1, 2]
+        with pytest.raises(BrokerError, match="larger than the number of available brokers, 2"):
+            await topics.create(NewTopic("u", 1, 3))
+
+    run(steps)
+
+
+def test_internal_topics_get_replicas_on_brokers_that_have_registered_just_now(
+    run: Callable[..., None], registry: Registry
+) -> None:
+    async def steps(topics: Topics) -> None:
+        registry.register_broker(BrokerInfo.plaintext(2, "h", 9092))
+        await topics.create_default("__consumer_offsets")
+        partitions = topics.metadata.topics["__consumer_offsets"].partitions.values()
+        assert {len(one.replicas) for one in partitions} == {2}
+
+    run(steps)
+
+
+def test_who_leads_again_in_a_later_epoch_was_deposed_meanwhile(run: Callable[..., None], registry: Registry) -> None:
+    """The broker has missed the epoch in between. Whoever follows the leadership begins anew."""
+
+    async def steps(topics: Topics) -> None:
+        await topics.create(NewTopic("t", 2))
+        heard: list[tuple[str, int, int]] = []
+        topics.add_leadership_listener(
+            "t",
+            lambda partition: heard.append(("elected", partition.tp.partition, partition.leader_epoch)),
+            lambda partition: heard.append(("resigned", partition.tp.partition, partition.leader_epoch)),
+        )
+        tp = TopicPartition("t", 1)
+        state = registry.partition_states([tp])[tp]
+        registry.write_states({tp: dataclasses.replace(state, leader_epoch=2)})
+        heard.clear()
+        await topics.refresh(["t"])
+        assert heard == [("resigned", 1, 2), ("elected", 1, 2)]
+        await topics.refresh(["t"])
+        assert len(heard) == 2
+
+    run(steps)
+
+
 def test_other_settings_of_the_broker_reach_the_logs_of_topics_that_set_none(run: Callable[..., None]) -> None:
     async def steps(topics: Topics) -> None:
         await topics.create(NewTopic("plain"))
@@ -189,5 +245,80 @@ def test_other_settings_of_the_broker_reach_the_logs_of_topics_that_set_none(run
         topics.update_defaults(BrokerConfig(broker_id=1, log_retention_ms=5))
         kept = {name: topics.partition(TopicPartition(name, 0)).log.config.retention_ms for name in ("plain", "own")}
         assert kept == {"plain": 5, "own": 7}
+
+    run(steps)
+
+
+def test_logs_of_deleted_topics_go_and_those_that_zookeeper_has_only_forgotten_stay(
+    run: Callable[..., None],
+    registry: Registry,
+    logs: LogManager,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ZooKeeper's data may have been restored from a copy that is older than a topic."""
+    deleted, forgotten, kept = (registry.create_topic(name, {0: (1,)}) for name in ("deleted", "forgotten", "kept"))
+    for record in (deleted, forgotten, kept):
+        logs.create(TopicPartition(record.name, 0), LogConfig(), record.topic_id)
+        registry.deletions.delete(record.name)
+    tp = TopicPartition("kept", 0)
+    monkeypatch.setattr(logs.get(tp), "delete", refusing)
+    registry.deletions.forget(1, [forgotten.topic_id])
+    again = registry.create_topic("deleted", {0: (2,)})
+
+    async def steps(topics: Topics) -> None:
+        await topics.delete_left_logs()
+        assert set(logs.logs()) == {TopicPartition("forgotten", 0), tp}
+        assert "forgotten-0 is in log.dirs, but the cluster has no such topic" in caplog.text
+        assert topics.metadata.topics["deleted"].topic_id == again.topic_id
+        while registry.deletions.noted(1) != [kept.topic_id]:  # the next start tries again to delete its log
+            await asyncio.sleep(0.01)
+
+    run(steps)
+
+
+def test_a_topic_that_zookeeper_forgets_while_the_broker_runs_keeps_its_log(
+    run: Callable[..., None], registry: Registry, logs: LogManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ZooKeeper came back with an older copy of its data: no note says that the topic was deleted."""
+    tp = TopicPartition("forgotten", 0)
+
+    async def steps(topics: Topics) -> None:
+        deleted: list[TopicPartition] = []
+
+        async def note(gone: Sequence[TopicPartition]) -> None:
+            deleted.extend(gone)
+
+        topics.add_deletion_listener(note)
+        record = await topics.create(NewTopic("forgotten", 1))
+        log = logs.logs()[tp]
+        registry.deletions.delete("forgotten")
+        registry.deletions.forget(1, [record.topic_id])
+        await topics.refresh()
+        assert "forgotten" not in topics.metadata.topics
+        assert logs.logs() == {tp: log}
+        assert not deleted
+        assert "ZooKeeper has no forgotten-0 any more, and no note of its deletion" in caplog.text
+
+    run(steps)
+
+
+def test_a_topic_on_other_brokers_is_deleted_without_a_note(
+    run: Callable[..., None], registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A coordinator that has no replica of it deletes the groups' offsets for it all the same."""
+    registry.create_topic("theirs", {0: (2,)})
+
+    async def steps(topics: Topics) -> None:
+        deleted: list[TopicPartition] = []
+
+        async def note(gone: Sequence[TopicPartition]) -> None:
+            deleted.extend(gone)
+
+        topics.add_deletion_listener(note)
+        registry.deletions.delete("theirs")
+        await topics.refresh()
+        assert deleted == [TopicPartition("theirs", 0)]
+        assert "no note" not in caplog.text
 
     run(steps)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -12,8 +14,10 @@ from broker.cluster.users import Users
 from broker.security.scram import ScramCredential, ScramMechanism
 from broker.zookeeper import znodes
 from broker.zookeeper.change_notifications import ChangeNotifications
-from broker.zookeeper.client import ZooKeeper, ZooKeeperCalls
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
+from tests.support.waiting import eventually
 
 SHA_256, SHA_512 = ScramMechanism
 MADE = ScramCredential.make(SHA_256, "s3cret")
@@ -28,7 +32,7 @@ def registry(zk: ZooKeeper) -> Registry:
 
 @pytest.fixture
 def users(zk: ZooKeeper, registry: Registry) -> Iterator[Users]:
-    calls = ZooKeeperCalls()
+    calls = MetadataCalls()
     yield Users(registry, calls, notify=ChangeNotifications(zk).notify_config_change)
     calls.close()
 
@@ -42,6 +46,27 @@ async def test_a_user_is_kept_as_kafka_keeps_him(zk: ZooKeeper, users: Users) ->
     assert told == {"version": 2, "entity_path": "users/bob%2C%20the%20%2A"}
     assert users.credential(SHA_256, "bob, the *") == MADE
     assert users.credential(SHA_512, "bob, the *") is None
+
+
+async def test_others_hear_of_a_change_although_the_client_left_meanwhile(
+    zk: ZooKeeper, registry: Registry, users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a user who was removed could go on logging in to other brokers."""
+    writing, written = threading.Event(), threading.Event()
+    alter = registry.alter_user_config
+
+    def slow(user: str, changes: Mapping[str, str | None]) -> Mapping[str, str]:
+        writing.set()
+        assert written.wait(20)
+        return alter(user, changes)
+
+    monkeypatch.setattr(registry, "alter_user_config", slow)
+    altering = asyncio.ensure_future(users.alter("bob", {SHA_256: MADE}))
+    await asyncio.to_thread(writing.wait, 20)
+    altering.cancel()
+    await asyncio.wait([altering])
+    written.set()
+    await asyncio.to_thread(eventually, lambda: bool(zk.children(znodes.CONFIG_CHANGES)))
 
 
 async def test_what_else_is_kept_of_a_user_stays(zk: ZooKeeper, registry: Registry, users: Users) -> None:

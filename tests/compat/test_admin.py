@@ -23,7 +23,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka, await_topics
 from tests.support.waiting import eventually
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 
 def code_of(future: Any) -> int:

@@ -17,7 +17,7 @@ from tests.support.kafka import Kafka, await_topics
 from tests.support.sample_records import AWKWARD, CODECS, Sample, samples
 from tests.support.waiting import eventually
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -22,7 +22,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for
 from tests.support.waiting import eventually
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 KEYS = 30
 FILLER = b"filler-"
 

@@ -7,13 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.kafka_answers.areas import AREAS, SETTINGS, answers_of
+from tests.compat.kafka_answers.areas import (
+    AREAS,
+    CLUSTER_AREAS,
+    CLUSTER_SETTINGS,
+    SETTINGS,
+    answers_of,
+    answers_of_cluster,
+)
 from tests.compat.kafka_answers.asking import Answers, read_answers, write_answers
-from tests.compat.kafka_answers.comparing import ABSENT, Difference, deviations, judge
+from tests.compat.kafka_answers.comparing import ABSENT, Difference, deviations, judge, one_of_two, only_different
 from tests.compat.kafka_answers.differences import WANTED
 from tests.support.broker_process import BrokerProcess
+from tests.support.replicated_cluster import ReplicatedCluster
 
-RECORDED = {"produce": 225, "fetch": 374, "topics": 293, "configs": 104, "groups": 357, "transactions": 202}
+RECORDED = {
+    "produce": 225,
+    "fetch": 374,
+    "topics": 293,
+    "configs": 104,
+    "groups": 357,
+    "transactions": 202,
+    "cluster": 352,
+}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 
@@ -33,8 +49,55 @@ def test_the_broker_answers_as_kafka_did(area: str, asked_broker: BrokerProcess)
     assert not stale, f"no difference any more: {stale}"
 
 
+class OurNodes:
+    """A cluster of ours, as the requests see it."""
+
+    def __init__(self, cluster: ReplicatedCluster) -> None:
+        self._brokers = cluster.brokers
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        return {broker_id: broker.bootstrap for broker_id, broker in self._brokers.items()}
+
+    def kill(self, broker_id: int) -> None:
+        self._brokers[broker_id].kill()
+
+    def start(self, broker_id: int) -> None:
+        self._brokers[broker_id].start()
+
+    def pause(self, broker_id: int) -> None:
+        self._brokers[broker_id].pause()
+
+    def resume(self, broker_id: int) -> None:
+        self._brokers[broker_id].resume()
+
+
+@pytest.fixture(scope="module")
+def asked_cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[ReplicatedCluster]:
+    settings = {
+        **CLUSTER_SETTINGS,
+        "zookeeper.connect": f"{zookeeper}/kafka-answers-cluster",
+        "zookeeper.session.timeout.ms": "2000",  # a dead broker is in the metadata until then
+    }
+    racks = {broker_id: {"broker.rack": f"rack{broker_id}"} for broker_id in (1, 2, 3)}
+    with ReplicatedCluster(tmp_path_factory.mktemp("asked-cluster"), settings, racks) as cluster:
+        yield cluster
+    for broker in cluster.brokers.values():
+        assert "Traceback" not in broker.log_file.read_text()
+
+
+@pytest.mark.parametrize("area", CLUSTER_AREAS)
+def test_a_cluster_answers_as_kafka_did(area: str, asked_cluster: ReplicatedCluster) -> None:
+    """As with KRaft, or as with ZooKeeper."""
+    ours = answers_of_cluster(area, OurNodes(asked_cluster), f"{area}-")
+    kafkas = one_of_two(ours, read_answers(area), read_answers(f"{area}_zookeeper"))
+    unwanted, stale = judge(deviations(kafkas, ours), WANTED[area])
+    assert not unwanted, "\n".join(map(str, unwanted))
+    assert not stale, f"no difference any more: {stale}"
+
+
 def test_nothing_of_what_was_recorded_is_left_out() -> None:
-    assert {area: sum(map(len, read_answers(area).values())) for area in AREAS} == RECORDED
+    assert {area: sum(map(len, read_answers(area).values())) for area in (*AREAS, *CLUSTER_AREAS)} == RECORDED
 
 
 def test_every_wanted_difference_is_explained_in_the_document() -> None:
@@ -55,6 +118,16 @@ def test_a_difference_that_nobody_wants_and_one_that_is_gone_are_found() -> None
     for own, expected in ((6, []), (4, [4])):
         unwanted, _ = judge(deviations({"b": {"1": 5}}, {"b": {"1": own}}), [longer])
         assert [one.ours for one in unwanted] == expected
+
+
+def test_ours_may_be_either_of_two_answers() -> None:
+    first: Answers = {"a": {"1": 1}, "b": {"1": 2}, "c": {"1": 3}}
+    second: Answers = {"a": {"1": 1}, "b": {"1": 5}, "c": {"1": 6}}
+    other = only_different(first, second)
+    assert other == {"b": {"1": 5}, "c": {"1": 6}}
+    ours: Answers = {"a": {"1": 1}, "b": {"1": 5}, "c": {"1": 7}}
+    found = deviations(one_of_two(ours, first, other), ours)
+    assert [(one.request, one.kafka, one.ours) for one in found] == [("c", 3, 7)]
 
 
 def test_answers_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

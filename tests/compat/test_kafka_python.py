@@ -17,7 +17,7 @@ from tests.support.polling import polled
 from tests.support.sample_records import AWKWARD, CODECS, Sample, samples
 from tests.support.waiting import eventually
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 # This client cannot write a header whose value is null.
 WRITABLE = [sample for sample in AWKWARD if all(value is not None for _, value in sample.headers)]

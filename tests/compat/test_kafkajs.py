@@ -86,7 +86,7 @@ def taken(consumer: JsClient, count: int) -> list[dict[str, Any]]:
         found.extend(state["records"])
         return len(found) >= count
 
-    eventually(enough, timeout=30)
+    eventually(enough)
     return found
 
 
@@ -211,12 +211,12 @@ class TestGroups:
         for member in members:
             member.call("subscribe", topics=[made])
             member.run()
-        eventually(lambda: sorted(look()) == [[0], [1]], timeout=30)
+        eventually(lambda: sorted(look()) == [[0], [1]])
         (described,) = admin.call("describeGroups", [group])["groups"]
         assert (described["state"], described["protocol"]) == ("Stable", "RoundRobinAssigner")
         assert len(described["members"]) == 2
         members.pop().close()
-        eventually(lambda: look()[0] == [0, 1], timeout=30)
+        eventually(lambda: look()[0] == [0, 1])
         members.pop().close()
 
     def test_seek_and_pause(self, js: KafkaJs, made: str, group: str) -> None:

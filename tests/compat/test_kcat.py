@@ -97,7 +97,7 @@ def test_a_waiting_consumer_gets_new_records(kcat: Kcat, topic: str) -> None:
     waiting = kcat.start("-C", "-t", topic, "-p", "0", "-o", "1", "-c", "1", "-q", "-u")
     try:
         kcat.run("-P", "-t", topic, "-p", "0", stdin=b"new")
-        eventually(lambda: waiting.poll() is not None, timeout=30)
+        eventually(lambda: waiting.poll() is not None)
         assert waiting.stdout is not None
         assert waiting.stdout.read() == b"new\n"
     finally:

@@ -26,12 +26,12 @@ from confluent_kafka.admin import (
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
 from tests.conftest import SESSION_SETTINGS
-from tests.support.console import output_of, pykafka
+from tests.support.console import answer_of, output_of, pykafka
 from tests.support.secured import MECHANISMS, SECRETS, SIMPLE_USER, WAYS, Certificates, SecuredBroker
 
 LARGE = bytes(range(256)) * 3000
 VALUES = [b"%d" % number for number in range(200)] + [LARGE]
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 each_way = pytest.mark.parametrize(("listener", "mechanism"), WAYS, ids=lambda part: part or "none")
 
@@ -122,7 +122,7 @@ def test_kafka_python(secured: SecuredBroker, topic: str, group: str, listener: 
         producer.send(topic, value)
     producer.close()
     consumer = kafka.KafkaConsumer(
-        topic, **settings, group_id=group, auto_offset_reset="earliest", consumer_timeout_ms=20_000
+        topic, **settings, group_id=group, auto_offset_reset="earliest", consumer_timeout_ms=60_000
     )
     assert [message.value for _, message in zip(VALUES, consumer, strict=False)] == VALUES
     consumer.close()
@@ -149,8 +149,8 @@ def test_the_console(secured: SecuredBroker, topic: str, listener: str, mechanis
     properties = secured.properties(listener, mechanism)
     file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     output_of("topics", "create", "--topic", topic, "--command-config", str(file))
-    output_of("produce", "--topic", topic, "--config", str(file), stdin=b"one\ntwo\n")
-    shown = output_of("consume", "--topic", topic, "--from-beginning", "--max-messages", "2", "--config", str(file))
+    answer_of("produce", "--topic", topic, "--config", str(file), stdin=b"one\ntwo\n")
+    shown = answer_of("consume", "--topic", topic, "--from-beginning", "--max-messages", "2", "--config", str(file))
     assert shown == "one\ntwo\n"
 
 
@@ -183,7 +183,7 @@ class TestAWrongPassword:
         assert done.returncode == 1
         assert b"are sasl.username and sasl.password right?" in done.stderr
         assert b"wrong-s3cret" not in done.stderr
-        assert time.monotonic() - started < 8, "it is not tried again and again"
+        assert time.monotonic() - started < 30, "it is not tried again and again"
 
 
 def test_confluents_admin_keeps_the_users(secured: SecuredBroker) -> None:

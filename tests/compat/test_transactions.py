@@ -16,7 +16,7 @@ from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_confluent_zombie_is_fenced(broker: Kafka, made: Topic) -> None:
 
 
 def test_confluent_transaction_that_takes_too_long_is_aborted(broker: Kafka, made: Topic) -> None:
-    producer = producer_of(broker, made.name, transaction_timeout_ms=1000, message_timeout_ms=1000)
+    producer = producer_of(broker, made.name, transaction_timeout_ms=3000, message_timeout_ms=3000)
     producer.begin_transaction()
     producer.produce(made.name, b"late", partition=0)
     producer.flush()

@@ -7,6 +7,7 @@ import pytest
 from broker.config.broker_config import BrokerConfig
 from broker.config.listener import Listener, advertised_listeners
 from broker.errors import ConfigError
+from broker.security.jaas import Login
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="s3cret";'
 NAMED = {
@@ -81,6 +82,76 @@ def test_what_cannot_be_used_is_refused_by_name(changes: dict[str, str], complai
     assert "s3cret" not in str(caught.value)
 
 
-def test_settings_of_kafka_that_mean_nothing_here_are_let_pass() -> None:
-    extra = {"security.inter.broker.protocol": "SASL_SSL", "sasl.mechanism.inter.broker.protocol": "PLAIN"}
-    assert BrokerConfig.load(None, {**NAMED, **extra}) == BrokerConfig.load(None, NAMED)
+LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="kafka" password="s3cret";'
+BROKERS = {
+    "listeners": "CLIENTS://:1,BROKERS://:2",
+    "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:SASL_SSL",
+    "inter.broker.listener.name": "brokers",
+    "listener.name.brokers.scram-sha-512.sasl.jaas.config": LOGIN.replace("plain.Plain", "scram.Scram"),
+}
+
+
+def test_brokers_log_in_to_each_other_with_the_users_of_their_listener() -> None:
+    between = BrokerConfig.load(None, BROKERS).inter_broker()
+    assert between.security.listener.name == "BROKERS"
+    assert between.login == Login("SCRAM-SHA-512", "kafka", "s3cret")
+    assert "s3cret" not in repr(between)
+    several = {
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256,PLAIN",
+        "listener.name.brokers.plain.sasl.jaas.config": LOGIN.replace(";", ' user_kafka="s3cret";'),
+    }
+    for mechanism, expected in ({}, "PLAIN"), ({"sasl.mechanism.inter.broker.protocol": "PLAIN"}, "PLAIN"):
+        login = BrokerConfig.load(None, {**BROKERS, **several, **mechanism}).inter_broker().login
+        assert login == Login(expected, "kafka", "s3cret")
+
+
+@pytest.mark.parametrize(
+    ("listeners", "chosen"),
+    [
+        ("SASL_SSL://:1,SSL://:2,PLAINTEXT://:3", "PLAINTEXT"),
+        ("SASL_PLAINTEXT://:1,SSL://:2", "SSL"),
+        ("PLAINTEXT://:1", "PLAINTEXT"),
+    ],
+)
+def test_by_default_brokers_use_a_listener_without_a_login(listeners: str, chosen: str) -> None:
+    between = BrokerConfig.load(None, {"listeners": listeners}).inter_broker()
+    assert (between.security.listener.name, between.login) == (chosen, None)
+
+
+def test_one_broker_needs_no_login_for_others() -> None:
+    config = BrokerConfig.load(None, {"listeners": "SASL_SSL://:1"})
+    with pytest.raises(ConfigError, match=r"set listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=org\."):
+        config.inter_broker()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"security.inter.broker.protocol": "SSL"}, "set inter.broker.listener.name or security.inter.broker.protocol"),
+        ({"inter.broker.listener.name": "x"}, "=x: there is no such listener in listeners (CLIENTS, BROKERS)"),
+        (
+            {"inter.broker.listener.name": "", "security.inter.broker.protocol": "SSL"},
+            "security.inter.broker.protocol=SSL: there is no such listener",
+        ),
+        ({"advertised.listeners": "CLIENTS://a:1"}, "advertised.listeners does not have BROKERS"),
+        ({"sasl.mechanism.inter.broker.protocol": "PLAIN"}, "=PLAIN: listener BROKERS does not offer it; add it to"),
+        ({"sasl.mechanism.inter.broker.protocol": "GSSAPI"}, "GSSAPI is not supported; choose from"),
+        (
+            {"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"},
+            "cannot log in to each other on listener BROKERS: set listener.name.brokers.scram-sha-256.sasl.jaas.config",
+        ),
+        ({"listener.name.brokers.super.users": "User:a"}, "'super.users' cannot be set for one listener"),
+        ({"super.users": "User:a; b"}, "super.users=User:a; b: expected User:name;User:name, found 'b'"),
+        (
+            {
+                "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:SSL",
+                "listener.name.brokers.ssl.client.auth": "required",
+            },
+            "set super.users to the names in those of the brokers",
+        ),
+    ],
+)
+def test_what_keeps_brokers_from_each_other_is_said(changes: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.load(None, {**BROKERS, **changes})
+    assert complaint in str(caught.value)

@@ -9,6 +9,7 @@ import pytest
 
 from broker.clock import SystemClock
 from broker.config.setting_groups import GroupSettings
+from broker.coordinator import group_shard
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import JoinRequest, LeavingMember, SyncRequest
 from broker.coordinator.record_store import RecordRun
@@ -78,9 +79,9 @@ async def test_the_loops_own_timer_expires_members_and_ends_the_initial_delay() 
     coordinator = GroupCoordinator(MemoryRecordStore(), SystemClock(), config, 1)
     await coordinator.load(0)
     request = JoinRequest("g", "", "client", "/host", "consumer", (("range", b""),), 50)
-    joined = await asyncio.wait_for(coordinator.join(request), 20)
+    joined = await asyncio.wait_for(coordinator.join(request), 60)
     assert joined.generation_id == 1
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await coordinator.heartbeat("g", 1, joined.member_id) is ErrorCode.none:
             await asyncio.sleep(0.2)  # longer than the session
     assert (await coordinator.describe("g")).state == "Empty"
@@ -110,6 +111,19 @@ async def test_restarted_coordinator_expires_who_does_not_come_back() -> None:
         assert (await again.coordinator.describe("g")).state == "Empty"
 
 
+async def test_sessions_of_a_group_end_although_one_of_its_name_was_removed_before() -> None:
+    """The removed group had a timer, which fired when there was no group."""
+    async with running_groups() as groups:
+        pending = await groups.join(two_steps=True)
+        await groups.coordinator.leave("g", [LeavingMember(pending.member_id)])
+        groups.coordinator._expire()
+        assert groups.coordinator.all_groups() == []
+        groups.advance(11_000)
+        await groups.stable_member()
+        groups.advance(10_000)
+        assert (await groups.coordinator.describe("g")).state == "Empty"
+
+
 async def test_time_spent_on_replay_does_not_count_against_the_members() -> None:
     class SlowStore(GatedRecordStore):
         async def read(self, partition: int) -> AsyncIterator[RecordRun]:
@@ -121,7 +135,7 @@ async def test_time_spent_on_replay_does_not_count_against_the_members() -> None
     async with running_groups(groups):
         member = await groups.stable_member()
         partition = groups.coordinator.partition_for("g")
-        await groups.coordinator.unload(partition)
+        groups.coordinator.unload(partition)
         await groups.coordinator.load(partition)
         groups.coordinator._timer.run_due()
         assert await groups.coordinator.heartbeat("g", 1, member) is ErrorCode.none
@@ -242,7 +256,7 @@ async def test_unload_answers_whoever_waits() -> None:
         await groups.stable_member()
         newcomer = asyncio.ensure_future(groups.join())
         await settle()
-        await groups.coordinator.unload(groups.coordinator.partition_for("g"))
+        groups.coordinator.unload(groups.coordinator.partition_for("g"))
         assert (await newcomer).error is ErrorCode.not_coordinator
         assert (await groups.join()).error is ErrorCode.not_coordinator
         groups.advance(60_000)
@@ -322,3 +336,28 @@ async def test_partition_is_that_of_javas_hash(group: str, partition: int | None
     expected = 0 if signed == -(2**31) else abs(signed) % PARTITIONS
     assert Groups().coordinator.partition_for(group) == expected
     assert partition is None or partition == expected
+
+
+async def test_a_commit_that_is_slow_to_be_stored_is_answered_and_takes_effect_when_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_shard, "COMMIT_TIMEOUT_S", 0.0)
+    async with running_groups() as groups:
+        groups.store.gate.clear()
+        assert await groups.commit(7) is ErrorCode.coordinator_not_available
+        assert await groups.committed() == {}
+        groups.store.gate.set()
+        await settle()
+        assert await groups.committed() == {"t": 7}
+
+
+async def test_a_generation_that_is_slow_to_be_stored_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_shard, "COMMIT_TIMEOUT_S", 0.0)
+    async with running_groups() as groups:
+        joined = await groups.join()
+        groups.store.gate.clear()
+        sync = SyncRequest("g", 1, joined.member_id, {joined.member_id: b"work"})
+        assert (await groups.coordinator.sync(sync)).error is ErrorCode.rebalance_in_progress
+        groups.store.gate.set()
+        await settle()
+        assert (await groups.join(member=joined.member_id)).generation_id == 2

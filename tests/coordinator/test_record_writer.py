@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Sequence
 
 import pytest
 
+from broker.coordinator import record_writer
 from broker.coordinator.record_store import KeyValue, RecordRun
 from broker.coordinator.record_writer import RecordWriter
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
@@ -107,18 +108,80 @@ async def test_error_in_what_follows_does_not_stop_the_writer(caplog: pytest.Log
 async def test_records_of_a_transaction_get_appends_of_their_own() -> None:
     store = GatedRecordStore()
     writer = RecordWriter(store, 0)
-    one, two = ProducerIdAndEpoch(1, 0), ProducerIdAndEpoch(2, 0)
     ended: list[int] = []
-    for number, producer in enumerate((None, None, one, one, two, None)):
-        writer.write([record(number)], lambda code, number=number: ended.append(number), producer)  # type: ignore[misc]
+    for number, producer_id in enumerate((None, None, 1, 2, None)):
+        if producer_id is None:
+            writer.write([record(number)], lambda _, number=number: ended.append(number))  # type: ignore[misc]
+        else:
+            producer = ProducerIdAndEpoch(producer_id, 0)
+            writer.write_now([record(number)], lambda _, number=number: ended.append(number), producer)  # type: ignore[misc]
     await writer.flush()
     assert store.runs[0] == [
         RecordRun((record(0), record(1))),
-        RecordRun((record(2), record(3)), 1),
-        RecordRun((record(4),), 2),
-        RecordRun((record(5),)),
+        RecordRun((record(2),), 1),
+        RecordRun((record(3),), 2),
+        RecordRun((record(4),)),
     ]
-    assert ended == list(range(6))
+    assert ended == list(range(5))
+
+
+async def test_producers_do_not_wait_for_each_others_replication() -> None:
+    store = SyncingRecordStore()
+    writer = RecordWriter(store, 0)
+    ended: list[int] = []
+    for number in range(3):
+        producer = ProducerIdAndEpoch(number, 0)
+        writer.write_now([record(number)], lambda _, number=number: ended.append(number), producer)  # type: ignore[misc]
+    assert (store.appends, ended) == (3, [])
+    store.gate.set()
+    await writer.flush()
+    assert ended == [0, 1, 2]
+
+
+async def test_with_too_few_replicas_in_sync_nothing_waits_behind_what_may_never_be_committed() -> None:
+    store = SyncingRecordStore()
+    writer = RecordWriter(store, 0)
+    ended: list[tuple[int, ErrorCode]] = []
+    writer.write_now([record(1)], lambda code: ended.append((1, code)))
+    store.fail_with = BrokerError(ErrorCode.not_enough_replicas)
+    writer.write([record(2)], lambda code: ended.append((2, code)))
+    writer.write_now([record(3)], lambda code: ended.append((3, code)))
+    await asyncio.sleep(0)
+    assert sorted(ended) == [(2, ErrorCode.not_enough_replicas), (3, ErrorCode.not_enough_replicas)]
+    store.fail_with = None
+    store.gate.set()
+    writer.write([record(4)], lambda code: ended.append((4, code)))
+    await writer.flush()
+    assert ended[2:] == [(1, ErrorCode.none), (4, ErrorCode.none)]
+    assert store.records[0] == [record(1), record(4)]
+
+
+async def test_so_many_writes_wait_for_an_append_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_writer, "MOST_WAITING", 2)
+    store = SyncingRecordStore()
+    writer = RecordWriter(store, 0)
+    ended: list[ErrorCode] = []
+    for number in range(4):
+        writer.write([record(number)], ended.append)  # no append is under way: any number may come together
+    await asyncio.sleep(0)
+    for number in range(4, 7):
+        writer.write([record(number)], ended.append)
+    await asyncio.sleep(0)
+    assert ended == [ErrorCode.not_enough_replicas]
+    store.gate.set()
+    await writer.flush()
+    assert ended[1:] == [ErrorCode.none] * 6
+
+
+async def test_writes_are_joined_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_writer, "JOINED_BYTES", 12)
+    store = MemoryRecordStore()
+    writer = RecordWriter(store, 0)
+    for number in range(8):  # four bytes each
+        writer.write([record(number)], lambda _: None)
+    writer.write([(b"key", b"larger than that")], lambda _: None)
+    await writer.flush()
+    assert [len(run.records) for run in store.runs[0]] == [3, 3, 2, 1]
 
 
 async def test_write_now_is_told_at_once_when_nothing_is_under_way() -> None:
@@ -147,7 +210,7 @@ async def test_what_may_be_late_is_written_after_a_moment_though_nothing_else_is
     writer = RecordWriter(store, 0)
     written = asyncio.Event()
     writer.write_lazily([record(1)], lambda _: written.set())
-    await asyncio.wait_for(written.wait(), 10)
+    await asyncio.wait_for(written.wait(), 60)
     assert store.records[0] == [record(1)]
 
 
@@ -160,30 +223,32 @@ async def test_event_comes_between_what_stands_before_it_and_what_comes_after(at
     write([record(1)], lambda _: told.append("before"))
     await asyncio.sleep(0)
     writer.write([record(2)], lambda _: told.append("after"))
-    writer.transaction_ended(7, lambda _: told.append("event"))
+    writer.transaction_ended(lambda _: told.append("event"))
     assert told == []
     store.gate.set()
     await writer.flush()
     assert told == ["before", "event", "after"]
-    writer.transaction_ended(7, lambda _: told.append("at once"))
+    writer.transaction_ended(lambda _: told.append("at once"))
     assert told[-1] == "at once"
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_what_is_written_while_a_marker_is_on_its_way_waits_for_it(at_once: bool) -> None:
+async def test_what_is_written_while_a_marker_is_on_its_way_ends_after_it() -> None:
     store = MemoryRecordStore()
     writer = RecordWriter(store, 0)
     told: list[str] = []
     marker = asyncio.get_running_loop().create_future()
-    writer.transaction_ended(7, lambda _: told.append("marker"), marker)
-    write = writer.write_now if at_once else writer.write
-    write([record(1)], lambda _: told.append("after"))
-    writer.transaction_ended(8, lambda _: told.append("next marker"))
+    writer.transaction_ended(lambda _: told.append("marker"), marker)
+    writer.write([record(1)], lambda _: told.append("collected"))
+    writer.transaction_ended(lambda _: told.append("next marker"))
     await asyncio.sleep(0)
     assert (told, store.appends) == ([], 0)
+    writer.write_now([record(2)], lambda _: told.append("collected, too"))
+    writer.write_now([record(3)], lambda _: told.append("of a transaction"), ProducerIdAndEpoch(1, 0))
+    assert (told, store.appends) == ([], 2)
     marker.set_result(None)
     await writer.flush()
-    assert told == ["marker", "next marker", "after"]
+    assert told == ["marker", "next marker", "collected", "collected, too", "of a transaction"]
+    assert store.runs[0] == [RecordRun((record(1), record(2))), RecordRun((record(3),), 1)]
 
 
 async def test_a_marker_that_is_never_written_is_told_and_holds_up_nothing() -> None:
@@ -191,13 +256,13 @@ async def test_a_marker_that_is_never_written_is_told_and_holds_up_nothing() -> 
     told: list[ErrorCode] = []
     marker = asyncio.get_running_loop().create_future()
     marker.set_exception(BrokerError(ErrorCode.kafka_storage_error))
-    writer.transaction_ended(7, told.append, marker)
+    writer.transaction_ended(told.append, marker)
     writer.write([record(1)], told.append)
     await writer.flush()
     assert told == [ErrorCode.kafka_storage_error, ErrorCode.none]
 
 
-async def test_parts_of_what_is_too_large_are_told_in_order_though_some_wait() -> None:
+async def test_parts_of_what_is_too_large_end_in_order_and_the_refused_one_at_once() -> None:
     class Small(SmallStore, SyncingRecordStore):
         pass
 
@@ -209,4 +274,4 @@ async def test_parts_of_what_is_too_large_are_told_in_order_though_some_wait() -
         writer.write([(b"key", value)], lambda code, value=value: told.append((value, code)))  # type: ignore[misc]
     await writer.flush()
     none, refused = ErrorCode.none, ErrorCode.message_too_large
-    assert told == [(b"small", none), (b"far too large", refused), (b"small too", none)]
+    assert told == [(b"far too large", refused), (b"small", none), (b"small too", none)]

@@ -9,6 +9,7 @@ from itertools import chain
 import pytest
 
 from broker.config.setting_groups import TransactionSettings
+from broker.coordinator import transaction_shard
 from broker.coordinator.record_store import KeyValue
 from broker.coordinator.transaction_records import TransactionMetadata, TransactionState, decode_transaction
 from broker.coordinator.transaction_shard import MARKER_RETRY_S
@@ -201,7 +202,7 @@ def stored_states(transactions: Transactions) -> list[TransactionState]:
     return [decode_transaction(value or b"").state for (_, value) in chain(*transactions.store.records.values())]
 
 
-@pytest.mark.parametrize("code", [ErrorCode.unknown_topic_or_partition, ErrorCode.transaction_coordinator_fenced])
+@pytest.mark.parametrize("code", [ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch])
 async def test_partition_that_is_gone_holds_nobody_up(code: ErrorCode) -> None:
     async with running_transactions() as transactions:
         producer = await transactions.begin()
@@ -210,6 +211,16 @@ async def test_partition_that_is_gone_holds_nobody_up(code: ErrorCode) -> None:
         assert await transactions.end(producer) is ErrorCode.none
         assert transactions.markers.of(P1) == [True]
         assert transactions.stored().state is TransactionState.COMPLETE_COMMIT
+
+
+async def test_a_fenced_coordinator_completes_nothing() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0, P1)
+        transactions.markers.failing[P0] = ErrorCode.transaction_coordinator_fenced
+        assert await transactions.end(producer) is ErrorCode.none
+        await settle()
+        assert transactions.stored().state is TransactionState.PREPARE_COMMIT
 
 
 async def test_markers_that_must_be_synced_are_waited_for() -> None:
@@ -224,6 +235,22 @@ async def test_markers_that_must_be_synced_are_waited_for() -> None:
         synced.set_result(None)
         await settle()
         assert transactions.stored().state is TransactionState.COMPLETE_COMMIT
+
+
+async def test_the_next_transaction_begins_when_the_markers_of_the_last_one_are_written() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        transactions.markers.flush = written
+        await transactions.end(producer)
+        adding = [asyncio.ensure_future(transactions.add(producer, tp)) for tp in (P0, P1)]
+        fenced = await transactions.add(ProducerIdAndEpoch(producer.producer_id, producer.epoch - 1), P0)
+        assert fenced is ErrorCode.producer_fenced
+        assert not adding[0].done()
+        written.set_result(None)
+        assert await asyncio.gather(*adding) == [ErrorCode.none] * 2
+        assert transactions.stored().partitions == {P0, P1}
 
 
 # --- producers
@@ -375,3 +402,38 @@ async def test_list_filters_by_state_producer_and_duration() -> None:
         assert names(listed((), {producers["done"].producer_id})) == {"done"}
         assert names(listed({TransactionState.ONGOING}, (), 4_000)) == {"open"}
         assert names(listed({TransactionState.ONGOING}, (), 5_000)) == set()
+
+
+async def test_a_change_that_is_slow_to_be_stored_stays_pending_and_its_client_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record may be committed later (P7): until that is known, nothing else is decided."""
+    monkeypatch.setattr(transaction_shard, "STORE_TIMEOUT_S", 0.0)
+    store = SyncingRecordStore()
+    store.gate.set()
+    async with running_transactions(Transactions(store)) as transactions:
+        producer = await transactions.begin()
+        while await transactions.add(producer, P0) is not ErrorCode.none:
+            await settle()
+        store.gate.clear()
+        assert await transactions.end(producer) is ErrorCode.coordinator_not_available
+        assert await transactions.end(producer, commit=False) is ErrorCode.concurrent_transactions
+        assert not transactions.markers.written
+        store.gate.set()
+        await settle()
+        assert transactions.markers.of(P0) == [True]
+        assert await transactions.end(producer) is ErrorCode.none
+
+
+async def test_the_first_tries_to_write_a_marker_follow_each_other_soon() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        transactions.markers.failing[P0] = ErrorCode.not_leader_or_follower
+        await transactions.end(producer)
+        transactions.advance(20)
+        transactions.markers.failing.clear()
+        transactions.advance(39)
+        assert not transactions.markers.of(P0)
+        transactions.advance(1)
+        assert transactions.markers.of(P0) == [True]

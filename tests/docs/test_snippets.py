@@ -21,7 +21,7 @@ import typer.main
 from broker.client.client_settings import ClientSettings
 from broker.config.broker_config import BrokerConfig
 from broker.settings import settings_of
-from broker.tools.main import build
+from broker.tools.console import build
 from spark_connector.load import load
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.write_options import parse_write_options

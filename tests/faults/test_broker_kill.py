@@ -116,7 +116,7 @@ def read_everything(bootstrap: str, topic: str) -> dict[int, list[tuple[int, int
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
     found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for partition in range(PARTITIONS):
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20)
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
         consumer.assign([TopicPartition(topic, partition, 0)])
         position = 0
         while position < end:

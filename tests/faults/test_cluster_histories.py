@@ -1,27 +1,26 @@
-"""Producers, transactions and consumers while three brokers are killed, frozen and cut off: no promise is broken.
+"""Producers, transactions and consumers while brokers are killed, frozen and cut off: no promise is broken.
 
 Every topic has three replicas and min.insync.replicas=2, so each acknowledged record is on two brokers (P1). After the
 run the replicas are equal byte for byte (P3), and no epoch had two leaders (P4, P5). The clients are those of
-history_run.py, the faults those of cluster.py.
-
-Until replication is wired in, only the last test runs by itself; the others with PYKAFKA_TEST_REPLICATION=1.
+history_run.py, the faults those of cluster.py. One minute in every test run, ten with each seed in the slow set.
 """
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from broker.embedded import EmbeddedBroker
 from broker.protocol.topic_partition import TopicPartition
-from tests.support.cluster import ClusterFaults, LinkedCluster, StateWatch
-from tests.support.history import History, anomalies
+from tests.support.cluster import ClusterFaults, KillRounds, LinkedCluster, StateWatch
+from tests.support.history import Anomaly, History, anomalies
 from tests.support.history_run import COPIED_PARTITIONS, SETTINGS, WRITTEN_PARTITIONS, run_clients
-from tests.support.replica_audit import partition_directories, replica_anomalies
+from tests.support.replica_audit import compacted_anomalies, partition_directories, replica_anomalies
 from tests.support.waiting import eventually
 
 REPLICATED = {
@@ -32,55 +31,125 @@ REPLICATED = {
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
     "transaction.state.log.num.partitions": "3",
-    "log.cleaner.enable": "false",  # each broker would compact its own replicas of the internal topics
+    "log.cleaner.enable": "false",  # so that replicas of the internal topics are equal, too
+    # Short, so that more happens: faults last up to 8 s.
+    "zookeeper.session.timeout.ms": "3000",
+    "replica.lag.time.max.ms": "3000",
+    "replica.socket.timeout.ms": "3000",
 }
+COMPACTING = {
+    "log.cleaner.enable": "true",
+    "log.cleaner.backoff.ms": "500",
+    "log.cleaner.min.cleanable.ratio": "0.1",
+    "offsets.topic.segment.bytes": "20000",
+    "transaction.state.log.segment.bytes": "20000",
+}
+OFFSETS_PARTITIONS = [TopicPartition("__consumer_offsets", p) for p in range(3)]
+INTERNAL_PARTITIONS = [*OFFSETS_PARTITIONS, *(TopicPartition("__transaction_state", p) for p in range(3))]
 PARTITIONS = [
     *WRITTEN_PARTITIONS,
     *COPIED_PARTITIONS,
-    *(TopicPartition(topic, p) for topic in ("__consumer_offsets", "__transaction_state") for p in range(3)),
+    *INTERNAL_PARTITIONS,
 ]
-
-replication = pytest.mark.skipif(
-    "PYKAFKA_TEST_REPLICATION" not in os.environ, reason="replication is not wired in: PYKAFKA_TEST_REPLICATION=1"
-)
+HARDEST = ("leave_one", "kill_all", "kill", "leave_one", "cut_from_zookeeper", "pause", "kill_all", "leave_one")
+EVERYTHING = ClusterFaults.PROCESSES + ClusterFaults.LINKS + ClusterFaults.MACHINES
 
 
-@replication
 @pytest.mark.timeout(400)
-def test_brokers_that_are_killed_and_frozen_break_no_promise(tmp_path: Path) -> None:
-    _run(tmp_path, ClusterFaults.PROCESSES, seconds=60, seed=1)
+def test_faults_of_brokers_and_links_break_no_promise(tmp_path: Path) -> None:
+    _disturb(tmp_path, seconds=60, seed=1)
 
 
-@replication
-@pytest.mark.timeout(400)
-def test_brokers_that_are_cut_off_break_no_promise(tmp_path: Path) -> None:
-    _run(tmp_path, ClusterFaults.LINKS, seconds=60, seed=1)
-
-
-@replication
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("seed", range(2, 7))
-def test_ten_minutes_of_faults_break_no_promise(tmp_path: Path, seed: int) -> None:
-    _run(tmp_path, (*ClusterFaults.PROCESSES, *ClusterFaults.LINKS, "kill_zookeeper"), seconds=600, seed=seed)
+@pytest.mark.parametrize(
+    ("seed", "zookeepers", "compacted"), [(2, 1, False), (3, 1, True), (4, 3, False), (5, 3, True), (6, 3, False)]
+)
+def test_ten_minutes_of_faults_break_no_promise(tmp_path: Path, seed: int, zookeepers: int, compacted: bool) -> None:
+    _disturb(tmp_path, seconds=600, seed=seed, zookeepers=zookeepers, compacted=compacted)
 
 
-def _run(directory: Path, kinds: Sequence[str], *, seconds: float, seed: int) -> None:
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_deaths_of_two_brokers_or_all_break_no_promise(tmp_path: Path, seed: int) -> None:
+    """They come back with their disks, so nothing is lost, although more than one dies at a time."""
+    with checked_cluster(tmp_path) as (cluster, states, run):
+        dice = random.Random(seed)
+        faults = ClusterFaults(cluster, HARDEST * 2, dice, lambda: states.wait_for_isr(PARTITIONS, 3))
+        run(faults.run_all)
+        print(f"faults: {dict(faults.made)}")
+
+
+@pytest.mark.timeout(300)
+def test_kills_under_load_break_no_promise(tmp_path: Path) -> None:
+    _kill(tmp_path, rounds=6, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_two_hundred_kills_under_load_break_no_promise(tmp_path: Path) -> None:
+    _kill(tmp_path, rounds=200, seed=2)
+
+
+def _disturb(directory: Path, *, seconds: float, seed: int, zookeepers: int = 1, compacted: bool = False) -> None:
+    with checked_cluster(directory, zookeepers, compacted=compacted) as (cluster, states, run):
+        dice = random.Random(seed)
+        faults = ClusterFaults(cluster, EVERYTHING, dice, lambda: states.wait_for_isr(PARTITIONS, 3))
+        run(lambda: faults.run(seconds))
+        print(f"faults: {dict(faults.made)}")
+
+
+def _kill(directory: Path, *, rounds: int, seed: int) -> None:
+    with checked_cluster(directory) as (cluster, states, run):
+        kills = KillRounds(cluster, states, WRITTEN_PARTITIONS, OFFSETS_PARTITIONS, random.Random(seed))
+        run(lambda: kills.run(rounds))
+        print(f"killed: {dict(kills.made)}")
+
+
+@contextmanager
+def checked_cluster(
+    directory: Path, zookeepers: int = 1, *, compacted: bool = False, more: Mapping[str, str] | None = None
+) -> Iterator[tuple[LinkedCluster, StateWatch, Callable[[Callable[[], object]], None]]]:
+    """A cluster, its states, and what runs clients during a disturbance and checks every promise afterwards.
+
+    `compacted`: the brokers compact the internal topics as soon as they can. `more`: settings of the brokers.
+    """
     history = History()
-    with LinkedCluster(3, directory, REPLICATED) as cluster, StateWatch(cluster.zookeeper, history) as states:
+    settings = {**REPLICATED, **(COMPACTING if compacted else {}), **(more or {})}
+    audit = partial(replicas_differ, compacted=compacted)
+    with (
+        LinkedCluster(3, directory, settings, zookeepers=zookeepers) as cluster,
+        StateWatch(cluster.zookeeper, history) as states,
+    ):
         states.follow(PARTITIONS)
-        faults = ClusterFaults(cluster, kinds, random.Random(seed))
-        run_clients(cluster.bootstrap, lambda: faults.run(seconds), history, replicas=3)
-        states.wait_for_isr(PARTITIONS, 3)
-        eventually(lambda: _audit(cluster.brokers) == [], timeout=30, interval=0.5)
-        assert anomalies(history) == []
+
+        def run(disturb: Callable[[], object]) -> None:
+            run_clients(cluster.bootstrap, disturb, history, replicas=3)
+            states.wait_for_isr(PARTITIONS, 3)
+            eventually(lambda: audit(cluster.brokers) == [], interval=0.5)
+            assert anomalies(history) == []
+            acknowledged = sum(write.must_be_there for write in history.writes)
+            read = sum(len(poll.records) for poll in history.polls)
+            print(f"acknowledged: {acknowledged} of {len(history.writes)}, read: {read}, states: {len(history.states)}")
+
+        yield cluster, states, run
     for tp in PARTITIONS:
         assert len(partition_directories(cluster.brokers, tp)) == 3
-    assert _audit(cluster.brokers) == []
+    assert audit(cluster.brokers) == []
+    if compacted:
+        assert all("compacted __consumer_offsets" in one.log_file.read_text() for one in cluster.brokers.values())
 
 
-def _audit(brokers: dict[int, EmbeddedBroker]) -> list[object]:
-    return [found for tp in PARTITIONS for found in replica_anomalies(tp, partition_directories(brokers, tp))]
+def replicas_differ(brokers: Mapping[int, EmbeddedBroker], *, compacted: bool = False) -> list[Anomaly]:
+    """What is wrong between the replicas."""
+    return [
+        found
+        for tp in PARTITIONS
+        for found in (compacted_anomalies if compacted and tp in INTERNAL_PARTITIONS else replica_anomalies)(
+            tp, partition_directories(brokers, tp)
+        )
+    ]
 
 
 @pytest.mark.slow

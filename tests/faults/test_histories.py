@@ -1,7 +1,7 @@
 """Producers, transactions and consumers while the broker is killed and frozen: the history must have no anomaly.
 
-The clients are those of history_run.py. The broker gets SIGKILL and starts again, or SIGSTOP for a while. 45 seconds in
-every test run, ten minutes in the slow set.
+The clients are those of history_run.py. The broker gets SIGKILL and starts again, or SIGSTOP for a while. 30 seconds of
+a standalone broker in every test run, ten minutes of one with its own ZooKeeper in the slow set.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tests.support.history_run import SETTINGS, run_clients
 
 @pytest.mark.timeout(300)
 def test_a_broker_that_is_killed_and_frozen_breaks_no_promise(tmp_path: Path) -> None:
-    _run(tmp_path, seconds=40, seed=1)
+    _run(tmp_path, seconds=30, seed=1, standalone=True)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_broker_that_is_killed_and_frozen_for_ten_minutes_breaks_no_promise(tmp_path: Path) -> None:
-    _run(tmp_path, seconds=600, seed=2)
+    _run(tmp_path, seconds=600, seed=2, standalone=False)
 
 
-def _run(directory: Path, *, seconds: float, seed: int) -> None:
-    with BrokerProcess(directory / "data", SETTINGS) as broker:
+def _run(directory: Path, *, seconds: float, seed: int, standalone: bool) -> None:
+    with BrokerProcess(directory / "data", SETTINGS, standalone=standalone) as broker:
         run_clients(broker.bootstrap, lambda: _disturb(broker, seconds, random.Random(seed)), History())
 
 

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.free_ports import refused_port
 from tests.support.link_proxy import OTHERS, LinkProxy
+from tests.support.socket_holder import holder, inode_of
 from tests.support.waiting import eventually
 
 HERE, THERE = 1, 2
@@ -77,7 +79,7 @@ def client(port: int) -> Iterator[socket.socket]:
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=10)
+    return socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
 def echo(client: socket.socket, data: bytes) -> bytes:
@@ -119,9 +121,11 @@ def test_bytes_pass_both_ways_and_so_does_the_end(client: socket.socket, server:
 
 
 def test_a_node_that_is_not_there_refuses(links: LinkProxy) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-    with connect(links.listen(THERE, port)) as client, pytest.raises(ConnectionResetError):
+    with (
+        refused_port() as port,
+        connect(links.listen(THERE, port)) as client,
+        pytest.raises(ConnectionResetError),
+    ):
         client.recv(1)
 
 
@@ -165,16 +169,20 @@ def test_a_link_cut_in_one_direction_lets_the_other_pass(
 def test_a_delayed_link_is_late_but_not_narrow(client: socket.socket, links: LinkProxy) -> None:
     links.delay(HERE, THERE, 0.1)
     began = time.monotonic()
-    data = os.urandom(1_000_000)
+    data = os.urandom(10_000_000)  # 150 pieces or more, which one after the other would take 30 s
     sending = threading.Thread(target=client.sendall, args=(data,))
     sending.start()
     assert receive(client, len(data)) == data
     sending.join()
-    assert 0.2 <= time.monotonic() - began < 2.0
+    assert 0.2 <= time.monotonic() - began < 20
     links.heal()
-    began = time.monotonic()
-    assert echo(client, b"quick") == b"quick"
-    assert time.monotonic() - began < 0.1
+
+    def echo_is_quick() -> bool:
+        began = time.monotonic()
+        assert echo(client, b"quick") == b"quick"
+        return time.monotonic() - began < 0.1
+
+    eventually(echo_is_quick)
 
 
 def test_the_opener_of_a_half_open_connection_is_told_nothing(
@@ -218,3 +226,13 @@ def test_a_port_of_one_node_needs_no_search(links: LinkProxy, server: EchoServer
         links.cut("another", THERE)
         client.sendall(b"held up")
         assert is_silent(client)
+
+
+def test_the_holder_of_a_connection_is_found_among_processes(server: EchoServer) -> None:
+    port: int = server.server_address[1]
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        local = connection.getsockname()[1]
+        assert inode_of(local, port) == os.fstat(connection.fileno()).st_ino
+        assert holder(local, port, {"init": 1, "gone": 2**22 + 1, "this": os.getpid()}) == "this"
+        assert holder(local, port, {"init": 1}) is None
+    assert holder(local, port + 1, {"this": os.getpid()}) is None

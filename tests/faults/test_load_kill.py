@@ -106,7 +106,7 @@ class KilledLoads:
         return LoadDriver(self.arguments, settings, self._directory / "driver.log")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_killed_driver_loses_and_doubles_nothing(
     spark: SparkSession, data: TopicData, tmp_path: Path, zookeeper: str
 ) -> None:
@@ -115,7 +115,7 @@ def test_a_killed_driver_loses_and_doubles_nothing(
     loads.check(spark)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_killed_python_worker_loses_and_doubles_nothing(
     spark: SparkSession, data: TopicData, tmp_path: Path, zookeeper: str
 ) -> None:

@@ -23,6 +23,7 @@ from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
 from tests.support.plain_loads import PlainLoads
 from tests.support.raw_requests import Requests, ask_for
+from tests.support.stream_calls import ALL, Reader, as_spark_does, planned, reader, values
 from tests.support.waiting import eventually
 
 TP = TopicPartition("t", 0)
@@ -191,6 +192,54 @@ def test_loads_that_were_ahead_of_a_log_that_lost_its_end_are_told(
         assert [load.notes[-1:] for load in found] == [(noted,), ()]
     assert both(failOnDataLoss="false") == [[("t", KEPT, KEPT + WRITTEN)]] * 2, "nothing written since is skipped"
     assert both() == [[], []]
+
+
+def test_a_stream_that_was_ahead_of_a_log_that_lost_its_end_is_told(
+    broker_factory: BrokerFactory, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = broker_factory()
+    with Requests(broker.bootstrap) as requests:
+        for topic in ("t", "u"):
+            requests.create(topic)
+            requests.put(topic, b"old")
+        for value in OLD[1:]:
+            requests.put("t", value)
+
+    def query(**options: str) -> Reader:
+        where = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "t,u", "startingOffsets": "earliest"}
+        made = reader({**where, **options})
+        request.addfinalizer(made.stop)
+        return made
+
+    running = query()
+    first = as_spark_does(running.latestOffset(as_spark_does(running.initialOffset()), ALL))
+    assert first["topics"] == {"t": {"0": READ}, "u": {"0": 1}}
+    assert first["epochs"] == {"t": {"0": 0}, "u": {"0": 0}}
+    broker.restart()
+    assert as_spark_does(running.latestOffset(first, ALL)) == first, "a restart alone is no batch"
+    with Requests(broker.bootstrap) as requests:
+        requests.put("u", b"more")
+    second = as_spark_does(running.latestOffset(first, ALL))
+    assert second["topics"] == {"t": {"0": READ}, "u": {"0": 2}}
+    assert second["epochs"] == {"t": {"0": 1}, "u": {"0": 1}}
+
+    broker.kill()
+    cut_the_log(broker.data_dir / "broker" / "t-0", KEPT)
+    broker.start()
+    with Requests(broker.bootstrap) as requests:
+        for number in range(2 * READ):  # more than there was
+            requests.put("t", b"new %d" % number)
+    lost = f"t-0 was truncated: it was read up to offset {READ}, and its leader epoch 1 now ends at offset {KEPT}"
+    for strict in (running, query()):
+        with pytest.raises(DataLoss, match=f"PARTITION_OFFSET_CHANGED.*{lost}"):
+            strict.latestOffset(second, ALL)
+    lenient = query(failOnDataLoss="false")
+    third = as_spark_does(lenient.latestOffset(second, ALL))
+    assert lost in caplog.text
+    assert third["added"] == {"t": {"0": KEPT}}
+    assert planned(lenient, second, third) == [(0, KEPT, KEPT + 2 * READ)], "nothing written since is skipped"
+    assert values(lenient, second, third) == [b"new %d" % number for number in range(2 * READ)]
+    assert as_spark_does(query().latestOffset(third, ALL)) == third, "the loss is told once"
 
 
 def end_of(requests: Requests, epoch: int) -> tuple[int, int]:

@@ -10,8 +10,10 @@ import pytest
 from broker.log.checkpoints import LEADER_EPOCHS, write_epochs
 from broker.log.log_config import LogConfig
 from broker.protocol.topic_partition import TopicPartition
-from tests.support.batches import append, batch, open_log
-from tests.support.replica_audit import replica_anomalies
+from broker.records.control import ControlType
+from tests.support.batches import append, append_marker, batch, open_log
+from tests.support.compaction import keyed, put
+from tests.support.replica_audit import compacted_anomalies, replica_anomalies
 
 TP = TopicPartition("t", 0)
 FEW_RECORDS = LogConfig(segment_bytes=200)
@@ -128,3 +130,23 @@ def test_a_fault_is_named(kind: str, spoil: Callable[[Path], None], replicas: di
 def test_two_leaders_show_above_the_watermark_too(replicas: dict[int, Path]) -> None:
     rewrite(replicas[3], [*RECORDS[:4], (5, b"x")])
     assert kinds(replicas, WATERMARK, (1, 2, 3)) == {"two leaders in one epoch"}
+
+
+def test_replicas_of_a_compacted_log_have_the_same_last_record_of_each_key(tmp_path: Path) -> None:
+    def replica(name: str, *batches: list[tuple[bytes, bytes | None]], start: int = 0, aborted: bytes = b"") -> Path:
+        log = open_log(tmp_path / name)
+        log.truncate_fully_and_start_at(start)
+        for pairs in batches:
+            put(log, *pairs)
+        if aborted:
+            append(log, keyed((b"a", aborted), producer_id=7, producer_epoch=0, sequence=0, transactional=True))
+            append_marker(log, 7, 0, ControlType.ABORT, 0)
+        log.close()
+        return tmp_path / name
+
+    whole = replica("1", [(b"a", b"1")], [(b"a", b"2")], [(b"b", b"3")], [(b"c", b"4"), (b"b", None)])
+    compacted = replica("2", [(b"a", b"2"), (b"x", None)], [(b"c", b"4")], start=1, aborted=b"5")
+    assert compacted_anomalies(TP, {1: whole, 2: compacted}) == []
+    other = replica("3", [(b"a", b"2"), (b"x", None)], [(b"c", b"other")], start=1)
+    (found,) = compacted_anomalies(TP, {1: whole, 2: other})
+    assert (found.kind, "broker 2 (3, b'other')" in found.detail) == ("diverged replicas", True)

@@ -57,11 +57,11 @@ class SlowDisk:
         (self._directory / "logs").write_text(" ".join(f"/{topic}-" for topic in topics))
 
     def be(self, *states: str) -> None:
-        for state in ("late", "held", "full"):
-            if state in states:
-                (self._directory / state).touch()
-            else:
-                (self._directory / state).unlink(missing_ok=True)
+        """The new states begin before the others end: a write that was held must find the disk full."""
+        for state in states:
+            (self._directory / state).touch()
+        for state in {"late", "held", "full"} - set(states):
+            (self._directory / state).unlink(missing_ok=True)
 
     def hold(self, ask: Requests, topic: str) -> None:
         """From now on writes wait; the one before was late."""

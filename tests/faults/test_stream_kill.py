@@ -76,7 +76,7 @@ def stream(broker: BrokerProcess, topic: str, tmp_path: Path) -> KilledStream:
     return KilledStream(TopicData(broker.bootstrap, topic, partitions=PARTITIONS), tmp_path)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_output_equals_input_after_2_kills(stream: KilledStream, spark: SparkSession) -> None:
     stream.run(spark, 2, seed=3)
 

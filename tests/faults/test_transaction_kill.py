@@ -93,7 +93,7 @@ def kill_soon(broker: BrokerProcess, work: Work, seconds: float) -> None:
     """At a random moment once a transaction of this round has ended."""
     before = len(work.outcomes)
     with contextlib.suppress(AssertionError):  # killed all the same: the rounds must come to their end
-        eventually(lambda: len(work.outcomes) > before + 1, timeout=20, interval=0.002)
+        eventually(lambda: len(work.outcomes) > before + 1, interval=0.002)
     threading.Event().wait(seconds)
     broker.kill()
 

@@ -76,6 +76,12 @@ def check(loads: PlainLoads, data: TopicData) -> None:
     assert set(rows) <= set(data.positions())
 
 
+def grown(loads: PlainLoads) -> Callable[[], bool]:
+    """Tells whether more rows are visible than now."""
+    before = len(loads.visible())
+    return lambda: len(loads.visible()) > before
+
+
 @pytest.mark.parametrize("kept_in", ["files", "zookeeper"])
 def test_a_service_that_is_killed_again_and_again_loses_and_doubles_nothing(
     data: TopicData, tmp_path: Path, zookeeper: str, kept_in: str
@@ -88,12 +94,12 @@ def test_a_service_that_is_killed_again_and_again_loses_and_doubles_nothing(
         "zookeeper": f"{zookeeper}/watch-kills" if kept_in == "zookeeper" else None,
         "max_records": 40,  # so that a service that has records to load is always at some step of a load
     }
-    loads = PlainLoads(**{**arguments, "to": tmp_path / "output"})
+    loads = PlainLoads(**{**arguments, "to": tmp_path / "output", "max_records": 400})
     words = [sys.executable, "-m", "tests.support.plain_loads", json.dumps(arguments)]
     killed = Killed(words, tmp_path / "log")
     for _ in range(4):
         data.produce(300)
-        killed.run(data, moments.uniform(0.7, 1.6), 50)
+        killed.run(data, moments.uniform(0, 0.9), 50, loading=grown(loads))
         check(loads, data)
     while loads.load().load_id is not None:
         check(loads, data)
@@ -114,12 +120,8 @@ def test_the_real_service_under_kill_9(data: TopicData, tmp_path: Path) -> None:
     for number in range(12):
         data.produce(20_000)
         before = len(loads.visible())
-
-        def loading(before: int = before) -> bool:
-            return len(loads.visible()) > before
-
         if number % 4:
-            killed.run(data, moments.uniform(0, 5), 3000, loading=loading)
+            killed.run(data, moments.uniform(0, 5), 3000, loading=grown(loads))
         else:
             killed.run(data, moments.uniform(3, 25), 3000)  # maybe while it starts
         check(loads, data)

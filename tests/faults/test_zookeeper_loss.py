@@ -49,7 +49,7 @@ def test_the_broker_lives_through_the_loss_of_its_zookeeper(
             for number in range(100):
                 asked = time.monotonic()
                 assert ask.put(topic, b"%d" % number) == number + 1
-                assert time.monotonic() - asked < 2
+                assert time.monotonic() - asked < 5
             assert len(ask.values(topic)) == 101
             assert ask.metadata(topic).topics[0].error_code is ErrorCode.none
 
@@ -65,7 +65,7 @@ def test_the_broker_lives_through_the_loss_of_its_zookeeper(
         zookeeper_server.start()
         with ZooKeeper(chroot) as zk:
             registry = Registry(zk)
-            eventually(lambda: list(registry.brokers()) == [0] and registry.controller_id() == 0, timeout=30)
+            eventually(lambda: list(registry.brokers()) == [0] and registry.controller.id() == 0)
         with Requests(broker.bootstrap) as again:
             eventually(lambda: len(again.metadata().brokers) == 1)
             again.create(f"{topic}-4")

@@ -369,7 +369,7 @@ class TestProcess:
         thread.start()
         eventually(plan.cleaned_directory.exists)
         process.close()
-        thread.join(20)
+        thread.join(60)
         assert len(errors) == 1
         with pytest.raises(OSError, match="closed"):
             list(process.compact(plan))

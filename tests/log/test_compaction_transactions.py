@@ -57,7 +57,7 @@ class Writer:
 def committed(log: Log) -> list[Record]:
     """What a read_committed consumer gets."""
     end = log.log_end_offset if log.first_unstable_offset is None else log.first_unstable_offset
-    aborted = log.aborted_between(log.log_start_offset, end)
+    aborted = log.aborted.transactions_between(log.log_start_offset, end)
     return [record for record in decode_records(raw(log), aborted=aborted) if record.offset < end]
 
 
@@ -95,7 +95,7 @@ def test_aborted_records_go_and_hide_no_older_ones(manager: LogManager, log: Log
     clean(manager)
     assert [(record.key, record.value) for record in committed(log)] == [(b"a", b"kept"), (b"z", b"1")]
     assert batches(log) == [(0, 1, False), (1, 0, False), (2, 1, True), (3, 1, False)]
-    assert log.aborted_between(0, log.log_end_offset) == []
+    assert log.aborted.transactions_between(0, log.log_end_offset) == []
     assert not list(log.directory.glob("*.txnindex"))
 
 

@@ -171,7 +171,7 @@ class TestAppend:
             patched.setattr(os, "write", lambda fd, data: real(fd, data[: next(calls)]))
             assert refused(lambda: follow(follower, stored(leader))) is ErrorCode.kafka_storage_error
         assert (follower.log_end_offset, follower.epochs.entries, list(follower.producers)) == (0, [], [])
-        assert follower.aborted_entries(0, 9) == []
+        assert follower.aborted.between(0, 9) == []
         follow(follower, stored(leader))
         assert state_of(follower) == state_of(leader)
 
@@ -264,7 +264,7 @@ class TestTruncation:
             assert (follower.log_start_offset, follower.log_end_offset, follower.size) == (offset, offset, 0)
             assert (list(follower.producers), follower.epochs.entries) == ([], [])
             assert follower.first_unstable_offset is None
-            assert follower.aborted_entries(0, 2000) == []
+            assert follower.aborted.between(0, 2000) == []
             assert not segment_path(follower.directory, 0, ABORTED_SUFFIX).exists()
             assert all(taken == offset for taken in snapshot_offsets(follower.directory))
             assert follower.recovery_point <= offset

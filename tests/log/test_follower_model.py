@@ -127,7 +127,8 @@ def run(root: Path, leader: Leader, steps: list[tuple], config: LogConfig, chanc
         replica.check(log, compacted=compacted)
     for _ in range(2):
         offset = chance.randint(0, log.log_end_offset)
-        replica.log.truncate_to(offset)
+        read_before = chance.random() < 0.5
+        replica.log.truncate_to(offset, replica.log.producers_before(offset)() if read_before else None)
         assert replica.log.log_end_offset <= offset
         assert stored(log).startswith(kept := stored(replica.log))
         assert all(header.last_offset < offset for _, header in walk_batches(kept))

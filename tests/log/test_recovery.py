@@ -476,7 +476,7 @@ class TestProducerState:
             if clean:
                 entry.last_marker_offset = -1  # snapshots do not have it
         assert list(log.producers) == before
-        assert log.aborted_between(0, 99) == [(1, 2)]
+        assert log.aborted.transactions_between(0, 99) == [(1, 2)]
         clock.advance(99)
         assert log.producers.expire(clock.now_ms(), 100) == 0
         clock.advance(1)

@@ -61,6 +61,28 @@ def test_locate_steps_over_gaps(tmp_path: Path, opened: OpenSegments) -> None:
     assert segment.locate(5) == (first.size, second.size)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_appended_last_is_found_after_any_appends_and_cuts(
+    tmp_path: Path, opened: OpenSegments, seed: int
+) -> None:
+    """The position of the last append is remembered, and must not outlive a cut."""
+    rng, segment, offset = random.Random(seed), create(tmp_path, opened), 0
+    for _ in range(60):
+        if rng.random() < 0.3 and segment.size:
+            position, header = rng.choice(list(segment.batches()))
+            segment.cut(position)
+            offset = header.base_offset
+        else:
+            offset += rng.choice([0, 0, 3])  # a gap, as in a copy of a compacted log
+            count = rng.randint(1, 3)
+            add(segment, offset, *[b"v" * rng.randint(1, 200)] * count)
+            offset += count
+        known = [(position, header.size, header.last_offset) for position, header in segment.batches()]
+        for wanted in range(max(offset - 10, 0), offset + 1):
+            expected = next(((at, size) for at, size, last in known if last >= wanted), None)
+            assert segment.locate(wanted) == expected
+
+
 def test_an_index_entry_names_a_batch_by_its_last_offset(tmp_path: Path, opened: OpenSegments) -> None:
     """As Kafka's does; its DumpLogSegments checks it."""
     segment = create(tmp_path, opened, base_offset=50, interval=0)

@@ -95,7 +95,7 @@ def seen(log: Log) -> tuple[object, ...]:
         log.log_start_offset,
         read_all(log),
         log.epochs.entries,
-        log.aborted_between(0, log.log_end_offset),
+        log.aborted.transactions_between(0, log.log_end_offset),
         log.offset_for_timestamp(NOW + 30),
         log.max_timestamp(),
         [(entry.producer_id, entry.epoch, entry.transaction_first_offset) for entry in log.producers],

@@ -55,7 +55,11 @@ class TestOpenTransactions:
         self, log: Log, directory: Path, producers: Producers
     ) -> None:
         append_marker(log, ALICE, 4, ABORT, 7)
-        assert (log.first_unstable_offset, log.aborted_between(0, 9), index_files(directory)) == (None, [], [])
+        assert (log.first_unstable_offset, log.aborted.transactions_between(0, 9), index_files(directory)) == (
+            None,
+            [],
+            [],
+        )
         entry = log.producers.get(ALICE)
         assert entry is not None
         assert (entry.epoch, entry.coordinator_epoch) == (4, 7)
@@ -107,10 +111,11 @@ class TestFencing:
         wrong = batch(b"x", producer_id=ALICE, producer_epoch=1, sequence=1, transactional=True)
         assert refused(lambda: append(log, wrong)) is ErrorCode.out_of_order_sequence_number
 
-    def test_after_a_marker_with_the_same_epoch_the_sequence_goes_on(self, producers: Producers) -> None:
+    def test_after_a_marker_with_the_same_epoch_the_sequence_goes_on(self, log: Log, producers: Producers) -> None:
         producers.send(ALICE)
         producers.commit(ALICE)
         producers.send(ALICE)
+        assert (log.log_end_offset, log.first_unstable_offset) == (3, 2)
 
 
 class TestWhatIsTaken:
@@ -130,7 +135,7 @@ class TestWhatIsTaken:
         producers.send(ALICE, epoch=1)
         assert log.first_unstable_offset == 0
         producers.end(ALICE, ABORT, epoch=1)
-        assert log.aborted_between(0, 9) == [(ALICE, 0)]
+        assert log.aborted.transactions_between(0, 9) == [(ALICE, 0)]
 
     def test_no_transaction_without_a_producer(self, log: Log) -> None:
         data = batch(b"x", transactional=True)
@@ -161,7 +166,7 @@ class TestCoordinatorsBatches:
         append_as_coordinator(log, self.offsets(ALICE))
         assert log.first_unstable_offset == 0
         producers.abort(ALICE)
-        assert log.aborted_between(0, 9) == [(ALICE, 0)]
+        assert log.aborted.transactions_between(0, 9) == [(ALICE, 0)]
 
     def test_several_producers_share_an_append(self, log: Log, producers: Producers) -> None:
         append_as_coordinator(log, self.offsets(ALICE) + batch(b"x") + self.offsets(BOB))
@@ -201,11 +206,11 @@ class TestAbortedTransactions:
         producers.send(BOB)  # 3
         producers.abort(ALICE)  # 4
         producers.abort(BOB)  # 5
-        assert log.aborted_between(0, 1) == [(ALICE, 0)]
-        assert log.aborted_between(1, 2) == [(BOB, 1), (ALICE, 0)]
-        assert log.aborted_between(3, 4) == [(ALICE, 0), (BOB, 3)]
-        assert log.aborted_between(4, 9) == [(ALICE, 0), (BOB, 3)]
-        assert log.aborted_between(6, 9) == []
+        assert log.aborted.transactions_between(0, 1) == [(ALICE, 0)]
+        assert log.aborted.transactions_between(1, 2) == [(BOB, 1), (ALICE, 0)]
+        assert log.aborted.transactions_between(3, 4) == [(ALICE, 0), (BOB, 3)]
+        assert log.aborted.transactions_between(4, 9) == [(ALICE, 0), (BOB, 3)]
+        assert log.aborted.transactions_between(6, 9) == []
 
     def test_the_marker_may_stand_in_a_later_segment(self, directory: Path, log: Log, producers: Producers) -> None:
         producers.send(ALICE)
@@ -214,7 +219,7 @@ class TestAbortedTransactions:
             append(log, batch(b"x"))
         producers.abort(ALICE)
         assert index_files(directory) == [f"{3:020d}.txnindex"]
-        assert log.aborted_between(0, 1) == [(ALICE, 0)]
+        assert log.aborted.transactions_between(0, 1) == [(ALICE, 0)]
         assert [offset for offset, _ in committed_records(log)] == [1, 2, 3]
 
     def test_a_fetch_names_only_those_near_what_it_brings(self, directory: Path) -> None:
@@ -238,18 +243,18 @@ class TestAbortedTransactions:
         producers.abort(BOB)
         log.apply_retention()
         assert index_files(directory) == [f"{0:020d}.txnindex.deleted", f"{2:020d}.txnindex"]
-        assert log.aborted_between(0, 9) == [(BOB, 2)]
+        assert log.aborted.transactions_between(0, 9) == [(BOB, 2)]
 
     def test_they_are_read_from_the_file_again(self, directory: Path, log: Log, producers: Producers) -> None:
         producers.send(ALICE)
         producers.abort(ALICE)
         log.release()
-        assert log.aborted_between(0, 9) == [(ALICE, 0)]
+        assert log.aborted.transactions_between(0, 9) == [(ALICE, 0)]
         log.close()
         reopened = open_log(directory)
-        assert reopened.aborted_between(0, 9) == [(ALICE, 0)]
+        assert reopened.aborted.transactions_between(0, 9) == [(ALICE, 0)]
         Producers(reopened).abort(ALICE)
-        assert len(reopened.aborted_entries(0, 9)) == 1
+        assert len(reopened.aborted.between(0, 9)) == 1
 
     @pytest.mark.parametrize("damage", [None, b"short", b"\1" * 34, bytes(34) * 2])
     def test_a_broken_file_is_made_anew(
@@ -269,7 +274,7 @@ class TestAbortedTransactions:
             path.unlink()
         else:
             path.write_bytes(damage)
-        assert reopened.aborted_between(0, 9) == [(BOB, 0), (ALICE, 1)]
+        assert reopened.aborted.transactions_between(0, 9) == [(BOB, 0), (ALICE, 1)]
         assert path.read_bytes() == sound
 
     def test_one_that_cannot_be_noted_is_not_aborted(
@@ -286,6 +291,6 @@ class TestAbortedTransactions:
             assert refused(lambda: producers.abort(ALICE)) is ErrorCode.kafka_storage_error
         assert (log.size, log.log_end_offset, log.first_unstable_offset) == (size, 1, 0)
         assert producers.abort(ALICE) == 1
-        assert log.aborted_between(0, 9) == [(ALICE, 0)]
+        assert log.aborted.transactions_between(0, 9) == [(ALICE, 0)]
         log.close()
         assert check_partition(directory) == []

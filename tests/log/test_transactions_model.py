@@ -217,7 +217,7 @@ class TransactionalLog(RuleBasedStateMachine):
         expected = [
             entry for entry in self.outcome().aborted if entry.last_offset >= first and entry.first_offset < past
         ]
-        assert self.log.aborted_entries(first, past) == expected
+        assert self.log.aborted.between(first, past) == expected
 
     @rule(max_bytes=st.integers(1, 1000))
     def a_reader_gets_the_committed_records(self, max_bytes: int) -> None:

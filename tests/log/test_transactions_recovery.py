@@ -50,7 +50,7 @@ class TestAfterARestart:
         producers.send(ALICE)
         producers.abort(ALICE)
         assert log.first_unstable_offset == 3
-        assert log.aborted_between(0, 9) == [(ALICE, 2)]
+        assert log.aborted.transactions_between(0, 9) == [(ALICE, 2)]
 
     def test_ended_ones_are_ended(self, log: Log, producers: Producers, reopen: Callable[[Log], Log]) -> None:
         producers.send(ALICE)
@@ -58,10 +58,10 @@ class TestAfterARestart:
         log.roll()
         producers.abort(ALICE)
         producers.commit(BOB)
-        before = log.aborted_entries(0, 9)
+        before = log.aborted.between(0, 9)
         log = reopen(log)
         assert log.first_unstable_offset is None
-        assert log.aborted_entries(0, 9) == before == [AbortedEntry(ALICE, 0, 2, 1)]
+        assert log.aborted.between(0, 9) == before == [AbortedEntry(ALICE, 0, 2, 1)]
         assert committed_records(log) == [(1, b"1")]
 
 
@@ -75,7 +75,7 @@ class TestTruncation:
         end = producers.abort(ALICE)
         log.truncate_to(end)
         assert log.first_unstable_offset == 2
-        assert log.aborted_between(0, 9) == [(BOB, 0)]
+        assert log.aborted.transactions_between(0, 9) == [(BOB, 0)]
         assert len(segment_path(directory, 0, ".txnindex").read_bytes()) == 34
 
     def test_a_transaction_that_is_cut_off_was_never_there(
@@ -87,7 +87,7 @@ class TestTruncation:
         producers.abort(ALICE)
         log.truncate_to(1)
         assert log.first_unstable_offset is None
-        assert log.aborted_between(0, 9) == []
+        assert log.aborted.transactions_between(0, 9) == []
         assert index_files(directory) == []
 
     def test_a_segment_that_is_emptied_loses_its_file(self, directory: Path, log: Log, producers: Producers) -> None:
@@ -100,4 +100,4 @@ class TestTruncation:
         assert log.first_unstable_offset == 0
         assert snapshot_offsets(directory) == [1]
         producers.abort(ALICE)
-        assert log.aborted_between(0, 9) == [(ALICE, 0)]
+        assert log.aborted.transactions_between(0, 9) == [(ALICE, 0)]

@@ -14,6 +14,7 @@ from broker.errors import ConnectionFailed, ProtocolError, PykafkaError, Request
 from broker.net.peer_connection import MOST_SMALL, SMALL_BYTES, PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_request, encode_response
+from tests.support.free_ports import refused_port
 from tests.support.tcp_peer import Script, TcpPeer, read_frame, send_frame
 
 T = TypeVar("T")
@@ -56,6 +57,46 @@ def test_responses_of_any_size_arrive_whole(size: int) -> None:
     answers = asked(echo(size), act=act)
     assert [answer[:4] for answer in answers] == [number.to_bytes(4, "big") for number in (1, 2, 3)]
     assert all(answer[4:] == bytes(range(256)) * (size // 256) for answer in answers)
+
+
+def test_requests_follow_each_other_while_responses_are_taken() -> None:
+    async def act(peer: PeerConnection) -> tuple[list[bytes], bytes, bytes]:
+        taken: list[bytes] = []
+
+        def take(payload: memoryview) -> bytearray | None:
+            if len(taken) == 3:
+                return None
+            taken.append(bytes(payload[:4]))
+            return frame()
+
+        left = bytes((await peer.fetch(frame(), take))[:4])
+        return taken, left, bytes((await peer.fetch(frame()))[:4])
+
+    taken, left, after = asked(echo(256), act=act)
+    assert [int.from_bytes(number, "big") for number in (*taken, left, after)] == [1, 2, 3, 4, 5]
+
+
+def test_what_goes_wrong_while_responses_are_taken_ends_the_request_and_the_connection() -> None:
+    def once(sock: socket.socket) -> None:
+        send_frame(sock, read_frame(sock)[4:8])
+        read_frame(sock)
+        raise ConnectionResetError
+
+    async def act(peer: PeerConnection) -> str:
+        with pytest.raises(ConnectionFailed):
+            await peer.fetch(frame(), lambda payload: frame())
+        return repr(peer)
+
+    async def fail(peer: PeerConnection) -> str:
+        def take(payload: memoryview) -> bytearray | None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await peer.fetch(frame(), take)
+        return repr(peer)
+
+    assert asked(once, act=act).endswith("closed>")
+    assert asked(echo(0), act=fail).endswith("closed>")
 
 
 def test_the_large_buffer_is_used_again_and_freed_after_many_small_responses() -> None:
@@ -143,23 +184,48 @@ def test_a_request_ends_with_the_connection_and_the_next_one_connects_again(
     assert asked(script, echo(0), act=act) == b"\0\0\0\x02"
 
 
+def test_the_rest_of_a_request_that_was_given_up_never_arrives() -> None:
+    """A marker that arrives after it was sent again would end another transaction."""
+    given_up, ended, ends = threading.Event(), threading.Event(), []
+
+    def late(sock: socket.socket) -> None:
+        given_up.wait(60)
+        try:
+            while sock.recv(1 << 20):
+                pass
+            ends.append("everything that was sent")
+        except ConnectionResetError:
+            ends.append("reset")
+        ended.set()
+
+    async def act(peer: PeerConnection) -> None:
+        with pytest.raises(RequestTimedOut):
+            await peer.fetch(frame() + bytes(8 << 20))
+        await asyncio.sleep(0)  # the transport closes its socket
+        given_up.set()
+        await asyncio.to_thread(ended.wait, 60)
+
+    asked(late, act=act, timeout_s=0.1)
+    assert ends == ["reset"]
+
+
 def test_a_silent_peer_times_out_and_a_slow_one_does_not() -> None:
-    go_on = threading.Event()
+    go_on = threading.Event()  # never set: to wait is all it is for
 
     def slow(sock: socket.socket) -> None:
         answer = b"\0\0\0\x08" + read_frame(sock)[4:8] + b"1234"
         for place in range(len(answer)):
             sock.sendall(answer[place : place + 1])
-            go_on.wait(0.05)
+            go_on.wait(0.1)
         read_frame(sock)
 
     async def act(peer: PeerConnection) -> bytes:
         answer = bytes(await peer.fetch(frame()))
-        with pytest.raises(RequestTimedOut, match=r"sent nothing for 0\.3 s"):
+        with pytest.raises(RequestTimedOut, match=r"sent nothing for 1 s"):
             await peer.fetch(frame())
         return answer[4:]
 
-    assert asked(slow, act=act, timeout_s=0.3) == b"1234"
+    assert asked(slow, act=act, timeout_s=1.0) == b"1234"
 
 
 def test_close_ends_a_request_that_waits() -> None:
@@ -189,11 +255,9 @@ def test_a_cancelled_request_leaves_no_answer_for_the_next_one() -> None:
 
 
 def test_a_broker_that_is_not_there_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-
-    async def act() -> None:
+    async def act(port: int) -> None:
         with pytest.raises(ConnectionFailed, match=f"no connection to 127.0.0.1:{port}"):
             await PeerConnection("127.0.0.1", port, client_id="test").fetch(frame())
 
-    asyncio.run(act())
+    with refused_port() as port:
+        asyncio.run(act(port))

@@ -1,4 +1,4 @@
-"""What is in the page cache, asked of the kernel."""
+"""What is in the page cache, asked of the kernel, and what is read of it instead of being sent by sendfile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, unless_cold
-from broker.net.response import is_cached, warm
+from broker.net.response import READ_BYTES, SHORT_BYTES, is_cached, warm, with_short_ranges_read
 
 SIZE = 1 << 20
 
@@ -52,3 +52,24 @@ def test_a_glance_refuses_to_wait_where_it_is_told_to(cold: FileSlice) -> None:
 
 def test_a_glance_waits_everywhere_else(cold: FileSlice) -> None:
     assert len(cold.file.glance(100, SIZE // 2)) == 100
+
+
+def test_short_ranges_are_read_and_joined_with_their_surroundings(cold: FileSlice) -> None:
+    warm(cold, SIZE)
+    data = cold.file.pread(SIZE, 0)
+    short, long = FileSlice(cold.file, 10, READ_BYTES), FileSlice(cold.file, 0, READ_BYTES + 1)
+    joined = b"a" + data[10 : 10 + READ_BYTES] + b"b"
+    assert with_short_ranges_read([b"a", short, b"b", long, b"c"]) == [joined, long, b"c"]
+    many = with_short_ranges_read([short] * 5)
+    assert [len(part) for part in many if isinstance(part, bytes)] == [SHORT_BYTES, READ_BYTES]
+
+
+def test_a_short_range_that_is_not_cached_stays_a_range(cold: FileSlice) -> None:
+    short = FileSlice(cold.file, SIZE // 2, 100)
+    assert with_short_ranges_read([b"a", short, b"b"]) == [b"a", short, b"b"]
+
+
+def test_a_short_range_beyond_the_end_of_the_file_stays_a_range(cold: FileSlice) -> None:
+    warm(cold, SIZE)
+    short = FileSlice(cold.file, SIZE - 10, 100)
+    assert with_short_ranges_read([short]) == [short]

@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.fetch_response import FETCH_VERSIONS, PartitionAnswer, TopicAnswer, encode_fetch_response
+from broker.protocol.fetch_response import (
+    FETCH_VERSIONS,
+    PartitionAnswer,
+    TopicAnswer,
+    encode_fetch_response,
+)
 from broker.protocol.messages import decode_response, field
+from broker.protocol.node_endpoints import CurrentLeader
 
 VERSIONS = range(FETCH_VERSIONS[0], FETCH_VERSIONS[1] + 1)
 
@@ -36,6 +42,16 @@ partitions = st.builds(
     st.none() | st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=3),
     st.none() | st.builds(Blob, st.binary(max_size=300)),
     st.none() | st.tuples(st.integers(-1, 2**31 - 1), st.integers(-1, 2**62)),
+    st.integers(-1, 2**31 - 1),
+    st.none()
+    | st.builds(
+        CurrentLeader,
+        st.integers(-1, 2**31 - 1),
+        st.integers(-1, 2**31 - 1),
+        st.text("abc.-", max_size=200),
+        st.integers(-1, 65535),
+        st.none() | st.text("abc", max_size=9),
+    ),
 )
 topics = st.builds(
     TopicAnswer,
@@ -66,10 +82,18 @@ def test_kio_reads_back_what_was_written(version: int, answer: list[TopicAnswer]
             diverging = field(got, "diverging_epoch")
             if diverging is not None:
                 assert (diverging.epoch, diverging.end_offset) == (sent.diverging or (-1, -1))
+            leader = field(got, "current_leader")
+            if leader is not None:
+                assert (leader.leader_id, leader.leader_epoch) == (sent.leader[:2] if sent.leader else (-1, -1))
+            assert field(got, "preferred_read_replica", sent.preferred) == sent.preferred
             aborted = got.aborted_transactions
             assert (aborted is None) == (sent.aborted is None)
             if aborted is not None and sent.aborted is not None:
                 assert [(int(a.producer_id), a.first_offset) for a in aborted] == list(sent.aborted)
+    leaders = [one.leader for topic in answer for one in topic.partitions if one.leader and one.leader.host]
+    endpoints = {one.broker_id: (one.broker_id, *one[2:]) for one in leaders} if version >= 16 else {}
+    found = {int(at.node_id): (at.node_id, at.host, at.port, at.rack) for at in field(body, "node_endpoints", ())}
+    assert found == endpoints
 
 
 @pytest.mark.parametrize("version", [v for v in VERSIONS if v >= 7])

@@ -35,6 +35,7 @@ BODY = st.fixed_dictionaries(
         "topic_data": st.lists(TOPIC, max_size=3),
     }
 )
+IDS = st.integers(-1, 2**31 - 1)
 RESULT = st.fixed_dictionaries(
     {
         "index": st.integers(0, 2**31 - 1),
@@ -43,13 +44,18 @@ RESULT = st.fixed_dictionaries(
         "log_append_time": st.just(-1) | st.integers(0, 10**13),
         "log_start_offset": st.integers(-1, 2**63 - 1),
     },
-    optional={"error_message": st.none() | NAMES},
+    optional={
+        "error_message": st.none() | NAMES,
+        "current_leader": st.fixed_dictionaries({"leader_id": IDS, "leader_epoch": IDS}),
+    },
 )
+ENDPOINT = st.fixed_dictionaries({"node_id": IDS, "host": NAMES, "port": IDS, "rack": st.none() | NAMES})
 ANSWER = st.fixed_dictionaries(
     {
         "responses": st.lists(
             st.fixed_dictionaries({"name": NAMES, "partition_responses": st.lists(RESULT, max_size=3)}), max_size=3
-        )
+        ),
+        "node_endpoints": st.lists(ENDPOINT, max_size=3, unique_by=lambda at: at["node_id"]),
     }
 )
 
@@ -108,6 +114,13 @@ def test_a_response_is_what_kio_reads(version: int, answer: dict[str, Any]) -> N
                 assert partition.log_start_offset == wanted["log_start_offset"]
             if version >= 8:
                 assert partition.error_message == wanted.get("error_message")
+            if version >= 10:
+                told = partition.current_leader
+                leader = wanted.get("current_leader", {"leader_id": -1, "leader_epoch": -1})
+                assert {"leader_id": told.leader_id, "leader_epoch": told.leader_epoch} == leader
+    if version >= 10:
+        names = ("node_id", "host", "port", "rack")
+        assert [{name: getattr(at, name) for name in names} for at in body.node_endpoints] == answer["node_endpoints"]
 
 
 @given(VERSIONS, BODY, st.data())

@@ -46,12 +46,12 @@ def test_in_a_response() -> None:
 
 
 def test_beside_and_inside_those_that_are_known() -> None:
-    """Fetch 12 knows tag 0 of the body, the cluster's id; 15 knows tag 1, a struct with tags of its own."""
+    """Fetch 12 knows tag 0 of the body, the cluster's id; 16 knows tag 1, a struct with tags of its own."""
     known = frame(ApiKey.FETCH, 12, {"cluster_id": "abc"})
     section = known[known.index(b"\x01\x00\x04\x04abc") :]
     beside = known[: -len(section)] + b"\x02" + section[1:] + UNKNOWN[1:]
     assert decode_request(beside).body == decode_request(known).body
-    nested = frame(ApiKey.FETCH, 15, {"replica_state": {"replica_id": 5, "replica_epoch": 6}})
+    nested = frame(ApiKey.FETCH, 16, {"replica_state": {"replica_id": 5, "replica_epoch": 6}})
     struct = b"\x01\x01\x0d" + (5).to_bytes(4, "big") + (6).to_bytes(8, "big") + b"\x00"
     assert nested.endswith(struct)
     inside = nested[: -len(struct)] + b"\x01\x01" + bytes([13 + 5]) + struct[3:-1] + UNKNOWN

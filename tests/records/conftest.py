@@ -1,16 +1,12 @@
-"""Hypothesis for these tests: a loaded machine is no failure. And the codec's two implementations, each in turn."""
+"""The codec's two implementations, each in turn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.support.codec_choice import BUILT, using
-
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="module", params=["native", "numpy"])

@@ -22,9 +22,9 @@ from broker.log.pending_append import AppendResult
 from broker.log.segment import OpenSegments
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
-from broker.replica.delayed_fetch import DelayedFetch
 from broker.replica.partition import Partition
 from tests.support.batches import NOW, append, batch, open_log, read_all
+from tests.support.delayed import WaitingFetch
 from tests.support.slow_disk import LATE_MS, SlowDisk
 
 
@@ -85,7 +85,7 @@ async def test_a_slow_disk_is_written_to_in_a_thread_until_it_has_been_fast_for_
 
 
 async def test_an_append_that_is_under_way_is_not_seen(led: Led, disk: SlowDisk) -> None:
-    fetch = DelayedFetch([led.partition], 1, 20)
+    fetch = WaitingFetch([led.partition])
     first = led.begin(b"a", producer_id=1, producer_epoch=0, sequence=0, transactional=True)
     await disk.writing()
     log = led.log
@@ -141,7 +141,7 @@ async def test_a_marker_stands_behind_the_records_that_came_before_it(led: Led, 
     behind = led.begin(b"next", sequence=2, **led_to)
     disk.free.set()
     assert [(await one).base_offset for one in (*begun, aborted, behind)] == [1, 2, 3, 4]
-    assert [tuple(one) for one in led.log.aborted_between(0, 9)] == [(1, 1)]
+    assert [tuple(one) for one in led.log.aborted.transactions_between(0, 9)] == [(1, 1)]
     assert led.partition.last_stable_offset == 4
     assert (await led.end(1)).base_offset == 5
     assert led.partition.last_stable_offset == led.partition.high_watermark == 6
@@ -236,7 +236,7 @@ async def test_what_the_topic_wants_on_disk_is_acknowledged_after_that(
 ) -> None:
     led = made_slow(Led(tmp_path, clock, threads, flush_messages=2), disk)
     synced, fsync = threading.Event(), os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.wait(20) and fsync(fd))
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.wait(60) and fsync(fd))
     disk.free.set()
     waiting = led.begin(b"a")
     await asyncio.wait([waiting], timeout=0.05)
@@ -249,7 +249,7 @@ async def test_what_the_topic_wants_on_disk_is_acknowledged_after_that(
 
 
 async def test_a_marker_that_fails_leaves_the_transaction_open_until_it_comes_again(led: Led, disk: SlowDisk) -> None:
-    fetch = DelayedFetch([led.partition], 1, 20)
+    fetch = WaitingFetch([led.partition])
     disk.free.set()
     await led.begin(b"a", producer_id=1, producer_epoch=0, sequence=0, transactional=True)
     disk.error = OSError(errno.ENOSPC, "No space left on device")
@@ -267,7 +267,7 @@ async def test_an_fsync_during_the_write_of_a_marker_shows_no_less_after_it(
 ) -> None:
     led = made_slow(Led(tmp_path, clock, threads, flush_messages=1), disk)
     synced, fsync = threading.Semaphore(0), os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.acquire(timeout=20) and fsync(fd))
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.acquire(timeout=60) and fsync(fd))
     disk.free.set()
     waiting = [led.begin(b"a"), led.begin(b"b", producer_id=1, producer_epoch=0, sequence=0, transactional=True)]
     await led.partition.drain()

@@ -15,9 +15,9 @@ from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
-from broker.replica.delayed_fetch import DelayedFetch
 from broker.replica.partition import Partition
 from tests.support.batches import append, batch, open_log
+from tests.support.delayed import WaitingFetch
 from tests.support.waiting import eventually
 
 
@@ -33,7 +33,7 @@ class Disk:
         def held(fd: int) -> None:
             if os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
                 self.fsyncs += 1
-                assert self.free.wait(20)
+                assert self.free.wait(60)
                 if self.error is not None:
                     raise self.error
             fsync(fd)
@@ -77,7 +77,7 @@ async def test_nothing_is_read_before_it_is_on_disk(tmp_path: Path, disk: Disk, 
     for committed in (False, True):
         disk.free.clear()
         start = led.log.log_end_offset
-        fetch = DelayedFetch([led], 1, 20, committed=committed)
+        fetch = WaitingFetch([led], committed=committed)
         led.append(batch(b"a"))
         waiting = led.flushed()
         assert waiting is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 
 from broker.config.setting_groups import ReplicaSettings
-from broker.errors import ErrorCode
+from broker.errors import BrokerError, ErrorCode
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
+from broker.log.producer_state import ProducerStates
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.batch import patch_base_offset
 from broker.records.control import ControlType
 from broker.replica.follower import Follower
 from broker.replica.replica_fetcher import STALE_AFTER, ReplicaFetcher
@@ -54,7 +57,7 @@ class Cluster:
     async def caught_up(self, partition: int = 0) -> None:
         """Wait until the follower has all bytes of the leader."""
         led, log = self.led(partition).log, self.followers[partition].log
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while log.log_end_offset != led.log_end_offset or log.epochs.latest != led.epochs.latest:
                 await asyncio.sleep(0.001)
         assert stored(log) == stored(led, log.log_start_offset)
@@ -62,7 +65,7 @@ class Cluster:
         assert log.epochs.entries == led.epochs.entries
 
     async def until(self, holds: Any) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not holds():
                 await asyncio.sleep(0.001)
 
@@ -171,6 +174,7 @@ async def test_a_lost_session_is_made_again(tmp_path: Path) -> None:
         c.leader.changed()
         await c.leader.fetched(3)
         assert [body.session_epoch for body in c.leader.fetches[:3]] == [0, 1, 0]
+        assert [body.session_id for body in c.leader.fetches[:3]] == [0, 77, 77], "the leader closes the old session"
         fill(c.led().log, 1)
         c.leader.changed()
         await c.caught_up()
@@ -183,7 +187,7 @@ async def test_a_new_partition_is_fetched_while_another_fetch_waits(tmp_path: Pa
         await c.leader.fetched(1)
         fill(c.led(1).log, 1)
         c.follow(1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await c.caught_up(1)
         assert named(c.leader.fetches[1]) == {0, 1}
 
@@ -203,6 +207,33 @@ async def test_a_diverging_end_is_truncated_and_fetched_again(tmp_path: Path) ->
         follower = c.follow(log=own, high_watermark=4)
         await c.caught_up()
         assert follower.high_watermark == 5
+
+
+async def test_a_truncation_reads_in_a_thread_and_cuts_nothing_after_the_follower_has_another_role(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads up to a whole segment. If the broker becomes leader meanwhile, its log is the partition's (P1)."""
+    log = open_log(tmp_path / "t-0")
+    fill(log, 4)
+    reading, may_end = asyncio.Event(), threading.Event()
+    loop, read = asyncio.get_running_loop(), log.producers_before(2)
+
+    def slowly() -> ProducerStates | None:
+        loop.call_soon_threadsafe(reading.set)
+        assert may_end.wait(20)
+        return read()
+
+    monkeypatch.setattr(log, "producers_before", lambda offset: slowly)
+    follower = Follower(TopicPartition("t", 0), log, 1, 1, 4)
+    truncation = asyncio.ensure_future(follower.truncate_to(2, "the leader's log ends there"))
+    await asyncio.wait_for(reading.wait(), 20)
+    follower.close()
+    may_end.set()
+    with pytest.raises(BrokerError):
+        await truncation
+    assert log.log_end_offset == 4
+    again = Follower(TopicPartition("t", 0), log, 1, 2, 4, follower.queue)
+    assert await again.truncate_to(2, "the leader's log ends there") == again.high_watermark == 2
 
 
 async def test_epochs_that_only_the_follower_has_are_found_step_by_step(tmp_path: Path) -> None:
@@ -282,6 +313,17 @@ async def test_an_error_of_one_partition_does_not_stop_the_others(tmp_path: Path
         fill(c.led(0).log, 3)
         c.leader.changed()
         await c.caught_up(0)
+
+
+async def test_what_is_usual_after_an_election_is_a_warning_only_if_it_lasts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(tmp_path) as c:
+        c.led().error = ErrorCode.unknown_leader_epoch
+        c.follow()
+        await c.until(lambda: "t-0: cannot follow, trying again: UNKNOWN_LEADER_EPOCH" in caplog.text)
+        assert len(c.leader.fetches) > STALE_AFTER
+        assert [one.levelname for one in caplog.records] == ["WARNING"]
 
 
 async def test_another_leader_epoch_is_waited_for(tmp_path: Path) -> None:
@@ -375,4 +417,21 @@ async def test_what_comes_for_a_role_that_has_ended_is_dropped(tmp_path: Path) -
         fill(c.led().log, 2)
         c.leader.changed()
         await c.until(lambda: second.log.log_end_offset == 2)
-        assert first.bytes_in == 0
+        assert first.metrics.replication_bytes_in == 0
+
+
+async def test_records_of_a_later_leader_are_not_appended(tmp_path: Path) -> None:
+    """A leader that was deposed while it answered sends the end of its log, which the next leader's has replaced."""
+    async with cluster(tmp_path) as c:
+        fill(c.led().log, 2)
+        follower = c.follow()
+        await c.caught_up()
+        later = bytearray(batch(b"later"))
+        patch_base_offset(later, 0, 2, 1)
+        c.leader.scripts.append(lambda body: answer({"records": bytes(later), "high_watermark": 2}))
+        c.leader.changed()
+        await c.leader.fetched(len(c.leader.fetches) + 2)
+        assert follower.log.log_end_offset == 2
+        append(c.led().log, batch(b"of this leader"))
+        c.leader.changed()
+        await c.caught_up()

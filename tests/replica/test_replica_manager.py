@@ -33,7 +33,7 @@ class Replicas:
         self, leader: int, epoch: int, *, replicas: tuple[int, ...] = (ME, OTHER, THIRD), topic_id: int = 5
     ) -> list[TopicPartition]:
         """Apply a state of the partition; returns the newly led ones."""
-        info = PartitionInfo(leader, epoch, replicas, replicas)
+        info = PartitionInfo(leader, epoch, replicas, replicas, version=epoch)
         return await self.become(self.metadata.with_topics([Topic("t", uuid.UUID(int=topic_id), {0: info})]))
 
     async def become(self, after: ClusterMetadata) -> list[TopicPartition]:
@@ -41,7 +41,7 @@ class Replicas:
         await self.manager.open_new(after, names)
         led, gone = self.manager.apply(self.metadata, after, names)
         self.metadata = after
-        await self.manager.delete(gone)
+        await self.manager.delete(gone, after)
         return led
 
     def hosts_nothing(self) -> bool:
@@ -143,6 +143,13 @@ async def test_a_partition_without_a_leader_gets_no_log(tmp_path: Path) -> None:
         assert r.hosts_nothing()
 
 
+async def test_a_broker_that_is_no_replica_does_not_begin_to_lead(tmp_path: Path) -> None:
+    """The state is of a deleted topic of that name. The replicas would cut their logs to an empty one."""
+    async with replicas(tmp_path) as r:
+        assert await r.learn(ME, 1, replicas=(OTHER, THIRD)) == []
+        assert r.hosts_nothing()
+
+
 async def test_a_reassigned_replica_and_a_deleted_topic_leave_no_log(tmp_path: Path) -> None:
     async with replicas(tmp_path) as r:
         await r.learn(OTHER, 1)
@@ -151,6 +158,33 @@ async def test_a_reassigned_replica_and_a_deleted_topic_leave_no_log(tmp_path: P
         await r.learn(OTHER, 3)
         assert r.role == ("follows", 3)
         await r.become(dataclasses.replace(r.metadata, topics={}))
+        assert r.hosts_nothing()
+
+
+async def test_a_log_that_is_newer_than_the_reassignment_stays(tmp_path: Path) -> None:
+    """ZooKeeper's data were restored from a copy that is older than the log."""
+    async with replicas(tmp_path) as r:
+        await r.learn(ME, 0)
+        fill(r.manager.all()[TP].log, 3)
+        await r.learn(OTHER, 0, replicas=(OTHER, THIRD))
+        assert r.role is None
+        assert r.logs.get(TP) is not None
+        await r.learn(OTHER, 1, replicas=(OTHER, THIRD))
+        assert r.hosts_nothing()
+
+
+async def test_a_log_that_was_reassigned_while_the_broker_was_away_is_deleted_when_it_starts(tmp_path: Path) -> None:
+    async with replicas(tmp_path) as r:
+        await r.learn(OTHER, 1)
+    async with replicas(tmp_path) as r:
+        await r.learn(OTHER, 2, replicas=(OTHER, THIRD))
+        assert r.hosts_nothing()
+
+
+async def test_a_topic_that_was_created_again_elsewhere_leaves_no_log(tmp_path: Path) -> None:
+    async with replicas(tmp_path) as r:
+        await r.learn(OTHER, 1)
+        await r.learn(OTHER, 0, topic_id=6, replicas=(OTHER, THIRD))
         assert r.hosts_nothing()
 
 

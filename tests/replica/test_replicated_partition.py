@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from broker.clock import ManualClock
+from broker.cluster.topics import Topics
+from broker.config.setting_groups import GroupSettings
+from broker.coordinator.group_coordinator import GroupCoordinator
+from broker.coordinator.group_messages import CommitRequest
+from broker.coordinator.group_records import OffsetAndMetadata
+from broker.coordinator.record_store import LogRecordStore
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import LogConfig
+from broker.log.segment_file import ColdRead
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
-from broker.replica.delayed_fetch import DelayedFetch
 from broker.replica.partition import Partition
 from broker.zookeeper.cluster_metadata import PartitionInfo
 from tests.support.batches import append, batch, open_log
+from tests.support.delayed import WaitingFetch, committed
 
 THREE = PartitionInfo(1, 5, (1, 2, 3), (1, 2, 3), version=7)
 LAG_S = 30.0
@@ -31,6 +42,8 @@ class Leader:
         for _ in range(records):
             append(self.log, batch(b"old"))
         self.joining = 0
+        self.brokers = {1: 10, 2: 20, 3: 30}
+        """The broker epochs of those that are registered."""
         self.partition = Partition(
             TopicPartition("t", 0),
             self.log,
@@ -39,6 +52,7 @@ class Leader:
             max_lag_s=LAG_S,
             clock=self.clock,
             on_isr=self.note,
+            broker_epochs=self.brokers,
         )
 
     def note(self, partition: Partition) -> None:
@@ -48,10 +62,10 @@ class Leader:
         for _ in range(count):
             self.partition.append(batch(b"a"))
 
-    def fetch(self, *replicas: int, offset: int | None = None) -> None:
-        """Followers ask for the end of the log, or for `offset`."""
+    def fetch(self, *replicas: int, offset: int | None = None, epoch: int = -1) -> None:
+        """Followers ask for the end of the log, or for `offset`, in the registration `epoch`."""
         for replica in replicas:
-            self.partition.fetched_by(replica, self.log.log_end_offset if offset is None else offset)
+            self.partition.fetched_by(replica, self.log.log_end_offset if offset is None else offset, epoch)
 
     def state(self, *isr: int, version: int, **changed: object) -> None:
         """Another broker has written the state."""
@@ -96,23 +110,41 @@ async def test_the_watermark_is_the_lowest_position_in_the_isr(leader: Leader) -
     assert leader.high_watermark == leader.log.committed == 3
 
 
+async def test_a_consumer_is_woken_when_its_records_are_not_in_the_page_cache(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower's fetch moves the watermark. It is repeated when it would have to wait for the disk, and moves it only
+    the first time."""
+    leader.append()
+    leader.fetch(2)
+    waiting = WaitingFetch([leader.partition])
+
+    def cold(*arguments: object, **named: object) -> None:
+        raise ColdRead(leader.log.segments[0].file(), 0, 1)
+
+    monkeypatch.setattr(leader.log, "read", cold)
+    leader.fetch(3)
+    await waiting.wait()
+
+
 async def test_an_append_waits_for_all_in_sync_replicas(leader: Leader) -> None:
     leader.append(2)
-    first, second = leader.partition.committed(0), leader.partition.committed(1)
+    first, second = committed(leader.partition, 0), committed(leader.partition, 1)
     assert first is not None
     assert second is not None
-    assert leader.partition.committed(1) is second, "a retry shares the wait"
+    again = committed(leader.partition, 1)
+    assert again is not None
     leader.fetch(2)
     leader.fetch(3, offset=1)
     assert (first.done(), second.done()) == (True, False)
     leader.fetch(3)
-    assert second.result() is None
-    assert leader.partition.committed(1) is None
+    assert (second.result(), again.result()) == (None, None)
+    assert committed(leader.partition, 1) is None
 
 
 async def test_those_that_wait_learn_when_too_few_replicas_are_in_sync(leader: Leader) -> None:
     leader.append()
-    waiting = leader.partition.committed(0)
+    waiting = committed(leader.partition, 0)
     leader.state(1, 2, version=8)
     assert waiting is not None
     assert not waiting.done()
@@ -121,7 +153,7 @@ async def test_those_that_wait_learn_when_too_few_replicas_are_in_sync(leader: L
     with pytest.raises(BrokerError, match=r"min.insync.replicas=2, but the in-sync replicas are \[1\]"):
         leader.partition.check_min_isr()
     with pytest.raises(BrokerError):
-        leader.partition.committed(0)
+        committed(leader.partition, 0)
     assert leader.high_watermark == 0, "one replica alone commits nothing"
     leader.fetch(2)
     leader.state(1, 2, version=10)
@@ -132,18 +164,18 @@ async def test_those_that_wait_learn_when_too_few_replicas_are_in_sync(leader: L
 
 async def test_those_that_wait_learn_when_the_leader_is_deposed(leader: Leader) -> None:
     leader.append()
-    waiting = leader.partition.committed(0)
+    waiting = committed(leader.partition, 0)
     leader.partition.close()
     assert code_of(waiting) is ErrorCode.not_leader_or_follower
     with pytest.raises(BrokerError):
-        leader.partition.committed(0)
+        committed(leader.partition, 0)
 
 
 async def test_a_new_epoch_of_the_same_leader_keeps_watermark_and_waits_and_forgets_positions(leader: Leader) -> None:
     leader.append(2)
     leader.fetch(2, 3)
     leader.append()
-    waiting = leader.partition.committed(2)
+    waiting = committed(leader.partition, 2)
     leader.state(1, 2, 3, version=8, leader_epoch=6)
     assert (leader.partition.leader_epoch, leader.high_watermark) == (6, 2)
     leader.fetch(2)
@@ -193,6 +225,25 @@ async def test_a_slow_follower_leaves_the_isr_and_comes_back(leader: Leader) -> 
     assert leader.high_watermark == 2, "it may be in the ISR already"
 
 
+async def test_a_follower_that_seems_dead_leaves_the_isr_at_once_unless_it_has_fetched_since(leader: Leader) -> None:
+    leader.append()
+    leader.clock.advance(1)
+    leader.fetch(2, 3)
+    since = leader.clock.monotonic()
+    leader.append()
+    leader.clock.advance(1)
+    leader.fetch(2)
+    leader.partition.suspect(2, since)
+    assert leader.wanted is None
+    leader.partition.suspect(3, since)
+    leader.partition.suspect(4, since)
+    assert leader.wanted == {1, 2}
+    assert leader.partition.begin_isr_write(frozenset({1, 2})) == "broker 3 seems to be dead"
+    assert leader.high_watermark == 1, "it is in the ISR until ZooKeeper has another one"
+    leader.state(1, 2, version=8)
+    assert leader.high_watermark == 2
+
+
 async def test_nobody_joins_before_the_start_of_the_leader_epoch(tmp_path: Path) -> None:
     """Below it the log may hold records that are committed, though this leader does not know it."""
     leader = Leader(tmp_path, dataclasses.replace(THREE, isr=(1, 2)), records=3)
@@ -227,28 +278,50 @@ async def test_an_unknown_outcome_is_written_again_and_counts_until_it_is_known(
     assert leader.wanted == {1, 2, 3}
 
 
-async def test_a_consumer_waits_for_the_watermark_and_a_follower_for_the_append(leader: Leader) -> None:
-    consumer = DelayedFetch([leader.partition], 1, 20)
-    follower = DelayedFetch([leader.partition], 1, 20, replica=True)
+async def test_a_write_that_a_follower_began_counts_when_it_ends_under_its_leadership(leader: Leader) -> None:
+    """On a slow disk the write runs in a thread while the broker becomes leader, so no append tells of it."""
+    append(leader.log, batch(b"late"), leader_epoch=4)
+    leader.fetch(2, 3)
+    assert leader.partition.high_watermark == leader.log.log_end_offset == 1
+    assert committed(leader.partition, 0) is None
+
+
+async def test_waiting_fetches_end_when_the_log_cannot_be_read(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their next read says why. The watermark's advance must not fail because of them."""
     leader.append()
-    await asyncio.wait_for(follower.wait(), 5)
+    waiting = WaitingFetch([leader.partition])
+
+    def broken(*_: object, **__: object) -> None:
+        raise BrokerError(ErrorCode.kafka_storage_error)
+
+    monkeypatch.setattr(leader.log, "read", broken)
+    leader.fetch(2, 3)
+    await waiting.wait()
+    assert leader.partition.high_watermark == 1
+
+
+async def test_a_consumer_waits_for_the_watermark_and_a_follower_for_the_append(leader: Leader) -> None:
+    consumer = WaitingFetch([leader.partition])
+    follower = WaitingFetch([leader.partition], replica=True)
+    leader.append()
+    await follower.wait()
     assert consumer in leader.partition.waiters
     leader.fetch(2, 3)
-    await asyncio.wait_for(consumer.wait(), 5)
+    await consumer.wait()
 
 
 async def test_a_transaction_is_stable_when_its_marker_is_committed(leader: Leader) -> None:
     leader.partition.append(batch(b"a", producer_id=9, producer_epoch=0, transactional=True))
     leader.fetch(2, 3)
     assert (leader.high_watermark, leader.partition.last_stable_offset) == (1, 0)
-    waiter = DelayedFetch([leader.partition], 1, 20, committed=True)
+    waiter = WaitingFetch([leader.partition], committed=True)
     leader.partition.append_marker(EndMarker(9, 0, ControlType.COMMIT, 0))
     leader.fetch(2)
     assert (leader.high_watermark, leader.partition.last_stable_offset) == (1, 0)
     assert waiter in leader.partition.waiters
     leader.fetch(3)
     assert (leader.high_watermark, leader.partition.last_stable_offset) == (2, 2)
-    await asyncio.wait_for(waiter.wait(), 5)
+    await waiter.wait()
 
 
 async def test_a_new_leader_knows_when_it_may_lag_behind_what_was_shown(tmp_path: Path) -> None:
@@ -258,11 +331,43 @@ async def test_a_new_leader_knows_when_it_may_lag_behind_what_was_shown(tmp_path
     assert (leader.high_watermark, leader.partition.is_catching_up) == (3, False)
 
 
+async def test_only_a_registered_broker_joins(leader: Leader) -> None:
+    leader.state(1, 2, version=8)
+    leader.append()
+    del leader.brokers[3]
+    leader.fetch(2, 3)
+    assert (leader.wanted, leader.joining) == (None, 0)
+    leader.brokers[3] = 30
+    leader.partition.brokers_changed()
+    assert (leader.wanted, leader.joining) == ({1, 2, 3}, 1)
+
+
+async def test_a_fetch_of_an_earlier_registration_counts_for_nothing(leader: Leader) -> None:
+    leader.state(1, 2, version=8)
+    leader.append()
+    leader.fetch(2)
+    leader.fetch(3, epoch=30)
+    assert leader.wanted == {1, 2, 3}
+    leader.brokers[3] = 31
+    leader.partition.brokers_changed()
+    assert leader.wanted is None
+    assert not leader.partition.is_known(3), "its session must name the partition again"
+    leader.fetch(3, epoch=30)
+    assert leader.wanted is None
+    with pytest.raises(BrokerError) as raised:
+        leader.partition.check_replica(3, 30)
+    assert raised.value.code is ErrorCode.not_leader_or_follower
+    leader.fetch(3, epoch=32)
+    assert (leader.wanted, leader.partition.is_known(3)) == (None, True), "this broker does not know that one yet"
+    leader.fetch(3, epoch=31)
+    assert leader.wanted == {1, 2, 3}
+
+
 async def test_one_replica_becomes_two(tmp_path: Path) -> None:
     leader = Leader(tmp_path, dataclasses.replace(THREE, replicas=(1,), isr=(1,)), min_isr=1)
     leader.append()
     assert (leader.partition.in_sync, leader.high_watermark) == (None, 1)
-    assert leader.partition.committed(0) is None
+    assert committed(leader.partition, 0) is None
     leader.state(1, version=8, replicas=(1, 2))
     leader.append()
     assert leader.high_watermark == 2
@@ -290,3 +395,144 @@ async def test_where_a_log_has_diverged(tmp_path: Path) -> None:
     assert diverging(3, 4) == (epoch_of_old, 3)
     with pytest.raises(BrokerError, match="leader epoch 6"):
         diverging(6, 5)
+
+
+async def test_a_broken_disk_gives_up_leadership_if_another_may_lead(leader: Leader) -> None:
+    leader.log.disk.refused(leader.log.directory, 1, OSError(errno.ENOSPC, "No space left"))
+    assert leader.wanted is None, "there may be room again soon"
+    leader.log.disk.refused(leader.log.directory, 1, OSError(errno.EIO, "Input/output error"))
+    del leader.brokers[2]
+    assert leader.wanted == {2, 3}
+    assert "broker 1 gives up leadership: cannot append" in leader.partition.begin_isr_write(frozenset({2, 3}))
+    leader.state(1, 2, version=8)
+    assert leader.wanted is None, "broker 2 is not there"
+    leader.brokers[2] = 21
+    assert leader.wanted == {2}
+    leader.partition.suspect(2, leader.clock.monotonic())
+    assert leader.wanted == {1}, "broker 2 seems to be dead: it leaves, and this one stays to be read from"
+    leader.fetch(2, epoch=21)
+    assert leader.wanted == {2}
+    leader.log.disk.taken()
+    assert leader.wanted is None
+
+
+# --- coordinators (P7)
+
+
+def safe(leader: Leader) -> asyncio.Future[object]:
+    """What a coordinator waits for after an append."""
+    waiting = leader.partition.until_safe(leader.partition.append(batch(b"a")))
+    assert waiting is not None
+    return asyncio.ensure_future(waiting)
+
+
+async def test_a_coordinator_waits_for_all_in_sync_replicas_also_while_too_few_are_in_sync(leader: Leader) -> None:
+    waiting = safe(leader)
+    leader.state(1, version=8)
+    await asyncio.sleep(0)
+    assert not waiting.done(), "the record may be committed later"
+    leader.fetch(2, 3)
+    leader.state(1, 2, version=9)
+    leader.fetch(2)
+    await waiting
+    leader.fetch(2)
+    assert leader.high_watermark == 1
+
+
+async def test_a_commit_is_refused_at_once_while_too_few_are_in_sync_whatever_waits(leader: Leader) -> None:
+    """As in Kafka. Behind the commit that waits it would wait until the replicas are back."""
+    topics = cast(Topics, SimpleNamespace(partition=lambda tp: leader.partition))
+    groups = GroupCoordinator(LogRecordStore(topics, "t", leader.clock), leader.clock, GroupSettings(), 1)
+    loading = groups.load(0)
+    leader.fetch(2, 3)
+    await loading
+
+    def commit(offset: int) -> asyncio.Task[Mapping[TopicPartition, ErrorCode]]:
+        return asyncio.ensure_future(
+            groups.commit_offsets(CommitRequest("g", {leader.partition.tp: OffsetAndMetadata(offset)}, -1, ""))
+        )
+
+    waiting = commit(1)
+    while not leader.log.log_end_offset:
+        await asyncio.sleep(0)
+    leader.state(1, version=8)
+    async with asyncio.timeout(4):
+        assert set((await commit(2)).values()) == {ErrorCode.coordinator_not_available}
+    leader.state(1, 2, version=9)
+    leader.fetch(2)
+    assert set((await waiting).values()) == {ErrorCode.none}
+    await groups.close()
+
+
+async def test_a_deposed_coordinator_is_acknowledged_nothing_and_appends_nothing(leader: Leader) -> None:
+    waiting = safe(leader)
+    leader.partition.close()
+    with pytest.raises(BrokerError, match="not led here any more"):
+        await waiting
+    marker = EndMarker(7, 0, ControlType.COMMIT, 0)
+    for append_more in (leader.append, lambda: leader.partition.append_marker(marker)):
+        with pytest.raises(BrokerError, match="not led here any more"):
+            append_more()
+    assert leader.log.log_end_offset == 1
+
+
+async def test_records_that_must_be_on_disk_and_on_all_replicas_wait_for_both(tmp_path: Path) -> None:
+    leader = Leader(tmp_path)
+    leader.log.update_config(LogConfig(min_insync_replicas=2, flush_messages=1))
+    waiting = safe(leader)
+    leader.fetch(2, 3)
+    await waiting
+    assert leader.log.recovery_point == leader.high_watermark == 1
+    waiting = safe(leader)
+    while leader.log.recovery_point < 2:
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    leader.fetch(2, 3)
+    await waiting
+
+
+async def test_one_replica_alone_is_safe_at_once(tmp_path: Path) -> None:
+    leader = Leader(tmp_path, PartitionInfo(1, 5, (1,), (1,), version=7))
+    assert leader.partition.until_safe(leader.partition.append(batch(b"a"))) is None
+    assert leader.partition.caught_up() is None
+
+
+async def test_a_coordinator_loads_when_the_watermark_has_reached_the_epoch(tmp_path: Path) -> None:
+    leader = Leader(tmp_path, records=3)
+    waiting = leader.partition.caught_up()
+    assert waiting is not None
+    leader.fetch(2)
+    leader.fetch(3, offset=2)
+    assert not waiting.done()
+    leader.fetch(3)
+    assert waiting.result() is None
+    leader.append()
+    assert leader.partition.caught_up() is None, "later records are those of this epoch"
+    leader.partition.close()
+
+
+async def test_who_waits_for_the_epoch_learns_when_the_leader_is_deposed(tmp_path: Path) -> None:
+    leader = Leader(tmp_path, records=1)
+    waiting = leader.partition.caught_up()
+    leader.partition.close()
+    assert code_of(waiting) is ErrorCode.not_leader_or_follower
+
+
+async def test_a_marker_makes_the_verification_of_its_producer_invalid(leader: Leader) -> None:
+    """KIP-890: records after the marker would open a transaction that nobody ends."""
+    partition = leader.partition
+    guards = {producer: partition.begin_verification(producer) for producer in (7, 8)}
+    assert partition.begin_verification(7) is guards[7]
+    partition.append_marker(EndMarker(7, 0, ControlType.ABORT, 0))
+    assert not partition.end_verification(7, guards[7])
+    assert partition.end_verification(8, guards[8])
+    assert not partition.end_verification(8, guards[8]), "it holds for one append"
+
+
+async def test_an_open_transaction_is_one_of_the_same_epoch(leader: Leader) -> None:
+    partition = leader.partition
+    assert not partition.has_open_transaction(7, 3)
+    partition.append(batch(b"a", producer_id=7, producer_epoch=3, transactional=True))
+    assert [partition.has_open_transaction(7, epoch) for epoch in (2, 3, 4)] == [False, True, False]
+    partition.append_marker(EndMarker(7, 3, ControlType.COMMIT, 0))
+    assert not partition.has_open_transaction(7, 3)

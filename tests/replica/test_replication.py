@@ -3,89 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from broker.client.admin import Admin
-from broker.client.client_settings import ClientSettings
-from broker.client.cluster import Cluster
-from broker.client.producer import Producer
-from broker.config.broker_config import BrokerConfig
+import pytest
+
+from broker.errors import BrokerError, ErrorCode
 from broker.log.log import Log
+from broker.log.log_config import LogConfig
+from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
-from broker.server import BrokerServer
+from broker.zookeeper.registry import Registry
 from tests.support.follower_log import state_of, stored
-
-PARTITIONS = 3
-IDS = (1, 2, 3)
-
-
-class Brokers:
-    """Brokers 1 to 3, in this event loop."""
-
-    def __init__(self, directory: Path, zookeeper: str) -> None:
-        self._directory = directory
-        self._zookeeper = zookeeper
-        self.running: dict[int, BrokerServer] = {}
-        self.ports = dict.fromkeys(IDS, 0)
-
-    async def start(self, broker_id: int) -> None:
-        settings = {
-            "broker.id": str(broker_id),
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.ports[broker_id]}",
-            "log.dirs": str(self._directory / str(broker_id)),
-            "zookeeper.connect": self._zookeeper,
-            "min.insync.replicas": "2",
-            "log.segment.bytes": "100000",
-        }
-        server = self.running[broker_id] = BrokerServer(BrokerConfig.load(None, settings), max_replication_factor=3)
-        (bound,) = await server.start()
-        self.ports[broker_id] = bound.port
-
-    async def stop(self, broker_id: int) -> None:
-        await self.running.pop(broker_id).stop()
-
-    @property
-    def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{self.ports[broker_id]}" for broker_id in self.running)
-
-    def create(self, topic: str) -> None:
-        with Cluster(ClientSettings.of(self.bootstrap)) as cluster:
-            Admin(cluster).create_topic(topic, PARTITIONS, 3)
-
-    def produce(self, topic: str, count: int) -> None:
-        """Wait until all are acknowledged, by all replicas in the ISR."""
-        with Producer(self.bootstrap, {"acks": "all", "batch.size": 5000}) as producer:
-            sent = [producer.send(topic, b"%d:" % number + b"x" * 200, partition=number % 3) for number in range(count)]
-            for future in sent:
-                future.result(20)
-
-    def logs(self, topic: str, partition: int) -> list[Log]:
-        found = [server._logs.get(TopicPartition(topic, partition)) for server in self.running.values()]
-        return [log for log in found if log is not None]
-
-    def isrs(self, topic: str) -> list[tuple[int, ...]]:
-        metadata = next(iter(self.running.values()))._topics.metadata
-        return [tuple(sorted(info.isr)) for info in metadata.topics[topic].partitions.values()]
-
-
-@contextlib.asynccontextmanager
-async def brokers(directory: Path, zookeeper: str) -> AsyncIterator[Brokers]:
-    made = Brokers(directory, zookeeper)
-    try:
-        for broker_id in IDS:
-            await made.start(broker_id)
-        yield made
-    finally:
-        for broker_id in list(made.running):
-            await made.stop(broker_id)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.005)
+from tests.support.replicating import IDS, PARTITIONS, Brokers, brokers, until
 
 
 def check_equal(cluster: Brokers, topic: str) -> None:
@@ -113,3 +42,61 @@ async def test_replicas_are_equal_also_after_one_was_away(tmp_path: Path, zookee
         check_equal(cluster, "t")
         ends = [cluster.logs("t", partition)[0].log_end_offset for partition in range(PARTITIONS)]
         assert ends == [700] * PARTITIONS
+
+
+async def test_a_topic_whose_brokers_died_before_they_made_its_logs_gets_a_leader(
+    tmp_path: Path, registry: Registry, chroot: str
+) -> None:
+    cluster = Brokers(tmp_path, chroot)
+    for broker_id in (1, 2):
+        await cluster.start(broker_id)
+    for broker_id in (1, 2):
+        await cluster.stop(broker_id)
+    registry.create_topic("t", dict.fromkeys(range(PARTITIONS), (1, 2)))
+    for broker_id in (1, 2):
+        await cluster.start(broker_id)
+    await asyncio.to_thread(cluster.produce, "t", 30)
+    await until(lambda: cluster.isrs("t") == [(1, 2)] * PARTITIONS)
+    for broker_id in (1, 2):
+        await cluster.stop(broker_id)
+
+
+async def test_a_leader_whose_log_takes_no_more_records_gives_up_leadership(tmp_path: Path, zookeeper: str) -> None:
+    settings = {"replica.lag.time.max.ms": "1000"}
+    async with brokers(tmp_path, f"{zookeeper}/broken-disk", settings) as cluster:
+        await asyncio.to_thread(cluster.create, "t")
+        await asyncio.to_thread(cluster.produce, "t", 30)
+        for log in cluster.running[1]._logs.logs().values():
+            log.failure = f"{log.directory}: fsync failed"
+        await asyncio.to_thread(cluster.produce, "t", 30)
+        await until(lambda: cluster.isrs("t") == [(2, 3)] * PARTITIONS)
+        for partition in range(PARTITIONS):
+            assert sorted(log.log_end_offset for log in cluster.logs("t", partition)) == [10, 20, 20]
+        await cluster.stop(1)
+        await cluster.start(1)
+        await until(lambda: cluster.isrs("t") == [IDS] * PARTITIONS)
+        check_equal(cluster, "t")
+
+
+async def test_a_leader_whose_disk_has_no_room_for_the_log_lets_another_lead(
+    tmp_path: Path, zookeeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It follows when there is room again."""
+    monkeypatch.setattr("broker.replica.replica_manager.UNSERVED_RETRY_S", 0.05)
+    create, full = LogManager.create, [True]
+
+    def create_if_room(self: LogManager, tp: TopicPartition, config: LogConfig) -> Log:
+        if full[0] and self is logs and tp.topic == "t":
+            raise BrokerError(ErrorCode.kafka_storage_error, "No space left on device")
+        return create(self, tp, config)
+
+    settings = {"replica.lag.time.max.ms": "500"}
+    async with brokers(tmp_path, f"{zookeeper}/no-room", settings) as cluster:
+        logs = cluster.running[1]._logs
+        monkeypatch.setattr(LogManager, "create", create_if_room)
+        await asyncio.to_thread(cluster.create, "t")
+        await until(lambda: cluster.isrs("t") == [(2, 3)] * PARTITIONS)
+        await asyncio.to_thread(cluster.produce, "t", 90)
+        full[0] = False
+        await until(lambda: cluster.isrs("t") == [IDS] * PARTITIONS)
+        check_equal(cluster, "t")

@@ -34,6 +34,7 @@ def test_the_server_takes_another_implementations_client(mechanism: ScramMechani
     client = scramp.ScramClient([mechanism.value], "bob", "pencil")
     client.set_server_first(server.first(client.get_client_first().encode()).decode())
     client.set_server_final(server.final(client.get_client_final().encode()).decode())
+    assert server.user == "bob"
 
 
 @each_mechanism

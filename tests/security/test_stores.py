@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from pathlib import Path
 from typing import Any
@@ -44,22 +45,40 @@ P12 = pkcs12.serialize_key_and_certificates(
 )
 
 
+def shown_by(store: StoreSettings) -> bytes:
+    """The certificate that a server with this key store shows its clients."""
+    server_side, client_side = context(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    load_key(server_side, store)
+    AUTHORITY.configure_trust(client_side)
+    client_side.check_hostname = False
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_side.wrap_bio(to_client, to_server)
+    server = server_side.wrap_bio(to_server, to_client, server_side=True)
+    for side in (client, server) * 3:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    return client.getpeercert(binary_form=True) or b""
+
+
+LEAF_DER = CHAIN[0].public_bytes(serialization.Encoding.DER)
+
+
 class TestAKey:
     def test_from_a_pem_file(self, tmp_path: Path) -> None:
-        load_key(context(), key_store(tmp_path / "k", PEM, ssl_keystore_type="PEM"))
+        assert shown_by(key_store(tmp_path / "k", PEM, ssl_keystore_type="PEM")) == LEAF_DER
 
     def test_from_an_encrypted_pem_file(self, tmp_path: Path) -> None:
         data = encrypted_key(b"key-s3cret").encode() + CERTIFICATES
-        load_key(context(), key_store(tmp_path / "k", data, ssl_key_password="key-s3cret"))
+        assert shown_by(key_store(tmp_path / "k", data, ssl_key_password="key-s3cret")) == LEAF_DER
 
     def test_from_pkcs12(self, tmp_path: Path) -> None:
-        load_key(context(), key_store(tmp_path / "k", P12, ssl_keystore_password="store-s3cret"))
+        assert shown_by(key_store(tmp_path / "k", P12, ssl_keystore_password="store-s3cret")) == LEAF_DER
 
     @pytest.mark.parametrize("line_break", ["\n", "\\n", " "], ids=["lines", "escaped", "blanks"])
     def test_from_settings_however_their_lines_were_joined(self, line_break: str) -> None:
         key = LEAF.private_key_pem.bytes().decode().strip().replace("\n", line_break)
         chain = CERTIFICATES.decode().strip().replace("\n", line_break)
-        load_key(context(), StoreSettings(ssl_keystore_key=key, ssl_keystore_certificate_chain=chain))
+        assert shown_by(StoreSettings(ssl_keystore_key=key, ssl_keystore_certificate_chain=chain)) == LEAF_DER
 
     @pytest.mark.parametrize(
         ("data", "settings", "complaint"),

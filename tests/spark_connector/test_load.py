@@ -82,31 +82,29 @@ def test_each_load_takes_what_is_new(loads: Loads) -> None:
     first = loads()
     assert (first.rows, first.recovered) == (300, ())
     assert [(range.start, range.end, range.rows) for range in first.ranges] == [(0, 100, 100)] * 3
+    assert first.path == f"file://{loads.to}/load={first.load_id}"
+    visible = [path.name for path in loads.to.iterdir() if not path.name.startswith(("_", "."))]
+    assert visible == [f"load={first.load_id}"], "what is not committed is hidden"
     loads.data.produce(30)
     second = loads()
     assert second.rows == 30
     assert second.load_id != first.load_id
-    loads.check_exactly_once()
-
-
-def test_lag_tools_see_what_is_loaded(loads: Loads) -> None:
-    loads.data.produce(30)
-    with Cluster(loads.data.bootstrap) as cluster:
-        offsets = GroupOffsets(cluster, loads.common["group"])
-        loads(publish_offsets=False)
-        assert offsets.fetch() == {}
-        loads.data.produce(6)
-        loads()
-        assert offsets.fetch() == {TopicPartition(loads.data.topic, n): 12 for n in range(3)}
-
-
-def test_nothing_new_commits_nothing(loads: Loads) -> None:
-    loads.data.produce(3)
-    loads()
     before = sorted(loads.to.rglob("*"))
     empty = loads()
     assert (empty.load_id, empty.path, empty.rows, empty.ranges) == (None, None, 0, ())
-    assert sorted(loads.to.rglob("*")) == before
+    assert sorted(loads.to.rglob("*")) == before, "nothing new commits nothing"
+    loads.check_exactly_once()
+
+
+def test_lag_tools_see_what_is_loaded(files: Loads) -> None:
+    files.data.produce(30)
+    with Cluster(files.data.bootstrap) as cluster:
+        offsets = GroupOffsets(cluster, files.common["group"])
+        files(publish_offsets=False)
+        assert offsets.fetch() == {}
+        files.data.produce(6)
+        files()
+        assert offsets.fetch() == {TopicPartition(files.data.topic, n): 12 for n in range(3)}
 
 
 def test_the_output_is_the_kafka_schema_and_the_load(files: Loads) -> None:
@@ -126,14 +124,6 @@ def test_pyarrow_reads_it_too(files: Loads) -> None:
     dataset = pyarrow.dataset.dataset(files.to, format="parquet")
     assert dataset.count_rows() == 33
     assert dataset.schema.names == KAFKA_COLUMNS
-
-
-def test_what_is_not_committed_is_hidden(loads: Loads) -> None:
-    loads.data.produce(3)
-    result = loads()
-    visible = [path.name for path in loads.to.iterdir() if not path.name.startswith(("_", "."))]
-    assert visible == [f"load={result.load_id}"]
-    assert result.path == f"file://{loads.to}/load={result.load_id}"
 
 
 @pytest.mark.parametrize("format", ["json", "orc"])
@@ -268,37 +258,30 @@ def test_two_loads_at_once_one_wins(loads: Loads) -> None:
     assert list((loads.to / "_staging").glob("*/*")) == []
 
 
-def test_recover_needs_no_spark(loads: Loads) -> None:
-    loads.data.produce(3)
+class Killed(BaseException):
+    pass
 
-    class Killed(BaseException):
-        pass
 
-    def die(phase: str, _record: object) -> None:
-        if phase == "commit":
-            raise Killed
+def die_at_commit(phase: str, _record: object) -> None:
+    if phase == "commit":
+        raise Killed
 
+
+def test_recover_needs_no_spark(files: Loads) -> None:
+    files.data.produce(3)
     with pytest.raises(Killed):
-        loads(on_phase=die)
-    assert not list(loads.to.glob("load=*"))
-    (recovered,) = recover(loads.target)
-    assert [path.name for path in loads.to.glob("load=*")] == [f"load={recovered}"]
-    assert loads().rows == 0
-    loads.check_exactly_once()
+        files(on_phase=die_at_commit)
+    assert not list(files.to.glob("load=*"))
+    (recovered,) = recover(files.target)
+    assert [path.name for path in files.to.glob("load=*")] == [f"load={recovered}"]
+    assert files().rows == 0
+    files.check_exactly_once()
 
 
 def test_a_load_finishes_what_was_killed_and_says_so(loads: Loads) -> None:
     loads.data.produce(3)
-
-    class Killed(BaseException):
-        pass
-
-    def die(phase: str, _record: object) -> None:
-        if phase == "commit":
-            raise Killed
-
     with pytest.raises(Killed):
-        loads(on_phase=die)
+        loads(on_phase=die_at_commit)
     loads.data.produce(3)
     result = loads()
     assert len(result.recovered) == 1

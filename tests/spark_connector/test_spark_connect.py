@@ -44,5 +44,5 @@ def test_batches_and_streams_are_read_and_written_over_spark_connect(broker: Kaf
             **dict.fromkeys(["stream", "foreach"], sum(range(100)) + sum(range(50))),
         },
         "type": "value:struct<id:bigint,how:string>",
-        "loaded": dict.fromkeys(["parquet", "json", "orc", "avro", "delta", "sql"], 150),
+        "loaded": dict.fromkeys(["parquet", "avro", "delta", "sql"], 150),
     }

@@ -59,6 +59,17 @@ def test_one_cluster_per_settings_and_not_too_many() -> None:
     clients.close()
 
 
+def test_without_the_option_the_rack_is_that_of_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYKAFKA_CLIENT_RACK", "eu-1a")
+    clients = WorkerClients()
+    assert clients.cluster(SETTINGS).settings.client_rack == "eu-1a"
+    named = parse_options(
+        {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", "kafka.client.rack": "eu-1b"}, Mode.BATCH
+    )
+    assert clients.cluster(named.client).settings.client_rack == "eu-1b"
+    clients.close()
+
+
 def test_a_process_has_one_set_and_a_forked_child_its_own() -> None:
     program = (
         "import os; from spark_connector.worker_clients import worker_clients; mine = worker_clients();"

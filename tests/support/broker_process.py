@@ -18,9 +18,16 @@ class BrokerProcess(EmbeddedBroker):
     """One `python -m broker start` over `data_dir`; `overrides` are settings in Kafka's names."""
 
     def __init__(
-        self, data_dir: Path, overrides: Mapping[str, str] | None = None, *, zookeeper: str | None = None
+        self,
+        data_dir: Path,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        zookeeper: str | None = None,
+        standalone: bool = False,
     ) -> None:
-        super().__init__(data_dir, {**({"zookeeper.connect": zookeeper} if zookeeper else {}), **(overrides or {})})
+        """Without `zookeeper` it starts one of its own, which takes a second; `standalone` it needs none."""
+        settings = {**({"zookeeper.connect": zookeeper} if zookeeper else {}), **(overrides or {})}
+        super().__init__(data_dir, settings, standalone=standalone)
 
     @property
     def pid(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer.main
 
-from broker.tools.main import build, commands
+from broker.tools.console import build, commands
 from tests.support.markdown_table import table
 
 _TITLES = {"Example:", "Examples:"}

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from broker.api import fetch
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client
 from broker.api.fetch_sessions import FetchSessionCache
 from broker.clock import ManualClock
+from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ErrorCode
 from broker.log.append_checks import BatchCheck, writable
 from broker.metrics import Metrics
@@ -21,7 +22,10 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
 from broker.records.record import decode_records
 from broker.replica.partition import Partition
-from broker.zookeeper.cluster_metadata import PartitionInfo
+from broker.replica.replica import check_leader_epoch
+from broker.replica.replication_quota import ReplicationQuota
+from broker.security.authorizer import Authorizer
+from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 from tests.support.batches import batch, open_log
 from tests.support.raw_requests import fetch_body
 
@@ -100,25 +104,34 @@ class FetchLeader:
         ]
         fields = {**fetch_body(wanted, **body), "forgotten_topics_data": gone, "replica_id": replica}
         request = decode_request(encode_request(ApiKey.FETCH, version, 1, "tests", fields)[4:])
-        answer = fetch.handle(self._context(cache or self.cache), request, cast(Any, None))
+        answer = fetch.handle(self._context(cache or self.cache), request, Client("127.0.0.1", 1))
         return self._awaited(answer, version) if isinstance(answer, Awaitable) else _decoded(answer, version)
 
     async def _awaited(self, answer: Awaitable[Any], version: int) -> Any:
         return _decoded(await answer, version)
 
     def _context(self, cache: FetchSessionCache) -> ApiContext:
-        names = {topic_id: SimpleNamespace(name=name) for topic_id, name in self.topic_ids.items()}
-        topics = SimpleNamespace(partition=self._partition, metadata=SimpleNamespace(topic_by_id=names.get))
-        config = SimpleNamespace(fetch_max_bytes=1 << 20)
-        return cast(
-            ApiContext, SimpleNamespace(topics=topics, config=config, metrics=self.metrics, fetch_sessions=cache)
+        metadata = ClusterMetadata(
+            "c", topics={name: Topic(name, topic_id, partitions={}) for topic_id, name in self.topic_ids.items()}
         )
+        topics = SimpleNamespace(
+            partition=self._partition, replica=self._partition, metadata=metadata, leader_quota=ReplicationQuota(1)
+        )
+        context = SimpleNamespace(
+            topics=topics,
+            config=BrokerConfig(fetch_max_bytes=1 << 20),
+            metrics=self.metrics,
+            fetch_sessions=cache,
+            authorizer=Authorizer(open_listener="PLAINTEXT"),
+        )
+        return cast(ApiContext, context)
 
-    def _partition(self, tp: TopicPartition) -> Partition:
+    def _partition(self, tp: TopicPartition, epoch: int = -1) -> Partition:
         self.reads.append(tp)
         if tp not in self.partitions:
             known = tp.topic in self.topic_ids.values()
             raise BrokerError(ErrorCode.not_leader_or_follower if known else ErrorCode.unknown_topic_or_partition)
+        check_leader_epoch(tp, self.partitions[tp].leader_epoch, epoch)
         return self.partitions[tp]
 
 

@@ -67,5 +67,5 @@ def state_of(log: Log, *, compacted: bool = False) -> tuple[object, ...]:
         )
         for entry in log.producers
     }
-    aborted = None if compacted else log.aborted_entries(0, log.log_end_offset)
+    aborted = None if compacted else log.aborted.between(0, log.log_end_offset)
     return log.log_start_offset, log.log_end_offset, log.first_unstable_offset, producers, aborted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+from collections.abc import Iterator
 
 
 def free_ports(count: int) -> list[int]:
@@ -17,3 +18,11 @@ def free_ports(count: int) -> list[int]:
             probe.bind(("127.0.0.1", port))
             found.add(port)
     return list(found)
+
+
+@contextlib.contextmanager
+def refused_port() -> Iterator[int]:
+    """A port where every connection is refused: nobody listens, and it is bound, so that no other process gets it."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])

@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient
 from tests.support.kafka import Kafka, external_kafka
 from tests.support.waiting import eventually
 
-TIMEOUT = 30.0
-SESSION_MS = 1_000 if external_kafka() is None else 6_000  # the shortest that Kafka takes by default
+TIMEOUT = 60.0
+SESSION_MS = 3_000 if external_kafka() is None else 6_000  # the shortest that Kafka takes by default
 
 
 class Member:

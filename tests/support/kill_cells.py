@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import enum
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-__all__ = ["CELLS", "FAST", "Cell", "Job", "Place", "Reading", "Victim", "schedule"]
+__all__ = ["CELLS", "FAST", "OF_CLUSTER", "Cell", "Job", "Place", "Reading", "Victim", "schedule"]
 
 
 class Victim(enum.Enum):
@@ -20,8 +21,14 @@ class Victim(enum.Enum):
     WORKER = "worker"
     EXECUTOR = "executor"
     BROKER = "broker"
+    LEADER = "leader"
+    COORDINATOR = "coordinator"
     ZOOKEEPER = "zookeeper"
     NAMENODE = "namenode"
+
+
+OF_CLUSTER = (Victim.LEADER, Victim.COORDINATOR)
+"""One of three brokers that have all data: the job goes on without noticing."""
 
 
 class Job(enum.Enum):
@@ -66,6 +73,8 @@ class Cell:
             raise ValueError(f"{self}: a job that writes to no HDFS does not notice the death of a NameNode")
         if self.victim is Victim.EXECUTOR and not self.separate_executors:
             raise ValueError(f"{self}: with a local master the executor is the driver; ask for separate executors")
+        if self.victim is Victim.COORDINATOR and self.job is not Job.SINK:
+            raise ValueError(f"{self}: only the sink has transactions and commits to a group")
 
     def __str__(self) -> str:
         name = f"{self.victim.value}-{self.job.value}-{self.place.value}"
@@ -77,11 +86,16 @@ def _cells() -> tuple[Cell, ...]:
 
     Streams with every way to read; the sink with the one that has a single task, and the one that has most.
     """
-    places = {(victim, job): [Place.LOCAL] for victim in Victim for job in Job}
+    places = {
+        (victim, job): [Place.LOCAL]
+        for victim in Victim
+        for job in Job
+        if job is Job.SINK or victim is not Victim.COORDINATOR
+    }
     for victim, job in places:
         if victim is Victim.NAMENODE:
             places[victim, job] = [Place.HDFS]
-        elif job is Job.LOAD:
+        elif job is Job.LOAD and victim not in OF_CLUSTER:
             places[victim, job] = [Place.LOCAL, Place.HDFS]
     readings = {Job.STREAM: list(Reading), Job.SINK: [Reading.PREFETCHED, Reading.RANGES]}
     return tuple(
@@ -100,18 +114,22 @@ FAST = (
     Cell(Victim.ZOOKEEPER, Job.LOAD, separate_executors=True),
     Cell(Victim.BROKER, Job.SINK, separate_executors=True),
     Cell(Victim.NAMENODE, Job.LOAD, Place.HDFS, separate_executors=True),
+    Cell(Victim.LEADER, Job.STREAM, separate_executors=True),
+    Cell(Victim.COORDINATOR, Job.SINK, separate_executors=True),
     Cell(Victim.DRIVER, Job.SINK, separate_executors=True, reading=Reading.PREFETCHED),
 )
 """Every victim once and every job, on one Spark with separate executors; the driver last, for it costs another one."""
 
 
-def schedule(rounds: int, seed: int, jobs: frozenset[Job] = frozenset(Job)) -> list[Cell]:
-    """`rounds` cells, every one (of those jobs) as often as any other to within one, in an order drawn from `seed`.
+def schedule(
+    rounds: int, seed: int, jobs: Collection[Job] = frozenset(Job), victims: Collection[Victim] = frozenset(Victim)
+) -> list[Cell]:
+    """`rounds` cells, every one (of those jobs and victims) as often as any other to within one, in a drawn order.
 
     Every other time a cell comes up it is played with separate executors.
     """
     dice = random.Random(seed)
-    wanted = [cell for cell in CELLS if cell.job in jobs]
+    wanted = [cell for cell in CELLS if cell.job in jobs and cell.victim in victims]
     drawn: list[Cell] = []
     for turn in range(rounds // len(wanted) + 1):
         drawn += [

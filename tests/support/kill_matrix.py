@@ -1,6 +1,6 @@
 """Many rounds of the kill matrix and the table of what came of them.
 
-`python -m tests.support.kill_matrix [--rounds N] [--seed N] [--jobs read,stream,…] [--directory D]` runs them by hand;
+`python -m tests.support.kill_matrix [--rounds N] [--seed N] [--jobs read,…] [--victims leader,…] [--directory D]` does;
 tests/faults/test_kill_matrix.py does so in the slow set. Every round prints a line; one that failed keeps its files.
 """
 
@@ -11,22 +11,28 @@ import random
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from tests.support.kill_cells import CELLS, Job, schedule
+from tests.support.kill_cells import CELLS, Job, Victim, schedule
 from tests.support.kill_round import Matrix, Played
 
 __all__ = ["play_rounds", "table"]
 
 
-def play_rounds(directory: Path, rounds: int, seed: int, jobs: frozenset[Job] = frozenset(Job)) -> list[Played]:
+def play_rounds(
+    directory: Path,
+    rounds: int,
+    seed: int,
+    jobs: Collection[Job] = frozenset(Job),
+    victims: Collection[Victim] = frozenset(Victim),
+) -> list[Played]:
     """That many rounds, over all cells in turn; a failed round does not end them."""
     print(f"{rounds} rounds, seed {seed}, in {directory}", flush=True)
     played: list[Played] = []
     seeds = random.Random(seed)
     with Matrix(directory) as matrix:
-        for number, cell in enumerate(schedule(rounds, seed, jobs), start=1):
+        for number, cell in enumerate(schedule(rounds, seed, jobs, victims), start=1):
             played.append(matrix.play(cell, seeds.randrange(10**9)))
             print(f"{number}/{rounds} {played[-1]}", flush=True)
             if number % 25 == 0:
@@ -54,12 +60,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--jobs", default=",".join(job.value for job in Job))
+    parser.add_argument("--victims", default=",".join(victim.value for victim in Victim))
     parser.add_argument("--directory", type=Path, default=None)
     given = parser.parse_args()
     directory = given.directory or Path(tempfile.mkdtemp(prefix="kill-matrix-"))
     directory.mkdir(parents=True, exist_ok=True)
     jobs = frozenset(Job(name) for name in given.jobs.split(","))
-    played = play_rounds(directory, given.rounds, given.seed, jobs)
+    victims = frozenset(Victim(name) for name in given.victims.split(","))
+    played = play_rounds(directory, given.rounds, given.seed, jobs, victims)
     print(table(played))
     sys.exit(any(one.problems for one in played))
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.hdfs import CLIENT_OPTIONS as HDFS_CLIENT_OPTIONS
-from tests.support.kill_cells import Cell, Job, Victim
+from tests.support.kill_cells import OF_CLUSTER, Cell, Job, Victim
 from tests.support.kill_host import Attempt, SparkHost
 from tests.support.kill_servers import Servers
 from tests.support.kill_work import Work, work_of
@@ -150,6 +150,8 @@ class _Round:
 
     def run(self) -> None:
         """Raises AssertionError for a job that hangs or never ends well; what the audit finds goes to `played`."""
+        if self._cell.victim in OF_CLUSTER:
+            self._matrix.servers.cluster.wait_until_healed()
         self._work.produce()
         blows = 1 + (self._dice.random() < _SECOND_BLOW)
         finished = False
@@ -184,6 +186,8 @@ class _Round:
         killed = struck and self._cell.victim is Victim.DRIVER
         assert killed or attempt.error != "gone", f"the driver died by itself\n{host.log_tail()}"
         assert played.kills or attempt.error is None, f"the job failed before anybody was killed: {attempt.error}"
+        if self._cell.victim in OF_CLUSTER:
+            assert attempt.error is None, f"the job noticed that one of three brokers died: {attempt.error}"
         if not struck and attempt.error is None:
             self._matrix.learn(host, self._work, attempt.seconds, whole=aim)
         self._matrix.used(host)
@@ -225,10 +229,22 @@ class _Round:
                 if (found := find()) and host.kill(self._dice.choice(sorted(found))):
                     return True
             return False
+        if victim in OF_CLUSTER:
+            self._kill_of_cluster(host, attempt)
+            return True
         self._matrix.servers.kill(victim)
         time.sleep(self._dice.uniform(0, _LONGEST_OUTAGE))  # how long it stays away is drawn too
         self._matrix.servers.restart(victim)
         return True
+
+    def _kill_of_cluster(self, host: SparkHost, attempt: Attempt) -> None:
+        """Kill a broker; every other time it comes back before the job has ended."""
+        cluster, broker_id = self._matrix.servers.cluster, self._work.broker_to_kill(self._dice)
+        cluster.brokers[broker_id].kill()
+        outage_s = self._dice.uniform(0, _LONGEST_OUTAGE)
+        host.follow(attempt, time.monotonic() + (outage_s if self._dice.random() < 0.5 else _HANGS))
+        cluster.brokers[broker_id].start()
+        self._played.steps.append(f"broker {broker_id} was away")
 
     def _audit(self, *, complete: bool) -> None:
         begun = time.monotonic()

@@ -1,6 +1,6 @@
-"""The servers under the kill matrix: a ZooKeeper, a broker, an HDFS; each killed and started again where it was.
+"""The servers under the kill matrix: a ZooKeeper, a broker, three brokers, an HDFS; killed and started again in place.
 
-`Servers` starts ZooKeeper and broker, and HDFS when a cell first needs it. Used by kill_round.py.
+`Servers` starts ZooKeeper and broker; cluster and HDFS when a cell first needs them. Used by kill_round.py.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Self
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.hdfs import MiniHdfs
-from tests.support.kill_cells import Victim
+from tests.support.kill_cells import OF_CLUSTER, Victim
+from tests.support.replicated_cluster import ReplicatedCluster
 from tests.support.zookeeper import ZooKeeperServer
 
 __all__ = ["Servers"]
 
 _SETTINGS = {
-    "offsets.topic.num.partitions": "2",
-    "transaction.state.log.num.partitions": "2",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
 
@@ -40,9 +41,22 @@ class Servers:
         """Started with the first use. Raises Unavailable where it cannot be had."""
         return self._running.enter_context(MiniHdfs(self._directory / "hdfs"))
 
-    @property
-    def bootstrap(self) -> str:
-        return self.broker.bootstrap
+    @functools.cached_property
+    def cluster(self) -> ReplicatedCluster:
+        """Started with the first use."""
+        cluster = ReplicatedCluster(self._directory / "cluster", _SETTINGS)
+        self._running.callback(cluster.kill)
+        cluster.start()
+        return cluster
+
+    def bootstrap(self, victim: Victim) -> str:
+        """Addresses of the brokers among which the victim is."""
+        return self.cluster.bootstrap if victim in OF_CLUSTER else self.broker.bootstrap
+
+    def logs(self, victim: Victim) -> list[Path]:
+        """The log directories of these brokers."""
+        brokers = self.cluster.brokers.values() if victim in OF_CLUSTER else [self.broker]
+        return [broker.data_dir / "broker" for broker in brokers]
 
     def kill(self, victim: Victim) -> None:
         if victim is Victim.BROKER:

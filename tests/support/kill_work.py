@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import json
 import os
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from broker.client.cluster_metadata import CoordinatorKind
+from broker.protocol.topic_partition import TopicPartition
 from spark_connector.storage import Storage, open_storage
+from spark_connector.write.write_plan import SinkNames
 from tests.support.job_output import committed_copies, rows_of_load, rows_of_read, rows_of_stream, wait_until_stable
 from tests.support.kill_cells import Cell, Job, Place, Reading, Victim
 from tests.support.kill_servers import Servers
 from tests.support.record_audit import audit_copies, audit_rows
 from tests.support.topic_data import TopicData
+from tests.support.topics import DEFAULT_REPLICATION
 
 __all__ = ["Work", "work_of"]
 
@@ -49,7 +55,8 @@ class Work(abc.ABC):
         self.root = f"{servers.hdfs.uri}/matrix/{self.topic}" if on_hdfs else str(directory / self.topic)
         self._storage_options = servers.hdfs.client_options if on_hdfs else {}
         self._local = None if on_hdfs else directory / self.topic
-        self._data = TopicData(servers.bootstrap, self.topic, partitions=_PARTITIONS)
+        self.bootstrap = servers.bootstrap(cell.victim)
+        self._data = TopicData(self.bootstrap, self.topic, partitions=_PARTITIONS)
 
     def produce(self) -> None:
         """More for the job to do."""
@@ -58,7 +65,7 @@ class Work(abc.ABC):
     def arguments(self) -> dict[str, Any]:
         """What kill_jobs.py is given, the same for every run of the round."""
         return {
-            "bootstrap": self.servers.bootstrap,
+            "bootstrap": self.bootstrap,
             "topic": self.topic,
             "cap": self.cap,
             "output": f"{self.root}/output",
@@ -79,6 +86,11 @@ class Work(abc.ABC):
         for name in names:
             offsets.remove(name)
 
+    def broker_to_kill(self, dice: random.Random) -> int:
+        """The leader of one of its partitions, of which one is drawn; in a cluster of three."""
+        partitions = [TopicPartition(topic, partition) for topic in self._topics() for partition in range(2)]
+        return self.servers.cluster.leader(dice.choice(partitions))
+
     def written(self) -> int | None:
         """Bytes that lie where the job writes, finished or not; they grow in the moments that matter. None on HDFS."""
         return None if self._local is None else _size(self._local / "output")
@@ -98,7 +110,7 @@ class Work(abc.ABC):
         return [self.topic]
 
     def _admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.servers.bootstrap, "log_level": 0})
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def _storage(self, path: str) -> Storage:
         return open_storage(f"{self.root}/{path}".rstrip("/"), self._storage_options)
@@ -133,7 +145,7 @@ class _Load(Work):
         """Offsets are kept where the blow falls: in ZooKeeper for its death, else beside the output."""
         in_zookeeper = self.cell.victim in (Victim.ZOOKEEPER, Victim.DRIVER)
         return {
-            "bootstrap_servers": self.servers.bootstrap,
+            "bootstrap_servers": self.bootstrap,
             "topic": self.topic,
             "to": f"{self.root}/output",
             "group": self.topic,
@@ -155,23 +167,36 @@ class _Sink(Work):
         super().__init__(cell, servers, directory, number)
         self._copy = f"{self.topic}-copy"
         admin = self._admin()
-        admin.create_topics([NewTopic(self._copy, _COPY_PARTITIONS, 1)])[self._copy].result(30)
+        admin.create_topics([NewTopic(self._copy, _COPY_PARTITIONS, DEFAULT_REPLICATION)])[self._copy].result(30)
 
     def arguments(self) -> dict[str, Any]:
         return {**super().arguments(), "output": self._copy}
 
     def audit(self, *, complete: bool) -> list[str]:
         """Read back by confluent-kafka as read_committed."""
-        bootstrap = self.servers.bootstrap
-        left_open = wait_until_stable(bootstrap, self._copy, _COPY_PARTITIONS) if complete else None
-        copies = committed_copies(bootstrap, self._copy, _COPY_PARTITIONS)
+        left_open = wait_until_stable(self.bootstrap, self._copy, _COPY_PARTITIONS) if complete else None
+        copies = committed_copies(self.bootstrap, self._copy, _COPY_PARTITIONS)
         problems = audit_copies(copies, self.topic, self._data.ends, TopicData.record, complete=complete)
         return [*([left_open] if left_open else []), *problems]
 
+    def broker_to_kill(self, dice: random.Random) -> int:
+        """A leader, or as a coordinator that of the decisions or of one of the transactions."""
+        if self.cell.victim is Victim.LEADER:
+            return super().broker_to_kill(dice)
+        metadata = (
+            self._storage("checkpoint").read("metadata") if "metadata" in self._storage("checkpoint").names("") else b""
+        )
+        names = SinkNames("pykafka-sink", json.loads(metadata)["id"] if metadata else "not yet")
+        cluster, kind = self.servers.cluster, CoordinatorKind.TRANSACTION
+        drawn = dice.randrange(4)
+        if drawn == 0:
+            return cluster.coordinator(names.group())
+        return cluster.coordinator(names.of_driver if drawn == 1 else names.of_attempt(drawn - 2, 1), kind)
+
     def written(self) -> int:
         """Of the partitions' logs, what is not committed included."""
-        logs = self.servers.broker.data_dir / "broker"
-        return sum(_size(logs / f"{self._copy}-{partition}") for partition in range(_COPY_PARTITIONS))
+        logs = self.servers.logs(self.cell.victim)
+        return sum(_size(log / f"{self._copy}-{partition}") for log in logs for partition in range(_COPY_PARTITIONS))
 
     def _topics(self) -> list[str]:
         return [self.topic, self._copy]

@@ -15,14 +15,13 @@ gets no answer; unlike on a real network, `connect` itself returns.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import struct
 import threading
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Self, TypeVar
 
-import psutil
+from tests.support.socket_holder import holder
 
 __all__ = ["OTHERS", "LinkProxy", "Node"]
 
@@ -67,7 +66,7 @@ class LinkProxy:
         async def serve() -> None:
             self._servers.append(await asyncio.start_server(accept, sock=listener))
 
-        asyncio.run_coroutine_threadsafe(serve(), self._loop).result(20)
+        asyncio.run_coroutine_threadsafe(serve(), self._loop).result(60)
         return port
 
     def cut(self, one: Node, other: Node, *, one_way: bool = False) -> None:
@@ -127,7 +126,7 @@ class LinkProxy:
                 _reset(writer)
             await asyncio.sleep(0)  # the transports close their sockets
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(20)
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
@@ -145,7 +144,7 @@ class LinkProxy:
         async def run() -> T:
             return work()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(60)
 
     def _way(self, source: Node, destination: Node) -> _Way:
         return self._ways.setdefault((source, destination), _Way())
@@ -164,7 +163,7 @@ class LinkProxy:
         """Pass one connection on. When it is made half-open, this task is cancelled and `near` stays open."""
         try:
             if opener is None:
-                opener = await asyncio.to_thread(self._holder, near.get_extra_info("peername")[1])
+                opener = await asyncio.to_thread(self._holder, near)
             there, back = self._way(opener, acceptor), self._way(acceptor, opener)
             await there.passable.wait()
             far_reader, far = await asyncio.open_connection("127.0.0.1", target)
@@ -183,13 +182,11 @@ class LinkProxy:
         if not task.cancelled():  # else its opener shall notice nothing before `close`
             self._tasks.pop(task).close()
 
-    def _holder(self, port: int) -> Node:
-        """The node with a connection from this local port."""
-        for node, pid in self._pids().items():
-            with contextlib.suppress(psutil.Error):  # it has just ended
-                if any(one.laddr.port == port and one.raddr for one in psutil.Process(pid).net_connections("tcp")):
-                    return node
-        return OTHERS
+    def _holder(self, near: asyncio.StreamWriter) -> Node:
+        """The node that opened a connection."""
+        port, ours = near.get_extra_info("peername")[1], near.get_extra_info("sockname")[1]
+        node = holder(port, ours, self._pids())
+        return OTHERS if node is None else node
 
 
 class _Way:

@@ -51,5 +51,5 @@ def answer_with(name: str) -> dict[str, Any]:
 
 async def closed_by_peer(reader: asyncio.StreamReader) -> bool:
     with contextlib.suppress(ConnectionError):
-        return await asyncio.wait_for(reader.read(1), 5) == b""
+        return await asyncio.wait_for(reader.read(1), 60) == b""
     return True

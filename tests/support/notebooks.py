@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import nbformat
+from jupyter_client.manager import start_new_kernel
 from matplotlib import font_manager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
@@ -23,15 +26,33 @@ VARIES = "varies"
 """The tag of a cell whose text is another one in every run: ports, times, load ids."""
 
 
-def run(path: Path, directory: Path) -> NotebookNode:
-    """The notebook with the outputs of a run in `directory`. Raises CellExecutionError where a cell fails."""
+@contextmanager
+def kernel() -> Iterator[Any]:
+    """The manager of a Python process that runs notebooks one after the other: a Spark starts in it only once."""
     font_manager.get_font_names()  # fills the cache of fonts; the notebook would show that it is being built
-    notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=300, kernel_name="python3", record_timing=False, resources={"metadata": {"path": directory}}
-    )
     # As in an activated environment: `!pykafka` is the one of this Python.
-    client.execute(env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"})
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    manager, client = start_new_kernel(kernel_name="python3", env={**os.environ, "PATH": path})
+    try:
+        yield manager
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def run(path: Path, directory: Path, manager: Any) -> NotebookNode:
+    """The notebook with the outputs of a run in `directory`. Raises CellExecutionError where a cell fails.
+
+    Names of the notebook before it are gone.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    start = nbformat.v4.new_code_cell(f"import os\nos.chdir({str(directory)!r})\n%reset -f")
+    notebook.cells.insert(0, start)
+    client = NotebookClient(notebook, km=manager, timeout=300, record_timing=False)
+    client.execute(cleanup_kc=False)
+    assert client.kc is not None
+    client.kc.stop_channels()
+    notebook.cells.remove(start)
     return notebook
 
 
@@ -62,8 +83,8 @@ def _joined(cell_outputs: Iterable[NotebookNode]) -> list[NotebookNode]:
 
 def main() -> None:
     for path in [Path(name) for name in sys.argv[1:]] or NOTEBOOKS:
-        with tempfile.TemporaryDirectory() as directory:
-            notebook = run(path, Path(directory))
+        with tempfile.TemporaryDirectory() as directory, kernel() as manager:
+            notebook = run(path, Path(directory), manager)
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.execution_count = None

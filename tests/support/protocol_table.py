@@ -80,9 +80,9 @@ REMARKS = {
     "delete_acls": "SECURITY_DISABLED, as of Kafka without an authorizer",
     "describe_client_quotas": "there are none",
     "alter_replica_log_dirs": "to where the partition lies already; a move is INVALID_REQUEST",
-    "elect_leaders": "ELECTION_NOT_NEEDED while the one replica lives",
-    "alter_partition_reassignments": "to where the partition lies already; else INVALID_REPLICA_ASSIGNMENT",
-    "list_partition_reassignments": "there never are any",
+    "elect_leaders": "the controller answers",
+    "alter_partition_reassignments": "the controller answers",
+    "list_partition_reassignments": "the controller answers",
 }
 """kio's name of an API → what is particular here. A remark on versions is shown while those are not served."""
 

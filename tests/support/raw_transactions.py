@@ -10,6 +10,7 @@ from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.records.record import decode_records
 from tests.support.raw_requests import Requests, ask_for, batch
+from tests.support.waiting import eventually
 
 TRANSACTION_KEY = 1
 
@@ -48,10 +49,16 @@ class RawProducer:
         return answer
 
     def begin(self) -> RawProducer:
-        """Find the coordinator and initialise."""
+        """Find the coordinator and initialise, as soon as it is loaded."""
         assert self.find().error_code is ErrorCode.none
-        answer = self.init()
-        assert answer.error_code is ErrorCode.none, answer
+        answers: list[Any] = []
+
+        def is_loaded() -> bool:
+            answers.append(self.init())
+            return answers[-1].error_code is not ErrorCode.coordinator_load_in_progress
+
+        eventually(is_loaded)
+        assert answers[-1].error_code is ErrorCode.none, answers[-1]
         return self
 
     def add(self, *partitions: tuple[str, int], version: int = 3, verify_only: bool = False) -> list[ErrorCode]:

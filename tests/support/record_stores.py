@@ -22,6 +22,10 @@ class MemoryRecordStore:
         """Partition → all its records, of every transaction."""
         return {partition: [record for run in runs for record in run.records] for partition, runs in self.runs.items()}
 
+    def check(self, partition: int) -> None:
+        if self.fail_with is not None:
+            raise self.fail_with
+
     def append(
         self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
     ) -> Awaitable[None] | None:

@@ -16,7 +16,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.log.log_config import LogConfig
 from broker.security.stores import SECURITY
 from broker.settings import Setting, read_properties_file, settings_of
-from broker.tools.main import commands, summary
+from broker.tools.console import commands, summary
 from broker.web.collector import FAMILIES
 from spark_connector.options.option_table import OPTIONS, WRITE_OPTIONS, Option
 from tests.support.console_reference import console

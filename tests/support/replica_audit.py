@@ -1,14 +1,15 @@
 """What must hold between the replicas of one partition, read from their files (promises P3 and P4).
 
 Replicas hold the same batches, byte for byte. Their segments may begin at other offsets, and the log of one may begin
-later than that of another. A compacted log is not compared: each broker compacts its own.
+later than that of another. Each broker compacts its own logs, so replicas of a compacted log need only have the same
+last committed record of each key.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +17,13 @@ from broker.embedded import EmbeddedBroker
 from broker.log.checkpoints import LEADER_EPOCHS, read_epochs
 from broker.log.inspection import inspect_segment, segment_files
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.control import ControlType, read_control_type
+from broker.records.record import decode_batch
 from tests.support.history import Anomaly
 
-__all__ = ["partition_directories", "replica_anomalies"]
+__all__ = ["compacted_anomalies", "partition_directories", "replica_anomalies"]
+
+Key = bytes | None
 
 
 class StoredBatch(NamedTuple):
@@ -71,6 +76,45 @@ def replica_anomalies(
         *_diverged(tp, replicas, end),
         *_two_leaders(tp, replicas),
     ]
+
+
+def compacted_anomalies(tp: TopicPartition, directories: Mapping[int, Path]) -> list[Anomaly]:
+    """Where the last committed records differ, by key. All replicas must have all records of the others."""
+    found = {id: _last_by_key(directory) for id, directory in directories.items()}
+    return [
+        Anomaly(
+            "diverged replicas", f"{tp}: broker {one} has {left.get(key)} for {key!r}, broker {other} {right.get(key)}"
+        )
+        for (one, left), (other, right) in itertools.combinations(found.items(), 2)
+        for key in left.keys() | right.keys()
+        if left.get(key) != right.get(key)
+    ]
+
+
+def _last_by_key(directory: Path) -> dict[Key, tuple[int, bytes]]:
+    """The last record of each key, (offset, value), but for tombstones, open transactions and aborted ones."""
+    last: dict[Key, tuple[int, bytes | None]] = {}
+    pending: dict[int, list[tuple[Key, int, bytes | None]]] = {}
+    for path in segment_files(directory):
+        for found in inspect_segment(path):
+            if found.header is None or found.data is None:
+                continue
+            if found.header.is_control:
+                ended = pending.pop(found.header.producer_id, [])
+                if read_control_type(found.data, 0, found.header) == ControlType.COMMIT:
+                    _note(last, ended)
+                continue
+            records = [(r.key, r.offset, r.value) for r in decode_batch(found.data, 0, found.header)]
+            if found.header.is_transactional:
+                pending.setdefault(found.header.producer_id, []).extend(records)
+            else:
+                _note(last, records)
+    return {key: (offset, value) for key, (offset, value) in last.items() if value is not None}
+
+
+def _note(last: dict[Key, tuple[int, bytes | None]], records: Iterable[tuple[Key, int, bytes | None]]) -> None:
+    for key, offset, value in records:
+        last[key] = max(last.get(key, (-1, None)), (offset, value), key=lambda found: found[0])
 
 
 def _read(directory: Path) -> Replica:

@@ -46,7 +46,7 @@ class Scrape:
 def health(broker: BrokerProcess) -> tuple[int, Any]:
     """Status and document of /healthz."""
     try:
-        with urllib.request.urlopen(f"{broker.metrics_url}/healthz", timeout=10) as response:
+        with urllib.request.urlopen(f"{broker.metrics_url}/healthz", timeout=60) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         with error:

@@ -13,7 +13,7 @@ from broker.errors import ErrorCode
 from broker.log.log import Log
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_request, encode_response, to_ms
-from broker.replica.partition import UNKNOWN_EPOCH
+from broker.replica.replica import UNKNOWN_EPOCH
 
 Fields = dict[str, Any]
 Script = Callable[[Any], Fields | bytes | None]

@@ -41,7 +41,7 @@ class SlowDisk:
                 assert self._lock.acquire(blocking=False), "two writes at a time"
                 self.elsewhere += 1
                 self.begun.release()
-                assert self.free.wait(20)
+                assert self.free.wait(60)
                 self._lock.release()
             clock.advance(self.late_ms)
             if self.error is not None:
@@ -53,7 +53,7 @@ class SlowDisk:
 
     async def writing(self) -> None:
         """Until a write has begun in a thread, one for each call."""
-        assert await asyncio.to_thread(self.begun.acquire, timeout=20)
+        assert await asyncio.to_thread(self.begun.acquire, timeout=60)
 
 
 @pytest.fixture

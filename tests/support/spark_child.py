@@ -16,7 +16,7 @@ from typing import IO, Self
 import psutil
 
 from tests.support.source_tree import ROOT
-from tests.support.spark_home import shared_spark_home
+from tests.support.spark_home import SMALL_QUERIES, shared_spark_home
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -25,6 +25,7 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
+    **SMALL_QUERIES,
 }
 """Settings of a Spark that says little and needs little."""
 

@@ -3,6 +3,7 @@
 On a machine with nothing else to do a Spark starts in a third of the processor time with the archive (4 s instead of
 12), and each of its Python daemons in a quarter. One home serves all tests of a checkout, and is kept beside pytest's
 cache: the JVM takes an archive only for the very jars, at the very paths, that it was made with.
+`python -m tests.support.spark_home` (of `make test`) makes the archive before the tests, which would wait for it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from pathlib import Path
 
 from tests.support.source_tree import ROOT
 
-__all__ = ["SparkHome", "shared_spark_home"]
+__all__ = ["SMALL_QUERIES", "SparkHome", "shared_spark_home"]
+
+SMALL_QUERIES = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Queries of some hundred rows take longer to compile, and to plan anew, than to run. The command line, the documents,
+the notebooks and Spark Connect are tested with Spark's defaults."""
 
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the time of a start
 _TIMEOUT = 300.0  # seconds; the archive takes about ten where nothing else runs
@@ -102,3 +111,7 @@ def _installed() -> Path:
     assert spec is not None
     assert spec.origin is not None
     return Path(spec.origin).parent
+
+
+if __name__ == "__main__":
+    shared_spark_home().archive_classes()

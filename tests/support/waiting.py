@@ -5,8 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+__all__ = ["PATIENCE_S", "eventually"]
 
-def eventually(condition: Callable[[], bool], timeout: float = 20.0, interval: float = 0.02) -> None:
+PATIENCE_S = 60.0
+"""How long to wait for what must come: much longer than it takes on a busy machine."""
+
+
+def eventually(condition: Callable[[], bool], timeout: float = PATIENCE_S, interval: float = 0.02) -> None:
     """Return once `condition()` is true; fail with AssertionError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():

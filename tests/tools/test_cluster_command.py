@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from broker.client.admin import Admin
+from broker.client.admin_types import QuorumLeader
 from broker.client.cluster import Cluster
+from broker.tools.controller_epoch import Controller, find_controller
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.registry import Registry
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, command
 from tests.support.kafka import Kafka
+from tests.support.tcp_peer import TcpPeer
+from tests.support.waiting import eventually
 
 
 @pytest.mark.usefixtures("made_topic")
@@ -22,17 +33,73 @@ def test_brokers_controller_and_listeners_are_shown(broker: Kafka) -> None:
     described = json.loads(answer_of("cluster", "describe", "-b", broker.bootstrap, "--json"))
     with Cluster(broker.bootstrap) as cluster:
         assert described["clusterId"] == cluster.cluster_id()
-        assert described["controller"] == cluster.controller().id
         assert [one["id"] for one in described["brokers"]] == [node.id for node in cluster.brokers()]
     assert sum(one["leaders"] for one in described["brokers"]) <= described["partitions"]
-    (controller,) = (one for one in described["brokers"] if one["controller"])
-    assert all("://" in listener for listener in controller["listeners"])
-    assert controller["listeners"]
-    head, *rows = answer_of("cluster", "describe", "-b", broker.bootstrap).splitlines()
+    assert described["controllerEpoch"] >= 1, described["controllerEpochProblem"]
+    assert all("://" in listener for one in described["brokers"] for listener in one["listeners"])
+    assert all(one["answers"] and one["listeners"] for one in described["brokers"])
+    head, controller, *rows = answer_of("cluster", "describe", "-b", broker.bootstrap).splitlines()
     assert head.startswith(f"Cluster {described['clusterId']}: ")
-    assert rows[0].split() == ["BROKER", "ADDRESS", "RACK", "ROLE", "LEADERS", "REPLICAS", "LISTENERS"]
-    assert len(rows) == 1 + len(described["brokers"])
-    assert "controller" in "".join(rows)
+    assert controller == f"Controller: {described['controller']}, epoch: {described['controllerEpoch']}"
+    assert rows[0].split() == "BROKER ADDRESS RACK STATE LEADERS REPLICAS OUT OF SYNC LISTENERS".split()
+    assert len(rows) >= 1 + len(described["brokers"])
+
+
+def test_the_controller_and_its_epoch_are_those_of_the_zookeeper(own_broker: BrokerProcess) -> None:
+    described = json.loads(answer_of("cluster", "describe", "-b", own_broker.bootstrap, "--json"))
+    with ZooKeeper(own_broker.zookeeper) as zookeeper:
+        node = Registry(zookeeper).controller
+        assert (described["controller"], described["controllerEpoch"]) == (node.id(), node.epoch().epoch)
+
+
+@pytest.fixture
+def admin(own_broker: BrokerProcess) -> Iterator[Admin]:
+    with Cluster(own_broker.bootstrap) as cluster:
+        yield Admin(cluster)
+
+
+@pytest.mark.parametrize(
+    ("connect", "problem"),
+    [
+        ("127.0.0.1:1", "no answer from ZooKeeper at 127.0.0.1:1"),
+        ("no-such-host.invalid:2181", "no answer from ZooKeeper at no-such-host.invalid:2181"),
+        ("a b", "zookeeper.connect=a b: 'a b' is not host:port"),
+        ("", "the brokers do not say where their ZooKeeper is"),
+        (None, "the brokers do not say where their ZooKeeper is"),
+    ],
+)
+def test_an_epoch_that_cannot_be_read_is_no_error(admin: Admin, connect: str | None, problem: str) -> None:
+    controller = find_controller(admin, {"zookeeper.connect": connect})
+    assert (controller.id, controller.epoch) == (admin.cluster.controller_id(), None)
+    assert (controller.problem or "").startswith(problem)
+
+
+def test_a_zookeeper_that_never_answers_is_not_waited_for(admin: Admin) -> None:
+    done = threading.Event()
+
+    def say_nothing(sock: socket.socket) -> None:
+        done.wait(60)
+
+    with TcpPeer(say_nothing) as silent:
+        controller = find_controller(admin, {"zookeeper.connect": f"127.0.0.1:{silent.port}"})
+        assert controller.problem == f"no answer from ZooKeeper at 127.0.0.1:{silent.port}"
+        assert not done.is_set()
+        done.set()
+
+
+def test_the_epoch_of_another_cluster_is_not_taken(admin: Admin, zookeeper: str) -> None:
+    """As when `localhost` is the ZooKeeper of this machine, and not that of the broker's machine."""
+    elsewhere = f"{zookeeper}/nobody-lives-here"
+    controller = find_controller(admin, {"zookeeper.connect": elsewhere})
+    assert controller.problem == f"ZooKeeper at {elsewhere} does not have this cluster"
+    with ZooKeeper(zookeeper) as client:
+        assert client.exists("/nobody-lives-here") is None
+
+
+def test_the_controller_of_kraft_leads_the_quorum(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the controller in the metadata is any broker. The request itself is tested on an Apache Kafka."""
+    monkeypatch.setattr(admin, "quorum_leader", lambda: QuorumLeader(3000, 7))
+    assert find_controller(admin, {}) == Controller(3000, 7)
 
 
 def test_a_broker_with_port_0_is_shown_with_the_port_it_got(own_broker: BrokerProcess) -> None:
@@ -41,24 +108,53 @@ def test_a_broker_with_port_0_is_shown_with_the_port_it_got(own_broker: BrokerPr
     assert shown["listeners"] == [f"PLAINTEXT://{own_broker.bootstrap}"]
 
 
+def lines_of_cluster(bootstrap: str) -> list[str]:
+    """With the gaps between columns as two blanks."""
+    return [
+        re.sub("  +", "  ", line.strip()) for line in answer_of("cluster", "describe", "-b", bootstrap).splitlines()
+    ]
+
+
 def test_a_cluster_starts_is_described_and_ends_as_a_whole(tmp_path: Path) -> None:
-    arguments = ["cluster", "start", "--brokers", "2", "--dir", str(tmp_path), "--override", "num.partitions=2"]
+    """A session of 30 s: a broker that was killed stays registered for as long as this test looks."""
+    settings = ["num.partitions=2", "zookeeper.session.timeout.ms=30000"]
+    arguments = ["cluster", "start", "--brokers", "3", "--dir", str(tmp_path)]
+    arguments += (word for setting in settings for word in ("--override", setting))
     with subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
+        assert process.stderr.readline() == "Starting 3 brokers and a ZooKeeper.\n"
         bootstrap = process.stdout.readline().removeprefix("bootstrap servers: ").rstrip()
         assert process.stdout.readline().startswith("ZooKeeper: 127.0.0.1:")
-        head, *rows = (process.stdout.readline().split() for _ in range(3))
+        head, *rows = (process.stdout.readline().split() for _ in range(4))
         assert head == ["BROKER", "ADDRESS", "PROCESS", "LOG"]
         assert ",".join(row[1] for row in rows) == bootstrap
         family = psutil.Process(process.pid).children(recursive=True)
-        answer_of("topics", "create", "--topic", "t", "-b", bootstrap)
+        answer_of("topics", "create", "--topic", "t", "--replication-factor", "3", "-b", bootstrap)
+
+        def is_whole() -> bool:
+            described = json.loads(answer_of("cluster", "describe", "-b", bootstrap, "--json"))
+            shown = [(one["id"], one["replicas"], one["outOfSync"]) for one in described["brokers"]]
+            missing = described["underReplicatedPartitions"] + described["notRegistered"]
+            return shown == [(1, 2, 0), (2, 2, 0), (3, 2, 0)] and missing == []
+
+        eventually(is_whole)
         described = json.loads(answer_of("cluster", "describe", "-b", bootstrap, "--json"))
-        assert [(one["id"], one["leaders"]) for one in described["brokers"]] == [(1, 1), (2, 1)]
+        assert sum(one["leaders"] for one in described["brokers"]) == 2
 
         os.kill(int(rows[1][2]), signal.SIGKILL)
         assert process.stderr.readline() == f"broker 2 has ended by itself; see {tmp_path}/broker-2/broker.log\n"
+        os.kill(int(rows[2][2]), signal.SIGTERM)
+        assert process.stderr.readline() == f"broker 3 has ended by itself; see {tmp_path}/broker-3/broker.log\n"
+        wanted = [
+            f"1  {rows[0][1]}  -  up  2  2  0  PLAINTEXT://{rows[0][1]}",
+            f"2  {rows[1][1]}  -  does not answer  0  2  2  -",
+            "3  -  -  not registered  0  2  2  -",
+            "under-replicated partitions: t-0, t-1",
+        ]
+        eventually(lambda: lines_of_cluster(bootstrap)[3:] == wanted)
+        assert re.fullmatch(r"Controller: 1, epoch: \d+", lines_of_cluster(bootstrap)[1])
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
-    psutil.wait_procs(family, timeout=20)
+        assert process.wait(60) == 0
+    psutil.wait_procs(family, timeout=60)
     assert not any(one.is_running() for one in family)

@@ -42,7 +42,7 @@ def test_settings_of_a_topic_are_set_shown_and_taken_back(at: tuple[str, str], c
         == f"Altered the settings of topic {created}.\n"
     )
     eventually(lambda: set(settings_of(at, *named)) == {"retention.ms", "cleanup.policy"})
-    shown = [line.split() for line in output_of("configs", "describe", *named, *at).splitlines()]
+    shown = [line.split() for line in answer_of("configs", "describe", *named, *at).splitlines()]
     assert ["retention.ms", "5000", "DYNAMIC_TOPIC_CONFIG"] in shown
     assert ["cleanup.policy", "compact,delete", "DYNAMIC_TOPIC_CONFIG"] in shown
     answer_of("configs", "alter", *named, "--delete-config", "retention.ms,cleanup.policy", *at)

@@ -62,7 +62,7 @@ def test_a_group_is_listed_and_described(at: tuple[str, str], filled: str, group
     listed = [line.split() for line in output_of("groups", "list", *at).splitlines()]
     assert listed[0] == ["GROUP", "STATE", "TYPE", "PROTOCOL"]
     assert [group, "Empty", "classic"] in [line[:3] for line in listed]
-    head, *rows = [line.split() for line in output_of("groups", "describe", "--group", group, *at).splitlines()]
+    head, *rows = [line.split() for line in answer_of("groups", "describe", "--group", group, *at).splitlines()]
     assert head[:6] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
     assert rows == [[group, filled, "0", "4", "10", "6", "-", "-", "-"]]
     assert group not in [one["group"] for one in document("groups", "list", "--state", "Stable", *at)]
@@ -90,7 +90,7 @@ def test_members_are_shown_with_what_they_were_given(
 def test_offsets_are_reset_only_when_told_to(at: tuple[str, str], filled: str, group: str) -> None:
     assert reset(at, group, "--topic", filled, "--to-earliest") == {0: 0, 1: 0}
     assert document("groups", "describe", "--group", group, *at)[0]["partitions"][0]["currentOffset"] == 4
-    text = output_of("groups", "reset-offsets", "--group", group, "--topic", filled, "--to-latest", "--execute", *at)
+    text = answer_of("groups", "reset-offsets", "--group", group, "--topic", filled, "--to-latest", "--execute", *at)
     assert [line.split()[3:] for line in text.splitlines()] == [
         ["CURRENT-OFFSET", "NEW-OFFSET"],
         ["4", "10"],

@@ -17,7 +17,9 @@ import typer
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.errors import ConfigError
-from broker.tools import main as console
+from broker.tools import console
+from broker.tools.main import main
+from tests.support.console import error_of
 from tests.support.kafka import Kafka
 from tests.support.source_tree import ROOT
 
@@ -38,8 +40,8 @@ def test_help_lists_every_command_with_a_line_about_it() -> None:
 def test_help_imports_no_command(tmp_path: Path) -> None:
     """The weight of the client, the server or Spark is not paid for by `pykafka --help`."""
     program = (
-        "import sys, broker.tools.main as console\n"
-        "try: console.main(['--help'])\n"
+        "import sys, broker.tools.main as entry\n"
+        "try: entry.main(['--help'])\n"
         "except SystemExit: pass\n"
         "print(*(name for name in sys.modules if name.split('.')[0] in {'kio', 'kazoo', 'numpy', 'pyarrow', 'pyspark'}"
         " or name in {'broker.client', 'broker.server', 'asyncio'}), file=sys.stderr)"
@@ -63,6 +65,14 @@ def test_an_error_is_one_line_and_status_1_after_a_warning_while_no_broker_answe
     assert error.startswith(unreachable)
     assert error.endswith("--bootstrap-server names a running one")
     assert done.stdout == ""
+
+
+def test_a_mirror_without_brokers_names_its_own_options(tmp_path: Path) -> None:
+    impatient = tmp_path / "client.properties"
+    impatient.write_text("socket.connection.setup.timeout.ms=1")
+    address = ("--from", "127.0.0.1:1", "--to", "127.0.0.1:1", "--topics", "t")
+    error = error_of("mirror", *address, "--source-config", str(impatient), "--target-config", str(impatient))
+    assert error.endswith("`pykafka broker start` starts a broker, --from or --to names a running one\n")
 
 
 def test_debug_shows_the_traceback() -> None:
@@ -99,7 +109,7 @@ def test_a_command_whose_library_is_missing_breaks_only_itself(
 ) -> None:
     monkeypatch.setattr(console, "commands", lambda: {"broken": "tests.tools.no_such_module:run"})
     with pytest.raises(SystemExit) as ended:
-        console.main(["broken"])
+        main(["broken"])
     assert ended.value.code == 1
     assert (
         "the command 'broken' cannot be loaded: No module named 'tests.tools.no_such_module'" in capsys.readouterr().err

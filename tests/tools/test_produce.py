@@ -66,8 +66,9 @@ def test_a_partition_can_be_chosen(broker: Kafka, at: tuple[str, str], topic: st
 
 
 @pytest.mark.usefixtures("made_topic")
-def test_the_shipped_configuration_is_taken(at: tuple[str, str], topic: str) -> None:
+def test_the_shipped_configuration_is_taken(broker: Kafka, at: tuple[str, str], topic: str) -> None:
     answer_of("produce", "--topic", topic, "--config", "conf/producer.properties", *at, stdin=b"v\n")
+    assert [message.value for message in read_all(broker, topic)] == [b"v"]
 
 
 @pytest.mark.usefixtures("made_topic")

@@ -10,7 +10,7 @@ import pytest
 
 from broker.client.cluster_metadata import PartitionMetadata, TopicMetadata
 from broker.tools.topics import _describe, under_replicated
-from tests.support.console import answer_of, error_of, output_of
+from tests.support.console import answer_of, error_of, output_of, pykafka
 from tests.support.kafka import Kafka, await_topics
 from tests.support.waiting import eventually
 
@@ -40,7 +40,7 @@ def test_a_topic_is_created_described_altered_and_deleted(at: tuple[str, str], t
     assert last["partition"] == 2
     assert last["leader"] in last["isr"]
     assert sorted(last["isr"]) == sorted(last["replicas"])
-    text = output_of("topics", "describe", "--topic", topic, *at).splitlines()
+    text = answer_of("topics", "describe", "--topic", topic, *at).splitlines()
     assert f"PartitionCount: 3\tReplicationFactor: {len(last['replicas'])}\tConfigs: " in text[0]
     assert "retention.ms=3600000" in text[0]
     first = described["partitions"][0]
@@ -57,7 +57,7 @@ def test_a_topic_is_created_described_altered_and_deleted(at: tuple[str, str], t
     assert "segment.bytes" not in described["configs"]
 
     assert answer_of("topics", "delete", "--topic", topic, *at) == f"Deleted topic {topic}.\n"
-    eventually(lambda: topic not in json.loads(output_of("topics", "list", "--json", *at)))
+    eventually(lambda: topic not in json.loads(answer_of("topics", "list", "--json", *at)))
 
 
 def test_if_not_exists_and_if_exists_take_things_as_they_are(at: tuple[str, str], topic: str) -> None:
@@ -118,6 +118,23 @@ def test_the_oldest_records_are_deleted(at: tuple[str, str], topic: str) -> None
     assert "an offset, or latest" in error_of(
         "topics", "delete-records", "--topic", topic, "--before", "x", *at, status=2
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(("--replication-factor", "1", "--wait"), "All replicas are in place.\n"), ((), "No reassignment runs.\n")],
+)
+def test_reassignments_that_are_done_are_not_passed_over(
+    at: tuple[str, str], made_topic: str, options: tuple[str, ...], said: str
+) -> None:
+    done = pykafka("topics", "reassign", "--topic", made_topic, *options, *at)
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (0, b"", said)
+
+
+def test_too_few_brokers_for_the_replicas_are_told_before_anything_moves(at: tuple[str, str], made_topic: str) -> None:
+    to = ("--topic", made_topic, "--brokers", "7", "--replication-factor", "2")
+    error = error_of("topics", "reassign", *to, *at, status=2)
+    assert "2 replicas need as many brokers; name more, or give --replication-factor 1" in error
 
 
 def test_the_environment_names_the_broker(broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,42 +1,28 @@
-"""`pykafka users` through a broker and in ZooKeeper itself."""
+"""`pykafka users` through a broker, in ZooKeeper itself, and in the file of a standalone broker."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import sys
+from pathlib import Path
 
 import pytest
 
-from broker.tools.main import main
-from tests.support.console import error_of
+from tests.support.console import answer_of, error_of
 from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
 
-@pytest.fixture(params=["broker", "zookeeper"])
-def at(request: pytest.FixtureRequest, broker: Kafka) -> tuple[str, str]:
+@pytest.fixture(params=["broker", "zookeeper", "file"])
+def at(request: pytest.FixtureRequest, broker: Kafka, tmp_path: Path) -> tuple[str, str]:
+    if request.param == "file":
+        return ("--log-dir", str(tmp_path / "logs"))
     if request.param == "broker":
         return ("--bootstrap-server", broker.bootstrap)
     return ("--zookeeper", request.getfixturevalue("own_broker").zookeeper)
 
 
-def output_of(*arguments: str, stdin: bytes = b"") -> str:
-    """In this process, which is quicker; must succeed."""
-    given, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(stdin))
-    shown = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(shown), pytest.raises(SystemExit) as ended:
-            main(arguments)
-    finally:
-        sys.stdin = given
-    assert not ended.value.code
-    return shown.getvalue()
-
-
 def users(at: tuple[str, str]) -> dict[str, dict[str, dict[str, int]]]:
-    found: dict[str, dict[str, dict[str, int]]] = json.loads(output_of("users", "list", "--json", *at))
+    found: dict[str, dict[str, dict[str, int]]] = json.loads(answer_of("users", "list", "--json", *at))
     return found
 
 
@@ -47,7 +33,7 @@ def known_as(at: tuple[str, str], user: str) -> list[dict[str, dict[str, int]] |
 
 def test_a_user_is_created_listed_changed_and_deleted(at: tuple[str, str], group: str) -> None:
     named = ("--user", group)
-    created = output_of("users", "create", *named, "--password-stdin", *at, stdin=b"s3cret\n")
+    created = answer_of("users", "create", *named, "--password-stdin", *at, stdin=b"s3cret\n")
     assert created == f"Created user {group} (SCRAM-SHA-256, SCRAM-SHA-512).\n"
     both = {"SCRAM-SHA-256": {"iterations": 4096}, "SCRAM-SHA-512": {"iterations": 4096}}
     eventually(lambda: all(known == both for known in known_as(at, group)))
@@ -55,16 +41,16 @@ def test_a_user_is_created_listed_changed_and_deleted(at: tuple[str, str], group
     assert f"there is a user {group} already" in again
 
     change = ("--mechanism", "scram-sha-512", "--iterations", "8192")
-    output_of("users", "password", *named, *change, "--password-stdin", *at, stdin=b"s3cret\n")
+    answer_of("users", "password", *named, *change, "--password-stdin", *at, stdin=b"s3cret\n")
     changed = {**both, "SCRAM-SHA-512": {"iterations": 8192}}
     eventually(lambda: all(known == changed for known in known_as(at, group)))
     line = f"{group}\tSCRAM-SHA-256=[iterations=4096],SCRAM-SHA-512=[iterations=8192]"
-    assert line in output_of("users", "list", *at).splitlines()
+    assert line in answer_of("users", "list", *at).splitlines()
 
-    output_of("users", "delete", *named, "--mechanism", "SCRAM-SHA-256", *at)
+    answer_of("users", "delete", *named, "--mechanism", "SCRAM-SHA-256", *at)
     eventually(lambda: all(list(known or ()) == ["SCRAM-SHA-512"] for known in known_as(at, group)))
     assert "no credential for SCRAM-SHA-256" in error_of("users", "delete", *named, "--mechanism", "SCRAM-SHA-256", *at)
-    assert output_of("users", "delete", *named, *at) == f"Deleted user {group} (SCRAM-SHA-512).\n"
+    assert answer_of("users", "delete", *named, *at) == f"Deleted user {group} (SCRAM-SHA-512).\n"
     eventually(lambda: not any(known_as(at, group)))
 
 
@@ -80,4 +66,4 @@ def test_what_is_wrong_is_said(at: tuple[str, str]) -> None:
 
 def test_broker_and_zookeeper_are_one_or_the_other() -> None:
     both = ("--zookeeper", "127.0.0.1:1", "--bootstrap-server", "127.0.0.1:1")
-    assert "--zookeeper needs no broker" in error_of("users", "list", *both, status=2)
+    assert "--zookeeper and --log-dir need no broker" in error_of("users", "list", *both, status=2)

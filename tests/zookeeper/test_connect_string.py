@@ -8,6 +8,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.zookeeper.connect_string import ConnectString
+from tests.support.free_ports import refused_port
 
 
 @pytest.mark.parametrize(
@@ -57,9 +58,8 @@ def test_the_text_form_parses_to_the_same() -> None:
 
 
 def test_diagnosis_tells_a_closed_port_from_a_silent_server_and_an_unknown_host() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as closed:
-        open_port, closed_port = silent.getsockname()[1], closed.getsockname()[1]
-        closed.close()
+    with socket.create_server(("127.0.0.1", 0)) as silent, refused_port() as closed_port:
+        open_port = silent.getsockname()[1]
         text = f"127.0.0.1:{open_port},127.0.0.1:{closed_port},no-such-host.invalid:1"
         diagnosis = ConnectString.parse(text).diagnose()
     assert f"127.0.0.1:{open_port}: accepts connections but gives no ZooKeeper session" in diagnosis

@@ -8,8 +8,9 @@ import time
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.membership import Membership
+from broker.zookeeper.operations import Create, Delete, SetData
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo
+from broker.zookeeper.znodes import CONTROLLER, CONTROLLER_EPOCH, BrokerInfo
 from tests.support.waiting import eventually
 from tests.support.zookeeper import ZooKeeperServer, expire_session
 from tests.zookeeper.conftest import Connect
@@ -18,39 +19,52 @@ from tests.zookeeper.conftest import Connect
 def test_the_first_candidate_is_controller_when_start_returns(registry: Registry) -> None:
     election = ControllerElection(registry, 7)
     election.start()
-    assert (registry.controller_id(), registry.controller_epoch().epoch) == (7, 1)
+    assert (registry.controller.id(), registry.controller.epoch().epoch) == (7, 1)
     election.stop()
     election.stop()
-    assert registry.controller_id() == -1
+    assert registry.controller.id() == -1
 
 
 def test_another_takes_over_when_the_controllers_session_ends(connect: Connect, registry: Registry) -> None:
     first, second = connect(), connect()
     ControllerElection(Registry(first), 1).start()
     ControllerElection(Registry(second), 2).start()
-    assert (registry.controller_id(), registry.controller_epoch().epoch) == (1, 1)
+    assert (registry.controller.id(), registry.controller.epoch().epoch) == (1, 1)
     first.close()
-    eventually(lambda: (registry.controller_id(), registry.controller_epoch().epoch) == (2, 2))
+    eventually(lambda: (registry.controller.id(), registry.controller.epoch().epoch) == (2, 2))
 
 
 def test_a_lone_controller_is_controller_again_after_its_session_expired(zk: ZooKeeper, registry: Registry) -> None:
     ControllerElection(registry, 1).start()
     expire_session(zk)
-    eventually(lambda: (registry.controller_id(), registry.controller_epoch().epoch) == (1, 2))
-    assert registry.elect_controller(1) == (2, 2)  # it is ours in the new session
+    eventually(lambda: (registry.controller.id(), registry.controller.epoch().epoch) == (1, 2))
+    assert registry.controller.elect(1) == (2, 2)  # it is ours in the new session
+
+
+def test_a_controller_whose_epoch_changed_without_its_knowledge_learns_it(zk: ZooKeeper, registry: Registry) -> None:
+    """Its transaction was applied, and the answer was lost. Writes in the old epoch would be refused for ever."""
+    election = ControllerElection(registry, 1)
+    election.start()
+    before = election.epoch
+    epoch = registry.controller.epoch()
+    node = zk.get(CONTROLLER)[0]
+    zk.transaction(
+        [Delete(CONTROLLER), Create(CONTROLLER, node, ephemeral=True), SetData(CONTROLLER_EPOCH, b"2", epoch.version)]
+    )
+    eventually(lambda: election.epoch == registry.controller.epoch() != before)
 
 
 def test_a_broker_that_has_stopped_stands_no_more(connect: Connect, registry: Registry) -> None:
     other = connect()
-    Registry(other).elect_controller(2)
+    Registry(other).controller.elect(2)
     election = ControllerElection(registry, 1)
     election.start()
     election.stop()
     other.close()
     changes: queue.Queue[int] = queue.Queue()
-    registry.watch_controller(changes.put)
-    eventually(lambda: changes.get(timeout=5) == -1)
-    assert registry.controller_id() == -1
+    registry.controller.watch(changes.put)
+    eventually(lambda: changes.get(timeout=60) == -1)
+    assert registry.controller.id() == -1
 
 
 def test_stopping_does_not_wait_for_a_zookeeper_that_is_gone(server: ZooKeeperServer) -> None:
@@ -64,4 +78,4 @@ def test_stopping_does_not_wait_for_a_zookeeper_that_is_gone(server: ZooKeeperSe
         began = time.monotonic()
         election.stop()
         membership.stop()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 20

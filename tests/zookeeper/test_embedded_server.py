@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,9 +70,8 @@ def test_data_survive_a_kill(embedded: EmbeddedZooKeeper) -> None:
 
 
 def test_it_starts_soon(embedded: EmbeddedZooKeeper) -> None:
-    began = time.monotonic()
     embedded.start()
-    assert time.monotonic() - began < 5  # 0.5 s on a quiet machine
+    assert sum(psutil.Process(embedded.pid).cpu_times()[:2]) < 4  # seconds; 0.5 on a quiet machine
 
 
 def test_start_and_stop_may_be_repeated(embedded: EmbeddedZooKeeper) -> None:
@@ -95,14 +93,14 @@ def test_it_ends_when_its_parent_is_killed_and_its_data_can_be_used_at_once(tmp_
         parent.kill()
         with EmbeddedZooKeeper(tmp_path) as successor, ZooKeeper(successor.address) as zk:
             assert zk.get("/kept")[0] == b"1"
-        eventually(lambda: all(map(has_ended, family)), timeout=5)
+        eventually(lambda: all(map(has_ended, family)))
 
 
 def test_it_ends_when_its_parent_forgets_to_stop_it(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", PARENT, str(tmp_path)]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     pid = int(ended.stdout.split()[0])
-    eventually(lambda: not psutil.pid_exists(pid) or has_ended(psutil.Process(pid)), timeout=5)
+    eventually(lambda: not psutil.pid_exists(pid) or has_ended(psutil.Process(pid)))
 
 
 def test_nothing_is_left_running_after_a_stop(embedded: EmbeddedZooKeeper) -> None:
@@ -110,7 +108,7 @@ def test_nothing_is_left_running_after_a_stop(embedded: EmbeddedZooKeeper) -> No
     family = psutil.Process(embedded.pid).children(recursive=True)
     assert len(family) == 1  # the shell that watches for our end
     embedded.stop()
-    eventually(lambda: has_ended(family[0]), timeout=5)
+    eventually(lambda: has_ended(family[0]))
 
 
 def test_a_second_server_on_the_same_data_is_refused(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import queue
 import socket
 import time
@@ -16,6 +18,7 @@ from broker.zookeeper.membership import Membership
 from broker.zookeeper.operations import Create, Delete
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo
+from tests.support.free_ports import refused_port
 from tests.support.waiting import eventually
 from tests.support.zookeeper import ZooKeeperServer, expire_session
 from tests.zookeeper.conftest import Connect
@@ -29,9 +32,9 @@ def listening_port() -> Iterator[int]:
 
 
 @pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+def closed_port() -> Iterator[int]:
+    with refused_port() as port:
+        yield port
 
 
 def member(zk: ZooKeeper, port: int = 9092, session_file: Path | None = None) -> Membership:
@@ -50,14 +53,17 @@ def test_a_broker_is_registered_until_it_stops(zk: ZooKeeper, registry: Registry
     assert registry.brokers() == {}
 
 
-def test_the_id_of_a_live_broker_is_refused_at_once_with_its_address(connect: Connect, listening_port: int) -> None:
+def test_the_id_of_a_live_broker_is_refused_at_once_with_its_address(
+    chroot: str, connect: Connect, listening_port: int
+) -> None:
     member(connect(), listening_port).start()
-    began = time.monotonic()
-    with pytest.raises(
-        ConfigError, match=rf"broker\.id=1 is already used by the broker at 127\.0\.0\.1:{listening_port}"
-    ):
-        member(connect()).start()
-    assert time.monotonic() - began < 3
+    with ZooKeeper(chroot, session_timeout_ms=30_000) as zk:
+        began = time.monotonic()
+        with pytest.raises(
+            ConfigError, match=rf"broker\.id=1 is already used by the broker at 127\.0\.0\.1:{listening_port}"
+        ):
+            member(zk).start()
+        assert time.monotonic() - began < 20
 
 
 def test_the_id_of_a_broker_that_does_not_answer_is_refused_after_the_session_timeout(
@@ -72,12 +78,12 @@ def test_the_id_of_a_broker_that_does_not_answer_is_refused_after_the_session_ti
 
 
 def test_a_node_left_by_a_dead_broker_is_waited_out(chroot: str, server: ZooKeeperServer) -> None:
-    dead = ZooKeeper(server.address, session_timeout_ms=1500).start()
+    dead = ZooKeeper(server.address, session_timeout_ms=4000).start()
     member(dead).start()
     server.kill()
     dead.close()  # too late: the server will know that session until it expires
     server.start()
-    with ZooKeeper(server.address, session_timeout_ms=1500) as zk:
+    with ZooKeeper(server.address, session_timeout_ms=4000) as zk:
         assert Registry(zk).broker_node(1) is not None
         membership = member(zk)
         membership.start()
@@ -97,7 +103,7 @@ def test_the_node_of_our_own_previous_life_is_taken_over_at_once(
         began = time.monotonic()
         membership = member(zk, session_file=session_file)
         membership.start()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         assert Registry(zk).brokers()[1].port == 9092
         assert int(session_file.read_text(), 16) == zk.session_id
         membership.stop()
@@ -147,7 +153,7 @@ def test_a_zookeeper_that_was_away_for_longer_than_the_session_is_registered_wit
         # The client reaches the server only after its session is over: it is kept away meanwhile.
         monkeypatch.setattr(zk._client.handler, "create_connection", refuse)
         server.start()
-        eventually(lambda: bystander.children(f"{zk.connect.chroot}/brokers/ids") == [], timeout=15)
+        eventually(lambda: bystander.children(f"{zk.connect.chroot}/brokers/ids") == [])
         monkeypatch.undo()
         eventually(lambda: membership.registered)
         assert zk.session_id != first
@@ -186,5 +192,18 @@ def test_a_stopped_broker_does_not_come_back(zk: ZooKeeper, registry: Registry) 
     expire_session(zk)
     seen: queue.Queue[object] = queue.Queue()
     registry.watch_brokers(seen.put)
-    assert seen.get(timeout=10) == {}
+    assert seen.get(timeout=60) == {}
     assert registry.brokers() == {}
+
+
+def test_a_broker_registers_again_though_its_session_file_cannot_be_written(
+    zk: ZooKeeper, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    membership = member(zk, session_file=tmp_path / "zookeeper.session")
+    membership.start()
+    monkeypatch.setattr(Path, "write_text", is_full)
+    zk.delete("/brokers/ids/1")
+    eventually(lambda: list(registry.brokers()) == [1])

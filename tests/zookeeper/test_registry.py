@@ -55,13 +55,13 @@ def test_the_cluster_id_is_made_up_once(connect: Connect) -> None:
 def test_brokers_come_and_go(connect: Connect, registry: Registry) -> None:
     seen: queue.Queue[dict[int, BrokerInfo]] = queue.Queue()
     registry.watch_brokers(seen.put)
-    assert seen.get(timeout=5) == {}
+    assert seen.get(timeout=60) == {}
     session = connect()
     broker = BrokerInfo.plaintext(1, "h", 9092, rack="r")
     Registry(session).register_broker(broker)
-    assert seen.get(timeout=5) == {1: broker} == registry.brokers()
+    assert seen.get(timeout=60) == {1: broker} == registry.brokers()
     session.close()
-    assert seen.get(timeout=5) == {}
+    assert seen.get(timeout=60) == {}
 
 
 def test_a_session_may_renew_its_own_registration_but_not_anothers(connect: Connect, registry: Registry) -> None:
@@ -76,10 +76,40 @@ def test_a_session_may_renew_its_own_registration_but_not_anothers(connect: Conn
     assert registry.broker_node(1) is None
 
 
-def test_a_broken_registration_is_reported_with_its_path(zk: ZooKeeper, registry: Registry) -> None:
+def test_a_broken_registration_is_left_out_and_logged_with_its_path(
+    zk: ZooKeeper, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
     zk.create("/brokers/ids/1", b"not json")
-    with pytest.raises(MalformedNode, match="/brokers/ids/1 in ZooKeeper holds b'not json'"):
-        registry.brokers()
+    zk.create("/brokers/ids/junk", b"")
+    registry.register_broker(BrokerInfo.plaintext(2, "h", 9092))
+    assert list(registry.brokers()) == [2]
+    assert "/brokers/ids/1 in ZooKeeper holds b'not json'" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/brokers/topics/t", "/config/topics/t", "/brokers/topics/t/partitions/0/state"])
+def test_a_broken_topic_keeps_nobody_from_learning_of_the_others(
+    zk: ZooKeeper, registry: Registry, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    """A broker that knows the topic keeps what it knows: the topic is not deleted."""
+    registry.create_topic("t", {0: (1,)}, {"retention.ms": "5"})
+    registry.create_topic("u", {0: (1,)})
+    before = registry.load_metadata()
+    zk.set(path, b"not json")
+    assert list(registry.load_metadata().topics) == ["u"]
+    assert f"topic t is not served: {path} in ZooKeeper holds" in caplog.text
+    assert registry.load_metadata(fallback=before.topics).topics == before.topics
+    assert registry.load_topics(["t"], before.topics) == {"t": before.topics["t"]}
+    assert registry.load_topics(["u"], before.topics)
+    assert registry.malformed == {"t"}
+    assert "topic t is left as it was" in caplog.text
+    if path.endswith("/state"):
+        assert registry.partition_states([TopicPartition("t", 0), TopicPartition("u", 0)]).keys() == {
+            TopicPartition("u", 0)
+        }
+    else:
+        assert list(registry.topics()) == ["u"]
+        with pytest.raises(MalformedNode):
+            registry.topic("t")
 
 
 def test_generated_broker_ids_lie_above_the_reserved_ones_and_never_repeat(connect: Connect) -> None:
@@ -92,34 +122,34 @@ def test_generated_broker_ids_lie_above_the_reserved_ones_and_never_repeat(conne
 def test_one_of_many_becomes_the_controller(connect: Connect, registry: Registry) -> None:
     sessions = {broker_id: connect() for broker_id in range(4)}
     registries = {broker_id: Registry(zk) for broker_id, zk in sessions.items()}
-    epochs = at_once(*(lambda b=b, r=r: r.elect_controller(b) for b, r in registries.items()))
-    first = registry.controller_epoch()
+    epochs = at_once(*(lambda b=b, r=r: r.controller.elect(b) for b, r in registries.items()))
+    first = registry.controller.epoch()
     assert sorted(epochs, key=str) == [(1, first.version), None, None, None]
     winner = epochs.index(first)
-    assert registry.controller_id() == winner
-    assert registries[winner].elect_controller(winner) == first  # it is it already
+    assert registry.controller.id() == winner
+    assert registries[winner].controller.elect(winner) == first  # it is it already
 
     seen: queue.Queue[int] = queue.Queue()
-    registry.watch_controller(seen.put)
-    assert seen.get(timeout=5) == winner
+    registry.controller.watch(seen.put)
+    assert seen.get(timeout=60) == winner
     sessions[winner].close()
-    assert seen.get(timeout=5) == -1
+    assert seen.get(timeout=60) == -1
     other = (winner + 1) % 4
-    assert registries[other].elect_controller(other) == (2, first.version + 1)
-    assert seen.get(timeout=5) == other
+    assert registries[other].controller.elect(other) == (2, first.version + 1)
+    assert seen.get(timeout=60) == other
 
 
 def test_only_the_controller_can_resign(connect: Connect, registry: Registry) -> None:
-    registry.elect_controller(1)
-    Registry(connect()).resign_controller()
-    assert registry.controller_id() == 1
-    registry.resign_controller()
-    assert registry.controller_id() == -1
-    registry.resign_controller()
+    registry.controller.elect(1)
+    Registry(connect()).controller.resign()
+    assert registry.controller.id() == 1
+    registry.controller.resign()
+    assert registry.controller.id() == -1
+    registry.controller.resign()
 
 
 def test_the_controller_node_carries_the_time_of_the_election(zk: ZooKeeper, registry: Registry) -> None:
-    Registry(zk, ManualClock(now_ms=123)).elect_controller(7)
+    Registry(zk, ManualClock(now_ms=123)).controller.elect(7)
     assert zk.get("/controller")[0] == b'{"version":1,"brokerid":7,"timestamp":"123"}'
     assert zk.get("/controller_epoch")[0] == b"1"
 
@@ -154,7 +184,7 @@ def test_a_brokers_dynamic_settings_are_kept_in_kafkas_nodes(zk: ZooKeeper, regi
 
 def test_the_picture_of_the_cluster_is_loaded_whole(registry: Registry) -> None:
     registry.register_broker(BrokerInfo.plaintext(1, "h", 9092))
-    registry.elect_controller(1)
+    registry.controller.elect(1)
     record = registry.create_topic("t", {0: (1,), 1: (1,)}, {"retention.ms": "5"})
     metadata = registry.load_metadata()
     assert metadata.cluster_id == registry.cluster_id()
@@ -169,7 +199,7 @@ def test_loading_again_reads_only_new_topics(registry: Registry) -> None:
     for name in ("kept", "gone"):
         registry.create_topic(name, {0: (1,)})
     first = registry.load_metadata()
-    registry.delete_topic("gone")
+    registry.deletions.delete("gone")
     registry.create_topic("new", {0: (1,)})
     registry.alter_topic_config("kept", {"retention.ms": "1"})
 
@@ -199,11 +229,11 @@ def test_loading_costs_a_few_round_trips_however_many_topics_there_are(
 def test_watchers_see_topics_come_and_go(registry: Registry) -> None:
     seen: queue.Queue[frozenset[str]] = queue.Queue()
     registry.watch_topics(seen.put)
-    assert seen.get(timeout=5) == frozenset()
+    assert seen.get(timeout=60) == frozenset()
     registry.create_topic("t", {0: (1,)})
-    assert seen.get(timeout=5) == {"t"}
-    registry.delete_topic("t")
-    eventually(lambda: seen.get(timeout=5) == frozenset())
+    assert seen.get(timeout=60) == {"t"}
+    registry.deletions.delete("t")
+    eventually(lambda: seen.get(timeout=60) == frozenset())
 
 
 def everything_about(zk: ZooKeeper, topic: str) -> list[str]:
@@ -361,14 +391,14 @@ def test_the_first_states_of_a_topic_that_kafkas_tools_made_are_written(zk: ZooK
 def test_an_earlier_controller_can_write_no_state(connect: Connect, registry: Registry) -> None:
     """Promise P4: the transaction checks the version of the controller epoch."""
     earlier = connect()
-    fence = Registry(earlier).elect_controller(1)
+    fence = Registry(earlier).controller.elect(1)
     assert fence is not None
     registry.create_topic("t", {0: [1, 2]})
     tp = TopicPartition("t", 0)
     wanted = PartitionState(2, 1, (2,), 1, registry.partition_states([tp])[tp].version)
-    Registry(earlier).resign_controller()
+    Registry(earlier).controller.resign()
     assert registry.write_states({tp: wanted}, controller_version=fence.version) == {tp}
-    now = registry.elect_controller(2)
+    now = registry.controller.elect(2)
     assert now is not None
     with pytest.raises(BrokerError) as refusal:
         registry.write_states(registry.partition_states([tp]), controller_version=fence.version)
@@ -402,12 +432,24 @@ def test_concurrent_alterations_do_not_undo_each_other(registry: Registry) -> No
 def test_a_deleted_topic_leaves_nothing(zk: ZooKeeper, registry: Registry) -> None:
     registry.create_topic("t", {0: [1], 1: [1]}, {"a": "1"})
     registry.create_topic("other", {0: [1]})
-    registry.delete_topic("t")
+    registry.deletions.delete("t")
     assert everything_about(zk, "t") == []
     assert registry.topic_names() == ["other"]
     with pytest.raises(BrokerError) as refusal:
-        registry.delete_topic("t")
+        registry.deletions.delete("t")
     assert refusal.value.code is ErrorCode.unknown_topic_or_partition
+
+
+def test_a_deleted_topic_is_noted_for_each_of_its_brokers(registry: Registry) -> None:
+    first = registry.create_topic("first", {0: [1], 1: [2]}).topic_id
+    second = registry.create_topic("second", {0: [2, 3]}).topic_id
+    for name in ("first", "second"):
+        registry.deletions.delete(name)
+    found = {broker_id: set(registry.deletions.noted(broker_id)) for broker_id in (1, 2, 3, 4)}
+    assert found == {1: {first}, 2: {first, second}, 3: {second}, 4: set()}
+    for _ in range(2):
+        registry.deletions.forget(2, [first])
+    assert registry.deletions.noted(2) == [second]
 
 
 def test_a_topic_can_be_deleted_by_several_at_once_and_created_again(zk: ZooKeeper, registry: Registry) -> None:
@@ -415,7 +457,7 @@ def test_a_topic_can_be_deleted_by_several_at_once_and_created_again(zk: ZooKeep
 
     def delete(_: int) -> ErrorCode:
         try:
-            registry.delete_topic("t")
+            registry.deletions.delete("t")
             return ErrorCode.none
         except BrokerError as error:
             return error.code
@@ -429,30 +471,42 @@ def test_a_topic_can_be_deleted_by_several_at_once_and_created_again(zk: ZooKeep
 
 
 def test_a_topic_too_large_for_one_transaction_is_deleted_too(zk: ZooKeeper, registry: Registry) -> None:
-    registry.create_topic("t", {partition: [1] for partition in range(2500)})
+    made = registry.create_topic("t", {partition: [1] for partition in range(2500)})
     registry.add_partitions("t", {partition: [1] for partition in range(2500, 4500)})
-    registry.delete_topic("t")
+    registry.deletions.delete("t")
     assert everything_about(zk, "t") == []
+    assert registry.deletions.noted(1) == [made.topic_id]
 
 
 def test_a_deletion_that_was_broken_off_is_finished(zk: ZooKeeper, registry: Registry) -> None:
     registry.create_topic("half-gone", {0: [1], 1: [1]})
     registry.create_topic("kept", {0: [1]})
-    registry.request_deletion("half-gone")
-    registry.request_deletion("half-gone")
-    registry.request_deletion("gone-already")
+    registry.deletions.request("half-gone")
+    registry.deletions.request("half-gone")
+    registry.deletions.request("gone-already")
     zk.delete("/brokers/topics/half-gone/partitions/1/state")
     zk.delete("/brokers/topics/half-gone/partitions/1")
 
-    assert registry.pending_deletions() == ["gone-already", "half-gone"]
-    assert registry.resume_deletions() == ["gone-already", "half-gone"]
-    assert registry.pending_deletions() == []
+    assert registry.deletions.pending() == ["gone-already", "half-gone"]
+    assert registry.deletions.resume() == ["gone-already", "half-gone"]
+    assert registry.deletions.pending() == []
     assert registry.topic_names() == ["kept"]
+
+
+def test_a_mark_deletes_nothing_where_topics_may_not_be_deleted(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.create_topic("t", {0: (1,)})
+    registry.deletions.request("t")
+    assert registry.deletions.resume(allowed=False) == ["t"]
+    assert registry.deletions.pending() == []
+    assert registry.topic("t")
+    assert "topic t is not deleted, because delete.topic.enable=false" in caplog.text
 
 
 def test_a_mark_set_by_kafkas_tools_is_noticed(zk: ZooKeeper, registry: Registry) -> None:
     seen: queue.Queue[list[str]] = queue.Queue()
-    registry.watch_deletions(seen.put)
-    assert seen.get(timeout=5) == []
+    registry.deletions.watch(seen.put)
+    assert seen.get(timeout=60) == []
     zk.transaction([Create("/admin/delete_topics/t")])
-    assert seen.get(timeout=5) == ["t"]
+    assert seen.get(timeout=60) == ["t"]

@@ -1,32 +1,69 @@
-"""Ask a Kafka of yours, and compare: its answers with those recorded (of 3.8.1), or, with --write, record them anew.
+"""Ask a Kafka of yours, and compare: its answers with those recorded, or, with --write, record them anew.
 
     .venv/bin/python -m tests.compat.kafka_answers HOST:PORT BROKER_ID [--write] [AREA …]
+    .venv/bin/python -m tests.compat.kafka_answers HOST:PORT,HOST:PORT,HOST:PORT --nodes COMMAND [--write] [AREA …]
 
-A broker like the one that was recorded has `areas.SETTINGS`, and is fresh. The topics made begin with "asked" and the
-time.
+A broker like the one that was recorded has `areas.SETTINGS`, and is fresh. The second form asks a cluster of three with
+`areas.CLUSTER_SETTINGS`, whose brokers `COMMAND kill|start|pause|resume ID` disturbs; --write-zookeeper records what a
+cluster with ZooKeeper answers otherwise. The topics made begin with "asked" and the time.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
+import subprocess
 import time
 
-from tests.compat.kafka_answers.areas import AREAS, answers_of
-from tests.compat.kafka_answers.asking import read_answers, write_answers
-from tests.compat.kafka_answers.comparing import deviations
+from tests.compat.kafka_answers.areas import AREAS, CLUSTER_AREAS, answers_of, answers_of_cluster
+from tests.compat.kafka_answers.asking import Answers, read_answers, write_answers
+from tests.compat.kafka_answers.comparing import deviations, only_different
+
+
+class CommandNodes:
+    """Nodes that a command kills, starts, pauses and resumes."""
+
+    def __init__(self, addresses: list[str], command: str) -> None:
+        self.addresses = dict(enumerate(addresses, 1))
+        self._command = shlex.split(command)
+
+    def kill(self, broker_id: int) -> None:
+        self._run("kill", broker_id)
+
+    def start(self, broker_id: int) -> None:
+        self._run("start", broker_id)
+
+    def pause(self, broker_id: int) -> None:
+        self._run("pause", broker_id)
+
+    def resume(self, broker_id: int) -> None:
+        self._run("resume", broker_id)
+
+    def _run(self, verb: str, broker_id: int) -> None:
+        subprocess.run([*self._command, verb, str(broker_id)], check=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bootstrap")
-    parser.add_argument("broker_id", type=int)
-    parser.add_argument("areas", nargs="*", choices=[[], *AREAS], default=[])
+    parser.add_argument("broker_id", type=int, nargs="?")
+    parser.add_argument("areas", nargs="*", choices=[[], *AREAS, *CLUSTER_AREAS], default=[])
+    parser.add_argument("--nodes", help="the command that kills, starts, pauses and resumes a node of a cluster")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--write-zookeeper", action="store_true")
     given = parser.parse_args()
-    for area in given.areas or AREAS:
-        answers = answers_of(area, given.bootstrap, given.broker_id, f"asked{int(time.time())}")
+    for area in given.areas or (AREAS if given.nodes is None else CLUSTER_AREAS):
+        prefix = f"asked{int(time.time())}"
+        answers: Answers
+        if given.nodes is None:
+            answers = answers_of(area, given.bootstrap, given.broker_id, prefix)
+        else:
+            answers = answers_of_cluster(area, CommandNodes(given.bootstrap.split(","), given.nodes), prefix)
         if given.write:
             write_answers(area, answers)
+            continue
+        if given.write_zookeeper:
+            write_answers(f"{area}_zookeeper", only_different(read_answers(area), answers))
             continue
         found = deviations(read_answers(area), answers)
         for one in found:

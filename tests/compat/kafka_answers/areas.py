@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from tests.compat.kafka_answers import (
+    cluster_requests,
     config_requests,
     fetch_requests,
     group_requests,
@@ -15,9 +16,10 @@ from tests.compat.kafka_answers import (
     transaction_requests,
 )
 from tests.compat.kafka_answers.asking import Answers, Asking
+from tests.compat.kafka_answers.cluster_asking import ClusterAsking, Nodes
 from tests.support.waiting import eventually
 
-__all__ = ["AREAS", "SETTINGS", "answers_of"]
+__all__ = ["AREAS", "CLUSTER_AREAS", "CLUSTER_SETTINGS", "SETTINGS", "answers_of", "answers_of_cluster"]
 
 AREAS: Mapping[str, Callable[[Asking], None]] = {
     "produce": produce_requests.ask_all,
@@ -38,10 +40,28 @@ SETTINGS = {
     "offsets.topic.num.partitions": "4",
     "offsets.topic.replication.factor": "1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
 }
 """What the Kafka that was recorded had set."""
+
+CLUSTER_AREAS: Mapping[str, Callable[[ClusterAsking], None]] = {
+    "cluster": cluster_requests.ask_all,
+}
+"""Asked of the brokers 1, 2 and 3 of a cluster."""
+
+CLUSTER_SETTINGS = {
+    **{name: value for name, value in SETTINGS.items() if not name.endswith(("broker.id", "replication.factor"))},
+    "auto.create.topics.enable": "false",
+    "auto.leader.rebalance.enable": "false",
+    "default.replication.factor": "3",
+    "offsets.topic.replication.factor": "3",
+    "replica.fetch.max.bytes": "1",
+    "transaction.state.log.replication.factor": "3",
+}
+"""What their Kafka had set, and `broker.rack` was rack1, rack2, rack3. Followers fetch one batch at a time, so that a
+throttle can stop them before they have caught up."""
 
 
 def answers_of(area: str, bootstrap: str, broker_id: int, prefix: str) -> Answers:
@@ -55,13 +75,28 @@ def answers_of(area: str, bootstrap: str, broker_id: int, prefix: str) -> Answer
     return asking.answers
 
 
+def answers_of_cluster(area: str, nodes: Nodes, prefix: str) -> Answers:
+    """The same of a cluster of three."""
+    asking = ClusterAsking(nodes, prefix)
+    try:
+        _make_coordinators(asking)
+        CLUSTER_AREAS[area](asking)
+    finally:
+        asking.close()
+    return asking.answers
+
+
 def _make_coordinators(asking: Asking) -> None:
     """The internal topics are there, and loaded, before anything is asked."""
 
     def ready(key_type: int) -> bool:
         body = {"key": "any", "key_type": key_type, "coordinator_keys": ["any"]}
-        answer = asking.requests.ask(ApiKey.FIND_COORDINATOR, body, 4)
-        return bool(answer.coordinators[0].error_code is ErrorCode.none)
+        (found,) = asking.requests.ask(ApiKey.FIND_COORDINATOR, body, 4).coordinators
+        if found.error_code is not ErrorCode.none:
+            return False
+        if isinstance(asking, ClusterAsking):
+            asking.at(found.node_id)
+        return True
 
     def gives_ids() -> bool:
         body = {"transactional_id": "any", "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}

@@ -29,7 +29,7 @@ Answers = dict[str, dict[str, Any]]
 Pick = Callable[[Any], Any]
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 _TEXTS = {"error_message", "batch_index_error_message", "throttle_time", "documentation"}
 _NUMBERED = re.compile(r"(?<=-7)(as|cfg)\d+")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tests.compat.kafka_answers.asking import Answers
 
-__all__ = ["ABSENT", "ANYTHING", "Deviation", "Difference", "deviations", "judge"]
+__all__ = ["ABSENT", "ANYTHING", "Deviation", "Difference", "deviations", "judge", "one_of_two", "only_different"]
 
 ABSENT = "absent"
 ANYTHING = object()
@@ -46,6 +46,29 @@ def deviations(kafka: Answers, ours: Answers) -> list[Deviation]:
             places = _places(theirs.get(version, ABSENT), own.get(version, ABSENT), "")
             found += [Deviation(request, version, *place) for place in places]
     return found
+
+
+def only_different(first: Answers, second: Answers) -> Answers:
+    """Those answers of the second that the first does not have."""
+    found: Answers = {}
+    for request, answers in second.items():
+        for version, answer in answers.items():
+            if first.get(request, {}).get(version, ABSENT) != answer:
+                found.setdefault(request, {})[version] = answer
+    return found
+
+
+def one_of_two(ours: Answers, first: Answers, other: Answers) -> Answers:
+    """`first`, with the answer of the other where that is ours: what ours are to be compared with."""
+    return {
+        request: {
+            version: ours[request][version]
+            if ours.get(request, {}).get(version, ABSENT) == other.get(request, {}).get(version, ANYTHING)
+            else answer
+            for version, answer in answers.items()
+        }
+        for request, answers in first.items()
+    }
 
 
 def judge(found: Sequence[Deviation], wanted: Sequence[Difference]) -> tuple[list[Deviation], list[str]]:

@@ -116,7 +116,7 @@ OF_BROKER = ("DescribeConfigs broker",)
 BROKER = [
     Difference(
         "A broker has fewer settings",
-        "what belongs to KRaft, replication, quotas, tiered storage, Java's TLS or plugins is not there",
+        "what belongs to KRaft, threads, quotas of clients, tiered storage, Java's TLS or plugins is not there",
         OF_BROKER,
         {"configs.*": ABSENT},
     ),
@@ -130,17 +130,36 @@ BROKER = [
             "configs.metrics.listener": ANYTHING,
             "configs.slow.request.log.ms": ANYTHING,
             "configs.socket.request.receive.timeout.ms": ANYTHING,
+            "configs.standalone": ANYTHING,
+            "configs.super.users": ANYTHING,
+        },
+    ),
+    Difference(
+        "`zookeeper.session.timeout.ms` is 6 s",
+        "18 s in Kafka, whose brokers may pause for garbage collection; `docs/decisions.md` says more",
+        OF_BROKER,
+        {"configs.zookeeper.session.timeout.ms.value": "6000"},
+    ),
+    Difference(
+        "The throttles of replication are listed",
+        "Kafka takes them, and does not list them while they are not set",
+        OF_BROKER,
+        {
+            "configs.leader.replication.throttled.rate": ANYTHING,
+            "configs.follower.replication.throttled.rate": ANYTHING,
         },
     ),
     Difference(
         "Where it listens and keeps its logs",
-        "is each broker's own; unset, `advertised.listeners` is empty and `inter.broker.listener.name` null",
+        "is each broker's own; unset, `advertised.listeners` is empty, and how brokers connect to each other null",
         OF_BROKER,
         {
             "configs.advertised.listeners.value": "",
             "configs.advertised.listeners.config_source": 5,
             "configs.inter.broker.listener.name.value": None,
             "configs.inter.broker.listener.name.config_source": 5,
+            "configs.security.inter.broker.protocol.value": None,
+            "configs.sasl.mechanism.inter.broker.protocol.value": None,
             "configs.listener.security.protocol.map.value": ANYTHING,
             "configs.listener.security.protocol.map.config_source": 5,
             "configs.listeners.value": ANYTHING,
@@ -166,6 +185,7 @@ BROKER = [
             "configs.listener.security.protocol.map.read_only": True,
             "configs.max.connections.per.ip.overrides.read_only": True,
             "configs.sasl.enabled.mechanisms.read_only": True,
+            "configs.sasl.mechanism.inter.broker.protocol.read_only": True,
             "configs.ssl.*.read_only": True,
             "configs.transaction.partition.verification.enable.read_only": True,
         },
@@ -252,6 +272,35 @@ TRANSACTIONS = [
     ),
 ]
 
+FOLLOWERS_FETCH = Difference(
+    "A fetch with a replica id names leader epochs",
+    "NOT_LEADER_OR_FOLLOWER without them: they show whether logs have diverged. Kafka counts the position nevertheless",
+    ("Fetch leader, as replica 2",),
+    {"error_code": "not_leader_or_follower", "*offset": -1, "high_watermark": -1},
+)
+
+CLUSTER = [
+    Difference(
+        "DescribeTopicPartitions of a topic without a name is INVALID_TOPIC",
+        "Kafka fails with UNKNOWN_SERVER_ERROR",
+        ("DescribeTopicPartitions no name",),
+        {"error_code": "invalid_topic_exception", "topic_authorized_operations": ANYTHING},
+    ),
+    FOLLOWERS_FETCH,
+    Difference(
+        "A follower answers OFFSET_NOT_AVAILABLE beyond its end",
+        "KIP-392; Kafka says OFFSET_OUT_OF_RANGE, and a client that takes it for the leader resets its offset",
+        ("Fetch follower, beyond",),
+        {"error_code": "offset_not_available"},
+    ),
+    Difference(
+        "Replicas that a reassignment removes keep their order",
+        "as with ZooKeeper, which has no DescribeTopicPartitions; KRaft sorts them",
+        ("DescribeTopicPartitions two running",),
+        {"partitions.replica_nodes": ANYTHING},
+    ),
+]
+
 WANTED: Mapping[str, Sequence[Difference]] = {
     "produce": PRODUCE,
     "fetch": FETCH,
@@ -259,4 +308,5 @@ WANTED: Mapping[str, Sequence[Difference]] = {
     "configs": CONFIGS,
     "groups": GROUPS,
     "transactions": TRANSACTIONS,
+    "cluster": CLUSTER,
 }

@@ -155,7 +155,7 @@ def test_what_is_no_answer_of_http_is_none_at_all(answer: bytes, monkeypatch: py
         thread.start()
         with pytest.raises(ConnectorError, match="SCHEMA_REGISTRY_UNAVAILABLE"):
             SchemaRegistry(RegistrySettings((f"http://127.0.0.1:{server.getsockname()[1]}",))).schema(1)
-        thread.join(10)
+        thread.join(60)
 
 
 def _answer(server: socket.socket, answer: bytes, times: int) -> None:

@@ -12,7 +12,7 @@ from spark_connector.progress.prometheus import LoadMetrics, parse_address
 
 
 def scraped(metrics: LoadMetrics) -> dict[tuple[str, ...], float]:
-    with urllib.request.urlopen(metrics.url, timeout=10) as answer:
+    with urllib.request.urlopen(metrics.url, timeout=60) as answer:
         text = answer.read().decode()
     return {
         (sample.name.removeprefix("pykafka_load_"), *sample.labels.values()): sample.value

@@ -1,0 +1,90 @@
+"""Deletes the logs of topics that do not exist any more.
+
+Only ZooKeeper's note of its deletion (zookeeper/topic_deletions.py) proves that a topic was deleted. Without one its
+logs stay: ZooKeeper's data may have been restored from a copy that is older than the topic. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from typing import Any
+
+from broker.protocol.topic_partition import TopicPartition
+from broker.replica.replica_manager import ReplicaManager
+from broker.zookeeper.cluster_metadata import ClusterMetadata
+from broker.zookeeper.metadata_store import MetadataCalls
+from broker.zookeeper.registry import Registry
+
+__all__ = ["DeletedTopics"]
+
+logger = logging.getLogger(__name__)
+
+_NO_TOPIC_ID = uuid.UUID(int=0)
+"""Of topics that Kafka made before version 2.8. Their deletion leaves no note."""
+
+
+class DeletedTopics:
+    """The topics that this broker's metadata have no more."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        calls: MetadataCalls,
+        replicas: ReplicaManager,
+        broker_id: int,
+        begin: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        """`begin` runs a coroutine as a task."""
+        self._registry = registry
+        self._call = calls
+        self._replicas = replicas
+        self._broker_id = broker_id
+        self._begin = begin
+        self._vanished: dict[TopicPartition, uuid.UUID] = {}
+
+    def add(self, gone: Mapping[TopicPartition, uuid.UUID]) -> None:
+        """The metadata have lost these partitions, of topics with these ids. Call `delete_logs` then."""
+        self._vanished.update(gone)
+
+    async def delete_logs(self, metadata: ClusterMetadata) -> list[TopicPartition]:
+        """Delete the logs of partitions that were lost because of a deletion; returns these partitions.
+
+        Raises BrokerError when ZooKeeper is away; then the next call does it.
+        """
+        self._vanished = {
+            tp: topic_id for tp, topic_id in self._vanished.items() if metadata.topic_by_id(topic_id) is None
+        }
+        logs = self._replicas.logs_of(set(self._vanished.values()))
+        hosted = {self._vanished[tp] for tp in logs if tp in self._vanished}
+        noted = {_NO_TOPIC_ID}
+        if hosted:  # a broker without logs of the topic has no note
+            noted |= set(await self._call(self._registry.deletions.noted, self._broker_id))
+        vanished, self._vanished = self._vanished, {}
+        deleted = [tp for tp, topic_id in vanished.items() if topic_id not in hosted or topic_id in noted]
+        for tp in vanished.keys() - deleted:
+            logger.error("ZooKeeper has no %s any more, and no note of its deletion; its log is kept, not served", tp)
+        await self._replicas.delete(deleted, metadata)
+        self._forget({vanished[tp] for tp in deleted})
+        return deleted
+
+    async def delete_left_logs(self, metadata: ClusterMetadata) -> None:
+        """At start, delete the logs of topics that were deleted while this broker was away, and of partitions that were
+        reassigned to others."""
+        deleted = await self._call(self._registry.deletions.noted, self._broker_id)
+        left = self._replicas.logs_of(deleted)
+        for tp in left:
+            logger.info("%s: the topic was deleted while this broker was away; deleting its log", tp)
+        await self._replicas.delete(list(left), metadata)
+        self._forget(deleted)
+        for tp in self._replicas.unknown_logs(metadata):
+            logger.warning("%s is in log.dirs, but the cluster has no such topic; it is left there and not served", tp)
+
+    def _forget(self, topic_ids: Collection[uuid.UUID]) -> None:
+        """Where the logs of these topics are gone, ZooKeeper's notes for this broker may go. If that fails, the next
+        start does it. With a log directory offline they stay: it may hold more."""
+        left = {log.topic_id for log in self._replicas.logs_of(topic_ids).values()}  # they could not be deleted
+        gone = [topic_id for topic_id in topic_ids if topic_id not in left]
+        if gone and not self._replicas.failed_directories:
+            self._begin(self._call(self._registry.deletions.forget, self._broker_id, gone))

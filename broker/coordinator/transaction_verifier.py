@@ -1,0 +1,96 @@
+"""Asks the coordinator of a transaction whether it is open and has a partition (KIP-890).
+
+The leader of a partition asks before it appends the first records of a transaction, and the group coordinator before it
+stores offsets in one. The coordinator may be another broker (Kafka's AddPartitionsToTxnManager).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from broker.cluster.topics import Topics
+from broker.coordinator.peer_requests import Connect, PeerRequests
+from broker.coordinator.transaction_coordinator import TransactionCoordinator
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
+from broker.errors import BrokerError, ErrorCode
+from broker.net.peer_connection import PeerConnection
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_names import TRANSACTION_STATE_TOPIC
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["TransactionVerifier"]
+
+_ADD_PARTITIONS_TO_TXN_VERSION = 5
+
+
+class _Question(NamedTuple):
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    tp: TopicPartition
+
+
+class TransactionVerifier:
+    """Verifies transactions with their coordinators. Lives on the event loop."""
+
+    def __init__(self, topics: Topics, broker_id: int, transactions: TransactionCoordinator, connect: Connect) -> None:
+        self._topics = topics
+        self._broker_id = broker_id
+        self._transactions = transactions
+        self._peers = PeerRequests(connect, _send)
+        topics.add_change_listener(self._leaders_changed)
+
+    def is_local(self, transactional_id: str) -> bool:
+        """Whether this broker coordinates the transactions of the id. Then ask the coordinator itself."""
+        return self._coordinator(transactional_id) == self._broker_id
+
+    def ask(self, transactional_id: str, producer: ProducerIdAndEpoch, tp: TopicPartition) -> Awaitable[ErrorCode]:
+        """Ask another broker: NONE if the producer's transaction is open and has `tp`.
+
+        TRANSACTION_ABORTABLE, PRODUCER_FENCED or INVALID_PRODUCER_ID_MAPPING if not. Anything else if that cannot be
+        said now.
+        """
+        return self._peers.ask(self._coordinator(transactional_id), _Question(transactional_id, producer, tp))
+
+    def _coordinator(self, transactional_id: str) -> int:
+        """The id of the broker, -1 if there is none. Without the internal topic no id has a transaction."""
+        stored_in = TopicPartition(TRANSACTION_STATE_TOPIC, self._transactions.partition_for(transactional_id))
+        info = self._topics.metadata.partition(stored_in)
+        return self._broker_id if info is None else info.leader
+
+    def _leaders_changed(self, names: Collection[str]) -> None:
+        if TRANSACTION_STATE_TOPIC in names:
+            self._peers.give_up(
+                lambda broker_id, asked: self._coordinator(asked.transactional_id) != broker_id,
+                ErrorCode.not_coordinator,
+            )
+
+    async def close(self) -> None:
+        """End all requests."""
+        await self._peers.close()
+
+
+async def _send(peer: PeerConnection, questions: Sequence[_Question]) -> Mapping[_Question, ErrorCode]:
+    body = {
+        "transactions": [
+            {
+                "transactional_id": asked.transactional_id,
+                "producer_id": asked.producer.producer_id,
+                "producer_epoch": asked.producer.epoch,
+                "verify_only": True,
+                "topics": [{"name": asked.tp.topic, "partitions": [asked.tp.partition]}],
+            }
+            for asked in questions
+        ]
+    }
+    answer = await peer.request(ApiKey.ADD_PARTITIONS_TO_TXN, _ADD_PARTITIONS_TO_TXN_VERSION, body)
+    if answer.error_code is not ErrorCode.none:
+        raise BrokerError(
+            answer.error_code, f"{peer.address} refused to verify transactions; is this broker's user in super.users?"
+        )
+    return {
+        asked: row.partition_error_code
+        for asked, result in zip(questions, answer.results_by_transaction, strict=False)
+        for topic in result.topic_results
+        for row in topic.results_by_partition
+    }

@@ -1,0 +1,154 @@
+"""The commands of `pykafka`: finds the one that a command line names, and gives it to typer.
+
+Only the module of the named command is imported, so `pykafka --help` starts fast and a missing library breaks only the
+command that needs it. Commands of other packages are found through the entry point group `pykafka.commands`, and never
+imported by name. Output that is not a terminal is never wrapped.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+__all__ = ["build", "commands", "fail", "summary"]
+
+BUILT_IN = {
+    "broker": "broker.tools.broker:app",
+    "users": "broker.tools.users:app",
+    "zookeeper": "broker.tools.zookeeper:app",
+    "cluster": "broker.tools.cluster:app",
+    "topics": "broker.tools.topics:app",
+    "produce": "broker.tools.produce:produce",
+    "consume": "broker.tools.consume:consume",
+    "groups": "broker.tools.groups:app",
+    "offsets": "broker.tools.offsets:app",
+    "configs": "broker.tools.configs:app",
+    "transactions": "broker.tools.transactions:app",
+    "mirror": "broker.tools.mirror:mirror",
+    "log": "broker.tools.log_command:app",
+    "perf": "broker.tools.perf:app",
+}
+PLUGIN_GROUP = "pykafka.commands"
+EXAMPLES = """Run a broker, write three records, read them again, see what is there.
+
+\b
+Examples:
+  pykafka broker start
+  seq 3 | pykafka produce --topic numbers
+  pykafka consume --topic numbers --from-beginning --exit-at-end
+  pykafka topics describe --topic numbers
+"""
+COMPLETED_LINE = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
+"""Where the completion scripts put the typed line: zsh, fish and PowerShell; bash."""
+_NO_WRAP = 10_000
+_TERMINAL_MAX = 120
+
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """Print a red line on standard error and exit."""
+    typer.secho(f"pykafka: {message}", fg=typer.colors.RED, err=True)
+    raise SystemExit(status)
+
+
+def build(arguments: Sequence[str]) -> typer.Typer:
+    """The command tree: only the command that `arguments` name, or all names with their summaries."""
+    width = None if sys.stdout.isatty() else _NO_WRAP
+    app = typer.Typer(
+        help=f"A log broker that speaks Apache Kafka's protocol, and its tools.\n\n{EXAMPLES}",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # rich draws boxes, cuts long names, and wraps at 80 columns in a pipe
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "terminal_width": width,
+            "max_content_width": width or _TERMINAL_MAX,
+        },
+    )
+    app.callback()(_global_options)
+    named = next((word for word in [*arguments, *_line_to_complete()] if not word.startswith("-")), None)
+    known = BUILT_IN if named in BUILT_IN else commands()  # reading the entry points of all packages takes time
+    if named in known:
+        _attach(app, named, _load(named, known[named]))
+    else:
+        for name, target in known.items():
+            app.command(name, help=summary(target))(_placeholder)
+    return app
+
+
+def _line_to_complete() -> list[str]:
+    """The words after `pykafka` on the line to complete, if a shell's completion script has started us."""
+    if "_PYKAFKA_COMPLETE" not in os.environ:
+        return []
+    return next((os.environ[name].split()[1:] for name in COMPLETED_LINE if os.environ.get(name)), [])
+
+
+def commands() -> dict[str, str]:
+    """Command name → `module:attribute`: the built-in commands, then those of installed packages."""
+    found = sorted(importlib.metadata.entry_points(group=PLUGIN_GROUP), key=lambda point: point.name)
+    return BUILT_IN | {point.name: point.value for point in found if point.name not in BUILT_IN}
+
+
+def summary(target: str) -> str:
+    """The summary line of a command, read from its source without importing it.
+
+    For a function: the first line of its docstring. For a group: the first line of `app = typer.Typer(help="…")`.
+    """
+    module, _, attribute = target.partition(":")
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        return f"(not available: there is no module {module})"
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name) if name == attribute:
+                return (ast.get_docstring(node) or "").partition("\n")[0]
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(keywords=keywords)) if name == attribute:
+                text = "".join(ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg == "help")
+                return text.partition("\n")[0]
+    return ""
+
+
+def _load(name: str, target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        fail(f"the command {name!r} cannot be loaded: {error}")
+
+
+def _attach(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]) -> None:
+    """Add a group of sub-commands (a Typer app) or a single command (a function)."""
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(importlib.metadata.version("pykafka-spark"))
+        raise typer.Exit
+
+
+def _global_options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Declares the global options for the help; `main` looks for `--debug` itself."""
+
+
+def _placeholder() -> None:
+    """Stands for a command that was not named. Never called."""

@@ -1,0 +1,201 @@
+"""`pykafka mirror`: copy topics and the offsets of groups to another cluster, exactly once (MirrorMaker 2).
+
+Options have the names of MirrorMaker's settings. Ends with status 0 after Ctrl-C or SIGTERM, when what was copied is
+committed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from broker.client.cluster import Cluster
+from broker.errors import ConfigError
+from broker.mirror.mirror import Mirror, MirrorStats
+from broker.mirror.mirror_settings import CONFIG_PROPERTIES_EXCLUDE, MirrorSettings
+from broker.mirror.replication_policy import GROUPS_EXCLUDE, TOPICS_EXCLUDE
+from broker.settings import read_properties_file
+from broker.tools.client_options import JsonOutput, client_settings, with_options
+from broker.tools.interrupt import Interrupt
+from broker.tools.logging_setup import TEXT
+from broker.tools.output import counted, report
+
+__all__ = ["mirror"]
+
+logger = logging.getLogger("pykafka.mirror")
+
+_SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": 4 << 20, "fetch.max.bytes": 16 << 20}
+_TARGET_DEFAULTS: Final = {
+    "max.request.size": 4 << 20,
+    "retry.backoff.ms": 20,  # Kafka answers CONCURRENT_TRANSACTIONS until the last markers are written: a few ms
+    "delivery.timeout.ms": 30_000,  # then the mirror begins again; until then it does not notice Ctrl-C
+    "default.api.timeout.ms": 30_000,
+}
+_STATUS_S: Final = 10.0
+
+_Address = {"metavar": "HOST[:PORT],…"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MirrorOptions:
+    """The options of `pykafka mirror`."""
+
+    source: Annotated[
+        str | None, typer.Option("--from", help="Brokers of the source. Or set it in --source-config.", **_Address)
+    ] = None
+    target: Annotated[
+        str | None, typer.Option("--to", help="Brokers of the target. Or set it in --target-config.", **_Address)
+    ] = None
+    topics: Annotated[str, typer.Option(help="Topics to mirror: names or regular expressions.", metavar="NAME,…")] = ""
+    topics_exclude: Annotated[
+        str, typer.Option(help="Topics to leave out: names or regular expressions.", metavar="NAME,…")
+    ] = ",".join(TOPICS_EXCLUDE)
+    once: Annotated[
+        bool, typer.Option("--once", help="Copy what there is now, then end. Otherwise go on until Ctrl-C.")
+    ] = False
+    groups: Annotated[
+        str, typer.Option(help="Groups whose offsets are mirrored: names or regular expressions.", metavar="NAME,…")
+    ] = ".*"
+    groups_exclude: Annotated[
+        str, typer.Option(help="Groups to leave out: names or regular expressions.", metavar="NAME,…")
+    ] = ",".join(GROUPS_EXCLUDE)
+    sync_group_offsets: Annotated[
+        bool, typer.Option(help="Commit translated offsets for groups without members on the target.")
+    ] = True
+    replication_policy: Annotated[
+        str,
+        typer.Option(
+            help="Names on the target. identity: as on the source. default: source alias, separator, name.",
+            metavar="NAME",
+        ),
+    ] = "identity"
+    replication_policy_separator: Annotated[str, typer.Option(help="Between alias and name.", metavar="TEXT")] = (
+        MirrorSettings.replication_policy_separator
+    )
+    source_alias: Annotated[
+        str, typer.Option("--source-alias", "--source-cluster-alias", help="Name of the source.", metavar="NAME")
+    ] = MirrorSettings.source_cluster_alias
+    target_alias: Annotated[
+        str, typer.Option("--target-alias", "--target-cluster-alias", help="Name of the target.", metavar="NAME")
+    ] = MirrorSettings.target_cluster_alias
+    replication_factor: Annotated[
+        int, typer.Option(min=-1, help="Replicas of new topics; -1: the target's default.", metavar="N")
+    ] = -1
+    auto_offset_reset: Annotated[
+        str, typer.Option(help="Where to begin with topics that are new to this mirror.", metavar="earliest|latest")
+    ] = "earliest"
+    sync_topic_configs: Annotated[bool, typer.Option(help="Keep the settings of topics equal.")] = True
+    config_properties_exclude: Annotated[
+        str, typer.Option(help="Settings of topics that are not copied: regular expressions.", metavar="NAME,…")
+    ] = ",".join(CONFIG_PROPERTIES_EXCLUDE)
+    commit_interval: Annotated[
+        float, typer.Option(min=0.01, help="How long a transaction collects records.", metavar="SECONDS")
+    ] = MirrorSettings.commit_interval_s
+    refresh_topics_interval: Annotated[
+        float, typer.Option(min=0.1, help="How often to look for new topics and partitions.", metavar="SECONDS")
+    ] = MirrorSettings.refresh_topics_interval_s
+    emit_checkpoints_interval: Annotated[
+        float, typer.Option(min=0.1, help="How often to mirror the offsets of groups.", metavar="SECONDS")
+    ] = MirrorSettings.emit_checkpoints_interval_s
+    source_config: Annotated[
+        Path | None, typer.Option(help="Properties file of the client of the source.", metavar="FILE")
+    ] = None
+    target_config: Annotated[
+        Path | None, typer.Option(help="Properties file of the client of the target.", metavar="FILE")
+    ] = None
+    as_json: JsonOutput = False
+
+    @property
+    def settings(self) -> MirrorSettings:
+        """Raises ConfigError."""
+        return MirrorSettings(
+            topics=_names(self.topics),
+            topics_exclude=_names(self.topics_exclude),
+            groups=_names(self.groups),
+            groups_exclude=_names(self.groups_exclude),
+            source_cluster_alias=self.source_alias,
+            target_cluster_alias=self.target_alias,
+            replication_policy=self.replication_policy,
+            replication_policy_separator=self.replication_policy_separator,
+            replication_factor=self.replication_factor,
+            sync_topic_configs=self.sync_topic_configs,
+            config_properties_exclude=_names(self.config_properties_exclude),
+            sync_group_offsets=self.sync_group_offsets,
+            emit_checkpoints_interval_s=self.emit_checkpoints_interval,
+            refresh_topics_interval_s=self.refresh_topics_interval,
+            commit_interval_s=self.commit_interval,
+            auto_offset_reset=self.auto_offset_reset,
+        )
+
+
+@with_options
+def mirror(options: MirrorOptions) -> None:
+    """Copy topics and the offsets of groups from one cluster to another, exactly once.
+
+    \b
+    Examples:
+      pykafka mirror --from old:9092 --to new:9092 --topics 'orders,clicks-.*'
+      pykafka mirror --from old:9092 --to new:9092 --topics '.*' --once
+    """
+    settings = options.settings
+    logging.basicConfig(format=TEXT, level=logging.INFO)
+    interrupt = Interrupt()
+    with (
+        _cluster("--from", options.source, options.source_config, _SOURCE_DEFAULTS) as from_cluster,
+        _cluster("--to", options.target, options.target_config, _TARGET_DEFAULTS) as to_cluster,
+    ):
+        running = Mirror(from_cluster, to_cluster, settings)
+        status = _Status(running.stats)
+        running.run(lambda: status.due() or interrupt.came_within(0), once=options.once)
+    stats, seconds = running.stats, status.seconds
+    copied = f"{counted(stats.records, 'record')} ({stats.bytes / 1e6:,.1f} MB) of {counted(stats.topics, 'topic')}"
+    report(
+        options.as_json,
+        f"Mirrored {copied} in {seconds:.1f} s, in {counted(stats.transactions, 'transaction')}; "
+        f"moved {counted(stats.groups, 'group')}; lag {stats.lag}.",
+        {**dataclasses.asdict(stats), "seconds": round(seconds, 3)},
+    )
+
+
+class _Status:
+    """Logs how it goes, every ten seconds in which something was copied."""
+
+    def __init__(self, stats: MirrorStats) -> None:
+        self._stats = stats
+        self._started = self._last = time.monotonic()
+        self._seen = 0, 0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def due(self) -> bool:
+        """Log if it is time. Always False."""
+        now = time.monotonic()
+        if now - self._last >= _STATUS_S:
+            records, size = self._stats.records - self._seen[0], self._stats.bytes - self._seen[1]
+            if records:
+                rate = size / 1e6 / (now - self._last)
+                logger.info("%d records, %.1f MB/s, lag %d", records, rate, self._stats.lag)
+            self._last, self._seen = now, (self._stats.records, self._stats.bytes)
+        return False
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _cluster(option: str, bootstrap: str | None, file: Path | None, defaults: dict[str, Any]) -> Cluster:
+    """A client, with `defaults` for what the file does not set. Raises ConfigError without an address."""
+    given = read_properties_file(file) if file else {}
+    if not bootstrap and "bootstrap.servers" not in given:
+        name = "source" if option == "--from" else "target"
+        raise ConfigError(f"{option}: name the brokers of the {name} as HOST:PORT, or in --{name}-config")
+    return Cluster(
+        client_settings(bootstrap, file, {key: value for key, value in defaults.items() if key not in given})
+    )

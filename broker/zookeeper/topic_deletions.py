@@ -1,0 +1,120 @@
+"""Deletions of topics in ZooKeeper: requests of Kafka's tools, the deletion itself, and notes for the brokers.
+
+A topic is deleted as a whole, in one transaction. One that is too large for that is marked first, so that `resume`
+finishes the deletion if the broker dies meanwhile. For each broker that has logs of the topic the transaction leaves a
+note with the topic's id. The broker deletes its logs and then the note, also when it was away (Kafka keeps the topic
+until then).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+
+from broker.errors import BrokerError, ErrorCode
+from broker.zookeeper import znodes
+from broker.zookeeper.metadata_store import MetadataStore, Watch
+from broker.zookeeper.operations import Create, Delete, NodeExists, NoNode, NotEmpty, Operation, in_transactions
+from broker.zookeeper.znodes import TopicRecord
+
+__all__ = ["TopicDeletions"]
+
+logger = logging.getLogger(__name__)
+
+
+class TopicDeletions:
+    """Its methods block and raise ConnectionFailed as those of the Registry."""
+
+    def __init__(self, zk: MetadataStore) -> None:
+        self._zk = zk
+
+    def delete(self, name: str) -> None:
+        """Delete a topic, its config and its states. Raises BrokerError `unknown_topic_or_partition`."""
+        if not self._zk.exists(znodes.topic_path(name)):
+            raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        while self._zk.exists(znodes.topic_path(name)):
+            try:
+                chunks = list(in_transactions(self._operations(name)))
+                if len(chunks) > 1:
+                    self.request(name)
+                    chunks = list(in_transactions(self._operations(name)))
+                for chunk in chunks:
+                    self._zk.transaction(chunk)
+            except (NoNode, NodeExists, NotEmpty):
+                continue  # another broker deletes the topic too, or adds partitions: read it again
+
+    def request(self, name: str) -> None:
+        """Mark a topic for deletion, as Kafka's tools do."""
+        with contextlib.suppress(NodeExists):
+            self._zk.create(znodes.delete_topic_path(name), parents=True)
+
+    def pending(self) -> list[str]:
+        """The topics that are marked for deletion."""
+        return self._zk.children(znodes.DELETE_TOPICS)
+
+    def resume(self, *, allowed: bool = True) -> list[str]:
+        """Delete the marked topics, and marks without a topic; returns the names.
+
+        `allowed` is `delete.topic.enable`. Without it the marks are deleted and the topics stay (as Kafka's
+        KafkaController).
+        """
+        names = self.pending()
+        for name in names:
+            if not allowed:
+                logger.warning("topic %s is not deleted, because delete.topic.enable=false", name)
+                self._unmark(name)
+                continue
+            try:
+                self.delete(name)
+            except BrokerError:
+                self._unmark(name)
+        return names
+
+    def _unmark(self, name: str) -> None:
+        with contextlib.suppress(NoNode):
+            self._zk.delete(znodes.delete_topic_path(name))
+
+    def watch(self, callback: Callable[[list[str]], None]) -> Watch:
+        """Call back with the topics marked for deletion whenever they change."""
+        return self._zk.watch_children(znodes.DELETE_TOPICS, callback)
+
+    def noted(self, broker_id: int) -> list[uuid.UUID]:
+        """The ids of deleted topics whose logs this broker may still have."""
+        return [znodes.uuid_from_text(name) for name in self._zk.children(znodes.deleted_topics_path(broker_id))]
+
+    def forget(self, broker_id: int, topic_ids: Iterable[uuid.UUID]) -> None:
+        """Delete the notes of these topics: the broker has no logs of them any more."""
+        for topic_id in topic_ids:
+            with contextlib.suppress(NoNode):
+                self._zk.delete(znodes.deleted_topic_path(broker_id, topic_id))
+
+    def _operations(self, name: str) -> list[Operation]:
+        """Notes for the brokers, then deletions of all nodes, children before parents, the topic itself last."""
+        partitions_root = znodes.partitions_path(name)
+        partitions = [f"{partitions_root}/{partition}" for partition in self._zk.children(partitions_root)]
+        below = self._zk.children_many(partitions)
+        paths = [f"{path}/{child}" for path, children in zip(partitions, below, strict=True) for child in children]
+        paths += partitions
+        last = (
+            partitions_root,
+            znodes.topic_config_path(name),
+            znodes.delete_topic_path(name),
+            znodes.topic_path(name),
+        )
+        found = self._zk.get_many(last)
+        paths += [path for path, node in zip(last, found, strict=True) if node is not None]
+        return [*self._notes(name, found[-1][0] if found[-1] else b""), *map(Delete, paths)]
+
+    def _notes(self, name: str, node: bytes) -> list[Operation]:
+        try:
+            record = TopicRecord.decode(name, node, {})
+        except znodes.MalformedNode:
+            return []
+        if not record.topic_id.int:  # a topic of Kafka before 2.8
+            return []
+        brokers = sorted({replica for replicas in record.assignment.values() for replica in replicas})
+        parents = map(znodes.deleted_topics_path, brokers)
+        paths = [*parents, *(znodes.deleted_topic_path(broker_id, record.topic_id) for broker_id in brokers)]
+        return [Create(path) for path, found in zip(paths, self._zk.get_many(paths), strict=True) if found is None]

@@ -1,0 +1,220 @@
+"""Transactions over partitions and coordinators of three brokers, request by request (P7, KIP-890)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from broker.coordinator.sharded_coordinator import partition_for
+from broker.errors import ErrorCode
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.protocol.topic_partition import TopicPartition
+from tests.support.raw_requests import Requests
+from tests.support.raw_transactions import RawProducer, committed_offset, committed_values, stable_end
+from tests.support.replicating import PARTITIONS, Brokers, brokers
+from tests.support.waiting import eventually
+
+OK = ErrorCode.none
+EVERYWHERE = [("t", partition) for partition in range(PARTITIONS)]
+SETTINGS = {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}
+
+
+@pytest.fixture
+async def three(tmp_path: Path, zookeeper: str) -> AsyncIterator[Brokers]:
+    async with brokers(tmp_path, f"{zookeeper}/{tmp_path.name}", SETTINGS) as running:
+        await asyncio.to_thread(running.create, "t")
+        yield running
+
+
+class Clients:
+    """A connection to each broker, and the producers of one transactional id over them."""
+
+    def __init__(self, running: Brokers, ask: dict[int, Requests]) -> None:
+        self._running = running
+        self.ask = ask
+
+    def leader(self, topic: str, partition: int) -> int:
+        metadata = next(iter(self._running.running.values()))._topics.metadata
+        info = metadata.partition(TopicPartition(topic, partition))
+        return -1 if info is None else info.leader
+
+    def coordinator(self, topic: str, name: str) -> int:
+        return self.leader(topic, partition_for(name, 3))
+
+    def find(self, name: str) -> int:
+        """The coordinator of a transactional id, as FindCoordinator answers."""
+        return int(RawProducer(next(iter(self.ask.values())), name).find().node_id)
+
+    def begin(self, name: str) -> RawProducer:
+        """A producer that speaks to its coordinator."""
+        eventually(lambda: self.find(name) >= 0)
+        producer = RawProducer(self.ask[self.find(name)], name)
+        eventually(lambda: producer.init().error_code is OK)
+        return producer
+
+    def of(self, producer: RawProducer, broker_id: int) -> RawProducer:
+        """The same producer, speaking to another broker."""
+        return RawProducer(self.ask[broker_id], producer.transactional_id, producer.producer_id, producer.epoch)
+
+    def values(self) -> list[list[bytes | None]]:
+        return [committed_values(self.ask[self.leader(*tp)], *tp) for tp in EVERYWHERE]
+
+
+@contextmanager
+def clients(running: Brokers) -> Iterator[Clients]:
+    with ExitStack() as stack:
+        asks = {number: stack.enter_context(Requests(f"127.0.0.1:{port}")) for number, port in running.ports.items()}
+        yield Clients(running, asks)
+
+
+async def test_a_transaction_over_three_brokers_is_verified_and_decided_once(three: Brokers) -> None:
+    await asyncio.to_thread(_verified_and_decided, three)
+
+
+def _verified_and_decided(three: Brokers) -> None:
+    with clients(three) as here:
+        producer = here.begin("id")
+        at_leaders = [here.of(producer, here.leader(*tp)) for tp in EVERYWHERE]
+        assert len({here.leader(*tp) for tp in EVERYWHERE}) == 3
+
+        def send(value: bytes) -> set[ErrorCode]:
+            return {one.send("t", value, partition=tp[1]) for one, tp in zip(at_leaders, EVERYWHERE, strict=True)}
+
+        def added(*tps: tuple[str, int]) -> bool:
+            return producer.add(*tps) == [OK] * len(tps)
+
+        assert send(b"never begun") == {ErrorCode.transaction_abortable}
+        assert added(EVERYWHERE[0])
+        assert at_leaders[1].send("t", b"elsewhere", partition=1) is ErrorCode.transaction_abortable
+        assert added(*EVERYWHERE)
+        assert send(b"a") == send(b"b") == {OK}
+        assert here.values() == [[], [], []]
+        assert producer.end() is OK
+        eventually(lambda: here.values() == [[b"a", b"b"]] * 3)
+        eventually(lambda: send(b"late") == {ErrorCode.transaction_abortable})  # before: the markers are being written
+
+        eventually(lambda: added(*EVERYWHERE))
+        assert send(b"c") == {OK}
+        assert producer.end(commit=False) is OK
+        eventually(lambda: [stable_end(here.ask[here.leader(*tp)], *tp) for tp in EVERYWHERE] == [5, 5, 5])
+        assert here.values() == [[b"a", b"b"]] * 3
+
+        fenced = here.of(producer, here.leader(*EVERYWHERE[1]))
+        assert here.begin("id").epoch > producer.epoch
+        assert fenced.send("t", b"zombie", partition=1) is ErrorCode.invalid_producer_epoch
+
+
+async def test_offsets_in_a_transaction_whose_coordinator_is_another_broker(three: Brokers) -> None:
+    await asyncio.to_thread(_offsets, three)
+
+
+def _offsets(three: Brokers) -> None:
+    with clients(three) as here:
+        producer = here.begin("id")
+        here.ask[1].ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "key": "g", "coordinator_keys": ["g"]})
+        coordinator = here.coordinator(TRANSACTION_STATE_TOPIC, "id")
+        eventually(lambda: here.coordinator(GROUP_OFFSETS_TOPIC, "g") >= 0)
+        group = next(name for name in map(str, range(99)) if here.coordinator(GROUP_OFFSETS_TOPIC, name) != coordinator)
+        at_group = here.of(producer, here.coordinator(GROUP_OFFSETS_TOPIC, group))
+        refused = ErrorCode.transaction_abortable
+        eventually(lambda: at_group.commit_offset(group, "t", 7) is refused)
+        assert producer.add_offsets(group) is OK
+        assert at_group.commit_offset(group, "t", 7) is OK
+        assert at_group.commit_offset(group, "t", 8) is OK
+        assert committed_offset(at_group.ask, group, "t") == -1
+        assert producer.end() is OK
+        eventually(lambda: committed_offset(at_group.ask, group, "t") == 8)
+        eventually(lambda: at_group.commit_offset(group, "t", 9) is refused)
+
+
+async def test_an_open_transaction_goes_on_with_the_next_coordinator(three: Brokers) -> None:
+    def open_one() -> tuple[int, RawProducer]:
+        with clients(three) as here:
+            producer = here.begin("id")
+            assert producer.add(*EVERYWHERE) == [OK] * 3
+            sent = [here.of(producer, here.leader(*tp)).send("t", b"a", partition=tp[1]) for tp in EVERYWHERE]
+            assert sent == [OK] * 3
+            return here.coordinator(TRANSACTION_STATE_TOPIC, "id"), producer
+
+    def commit_it(before: int, producer: RawProducer) -> None:
+        with clients(three) as here:
+            eventually(lambda: here.find("id") not in (-1, before))
+            other = next(number for number in here.ask if number != here.find("id"))
+            assert here.of(producer, other).end() is ErrorCode.not_coordinator
+            at_coordinator = here.of(producer, here.find("id"))
+            eventually(lambda: at_coordinator.end() is OK)
+            eventually(lambda: here.values() == [[b"a"]] * 3)
+
+    before, producer = await asyncio.to_thread(open_one)
+    await three.stop(before)
+    del three.addresses[before]
+    await asyncio.to_thread(commit_it, before, producer)
+
+
+async def test_a_coordinator_that_does_not_know_that_it_is_deposed_gives_no_old_stable_offsets(three: Brokers) -> None:
+    """A copier would continue from them, and copy again what is committed (P7)."""
+
+    def begin() -> tuple[str, int, int]:
+        with clients(three) as here:
+            asked = here.ask[1]
+            eventually(lambda: _found(asked, "g"))
+            controller = three.running[1]._topics.metadata.controller_id
+            group, zombie = next(
+                (name, at)
+                for name in map(str, range(99))
+                if (at := here.coordinator(GROUP_OFFSETS_TOPIC, name)) != controller
+            )
+            eventually(lambda: _commit(here.ask[zombie], group, 1) is OK)
+            assert _fetch(here.ask[zombie], group, stable=True) == (OK, 1)
+            return group, zombie, controller
+
+    def end(group: str, zombie: int, controller: int) -> None:
+        partition = partition_for(group, 3)
+        others = [number for number in three.running if number != zombie]
+        leads = {"partition_index": partition, "replicas": others}
+        with clients(three) as here:
+            body = {"topics": [{"name": GROUP_OFFSETS_TOPIC, "partitions": [leads]}]}
+            assert here.ask[controller].ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body).error_code is OK
+
+            def leader() -> int:
+                info = three.running[controller]._topics.metadata.partition(
+                    TopicPartition(GROUP_OFFSETS_TOPIC, partition)
+                )
+                return -1 if info is None else info.leader
+
+            eventually(lambda: leader() in others and _commit(here.ask[leader()], group, 2) is OK)
+            assert _fetch(here.ask[leader()], group, stable=True) == (OK, 2)
+            assert _fetch(here.ask[zombie], group, stable=True) == (ErrorCode.not_coordinator, -1)
+            assert _fetch(here.ask[zombie], group, stable=False) == (OK, 1), "it has heard of its end: test another way"
+
+    async def hears_nothing(changed: object) -> None:
+        pass
+
+    group, zombie, controller = await asyncio.to_thread(begin)
+    three.running[zombie]._topics._refresh_once = hears_nothing  # type: ignore[method-assign]
+    await asyncio.to_thread(end, group, zombie, controller)
+
+
+def _found(ask: Requests, group: str) -> bool:
+    answer = ask.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [group]})
+    return answer.coordinators[0].error_code is OK
+
+
+def _commit(ask: Requests, group: str, offset: int) -> ErrorCode:
+    row = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1, "committed_metadata": ""}
+    member = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    body = {"group_id": group, **member, "topics": [{"name": "t", "partitions": [row]}]}
+    return ErrorCode(ask.ask(ApiKey.OFFSET_COMMIT, body).topics[0].partitions[0].error_code)
+
+
+def _fetch(ask: Requests, group: str, *, stable: bool) -> tuple[ErrorCode, int]:
+    """The error and the offset of partition 0."""
+    body = {"groups": [{"group_id": group, "topics": [{"name": "t", "partition_indexes": [0]}]}]}
+    (answer,) = ask.ask(ApiKey.OFFSET_FETCH, {**body, "require_stable": stable}).groups
+    found = [one.committed_offset for topic in answer.topics for one in topic.partitions]
+    return ErrorCode(answer.error_code), found[0] if found else -1
