@@ -24,6 +24,7 @@ from broker.zookeeper.java import find_java
 from spark_connector.loads.record import LoadRecord
 
 if TYPE_CHECKING:
+    from pyspark import SparkStageInfo
     from pyspark.sql import SparkSession
 
 __all__ = ["LazySession", "quiet_session", "spark_log", "standard_error_to"]
@@ -120,14 +121,25 @@ class LazySession:
                 follower.join()
 
     def _follow(self, progress: Progress, line: Any, stopped: threading.Event) -> None:
-        """Follow the tasks of the running Spark job until `stopped` is set."""
+        """Follow the tasks of the running Spark job until `stopped` is set, or Spark is gone.
+
+        Ctrl-C ends Spark's Java process, too, and may do so before this thread is told.
+        """
         while not stopped.wait(_POLL_SECONDS):
-            tracker = self._session.sparkContext.statusTracker() if self._session else None
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()] if tracker else []
-            running = [stage for stage in stages if stage is not None]
+            try:
+                running = self._active_stages()
+            except Exception:  # errors of py4j and of its socket, which have no class in common
+                return
             if running:
                 total = sum(stage.numTasks for stage in running)
                 progress.update(line, total=total, completed=sum(stage.numCompletedTasks for stage in running))
+
+    def _active_stages(self) -> list[SparkStageInfo]:
+        if self._session is None:
+            return []
+        tracker = self._session.sparkContext.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        return [stage for stage in stages if stage is not None]
 
 
 @contextmanager

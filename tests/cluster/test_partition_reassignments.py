@@ -35,8 +35,9 @@ def metadata(cluster: Brokers, broker_id: int | None = None) -> Any:
     return server._topics.metadata
 
 
-def states(cluster: Brokers, topic: str = "t") -> dict[int, PartitionInfo]:
-    found = metadata(cluster).topics.get(topic)
+def states(cluster: Brokers, topic: str = "t", broker_id: int | None = None) -> dict[int, PartitionInfo]:
+    """As this broker knows them, or the first one."""
+    found = metadata(cluster, broker_id).topics.get(topic)
     return {} if found is None else dict(found.partitions)
 
 
@@ -137,6 +138,7 @@ async def test_replicas_leaders_and_logs_move(tmp_path: Path, zookeeper: str) ->
             assert log is not None
             assert stored(log) == records
         assert await running(cluster) == {}
+        await until(lambda: not any(one.adding for one in states(cluster, broker_id=3).values()))
         counted = {id: server._topics.metrics["t"] for id, server in cluster.running.items()}
         moved = counted[3].reassignment_bytes_in
         assert moved == sum(log.size for i in (0, 1) for log in cluster.logs("t", i)[:1])

@@ -1,6 +1,7 @@
 """Clients hardly notice when a broker stops or dies: the brokers act on broken connections, not on the session's end.
 
-The limits are far above what a quiet machine needs (tests/bench/failover_bench.py) and far below the ZooKeeper session.
+The limits of the fast test are far below the ZooKeeper session of 30 s. The slow one has those that users get, which
+need a quiet machine; tests/bench/failover_bench.py measures them.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ CLIENT = {"reconnect.backoff.max.ms": 200}
 """librdkafka waits longer the longer a broker was away, and it starts slowly on a busy machine."""
 
 
-def test_clients_are_not_held_up_when_brokers_restart_or_die() -> None:
+@pytest.mark.parametrize("limit_s", [10, pytest.param(3, marks=pytest.mark.slow)])
+def test_clients_are_not_held_up_when_brokers_restart_or_die(limit_s: float) -> None:
     with EmbeddedCluster(3, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0, **CLIENT})
         load = SteadyLoad(cluster.bootstrap, settings=CLIENT).start()
         for broker in cluster.brokers.values():
             broker.restart()
             eventually(lambda: are_in_sync(admin, load.topic, 3))
-        controller = admin.list_topics(timeout=60).controller_id
-        internal = admin.list_topics("__consumer_offsets", timeout=60).topics["__consumer_offsets"]
+        controller = admin.list_topics(timeout=10).controller_id
+        internal = admin.list_topics("__consumer_offsets", timeout=10).topics["__consumer_offsets"]
         for victim in {controller, internal.partitions[0].leader}:
             cluster.brokers[victim].kill()
             eventually(lambda: are_in_sync(admin, load.topic, 2))
@@ -50,8 +52,8 @@ def test_clients_are_not_held_up_when_brokers_restart_or_die() -> None:
         load.stop()
     assert load.failed == []
     assert load.unread == set()
-    assert load.longest_write < 10
-    assert load.longest_read < 10
+    assert load.longest_write < limit_s
+    assert load.longest_read < limit_s
 
 
 @pytest.mark.slow
@@ -100,7 +102,7 @@ def write(bootstrap: str, count: int) -> None:
 
 def are_in_sync(admin: AdminClient, topic: str, replicas: int) -> bool:
     try:
-        partitions = admin.list_topics(topic, timeout=60).topics[topic].partitions.values()
+        partitions = admin.list_topics(topic, timeout=2).topics[topic].partitions.values()
     except KafkaException:  # the broker that it asked died
         return False
     return all(len(one.isrs) == replicas and one.leader in one.isrs for one in partitions)

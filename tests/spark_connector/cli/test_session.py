@@ -1,0 +1,33 @@
+"""The progress line of a console command."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+from rich.console import Console
+
+from spark_connector.cli.session import LazySession
+
+
+class GoneSession:
+    """Spark, whose Java process has ended."""
+
+    def __init__(self) -> None:
+        self.was_asked = threading.Event()
+
+    @property
+    def sparkContext(self) -> object:  # noqa: N802
+        self.was_asked.set()
+        raise ConnectionResetError("Spark's Java process is gone")
+
+
+def test_the_progress_line_ends_quietly_when_spark_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    spark, gone = LazySession("test", "local[1]", {}), GoneSession()
+    spark._session = gone  # type: ignore[assignment]
+    with spark.shown(Console(file=io.StringIO())):
+        assert gone.was_asked.wait(10)
+    assert failed == []
