@@ -2,9 +2,10 @@
 
 Behaviour: with acks=0 there is no answer, and an error closes the connection. With acks=1 the answer comes when the
 records are in the log (and on disk, if the topic's flush settings ask for it), with acks=all when all in-sync replicas
-have them, too. With too few in-sync replicas acks=all is refused, before the append or after it. When that is not so
-within the request's timeout, the answer is REQUEST_TIMED_OUT, and the records may still be committed. With one replica
-acks=all equals acks=1. Each partition has its own error. Clients cannot write to internal topics.
+have them, too. With too few in-sync replicas acks=all is refused. If their number falls after the append, the answer
+waits until it has risen. After the request's timeout the answer is REQUEST_TIMED_OUT, and the records may still be
+committed. With one replica acks=all equals acks=1. Each partition has its own error. Clients cannot write to internal
+topics.
 
 Every record is checked before anything is appended (log/append_checks.py). Checks of large compressed batches finish in
 a thread. Requests of a connection stay in order, because it handles one at a time. The memory that the batches of a
@@ -138,6 +139,8 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | De
             try:
                 part.partition = partition
                 part.check = BatchCheck(batch, partition.log.config, context.clock.now_ms(), allowance)
+                if request.body.acks == _ALL:
+                    _check_min_isr(partition, part.check.header)
                 if not part.check.run(cost):
                     unfinished.append(part)
                 cost -= part.check.cost
@@ -380,10 +383,16 @@ def _partition(context: ApiContext, request: Request, tp: TopicPartition) -> Par
         raise BrokerError(ErrorCode.invalid_required_acks, f"acks={acks} is not 0, 1 or all")
     if tp.topic in INTERNAL_TOPICS:
         raise BrokerError(ErrorCode.invalid_topic_exception, f"{tp.topic} is written by brokers only")
-    partition = context.topics.partition(tp)
-    if acks == _ALL:
+    return context.topics.partition(tp)
+
+
+def _check_min_isr(partition: Partition, header: BatchHeader) -> None:
+    """Raise BrokerError `not_enough_replicas`, but not for a duplicate: it appends nothing and waits for the first."""
+    try:
         partition.check_min_isr()
-    return partition
+    except BrokerError:
+        if not partition.is_duplicate(header):
+            raise
 
 
 def _batch_of(records: bytes | bytearray | memoryview | None, version: int) -> bytearray | memoryview:

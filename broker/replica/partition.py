@@ -20,6 +20,7 @@ from broker.log.pending_append import AppendResult, PendingAppend, complete
 from broker.log.segment_file import FileSlice
 from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.batch import BatchHeader
 from broker.records.control import EndMarker
 from broker.replica.append_queue import AppendQueue
 from broker.replica.group_commit import GroupCommit
@@ -75,8 +76,6 @@ class Partition(Replica):
         self._visible = 0, 0
         """High watermark and last stable offset of the last notification to waiting fetches."""
         self._produces = ProducePurgatory()
-        self._coordinators = ProducePurgatory()
-        """Appends of coordinators. They go on waiting while too few replicas are in sync (`until_safe`)."""
         self._verifications: dict[int, object] = {}
         """Producer id → the guard of its verification (`begin_verification`)."""
         self._max_lag_s = max_lag_s
@@ -253,7 +252,6 @@ class Partition(Replica):
         if self.in_sync is not None:
             self.log.committed = high_watermark
         self._produces.advance(high_watermark)
-        self._coordinators.advance(high_watermark)
         if self.waiters:
             self._notify_advance(before, self._visible, appended)
 
@@ -334,31 +332,31 @@ class Partition(Replica):
         """Raise BrokerError `not_enough_replicas` when fewer replicas are in sync than min.insync.replicas asks for."""
         in_sync = self.in_sync
         if in_sync is not None and len(in_sync.isr) < in_sync.min_isr:
-            raise self._not_enough(ErrorCode.not_enough_replicas)
+            isr, needed = sorted(in_sync.isr), in_sync.min_isr
+            text = f"{self.tp}: min.insync.replicas={needed}, but the in-sync replicas are {isr}"
+            raise BrokerError(ErrorCode.not_enough_replicas, text)
 
     def watch_commit(self, offset: int, on_commit: OnCommit) -> bool:
         """Call `on_commit` when the record at `offset` is below the high watermark; False if it is already.
 
-        With one replica it is at once. `on_commit` gets BrokerError `not_leader_or_follower` when this broker stops
-        leading the partition, `not_enough_replicas_after_append` when too few replicas are in sync. The record stays
-        in the log then, and may be committed or lost. This method raises these errors, too.
+        With one replica it is at once. While too few replicas are in sync the wait goes on, as in Kafka since KIP-966:
+        the watermark stands still, and the record may be committed later. `on_commit` gets BrokerError
+        `not_leader_or_follower` when this broker stops leading the partition. The record stays in the log then, and may
+        be committed or lost. This method raises that error, too.
         """
         if self.in_sync is None or offset < self.high_watermark:
             return False
         if self._is_closed:
             raise self._not_led()
-        if len(self.in_sync.largest_isr) < self.in_sync.min_isr:
-            raise self._not_enough(ErrorCode.not_enough_replicas_after_append)
         self._produces.watch(offset, on_commit)
         return True
 
     def until_safe(self, appended: AppendResult | Awaitable[AppendResult]) -> Awaitable[object] | None:
         """What a coordinator awaits before it acts on its append: the fsync, if due, then all in-sync replicas (P7).
 
-        None if the records are safe already. Unlike `watch_commit` this goes on waiting while too few replicas are in
-        sync: the records may be committed later, and the coordinator has to know. The awaitable raises BrokerError:
-        what the append raises, `kafka_storage_error`, or `not_leader_or_follower` when this broker stops leading the
-        partition. A later leader may have the records or not.
+        None if the records are safe already. The awaitable raises BrokerError: what the append raises,
+        `kafka_storage_error`, or `not_leader_or_follower` when this broker stops leading the partition. A later leader
+        may have the records or not.
         """
         if not isinstance(appended, AppendResult):
             return self._safe_after(appended)
@@ -378,7 +376,7 @@ class Partition(Replica):
             return None
         if self._is_closed:
             raise self._not_led()
-        return self._coordinators.wait(offset)
+        return self._produces.wait(offset)
 
     def caught_up(self) -> asyncio.Future[None] | None:
         """A future that is done when the high watermark has reached the start of this leader epoch; None if it has.
@@ -387,6 +385,13 @@ class Partition(Replica):
         BrokerError `not_leader_or_follower`, now or when awaited.
         """
         return None if self.in_sync is None else self._until_committed(self.in_sync.epoch_start - 1)
+
+    # --- producers
+
+    def is_duplicate(self, header: BatchHeader) -> bool:
+        """Whether the log has this batch of an idempotent producer already."""
+        entry = self.log.producers.get(header.producer_id)
+        return entry is not None and entry.duplicate_of(header) is not None
 
     # --- transactions whose coordinator is another broker (KIP-890)
 
@@ -430,17 +435,11 @@ class Partition(Replica):
             self._take_isr(in_sync, info.isr, info.version)
         if self.in_sync is not None:
             self._advanced()
-            self._check_produces(self.in_sync)
 
     def _take_isr(self, in_sync: InSyncState, isr: Collection[int], version: int) -> None:
         if version > self.version:
             self.version = version
             in_sync.written(isr, self._clock.monotonic())
-
-    def _check_produces(self, in_sync: InSyncState) -> None:
-        """With too few in-sync replicas the watermark stands still, so nobody shall wait for it."""
-        if self._produces and len(in_sync.largest_isr) < in_sync.min_isr:
-            self._produces.fail(self._not_enough(ErrorCode.not_enough_replicas_after_append))
 
     def check(self) -> None:
         """Look at the watermark again after a while: it need no longer wait for a follower that has been silent."""
@@ -493,7 +492,6 @@ class Partition(Replica):
         if self.in_sync is not None and state.leader_epoch == self.leader_epoch:
             self._take_isr(self.in_sync, state.isr, state.version)
             self._advanced()
-            self._check_produces(self.in_sync)
 
     def _begin_epoch(self, info: PartitionInfo, high_watermark: int) -> None:
         """Lead several replicas in the epoch of `info`. Positions of followers are not known yet."""
@@ -513,19 +511,13 @@ class Partition(Replica):
         self._visible = before or (self.high_watermark, self.last_stable_offset)
         self.log.committed = self.high_watermark
 
-    def _not_enough(self, code: ErrorCode) -> BrokerError:
-        assert self.in_sync is not None
-        isr, needed = sorted(self.in_sync.isr), self.in_sync.min_isr
-        return BrokerError(code, f"{self.tp}: min.insync.replicas={needed}, but the in-sync replicas are {isr}")
-
     def _not_led(self) -> BrokerError:
         return BrokerError(ErrorCode.not_leader_or_follower, f"{self.tp} is not led here any more")
 
     def close(self) -> None:
         """Stop leading the partition: end waiting requests, and refuse queued appends that have not begun."""
         self._is_closed = True
-        for purgatory in (self._produces, self._coordinators):
-            purgatory.fail(self._not_led())
+        self._produces.fail(self._not_led())
         for waiter in tuple(self.waiters):
             waiter.end()
 

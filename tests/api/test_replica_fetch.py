@@ -69,11 +69,16 @@ class Replicated:
         return set(self.registry.partition_states([self.tp])[self.tp].isr)
 
     @property
+    def shown(self) -> set[int]:
+        """The ISR that the leader tells."""
+        return set(self.ask.metadata(self.tp.topic).topics[0].partitions[0].isr_nodes)
+
+    @property
     def epoch(self) -> int:
         return self.registry.partition_states([self.tp])[self.tp].leader_epoch
 
-    def begin_put(self, *values: bytes, timeout_ms: int = 20_000) -> None:
-        data = [{"index": 0, "records": batch(*values)}]
+    def begin_put(self, *values: bytes, timeout_ms: int = 20_000, records: bytes = b"") -> None:
+        data = [{"index": 0, "records": records or batch(*values)}]
         body = {"transactional_id": None, "acks": -1, "timeout": timeout_ms}
         self.ask.send(ApiKey.PRODUCE, {**body, "topic_data": [{"name": self.tp.topic, "partition_data": data}]})
 
@@ -140,12 +145,12 @@ def test_what_is_not_replicated_in_time_is_in_the_log_and_not_acknowledged(repli
 
 
 def test_silent_followers_leave_the_isr_and_one_that_catches_up_comes_back(missed: Replicated) -> None:
-    missed.begin_put(b"a")
-    assert missed.end_put().error_code is ErrorCode.not_enough_replicas_after_append
-    eventually(lambda: missed.isr == {LEADER})
+    missed.begin_put(b"a", timeout_ms=1)
+    assert missed.end_put().error_code is ErrorCode.request_timed_out
+    eventually(lambda: missed.isr == missed.shown == {LEADER})
     missed.begin_put(b"b")
     refused = missed.end_put()
-    assert refused.error_code is ErrorCode.not_enough_replicas
+    assert (refused.error_code, refused.log_start_offset) == (ErrorCode.not_enough_replicas, 0)
     assert "min.insync.replicas=2" in refused.error_message
     missed.fetch(FIRST, 0)
     assert missed.isr == {LEADER}
@@ -154,10 +159,22 @@ def test_silent_followers_leave_the_isr_and_one_that_catches_up_comes_back(misse
         """It leaves the ISR again when it has not fetched for a while."""
         return int(missed.fetch(FIRST, 1, last_epoch=0).high_watermark)
 
-    def shown() -> set[int]:
-        return set(missed.ask.metadata(missed.tp.topic).topics[0].partitions[0].isr_nodes)
+    eventually(lambda: watermark() == 1 and missed.isr == missed.shown == {LEADER, FIRST})
 
-    eventually(lambda: watermark() == 1 and missed.isr == shown() == {LEADER, FIRST})
+
+def test_a_duplicate_waits_for_replicas_and_is_not_refused(missed: Replicated) -> None:
+    """A refused duplicate would make librdkafka send the records once more, in a new producer epoch."""
+    producer = {"producer_id": 7, "producer_epoch": 0}
+    sent = batch(b"a", **producer, base_sequence=0)
+    missed.begin_put(records=sent, timeout_ms=1)
+    assert missed.end_put().error_code is ErrorCode.request_timed_out
+    eventually(lambda: missed.isr == missed.shown == {LEADER})
+    missed.begin_put(records=batch(b"b", **producer, base_sequence=1))
+    assert missed.end_put().error_code is ErrorCode.not_enough_replicas
+    missed.begin_put(records=sent)
+    eventually(lambda: missed.fetch(FIRST, 1, last_epoch=0).high_watermark == 1)
+    answer = missed.end_put()
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 0)
 
 
 def test_a_follower_waits_for_an_append_and_a_consumer_for_the_watermark(replicated: Replicated) -> None:

@@ -65,12 +65,7 @@ class Client(threading.Thread):
 
 
 class PlainWriter(Client):
-    """An idempotent producer that writes one record after another to random partitions.
-
-    With one request in flight. With several, one may be refused and the next one arrive when the broker takes records
-    again: OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then begins a new producer epoch, and sends again what may be in the
-    log already (`rd_kafka_idemp_drain_epoch_bump`, "skipped sequence numbers"). No broker can see such a duplicate.
-    """
+    """An idempotent producer that writes one record after another to random partitions, with requests in flight."""
 
     def __init__(
         self, name: str, bootstrap: str, stop: threading.Event, history: History, tps: Sequence[TopicPartition]
@@ -80,7 +75,7 @@ class PlainWriter(Client):
         self._tps = tps
 
     def work(self) -> None:
-        idempotent = {"enable.idempotence": True, "delivery.timeout.ms": 60_000, "max.in.flight": 1}
+        idempotent = {"enable.idempotence": True, "delivery.timeout.ms": 60_000}
         producer = Producer({**_settings(self._servers), **idempotent})
         dice, number = random.Random(self.name), 0
         while not self._ending.is_set():
