@@ -7,7 +7,9 @@ OFFSET_NOT_AVAILABLE where an earlier leader may have shown a later offset (KIP-
 any other one the log end offset is the latest, and with -2 followers answer, too: tools compare replicas so. Pages that
 a look-up by time needs and that are not in the page cache are read by a thread, so that other connections are served
 meanwhile.
-Version notes: -5 is new in 9. Other negative timestamps get UNSUPPORTED_VERSION, as in Kafka 4.
+The leader epoch of an answer is that of the record, and the present one for the latest offset (KIP-320).
+Version notes: clients before 5 get LEADER_NOT_AVAILABLE for OFFSET_NOT_AVAILABLE; -5 is new in 9. Other negative
+timestamps get UNSUPPORTED_VERSION, as in Kafka 4.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any, TypeAlias
 from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
+from broker.log.leader_epochs import NO_EPOCH
 from broker.log.segment_file import ColdRead, unless_cold
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
@@ -33,6 +36,7 @@ Answer: TypeAlias = Fields
 _CONSUMER, _ANY_REPLICA = -1, -2
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _FIRST_TIERED = 9
+_FIRST_WITH_NOT_AVAILABLE = 5
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
@@ -86,14 +90,25 @@ def _partition(
             end = replica.high_watermark
         offset, timestamp = _find(replica, asked.timestamp, end)
     except BrokerError as error:
-        return {"partition_index": tp.partition, "error_code": error.code, "timestamp": -1, "offset": -1}
+        code = error.code
+        if code is ErrorCode.offset_not_available and request.version < _FIRST_WITH_NOT_AVAILABLE:
+            code = ErrorCode.leader_not_available
+        return {"partition_index": tp.partition, "error_code": code, "timestamp": -1, "offset": -1}
     return {
         "partition_index": tp.partition,
         "error_code": ErrorCode.none,
         "timestamp": timestamp,
         "offset": offset,
-        "leader_epoch": replica.leader_epoch if offset >= 0 else -1,
+        "leader_epoch": _epoch_of(replica, asked.timestamp, offset),
     }
+
+
+def _epoch_of(replica: Replica, timestamp: int, offset: int) -> int:
+    if offset < 0:
+        return NO_EPOCH
+    if timestamp == LATEST or offset >= replica.log.log_end_offset:
+        return replica.leader_epoch
+    return replica.log.epochs.epoch_of(offset)
 
 
 def _find(replica: Replica, timestamp: int, end: int) -> tuple[int, int]:

@@ -63,6 +63,11 @@ class LeaderEpochs:
         if epoch > self.latest:
             self._entries = [*self._entries, (epoch, start_offset)]
 
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the record at `offset`; -1 before the first epoch."""
+        following = bisect_right(self._entries, offset, key=lambda entry: entry[1])
+        return self._entries[following - 1][0] if following else NO_EPOCH
+
     def end_offset(self, epoch: int, leader_epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(epoch, offset after its last record) for the largest epoch up to `epoch`; (-1, -1) if unknown.
 

@@ -249,9 +249,13 @@ def test_a_new_leader_gives_no_latest_offset_before_its_watermark_has_reached_it
         return replicated.ask.list_offset(replicated.tp.topic, LATEST)
 
     eventually(lambda: latest().error_code is ErrorCode.offset_not_available)
+    old = replicated.ask.list_offset(replicated.tp.topic, LATEST, version=4)
+    assert old.error_code is ErrorCode.leader_not_available
     for follower in replicated.followers:
         replicated.fetch(follower, 1, last_epoch=0)
-    assert (latest().error_code, latest().offset) == (ErrorCode.none, 1)
+    assert (latest().error_code, latest().offset, latest().leader_epoch) == (ErrorCode.none, 1, 1)
+    record = replicated.ask.list_offset(replicated.tp.topic, 0)
+    assert (record.offset, record.leader_epoch) == (0, 0), "the epoch of the record, not of its leader"
 
 
 @pytest.mark.parametrize(

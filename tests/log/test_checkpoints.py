@@ -90,6 +90,14 @@ class TestLeaderEpochs:
     def test_end_offset_of_an_empty_log(self, tmp_path: Path, asked: int, answer: tuple[int, int]) -> None:
         assert LeaderEpochs(tmp_path / "none").end_offset(asked, 4, 0) == answer
 
+    @pytest.mark.parametrize(("offset", "epoch"), [(0, 2), (9, 2), (10, 3), (24, 3), (25, 7), (99, 7)])
+    def test_epoch_of_a_record(self, epochs: LeaderEpochs, offset: int, epoch: int) -> None:
+        assert epochs.epoch_of(offset) == epoch
+
+    def test_there_is_no_epoch_before_the_first(self, epochs: LeaderEpochs) -> None:
+        epochs.truncate_from_start(12)
+        assert epochs.epoch_of(11) == -1
+
     def test_a_known_epoch_is_not_assigned_again(self, epochs: LeaderEpochs) -> None:
         epochs.assign(7, 30)
         epochs.assign(4, 30)
