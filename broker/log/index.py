@@ -84,6 +84,12 @@ class _Index:
         self._unsaved += self._entry.pack(first, second)
         self._changed = True
 
+    def cut(self, count: int) -> None:
+        """Keep the first `count` entries. The file follows with the next `save`."""
+        entries = bytes(self._mapped[:]) + bytes(self._unsaved)
+        self._mapped, self._unsaved = b"", bytearray(entries[: count * self._entry.size])
+        self._changed = True
+
     @property
     def is_long_unsaved(self) -> bool:
         return len(self._unsaved) >= MOST_UNSAVED
@@ -172,6 +178,11 @@ class TimeIndex(_Index):
         if timestamp > last_timestamp and (relative_offset > last_offset or not len(self)):
             self.append(timestamp, relative_offset)
 
+    def up_to(self, relative_offset: int) -> tuple[int, int] | None:
+        """The last entry with at most this offset."""
+        number = self.count_up_to(relative_offset, 1)
+        return self.entry(number - 1) if number else None
+
     def before(self, timestamp: int) -> tuple[int, int] | None:
         """The last entry older than `timestamp`: all records up to its relative offset are older."""
         number = self.count_up_to(timestamp - 1, 0)
@@ -205,6 +216,16 @@ class SegmentIndexes:
         """Start without entries, before every batch is noted again."""
         self.offsets, self._times = OffsetIndex(), TimeIndex()
         self.newest = (-1, self._base_offset)
+        self._unindexed = 0
+
+    def cut(self, relative_offset: int) -> None:
+        """Keep the entries up to the batch with this last offset. The caller notes it and what follows it again."""
+        assert self.offsets is not None
+        assert self._times is not None
+        self.offsets.cut(self.offsets.count_up_to(relative_offset, 0))
+        self._times.cut(self._times.count_up_to(relative_offset, 1))
+        timestamp, newest_offset = self._times.last
+        self.newest = (timestamp, self._base_offset + newest_offset)
         self._unindexed = 0
 
     def load_offsets(self, log_size: int) -> OffsetIndex | None:

@@ -137,19 +137,36 @@ class Segment:
         self.size += size
 
     def cut(self, size: int) -> None:
-        """Truncate the file to `size`, the end of a batch. Raises OSError."""
+        """Truncate the file to `size`, the end of a batch, and the indexes with it. Raises OSError, CorruptBatch.
+
+        Only what follows the last index entry is read again: the event loop waits for it.
+        """
         os.ftruncate(self.file().fileno(), size)
         self._preallocated = False
         self.size = size
-        self.rebuild()
+        entry = self._checked(lambda offsets: offsets.at_or_before(size - 1))
+        if entry is None or not self._has_times_up_to(entry[0]):
+            self.rebuild()
+            return
+        self._indexes.cut(entry[0])
+        self._note_from(entry[1])
+
+    def _has_times_up_to(self, relative_offset: int) -> bool:
+        """Whether the time entry from which `cut` goes on fits its batch."""
+        entry = self._times().up_to(relative_offset)
+        return entry is None or self._has_time(entry)
 
     def rebuild(self) -> None:
         """Rebuild the indexes from the log file. Raises CorruptBatch."""
-        file = self.begin_rebuild()
-        size, self.size = self.size, 0
+        self.begin_rebuild()
+        self._note_from(0)
+
+    def _note_from(self, position: int) -> None:
+        """Add the batches from `position` on to the indexes, and save these. Raises CorruptBatch."""
+        file, size, self.size = self.file(), self.size, position
         try:
             with waiting():
-                for _, header in scan_headers(file, 0, size):
+                for _, header in scan_headers(file, position, size):
                     self.note(header, header.last_offset)
         finally:
             self.size = size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from broker.errors import CorruptBatch
 from broker.log.index import OffsetIndex
 from broker.log.segment import DESCRIPTORS_PER_SEGMENT, OpenSegments, Segment, segment_path
-from broker.log.segment_file import scan_headers
+from broker.log.segment_file import SegmentFile, scan_headers
 from broker.records.batch import BatchHeader, patch_base_offset, walk_batches
 from tests.support.batches import NOW, batch
 
@@ -166,6 +167,41 @@ def test_cut_makes_a_batch_boundary_the_end(tmp_path: Path, opened: OpenSegments
     assert [header.base_offset for header in headers(segment)] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_cut_leaves_the_indexes_that_a_rebuild_would_make(tmp_path: Path, opened: OpenSegments, seed: int) -> None:
+    rng, segment = random.Random(seed), create(tmp_path, opened)
+    times = [NOW + rng.choice([number, -number]) if rng.random() < 0.9 else -1 for number in range(60)]
+    for number, time in enumerate(times):
+        add(segment, number, b"x" * rng.randint(1, 200), timestamp=time)
+    for _ in range(4):
+        position, header = rng.choice(list(segment.batches()))
+        if rng.random() < 0.5:
+            segment.close()
+        segment.cut(position)
+        found = [segment.path(suffix).read_bytes() for suffix in (".index", ".timeindex")], segment.newest
+        segment.rebuild()
+        assert found == ([segment.path(suffix).read_bytes() for suffix in (".index", ".timeindex")], segment.newest)
+        add(segment, header.base_offset, b"new", timestamp=NOW + 100)
+
+
+def test_a_cut_reads_no_more_than_follows_the_last_entry(
+    tmp_path: Path, opened: OpenSegments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower truncates on the event loop, and a segment may have a gigabyte."""
+    segment = create(tmp_path, opened)
+    for number in range(200):
+        add(segment, number, b"x" * 50, timestamp=NOW + number)
+    read: list[int] = []
+
+    def counted(file: SegmentFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        read.append(end - start)
+        return scan_headers(file, start, end)
+
+    monkeypatch.setattr("broker.log.segment.scan_headers", counted)
+    segment.cut(list(segment.batches())[150][0])
+    assert max(read[1:]) < 1000 < segment.size
+
+
 def test_a_scan_stops_at_what_is_no_batch(tmp_path: Path, opened: OpenSegments) -> None:
     segment = create(tmp_path, opened)
     add(segment, 0, b"x")
@@ -235,6 +271,17 @@ class TestAnIndexThatLies:
         )
         assert past is None or past > last
         return read.position, read.length, last
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_times_of_what_is_left_by_a_cut(self, segment: Segment, seed: int) -> None:
+        random.seed(seed)
+        path, cut = segment.path(".timeindex"), random.randrange(1, 50)
+        data = bytearray(path.read_bytes())
+        for at in range(0, len(data), 12):
+            data[at : at + 12] = struct.pack(">qi", NOW + random.randrange(90), random.randrange(50))
+        path.write_bytes(data)
+        segment.cut(list(segment.batches())[cut][0])
+        assert segment.newest == (NOW + cut - 1, cut - 1)
 
     @pytest.mark.parametrize("seed", range(10))
     def test_times(self, segment: Segment, seed: int) -> None:
