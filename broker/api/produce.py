@@ -234,15 +234,15 @@ class _DelayedProduce:
     def __init__(self, context: ApiContext, unsafe: Sequence[_Unsafe], respond: Callable[[], Answer]) -> None:
         self._context = context
         self._respond: Callable[[], Answer] | None = respond
-        self._waiting: dict[int, _Unsafe] = dict(enumerate(unsafe))
+        self._waiting = {number: (one, functools.partial(self._committed, number)) for number, one in enumerate(unsafe)}
         self._timer: asyncio.TimerHandle | None = None
         self.answer: DelayedAnswer[Answer] = DelayedAnswer(self._end)
 
     def begin(self, timeout_s: float) -> bool:
         """False if there is nothing to wait for."""
-        for number, one in tuple(self._waiting.items()):
+        for number, (one, on_commit) in tuple(self._waiting.items()):
             try:
-                is_waiting = one.partition.watch_commit(one.last_offset, functools.partial(self._committed, number))
+                is_waiting = one.partition.watch_commit(one.last_offset, on_commit)
             except BrokerError as error:
                 _not_committed(self._context, one, error)
                 is_waiting = False
@@ -253,9 +253,9 @@ class _DelayedProduce:
         return bool(self._waiting)
 
     def _committed(self, number: int, error: BrokerError | None) -> None:
-        one = self._waiting.pop(number, None)
-        if one is None:
+        if number not in self._waiting:
             return
+        one, _ = self._waiting.pop(number)
         if error is not None:
             _not_committed(self._context, one, error)
         if self._waiting:
@@ -266,7 +266,7 @@ class _DelayedProduce:
             asyncio.get_running_loop().call_soon(self._complete)
 
     def _expire(self) -> None:
-        for one in self._waiting.values():
+        for one, _ in self._waiting.values():
             _not_committed(self._context, one, BrokerError(ErrorCode.request_timed_out, _TOO_SLOW))
         self._complete()
 
@@ -283,7 +283,9 @@ class _DelayedProduce:
             self.answer.complete(answer)
 
     def _end(self) -> None:
-        self._respond = None  # it holds the request, and a partition may know this wait for long after its end
+        self._respond = None
+        for one, on_commit in self._waiting.values():
+            one.partition.unwatch_commit(one.last_offset, on_commit)
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -141,7 +141,9 @@ class Segment:
 
         Only what follows the last index entry is read again: the event loop waits for it.
         """
-        os.ftruncate(self.file().fileno(), size)
+        file = self.file()
+        self._times()  # it is checked against its last batch, which may be cut off
+        os.ftruncate(file.fileno(), size)
         self._preallocated = False
         self.size = size
         entry = self._checked(lambda offsets: offsets.at_or_before(size - 1))
@@ -375,11 +377,10 @@ class Segment:
         return offsets
 
     def _open(self) -> SegmentFile:
-        file = SegmentFile(self.path())
+        file = self._adopt(SegmentFile(self.path()))
         if self._indexes.offsets is None and self._indexes.load_offsets(self.size) is None:
-            self._file = file
             self.rebuild()
-        return self._adopt(file)
+        return file
 
     def _adopt(self, file: SegmentFile) -> SegmentFile:
         self._file = file

@@ -351,6 +351,10 @@ class Partition(Replica):
         self._produces.watch(offset, on_commit)
         return True
 
+    def unwatch_commit(self, offset: int, on_commit: OnCommit) -> None:
+        """Nobody waits for it any more. Without this a partition that lacks replicas for hours would keep them all."""
+        self._produces.unwatch(offset, on_commit)
+
     def until_safe(self, appended: AppendResult | Awaitable[AppendResult]) -> Awaitable[object] | None:
         """What a coordinator awaits before it acts on its append: the fsync, if due, then all in-sync replicas (P7).
 

@@ -38,6 +38,11 @@ class ProducePurgatory:
         else:
             waiting.append(on_commit)
 
+    def unwatch(self, offset: int, on_commit: OnCommit) -> None:
+        """Forget a callback of `watch`, if it has not been called."""
+        if on_commit in self._waiting.get(offset, ()):
+            self._waiting[offset].remove(on_commit)
+
     def wait(self, offset: int) -> asyncio.Future[None]:
         """A future that is done when the high watermark is above `offset`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

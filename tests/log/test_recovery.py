@@ -189,15 +189,25 @@ def test_a_clean_start_reads_only_the_tail(tmp_path: Path) -> None:
     assert append(log, batch(b"x", producer_id=9, producer_epoch=0, sequence=0)).duplicate
 
 
-def test_a_clean_mark_over_a_torn_tail_is_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("index", ["whole", "missing", "too long"])
+def test_a_clean_mark_over_a_torn_tail_is_not_believed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, index: str
+) -> None:
     directory = tmp_path / "t-0"
-    log = open_log(directory)
+    log = open_log(directory, LogConfig(index_interval_bytes=1))
     fill(log, 5)
     held = read_all(log)
     log.close()
-    os.truncate(log_path(directory), log_path(directory).stat().st_size - 1)
+    cut = 1
+    if index == "missing":
+        segment_path(directory, 0, ".index").unlink()
+    elif index == "too long":
+        held, cut = held[:-1], 1 + log_path(directory).stat().st_size // 5
+    os.truncate(log_path(directory), log_path(directory).stat().st_size - cut)
     log = open_log(directory)
     assert read_all(log) == held[:-1]
+    append(log, batch(b"next"))
+    assert read_all(log)[-1][1] == b"next"
     assert log.recovery_point == 0, "its bytes may not be on the disk yet"
     assert caplog.messages[0].startswith(f"{log_path(directory)} is not as a clean stop leaves it (")
 

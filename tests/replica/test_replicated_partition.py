@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ from typing import cast
 
 import pytest
 
+from broker.api.context import ApiContext
+from broker.api.produce import _DelayedProduce, _Unsafe
 from broker.clock import ManualClock
 from broker.cluster.topics import Topics
 from broker.config.setting_groups import GroupSettings
@@ -160,6 +163,19 @@ async def test_an_append_goes_on_waiting_while_too_few_replicas_are_in_sync(lead
     assert leader.high_watermark == 1
     assert (waiting.result(), late.result()) == (None, None)
     leader.partition.check_min_isr()
+
+
+async def test_a_produce_that_nobody_waits_for_is_forgotten(leader: Leader) -> None:
+    """The ISR may be too small for hours, and clients repeat their requests."""
+    leader.append()
+    produce = _DelayedProduce(cast(ApiContext, None), [_Unsafe(leader.partition, {}, None, 0)], dict)
+    assert produce.begin(60)
+    kept = weakref.ref(produce)
+    produce.answer.cancel()
+    del produce
+    assert kept() is None
+    leader.fetch(2, 3)
+    assert leader.high_watermark == 1
 
 
 async def test_those_that_wait_learn_when_the_leader_is_deposed(leader: Leader) -> None:
