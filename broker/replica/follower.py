@@ -49,14 +49,14 @@ class Follower(Replica):
         is_added: bool = False,
     ) -> None:
         """`high_watermark`: what this replica knew in its last role, or from its checkpoint. `queue`: the appends of
-        its last role, of which one may still be writing. `threads` run fsyncs. `is_added`: by a reassignment that is
-        in progress."""
+        its last role, of which one may still be writing. `threads` run fsyncs."""
         super().__init__(tp, log, leader_epoch, metrics)
         self.leader = leader
         """NO_LEADER (-1) while the partition has none."""
         self.queue = AppendQueue(None) if queue is None else queue
         self._threads = threads
-        self._is_added = is_added
+        self.is_added = is_added
+        """Whether a reassignment that is in progress adds this replica. It may end within the leader epoch."""
         self.is_closed = False
         self.leader_end_offset: int | None = None
         """At least so far the leader's log goes, as its last answer shows; None before that. For the metrics."""
@@ -152,7 +152,7 @@ class Follower(Replica):
         """`unstable`: where the oldest open transaction began before the append."""
         if appended.size:
             self.metrics.replication_bytes_in += appended.size
-            self.metrics.reassignment_bytes_in += appended.size if self._is_added else 0
+            self.metrics.reassignment_bytes_in += appended.size if self.is_added else 0
             self._unsettled.append((appended.last_offset, appended.first_offset if unstable is None else unstable))
         return appended
 

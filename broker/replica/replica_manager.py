@@ -324,8 +324,9 @@ class ReplicaManager:
         return True
 
     def _follow(self, tp: TopicPartition, topic: Topic, info: PartitionInfo) -> None:
-        follower = self._followers.get(tp)
+        follower, is_added = self._followers.get(tp), self._broker_id in info.adding
         if follower is not None and (follower.leader, follower.leader_epoch) == (info.leader, info.leader_epoch):
+            follower.is_added = is_added
             return
         has_role = follower is not None or tp in self._partitions
         if self._known_epoch(tp) > info.leader_epoch or (info.leader == NO_LEADER and not has_role):
@@ -343,7 +344,7 @@ class ReplicaManager:
             queue,
             self._logs.threads,
             self._metrics_of(tp.topic),
-            is_added=self._broker_id in info.adding,
+            is_added=is_added,
         )
         self._followers[tp] = follower
         if info.leader != NO_LEADER:

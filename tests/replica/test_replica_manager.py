@@ -30,10 +30,16 @@ class Replicas:
         self.metadata = ClusterMetadata("c")
 
     async def learn(
-        self, leader: int, epoch: int, *, replicas: tuple[int, ...] = (ME, OTHER, THIRD), topic_id: int = 5
+        self,
+        leader: int,
+        epoch: int,
+        *,
+        replicas: tuple[int, ...] = (ME, OTHER, THIRD),
+        topic_id: int = 5,
+        adding: tuple[int, ...] = (),
     ) -> list[TopicPartition]:
         """Apply a state of the partition; returns the newly led ones."""
-        info = PartitionInfo(leader, epoch, replicas, replicas, version=epoch)
+        info = PartitionInfo(leader, epoch, replicas, replicas, version=epoch, adding=adding)
         return await self.become(self.metadata.with_topics([Topic("t", uuid.UUID(int=topic_id), {0: info})]))
 
     async def become(self, after: ClusterMetadata) -> list[TopicPartition]:
@@ -127,6 +133,17 @@ async def test_the_same_role_stays_the_same_object(tmp_path: Path) -> None:
         assert await r.learn(ME, 4) == []
         assert r.manager.get(TP) is partition
         assert r.role == ("leads", 4)
+
+
+async def test_a_reassignment_may_end_within_the_leader_epoch(tmp_path: Path) -> None:
+    """A topic and the states of its partitions are read at different times."""
+    async with replicas(tmp_path) as r:
+        await r.learn(OTHER, 1, adding=(ME,))
+        follower = r.manager.followers()[TP]
+        assert follower.is_added
+        await r.learn(OTHER, 1)
+        assert r.manager.followers()[TP] is follower
+        assert not follower.is_added
 
 
 async def test_one_replica_needs_no_watermark(tmp_path: Path) -> None:
