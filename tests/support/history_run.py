@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from confluent_kafka import Consumer, IsolationLevel
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
@@ -116,13 +116,29 @@ def _has_enough(outcomes: Counter[Outcome]) -> bool:
     return outcomes[Outcome.OK] >= 20 and outcomes[Outcome.FAILED] >= 5
 
 
+# What `committed` of librdkafka gives, and does not try again, when the coordinator moves after the last fault.
+_COORDINATOR_MOVES = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._TIMED_OUT,
+    KafkaError._WAIT_COORD,
+    KafkaError._TRANSPORT,
+}
+
+
 def _wait_for_copier(bootstrap: str, history: History) -> None:
     """Until the copier's group has committed the last record of every partition."""
     group = Consumer({"bootstrap.servers": bootstrap, "group.id": "copier"})
     last = {tp: records[-1][0] for tp, records in history.final.items()}
 
     def done() -> bool:
-        at = group.committed([Assigned(tp.topic, tp.partition) for tp in last], timeout=60)
+        try:
+            at = group.committed([Assigned(tp.topic, tp.partition) for tp in last], timeout=10)
+        except KafkaException as error:
+            if error.args[0].code() not in _COORDINATOR_MOVES:
+                raise
+            return False
         return all(one.offset > last[TopicPartition(one.topic, one.partition)] for one in at)
 
     eventually(done, timeout=90, interval=0.2)
