@@ -13,7 +13,8 @@ A follower (replica id >= 0) must be a broker (security/authorizer.py); replica_
 
 From version 11 on consumers may also read from a follower, up to its high watermark (KIP-392). With replica.selector.
 class a leader sends a consumer to a follower in its rack. Followers then hear of a new high watermark at once, because
-consumers wait for it there; otherwise they hear of it with the next records, or after replica.fetch.wait.max.ms.
+consumers wait for it there; otherwise they hear of it with the next records, or after replica.fetch.wait.max.ms. They
+hear of DeleteRecords at once, because it waits for them.
 Version notes: topic names up to 12, ids from 13; racks from 11; zstd from 10; KAFKA_STORAGE_ERROR from 6.
 """
 
@@ -125,10 +126,22 @@ def _respond(
     nothing_to_wait_for = not read.partitions and (session is None or not session.has_quiet)
     if read.complete or read.size >= body.min_bytes or wait_ms <= 0 or nothing_to_wait_for:
         return _answer(context, request, session, read)
-    eager = read.follower.broker_id >= 0 and context.config.is_rack_aware
-    if eager and any(found.partition is not None and found.cached.has_moved(found.answer) for found in read.found):
+    is_replica = read.follower.broker_id >= 0
+    eager = is_replica and context.config.is_rack_aware
+    if is_replica and any(_is_news(found, eager=eager) for found in read.found):
         return _answer(context, request, session, read)
     return _Wait(context, request, client, session, read, eager=eager).answer
+
+
+def _is_news(found: Found, *, eager: bool) -> bool:
+    """Whether a follower should hear of a partition at once, although there are no records for it."""
+    cached, answer = found.cached, found.answer
+    if found.partition is None:
+        return False
+    if eager and cached.has_moved(answer):
+        return True
+    # The follower may lead soon, and does not know yet that records were deleted.
+    return max(cached.log_start_offset, cached.asked.log_start_offset) < answer.log_start_offset
 
 
 async def _respond_warmed(

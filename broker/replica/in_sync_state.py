@@ -154,6 +154,15 @@ class InSyncState:
             follower.log_end_offset, follower.caught_up_at = UNKNOWN_OFFSET, -math.inf
             follower.is_suspected = True
 
+    def low_watermark(self, log_start_offset: int) -> int:
+        """The lowest log start offset of the leader and of the followers that are registered.
+
+        That of a follower that has not fetched in this leader epoch is not known, and counts as 0.
+        """
+        registered = self._followers.keys() if self._broker_epochs is None else self._broker_epochs.keys()
+        starts = [one.log_start_offset for replica, one in self._followers.items() if replica in registered]
+        return min([log_start_offset, *starts])
+
     def advance(self, now: float) -> bool:
         """Compute the high watermark; whether it has advanced."""
         if self._has_strangers or len(self.isr) < self.min_isr:

@@ -9,6 +9,7 @@ queue and their writes run in a thread. Belongs to the event loop.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 
@@ -25,7 +26,7 @@ from broker.records.control import EndMarker
 from broker.replica.append_queue import AppendQueue
 from broker.replica.group_commit import GroupCommit
 from broker.replica.in_sync_state import UNKNOWN_OFFSET, InSyncState
-from broker.replica.produce_purgatory import OnCommit, ProducePurgatory
+from broker.replica.offset_purgatory import OffsetPurgatory, OnPassed
 from broker.replica.replica import Replica
 from broker.zookeeper.cluster_metadata import PartitionInfo
 from broker.zookeeper.znodes import NO_STATE, PartitionState
@@ -75,7 +76,9 @@ class Partition(Replica):
         """(offset, last stable offset before it) of transaction markers at or above the high watermark."""
         self._visible = 0, 0
         """High watermark and last stable offset of the last notification to waiting fetches."""
-        self._produces = ProducePurgatory()
+        self._produces = OffsetPurgatory()
+        self._deletions = OffsetPurgatory()
+        """Wait for `low_watermark`."""
         self._verifications: dict[int, object] = {}
         """Producer id → the guard of its verification (`begin_verification`)."""
         self._max_lag_s = max_lag_s
@@ -303,6 +306,7 @@ class Partition(Replica):
         """Brokers came or went: a follower may join the ISR now, or must be counted again."""
         if self.in_sync is not None:
             self._notify(0, 0)
+            self._deletions.advance(self.low_watermark)
             if self.isr_to_write() is not None:
                 self._on_isr(self)
 
@@ -323,6 +327,8 @@ class Partition(Replica):
             advanced = in_sync.appended(end, now)
         advanced |= in_sync.fetched(replica, offset, now, broker_epoch)
         in_sync.followers[replica].log_start_offset = log_start_offset
+        if self._deletions:
+            self._deletions.advance(self.low_watermark)
         if advanced:
             self._advanced()
         if in_sync.pending_isr is None and in_sync.may_join(replica, now):
@@ -336,7 +342,7 @@ class Partition(Replica):
             text = f"{self.tp}: min.insync.replicas={needed}, but the in-sync replicas are {isr}"
             raise BrokerError(ErrorCode.not_enough_replicas, text)
 
-    def watch_commit(self, offset: int, on_commit: OnCommit) -> bool:
+    def watch_commit(self, offset: int, on_commit: OnPassed) -> bool:
         """Call `on_commit` when the record at `offset` is below the high watermark; False if it is already.
 
         With one replica it is at once. While too few replicas are in sync the wait goes on, as in Kafka since KIP-966:
@@ -351,7 +357,7 @@ class Partition(Replica):
         self._produces.watch(offset, on_commit)
         return True
 
-    def unwatch_commit(self, offset: int, on_commit: OnCommit) -> None:
+    def unwatch_commit(self, offset: int, on_commit: OnPassed) -> None:
         """Nobody waits for it any more. Without this a partition that lacks replicas for hours would keep them all."""
         self._produces.unwatch(offset, on_commit)
 
@@ -389,6 +395,31 @@ class Partition(Replica):
         BrokerError `not_leader_or_follower`, now or when awaited.
         """
         return None if self.in_sync is None else self._until_committed(self.in_sync.epoch_start - 1)
+
+    # --- deletion of records
+
+    @property
+    def low_watermark(self) -> int:
+        """The lowest log start offset of this replica and of the followers whose brokers are registered."""
+        start = self.log.log_start_offset
+        return start if self.in_sync is None else self.in_sync.low_watermark(start)
+
+    def delete_records(self, before: int) -> None:
+        """Let the log start at offset `before`, and tell the followers. Raises BrokerError `offset_out_of_range`."""
+        self.log.delete_records(before)
+        self._notify(0, 0, sys.maxsize)  # ends the waits of followers only
+
+    def until_deleted(self, before: int) -> asyncio.Future[None] | None:
+        """A future that is done when all replicas begin at offset `before` or later; None if they do.
+
+        Brokers that are not registered do not count: theirs learn of it when they come back. Raises BrokerError
+        `not_leader_or_follower`, now or when awaited. Cancel the future to wait no longer.
+        """
+        if self.low_watermark >= before:
+            return None
+        if self._is_closed:
+            raise self._not_led()
+        return self._deletions.wait(before - 1)
 
     # --- producers
 
@@ -439,6 +470,7 @@ class Partition(Replica):
             self._take_isr(in_sync, info.isr, info.version)
         if self.in_sync is not None:
             self._advanced()
+        self._deletions.advance(self.low_watermark)
 
     def _take_isr(self, in_sync: InSyncState, isr: Collection[int], version: int) -> None:
         if version > self.version:
@@ -522,6 +554,7 @@ class Partition(Replica):
         """Stop leading the partition: end waiting requests, and refuse queued appends that have not begun."""
         self._is_closed = True
         self._produces.fail(self._not_led())
+        self._deletions.fail(self._not_led())
         for waiter in tuple(self.waiters):
             waiter.end()
 

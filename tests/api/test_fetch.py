@@ -120,7 +120,7 @@ class TestLongPoll:
         ask.create(topic)
         started = time.monotonic()
         (found,) = ask.fetch([ask_for(topic)], version=12, max_wait=300)
-        assert 0.29 < time.monotonic() - started < 20
+        assert 0.29 < time.monotonic() - started < 5
         assert (found.error_code, found.records or b"") == (ErrorCode.none, b"")
 
     def test_an_append_ends_it_at_once(self, ask: Requests, broker: BrokerProcess, topic: str) -> None:
@@ -135,7 +135,7 @@ class TestLongPoll:
                 answer = ask.receive(ApiKey.FETCH, 12)
                 delays.append(time.monotonic() - started)
                 assert len(records_of(answer.responses[0].partitions[0])) == 1
-        assert min(delays) < 0.05, delays
+        assert sorted(delays)[5] < 0.05, delays  # a busy machine may hold up the others
 
     def test_an_append_that_comes_in_the_same_moment_is_not_missed(
         self, ask: Requests, broker: BrokerProcess, topic: str

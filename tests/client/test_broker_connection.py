@@ -143,7 +143,7 @@ def test_a_broker_that_says_nothing_times_out_and_the_connection_is_closed() -> 
         started = time.monotonic()
         with pytest.raises(RequestTimedOut, match=f"127.0.0.1:{peer.port} did not answer METADATA in time"):
             connection.request(ApiKey.METADATA, ALL_TOPICS, timeout_s=0.1)
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 10
         assert connection.closed
         with pytest.raises(ConnectionFailed, match="is closed"):
             connection.request(ApiKey.METADATA, ALL_TOPICS)
@@ -164,7 +164,7 @@ def test_a_slow_trickle_of_bytes_does_not_put_the_deadline_off() -> None:
         started = time.monotonic()
         with pytest.raises(RequestTimedOut):
             connection.request(ApiKey.METADATA, ALL_TOPICS, timeout_s=0.2)
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 10
         done.set()
 
 
@@ -277,7 +277,7 @@ def test_close_wakes_a_thread_that_waits_for_a_reply() -> None:
             assert not waiting.done()
         connection.close()
         with pytest.raises(ConnectionFailed):
-            waiting.result(60)
+            waiting.result(10)
 
 
 def test_receiving_without_a_request_is_refused(connection: BrokerConnection) -> None:

@@ -55,7 +55,7 @@ def test_a_missing_topic_is_named_and_not_waited_for(cluster: Cluster, broker: K
     started = time.monotonic()
     with pytest.raises(UnknownTopic, match=f"there is no topic '{topic}' on {broker.bootstrap}"):
         cluster.partitions(topic)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 10
     assert topic not in cluster.topics(), "asking must not create it"
 
 
@@ -108,7 +108,7 @@ def test_the_error_of_a_failed_bootstrap_lists_every_address_and_why() -> None:
         started = time.monotonic()
         with pytest.raises(ConnectionFailed) as raised:
             cluster.topics()
-    assert time.monotonic() - started < 30, "a cluster never reached is given up soon"
+    assert time.monotonic() - started < 10, "a cluster never reached is given up soon"
     for part in (f"127.0.0.1:{first}", f"localhost:{second}", "refused"):
         assert part in str(raised.value)
 
@@ -212,7 +212,7 @@ def test_retrying_ends_with_the_last_error_when_time_is_up(broker: Kafka) -> Non
         started = time.monotonic()
         with pytest.raises(ConnectionFailed):
             cluster.retrying(failing(ConnectionFailed("always"), 10**6), timeout_s=0.1)
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 10
 
 
 def test_retrying_ends_after_so_many_retries(broker: Kafka) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.client.admin_types import HIGH_WATERMARK
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
@@ -42,6 +43,22 @@ async def test_replicas_are_equal_also_after_one_was_away(tmp_path: Path, zookee
         check_equal(cluster, "t")
         ends = [cluster.logs("t", partition)[0].log_end_offset for partition in range(PARTITIONS)]
         assert ends == [700] * PARTITIONS
+
+
+async def test_records_are_deleted_on_all_replicas_before_it_is_answered(tmp_path: Path, zookeeper: str) -> None:
+    """Also where a follower's fetch would wait for long."""
+    settings = {"replica.fetch.wait.max.ms": "20000"}
+    async with brokers(tmp_path, f"{zookeeper}/deletion", settings) as cluster:
+        await asyncio.to_thread(cluster.create, "t")
+        await asyncio.to_thread(cluster.produce, "t", 30)
+        for before in (4, 7, HIGH_WATERMARK):
+            asked = {TopicPartition("t", partition): before for partition in range(PARTITIONS)}
+            async with asyncio.timeout(15):
+                found = await asyncio.to_thread(cluster.delete_records, asked)
+            start = 10 if before == HIGH_WATERMARK else before
+            assert found == dict.fromkeys(asked, start)
+            starts = [[log.log_start_offset for log in cluster.logs("t", partition)] for partition in range(PARTITIONS)]
+            assert starts == [[start] * 3] * PARTITIONS
 
 
 async def test_a_topic_whose_brokers_died_before_they_made_its_logs_gets_a_leader(

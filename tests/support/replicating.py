@@ -81,6 +81,10 @@ class Brokers:
             for future in sent:
                 future.result(60)
 
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        with Cluster(ClientSettings.of(self.bootstrap)) as cluster:
+            return Admin(cluster).delete_records(before)
+
     def logs(self, topic: str, partition: int) -> list[Log]:
         found = [server._logs.get(TopicPartition(topic, partition)) for server in self.running.values()]
         return [log for log in found if log is not None]

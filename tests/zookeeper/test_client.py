@@ -225,7 +225,7 @@ def test_a_call_without_an_answer_ends_at_its_time_limit(server: ZooKeeperServer
         began = time.monotonic()
         with pytest.raises(ConnectionFailed, match=f"no answer from ZooKeeper at {server.address} within 0.5 s"):
             zk.get("/x")
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 5  # 30 s without the limit
 
 
 def test_close_does_not_hang_when_the_server_is_dead_or_silent(server: ZooKeeperServer) -> None:
@@ -235,12 +235,12 @@ def test_close_does_not_hang_when_the_server_is_dead_or_silent(server: ZooKeeper
     os.kill(server.pid, signal.SIGSTOP)
     began = time.monotonic()
     silent.close()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 8
     server.kill()
     began = time.monotonic()
     dead.close()
     dead.close()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 8
 
 
 def test_close_ends_calls_under_way_in_other_threads(server: ZooKeeperServer) -> None:
