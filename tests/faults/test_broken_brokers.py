@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -21,19 +23,27 @@ from tests.support.planted import planted
 from tests.support.waiting import eventually
 
 
+SHOWN_BY = {
+    "acknowledge_early": {"lost write"},
+    "read_uncommitted": {"vanished read", "divergence"},
+    "join_early": {"lost write"},
+    "truncate_to_the_watermark": {"lost write"},
+    "ignore_the_last_epoch": {"diverged replicas", "two leaders in one epoch"},
+    "forget_producers": {"duplicate"},
+}
+OF_COORDINATORS = "believe_the_coordinator_alone"
+
+
+def test_every_fault_can_still_be_planted() -> None:
+    """In a process of its own, where it does not stay."""
+    faults = [*SHOWN_BY, OF_COORDINATORS]
+    plant = "import tests.support.broken_replication as faults; " + "; ".join(f"faults.{name}()" for name in faults)
+    subprocess.run([sys.executable, "-c", plant], check=True)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("fault", "shown_by"),
-    [
-        ("acknowledge_early", {"lost write"}),
-        ("read_uncommitted", {"vanished read", "divergence"}),
-        ("join_early", {"lost write"}),
-        ("truncate_to_the_watermark", {"lost write"}),
-        ("ignore_the_last_epoch", {"diverged replicas", "two leaders in one epoch"}),
-        ("forget_producers", {"duplicate"}),
-    ],
-)
+@pytest.mark.parametrize(("fault", "shown_by"), SHOWN_BY.items())
 def test_a_history_finds_a_planted_fault(tmp_path: Path, fault: str, shown_by: set[str]) -> None:
     _find(tmp_path, fault, shown_by, transactions=False)
 
@@ -42,7 +52,7 @@ def test_a_history_finds_a_planted_fault(tmp_path: Path, fault: str, shown_by: s
 @pytest.mark.timeout(600)
 def test_a_history_of_transactions_finds_a_coordinator_that_believes_itself_alone(tmp_path: Path) -> None:
     """It forgets what it has decided: the transaction of a client that was told of the commit is lost, or open."""
-    _find(tmp_path, "believe_the_coordinator_alone", {"lost write", "endless transaction"}, transactions=True)
+    _find(tmp_path, OF_COORDINATORS, {"lost write", "endless transaction"}, transactions=True)
 
 
 def _find(directory: Path, fault: str, shown_by: set[str], *, transactions: bool) -> None:

@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 def acknowledge_early() -> None:
     """The leader answers acks=all as soon as it has the records itself (P1)."""
-    _replace(Partition, "committed", lambda self, offset: None)
+    _replace(Partition, "watch_commit", lambda self, offset, on_commit: False)
 
 
 def believe_the_coordinator_alone() -> None:
