@@ -22,7 +22,6 @@ from tests.support.history_run import WRITTEN_PARTITIONS, read_what_was_written,
 from tests.support.planted import planted
 from tests.support.waiting import eventually
 
-
 SHOWN_BY = {
     "acknowledge_early": {"lost write"},
     "read_uncommitted": {"vanished read", "divergence"},
