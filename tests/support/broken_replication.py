@@ -27,13 +27,20 @@ def believe_the_coordinator_alone() -> None:
 
 
 def read_uncommitted() -> None:
-    """The leader gives consumers what the other replicas may not have (P2)."""
+    """The leader gives consumers what the other replicas may not have (P2), and wakes them for it."""
+    append: Any = Partition._appended
 
     def read(self: Any, offset: int, max_bytes: int, *, committed: bool = False) -> Any:
         unstable = self.log.first_unstable_offset if committed else None
         return self.log.read(offset, max_bytes, up_to=self.log.log_end_offset if unstable is None else unstable)
 
+    def appended(self: Any, result: Any, size: int) -> Any:
+        append(self, result, size)
+        self._notify(size, size)
+        return result
+
     _replace(Partition, "read", read)
+    _replace(Partition, "_appended", appended)
 
 
 def truncate_to_the_watermark() -> None:

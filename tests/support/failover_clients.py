@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import concurrent.futures
+import contextlib
 import subprocess
 import threading
 import time
@@ -236,19 +238,37 @@ class KafkaPythonWriter(FutureWriter):
     must_abort = KafkaPythonError
 
     def open(self) -> Any:
-        return kafka.KafkaProducer(
+        producer = kafka.KafkaProducer(
             bootstrap_servers=self.bootstrap.split(","),
             acks="all",
             enable_idempotence=True,
             transactional_id=self.transactional_id,
             reconnect_backoff_max_ms=500,
         )
+        if self.transactional_id:
+            _keep_requests(producer)
+        return producer
 
     def wait(self, sent: Any) -> None:
         sent.get(PATIENCE_S)
 
     def close(self) -> None:
         self._producer.close(timeout=PATIENCE_S)
+
+
+def _keep_requests(producer: Any) -> None:
+    """kafka-python 3.0 forgets the request to a coordinator that refuses its connection, and waits for its answer for
+    ever (`Sender._maybe_send_transactional_request` puts it off only without an exception). So let there be none."""
+    client = producer._sender._client
+    await_ready = client.await_ready
+
+    def is_ready(node: Any, timeout_ms: float) -> bool:
+        try:
+            return bool(await_ready(node, timeout_ms=timeout_ms))
+        except KafkaPythonError:
+            return False
+
+    client.await_ready = is_ready
 
 
 class KafkaPythonReader(Reader):
@@ -349,7 +369,11 @@ class AioReader(Reader):
         return [int(record.value) for batch in found.values() for record in batch]
 
     def close(self) -> None:
-        self._loop.run(self._consumer.stop())
+        # First the commit, which finds the new coordinator: while it looks for one, aiokafka's `stop` may raise the
+        # cancellation of a task of its own, or wait for its heartbeat, which then asks nobody, for ever.
+        self._loop.run(self._consumer.commit())
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            self._loop.run(self._consumer.stop())
         self._loop.close()
 
 
