@@ -141,7 +141,7 @@ def _is_news(found: Found, *, eager: bool) -> bool:
     if eager and cached.has_moved(answer):
         return True
     # The follower may lead soon, and does not know yet that records were deleted.
-    return max(cached.log_start_offset, cached.asked.log_start_offset) < answer.log_start_offset
+    return bool(max(cached.log_start_offset, cached.asked.log_start_offset) < answer.log_start_offset)
 
 
 async def _respond_warmed(
