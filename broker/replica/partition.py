@@ -313,7 +313,8 @@ class Partition(Replica):
     def fetched_by(self, replica: int, offset: int, broker_epoch: int = -1, log_start_offset: int = 0) -> None:
         """A follower asks for `offset` in this leader epoch, so its log is equal to this one up to there.
 
-        Its log begins at `log_start_offset`. Call it once for each fetch, after `check_replica` and `diverging_epoch`.
+        Its log begins at `log_start_offset`; -1 says nothing. Call it once for each fetch, after `check_replica` and
+        `diverging_epoch`.
         Raises BrokerError `offset_out_of_range`.
         """
         in_sync = self.in_sync
@@ -326,7 +327,8 @@ class Partition(Replica):
         if end != in_sync.log_end_offset:  # a write that began while this broker was a follower has ended
             advanced = in_sync.appended(end, now)
         advanced |= in_sync.fetched(replica, offset, now, broker_epoch)
-        in_sync.followers[replica].log_start_offset = log_start_offset
+        if log_start_offset >= 0:
+            in_sync.followers[replica].log_start_offset = log_start_offset
         if self._deletions:
             self._deletions.advance(self.low_watermark)
         if advanced:

@@ -27,6 +27,7 @@ async def test_a_deletion_waits_for_all_live_replicas(leader: Leader) -> None:
     assert waiting is not None
     leader.partition.fetched_by(2, 5, log_start_offset=3)
     leader.partition.fetched_by(3, 5, log_start_offset=2)
+    leader.partition.fetched_by(3, 5, log_start_offset=-1)
     assert not waiting.done()
     assert leader.partition.low_watermark == 2
     leader.partition.fetched_by(3, 5, log_start_offset=4)
