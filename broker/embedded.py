@@ -7,7 +7,8 @@
 
 A broker is the ordinary one, run by `python -m broker start`, with an embedded ZooKeeper; `standalone=True` runs it
 without one, in a tenth of the time and without Java. It stops when its standard input closes, and so also when the
-owner is killed. `EmbeddedCluster` runs several brokers with one ZooKeeper.
+owner is killed. `EmbeddedCluster` runs several brokers with one ZooKeeper. With `ui=True` either runs
+`pykafka ui` beside.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import ClassVar, Self
 from broker.errors import PykafkaError
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 
-__all__ = ["EmbeddedBroker", "EmbeddedCluster"]
+__all__ = ["EmbeddedBroker", "EmbeddedCluster", "EmbeddedUi"]
 
 _READY = re.compile(
     r"^pykafka broker \d+ listening on (\S+:\d+(?:, \S+:\d+)*)"
@@ -50,6 +51,7 @@ class EmbeddedBroker:
         settings: Mapping[str, str] | None = None,
         *,
         standalone: bool = False,
+        ui: bool = False,
     ) -> None:
         self._temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="pykafka-") if data_dir is None else data_dir).absolute()
@@ -69,6 +71,8 @@ class EmbeddedBroker:
         """`host:port` of its ZooKeeper; empty for a standalone broker."""
         self.metrics_url = ""
         """`http://host:port` of /metrics and /healthz, when `metrics.listener` is set."""
+        self.ui = EmbeddedUi(self.data_dir / "ui.log") if ui else None
+        """The console in the browser; `ui.url` is its address."""
 
     @property
     def running(self) -> bool:
@@ -92,10 +96,14 @@ class EmbeddedBroker:
         if not self.running:
             self._launch()
             self._wait_until_ready(timeout_s)
+        if self.ui is not None:
+            self.ui.start(self.bootstrap)
         return self
 
     def stop(self) -> None:
         """Stop it cleanly, and delete the data if the directory is temporary. Idempotent."""
+        if self.ui is not None:
+            self.ui.stop()
         self._end(signal.SIGTERM)
         if self._temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
@@ -189,6 +197,8 @@ class EmbeddedCluster:
         data_dir: Path | str | None = None,
         settings: Mapping[str, str] | None = None,
         broker_settings: Mapping[int, Mapping[str, str]] | None = None,
+        *,
+        ui: bool = False,
     ) -> None:
         self._temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="pykafka-") if data_dir is None else data_dir).absolute()
@@ -204,6 +214,8 @@ class EmbeddedCluster:
         """`host:port` of the ZooKeeper."""
         self.zookeeper_server = None if self.zookeeper else EmbeddedZooKeeper(self.data_dir / "zookeeper")
         """The cluster's own ZooKeeper, None if it has none."""
+        self.ui = EmbeddedUi(self.data_dir / "ui.log") if ui else None
+        """The console in the browser; `ui.url` is its address."""
 
     @property
     def bootstrap(self) -> str:
@@ -221,6 +233,8 @@ class EmbeddedCluster:
                 broker._launch()
             for broker in starting:
                 broker._wait_until_ready(timeout_s)
+            if self.ui is not None:
+                self.ui.start(self.bootstrap)
         except BaseException:
             self.kill()
             raise
@@ -243,9 +257,54 @@ class EmbeddedCluster:
         self.stop()
 
     def _end(self, number: signal.Signals) -> None:
+        if self.ui is not None:
+            self.ui.stop()
         for broker in self.brokers.values():
             broker._signal(number)
         for broker in self.brokers.values():
             broker._wait()
         if self.zookeeper_server is not None:
             self.zookeeper_server.stop()
+
+
+class EmbeddedUi:
+    """`pykafka ui` on a free port, or on `port`, in a child process. It needs the extra `[ui]`."""
+
+    def __init__(self, log_file: Path, port: int = 0) -> None:
+        self._log_file = log_file
+        self._port = port
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+        """`http://127.0.0.1:port/`."""
+
+    def start(self, bootstrap: str) -> None:
+        """Return when it serves; nothing if it does already. Raises PykafkaError with what it wrote if it ends."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        words = ["ui", "--bootstrap-server", bootstrap, "--port", str(self._port), "--stop-on-eof"]
+        with self._log_file.open("a") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "broker.tools.main", *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self.stop()
+            raise PykafkaError(f"the console did not start: {self._log_file.read_text(errors='replace')[-1000:]}")
+        self.url = line.split()[-1]
+        self._port = int(self.url.rstrip("/").rpartition(":")[2])
+
+    def stop(self) -> None:
+        """End it. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()

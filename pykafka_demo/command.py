@@ -46,7 +46,7 @@ def demo(
     began = time.monotonic()
     directory = _fresh(directory)
     _title("0", "A broker, with a ZooKeeper of its own")
-    broker = EmbeddedBroker(directory).start()
+    broker = EmbeddedBroker(directory, ui=keep_running).start()
     bootstrap, zookeeper = broker.bootstrap, broker.zookeeper
     console.print(f"broker on [bold]{bootstrap}[/], ZooKeeper on {zookeeper}, data in {directory / 'broker'}")
     try:
@@ -59,7 +59,7 @@ def demo(
         finally:
             spark.stop()
         console.print(f"\n[bold]{count:,} flights, {time.monotonic() - began:.0f} seconds.[/]")
-        _how_to_go_on(directory, bootstrap, running=keep_running)
+        _how_to_go_on(directory, bootstrap, broker.ui.url if broker.ui else "")
         if keep_running:
             console.print("the broker runs until Ctrl-C")
             signal.pause()
@@ -123,13 +123,17 @@ def _prove(what: str, proof: Proof) -> Proof:
     return proof
 
 
-def _how_to_go_on(directory: Path, bootstrap: str, *, running: bool) -> None:
+def _how_to_go_on(directory: Path, bootstrap: str, console_url: str) -> None:
+    """`console_url`: of the console in the browser, if the broker stays."""
     overrides = f"--override log.dirs={directory / 'broker'} --override listeners=PLAINTEXT://{bootstrap}"
     console.print("\nGo on from here:")
-    if not running:
+    if console_url:
+        console.print(f"  [bold]{console_url}[/]   topics, records and groups in the browser", soft_wrap=True)
+    else:
         console.print(f"  [bold]pykafka broker start {overrides}[/]   the same broker and data again", soft_wrap=True)
     for command, what in (
         (f"pykafka topics describe --topic flights --bootstrap-server {bootstrap}", ""),
+        (f"pykafka ui --bootstrap-server {bootstrap}", "the same in the browser"),
         (f"pykafka consume --topic flights --from-beginning --max-messages 3 --bootstrap-server {bootstrap}", ""),
         (f"pykafka log dump {directory / 'broker' / 'flights-0'}", "what a partition looks like on disk"),
         ("notebooks/01_quickstart.ipynb", "the same story, cell by cell"),

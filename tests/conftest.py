@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # Here `broker` is any Kafka: a test that takes it is marked `kafka`, and one that needs our process takes `own_broker`.
-ON_ANY_KAFKA = ("client", "compat", "mirror", "spark_connector", "tools")
+ON_ANY_KAFKA = ("client", "compat", "mirror", "spark_connector", "tools", "ui")
 
 
 @pytest.hookimpl(tryfirst=True)

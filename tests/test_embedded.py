@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -93,3 +96,16 @@ def test_the_brokers_of_a_cluster_come_and_go_each_by_itself(zookeeper: str) -> 
             for partition in range(2):
                 producer.send("t", value=b"v", partition=partition).result(60)
     assert not kafka.data_dir.exists()
+
+
+def test_the_console_runs_beside_a_broker_and_ends_with_it(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path, standalone=True, ui=True) as kafka:
+        assert kafka.ui is not None
+        url = kafka.ui.url
+        with urllib.request.urlopen(f"{url}api/v3/clusters", timeout=60) as answer:
+            assert json.load(answer)["data"][0]["kind"] == "KafkaCluster"
+        kafka.kill()
+        kafka.start()
+        assert kafka.ui.url == url, "it goes on while the broker is away"
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(url, timeout=60)

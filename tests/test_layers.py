@@ -15,7 +15,7 @@ import pytest
 from tests.support.codec_choice import BUILT
 from tests.support.source_tree import ROOT, Import, Module, cycles, modules_under
 
-PRODUCT = modules_under("broker", "spark_connector", "pykafka_demo", "pyspark_pykafka.py")
+PRODUCT = modules_under("broker", "spark_connector", "pykafka_demo", "pykafka_ui", "pyspark_pykafka.py")
 EVERYTHING = PRODUCT + modules_under("tests")
 NAMES = {module.name for module in EVERYTHING}
 
@@ -65,6 +65,10 @@ LOADS_RANK = {layer: rank for rank, row in enumerate(LOADS_ROWS) for layer in ro
 
 CONNECTOR_RANK = {layer: rank for rank, row in enumerate(CONNECTOR_ROWS) for layer in row}
 
+UI_MAY_IMPORT = (
+    *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.tools"),
+    *("spark_connector.formats", "spark_connector.errors"),
+)
 CONNECTOR_MAY_IMPORT = ("broker.client", "broker.records", "broker.protocol", "broker.errors")
 # Its commands have the options of all others, and find Java for Spark as a broker does for ZooKeeper.
 CONNECTOR_PART_MAY_IMPORT = {"spark_connector.cli": ("broker.tools", "broker.zookeeper.java")}
@@ -96,13 +100,18 @@ ONLY_IN = {
         "spark_connector/cli/",
         "pykafka_demo/",
     },
-    "typer": {"broker/tools/", "spark_connector/cli/", "pykafka_demo/"},
+    "typer": {"broker/tools/", "spark_connector/cli/", "pykafka_demo/", "pykafka_ui/command.py"},
     "prometheus_client": {
         "broker/web/app.py",
         "spark_connector/progress/prometheus.py",
+        "pykafka_ui/app.py",
+        "pykafka_ui/group_metrics.py",
     },
-    "starlette": {"broker/web/"},
-    "uvicorn": {"broker/web/"},
+    "starlette": {"broker/web/", "pykafka_ui/"},
+    "fastapi": {"pykafka_ui/app.py", "pykafka_ui/api.py", "pykafka_ui/pages.py"},
+    "jinja2": {"pykafka_ui/render.py"},
+    "jsonpath_rfc9535": {"pykafka_ui/filters.py"},
+    "uvicorn": {"broker/web/", "pykafka_ui/serve.py"},
     "rich": {"broker/tools/", "spark_connector/cli/", "pykafka_demo/", "spark_connector/progress/lag_bar.py"},
 }
 
@@ -145,6 +154,7 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/read/stream_reader.py", "spark_connector.read.fetch.prefetch"): "the same",
     ("spark_connector/read/schema.py", "pyspark.sql.pandas.types.from_arrow_schema"): "the same",
     ("spark_connector/read/schema.py", "spark_connector.read.arrow_batches.arrow_schema"): "the same",
+    ("pykafka_ui/command.py", "pykafka_ui.serve.serve"): "the libraries of the extra [ui]",
     ("broker/records/crc32c.py", "crc32c"): "optional: the hardware checksum, where it has a wheel",
     ("broker/tools/main.py", "broker.tools.console.build"): "typer behind it: 9 MB that a broker has no use for",
     ("broker/tools/main.py", "broker.tools.console.fail"): "the same",
@@ -272,14 +282,27 @@ def test_broker_never_imports_the_connector() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_nothing_imports_the_demo() -> None:
-    """`pykafka demo` is found by its entry point; the product stands without it."""
+@pytest.mark.parametrize("package", ["pykafka_demo", "pykafka_ui"])
+def test_nothing_imports_the_demo_and_the_console_in_the_browser(package: str) -> None:
+    """They are found by their entry points; the product stands without them."""
     wrong = [
         place(module, imported)
         for module in PRODUCT
-        if not within(module.name, "pykafka_demo")
+        if not within(module.name, package)
         for imported in module.imports
-        if within(imported.module, "pykafka_demo")
+        if within(imported.module, package)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_console_in_the_browser_is_a_client() -> None:
+    """So it works on any Kafka."""
+    wrong = [
+        place(module, imported)
+        for module in PRODUCT
+        if within(module.name, "pykafka_ui")
+        for imported in module.imports
+        if within(imported.module, "broker", "spark_connector") and not within(imported.module, *UI_MAY_IMPORT)
     ]
     assert not wrong, "\n".join(wrong)
 

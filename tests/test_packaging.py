@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from tests.support.source_tree import ROOT, modules_under
 
-CODE = ("broker", "spark_connector", "pykafka_demo", "pyspark_pykafka.py")
+CODE = ("broker", "spark_connector", "pykafka_demo", "pykafka_ui", "pyspark_pykafka.py")
 KERNEL = "broker/records/_kernel.abi3.so"
 
 
@@ -34,6 +34,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "broker",
         "spark_connector",
         "pykafka_demo",
+        "pykafka_ui",
         "tests",
     ):
         if (ROOT / name).is_dir():
@@ -74,7 +75,12 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: zipfile.ZipFile) -> No
     modules = {module.relative for module in modules_under(*CODE)}
     held = {name for name in wheel.namelist() if ".dist-info/" not in name} - {KERNEL}
     conf = {path.relative_to(ROOT).as_posix() for path in (ROOT / "broker" / "conf").iterdir()}
-    assert held == modules | conf | {"broker/py.typed", "spark_connector/py.typed"}
+    pages = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("static", "templates")
+        for path in (ROOT / "pykafka_ui" / folder).rglob("*.*")
+    }
+    assert held == modules | conf | pages | {"broker/py.typed", "spark_connector/py.typed"}
 
 
 def test_wheel_brings_the_licence_and_the_commands(wheel: zipfile.ZipFile) -> None:
@@ -83,7 +89,7 @@ def test_wheel_brings_the_licence_and_the_commands(wheel: zipfile.ZipFile) -> No
     points = configparser.ConfigParser()
     points.read_string(wheel.read(info["entry_points.txt"]).decode())
     assert dict(points["console_scripts"]) == {"pykafka": "broker.tools.main:main"}
-    modules = {module.name for module in modules_under("spark_connector", "pykafka_demo")}
+    modules = {module.name for module in modules_under("spark_connector", "pykafka_demo", "pykafka_ui")}
     for target in points["pykafka.commands"].values():
         assert target.partition(":")[0] in modules
 

@@ -51,6 +51,7 @@ def start(
     override: Annotated[
         list[str] | None, typer.Option(help="Setting of all brokers; may be repeated.", metavar="KEY=VALUE")
     ] = None,
+    ui: Annotated[bool, typer.Option("--ui", help="Show the cluster in the browser, too.")] = False,
 ) -> None:
     """Run brokers 1 to N and a ZooKeeper until Ctrl-C or SIGTERM. They take free ports, which are printed.
 
@@ -60,10 +61,12 @@ def start(
       pykafka cluster start --brokers 5 --dir /tmp/cluster --override num.partitions=6
     """
     interrupt = Interrupt()
-    kafka = EmbeddedCluster(brokers, directory, parse_pairs(override, "--override"))
+    kafka = EmbeddedCluster(brokers, directory, parse_pairs(override, "--override"), ui=ui)
     note(f"Starting {counted(brokers, 'broker')}{' and a ZooKeeper' if kafka.zookeeper_server else ''}.")
     with kafka:
         print_lines([f"bootstrap servers: {kafka.bootstrap}", f"ZooKeeper: {kafka.zookeeper}"])
+        if kafka.ui is not None:
+            print_lines([f"console: {kafka.ui.url}"])
         head = ["broker", "address", "process", "log"]
         print_table(head, [(id, one.bootstrap, one.pid, one.log_file) for id, one in kafka.brokers.items()])
         ended: set[int] = set()

@@ -1,7 +1,7 @@
 """Debian packages fetched and unpacked without root and without installing anything.
 
-Called by tests/support/kcat.py. Uses the machine's package lists where it has some, else (a bare container)
-fetches them into a private place.
+Called by tests/support/kcat.py and chromium.py. Uses the machine's package lists where it has some, else (a bare
+container) fetches them into a private place.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from tests.support.requirements import Unavailable
 _TIMEOUT = 300  # seconds for one apt command
 
 
-def unpack(packages: Sequence[str], target: Path) -> None:
+def unpack(packages: Sequence[str], target: Path, *, with_dependencies: bool = False) -> None:
     """Put the files of these packages under `target`, all or nothing. Raises Unavailable with the reason.
+
+    `with_dependencies`: also those packages that they need and this machine does not have.
 
     Safe when several test runs start at once: the first to finish wins, the others use its copy.
     """
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as name:
         scratch = Path(name)
-        _download(packages, scratch)
+        _download(packages, scratch, with_dependencies=with_dependencies)
         (scratch / "root").mkdir()
         for package in sorted(scratch.glob("*.deb")):
             _run(["dpkg-deb", "-x", str(package), str(scratch / "root")], scratch)
@@ -34,20 +36,28 @@ def unpack(packages: Sequence[str], target: Path) -> None:
                 raise
 
 
-def _download(packages: Sequence[str], scratch: Path) -> None:
+def _download(packages: Sequence[str], scratch: Path, *, with_dependencies: bool) -> None:
     # Run as root, apt would change to the user _apt, who may not write in this private directory.
     apt = ["apt-get", "-q", "-o", "APT::Sandbox::User=root"]
     try:
-        _run([*apt, "download", *packages], scratch)
+        _download_with(apt, packages, scratch, with_dependencies=with_dependencies)
     except Unavailable:
         for part in ("state/lists/partial", "cache/archives/partial"):
             (scratch / part).mkdir(parents=True)
         apt += ["-o", f"Dir::State::lists={scratch}/state/lists", "-o", f"Dir::Cache={scratch}/cache"]
         _run([*apt, "update"], scratch)
-        _run([*apt, "download", *packages], scratch)
+        _download_with(apt, packages, scratch, with_dependencies=with_dependencies)
 
 
-def _run(command: Sequence[str], directory: Path) -> None:
+def _download_with(apt: Sequence[str], packages: Sequence[str], scratch: Path, *, with_dependencies: bool) -> None:
+    if with_dependencies:
+        planned = _run([*apt, "--simulate", "--no-install-recommends", "install", *packages], scratch)
+        packages = [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")]
+    _run([*apt, "download", *packages], scratch)
+
+
+def _run(command: Sequence[str], directory: Path) -> str:
+    """What it printed."""
     what = " ".join(command)
     try:
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
@@ -55,3 +65,4 @@ def _run(command: Sequence[str], directory: Path) -> None:
         raise Unavailable(f"{what}: {error}") from error
     if done.returncode != 0:
         raise Unavailable(f"{what}:\n{done.stderr[-2000:]}")
+    return done.stdout

@@ -1,0 +1,289 @@
+"""Reads some records of a topic: from the end, the start, an offset, a time, or from where another page ended.
+
+Memory is bounded whatever the topic's size: a page has at most `MOST_RECORDS` records, and a look at most `MOST_BYTES`
+of record batches and `MOST_SECONDS`. A filter that finds little says how far it has looked, and can go on from there.
+Records of aborted and open transactions are left out, or shown as such.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import heapq
+import queue
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Final
+
+from broker.client.client_settings import ClientSettings
+from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import UnknownTopic
+from broker.client.fetcher import fetch_together
+from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
+from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+from broker.records.record import Record, decode_records
+
+__all__ = ["MOST_RECORDS", "Found", "From", "Page", "Query", "Readers"]
+
+MOST_RECORDS: Final = 10_000
+MOST_BYTES: Final = 64 << 20
+MOST_SECONDS: Final = 5.0
+MOST_ROUNDS_WITHOUT_PROGRESS: Final = 20
+_FETCH_BYTES: Final = 1 << 20
+_MOST_READERS: Final = 4
+_PATIENCE_S: Final = 20.0
+
+Offsets = dict[TopicPartition, int]
+Predicate = Callable[[Record], bool]
+
+
+class From(StrEnum):
+    """Where a page begins; with `END` and `BEFORE` it ends there."""
+
+    END = "end"
+    START = "start"
+    OFFSET = "offset"
+    TIME = "time"
+    AT = "at"
+    BEFORE = "before"
+
+    @property
+    def is_backward(self) -> bool:
+        return self in (From.END, From.BEFORE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    """`at`: an offset, ms since 1970, or for `AT` and `BEFORE` an offset by partition."""
+
+    topic: str
+    start: From = From.END
+    at: int | Mapping[int, int] = 0
+    partitions: tuple[int, ...] = ()
+    """None: all."""
+    limit: int = 50
+    committed: bool = True
+    """Whether records of aborted and open transactions are left out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A record, its partition, and `state`: "" or, of a transaction, "aborted" or "open"."""
+
+    partition: int
+    record: Record
+    state: str = ""
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return self.record.timestamp, self.partition, self.record.offset
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """Records, oldest first, or newest first for `END` and `BEFORE`."""
+
+    records: list[Found]
+    looked_at: int
+    """How many records were looked at."""
+    older: Mapping[int, int] | None
+    """For a page with `BEFORE`; None when there is nothing older."""
+    newer: Mapping[int, int] | None
+    """For a page with `AT`."""
+    is_complete: bool
+    """Whether it was looked as far as the page's limit or the log reaches."""
+
+
+class Readers:
+    """Clusters to read with, each used by one request at a time."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = {
+            level: dataclasses.replace(settings, isolation_level=level)
+            for level in ("read_committed", "read_uncommitted")
+        }
+        self._free: queue.LifoQueue[dict[str, Cluster] | None] = queue.LifoQueue()
+        for _ in range(_MOST_READERS):
+            self._free.put(None)
+
+    def close(self) -> None:
+        """Close the connections of readers that are free."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                for cluster in (self._free.get_nowait() or {}).values():
+                    cluster.close()
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[dict[str, Cluster]]:
+        try:
+            clusters = self._free.get(timeout=_PATIENCE_S)
+        except queue.Empty:
+            raise PykafkaError("too many pages of records are being read; try again") from None
+        if clusters is None:
+            clusters = {level: Cluster(one, create_topics=False) for level, one in self._settings.items()}
+        try:
+            yield clusters
+        except (PykafkaError, OSError):
+            for cluster in clusters.values():
+                cluster.close()
+            clusters = None
+            raise
+        finally:
+            self._free.put(clusters)
+
+    def page(self, query: Query, wanted: Predicate = lambda record: True) -> Page:
+        """Raises UnknownTopic, ConfigError for a partition that does not exist, and what a fetch raises."""
+        if not 0 < query.limit <= MOST_RECORDS:
+            raise ConfigError(f"limit={query.limit}: must be from 1 to {MOST_RECORDS}")
+        with self._reader() as clusters:
+            return _Look(clusters, query, wanted).page()
+
+
+class _Look:
+    """One page being read."""
+
+    def __init__(self, clusters: Mapping[str, Cluster], query: Query, wanted: Predicate) -> None:
+        self._committed = clusters["read_committed"]
+        self._uncommitted = clusters["read_uncommitted"]
+        self._query = query
+        self._wanted = wanted
+        self._bytes = 0
+        self._looked_at = 0
+        self._deadline = time.monotonic() + MOST_SECONDS
+        existing = self._committed.partitions(query.topic)
+        if missing := set(query.partitions) - set(existing):
+            raise UnknownTopic(f"topic {query.topic!r} has {len(existing)} partitions, but no {min(missing)}")
+        self._tps = [TopicPartition(query.topic, index) for index in query.partitions or existing]
+
+    @property
+    def _is_over(self) -> bool:
+        return self._bytes >= MOST_BYTES or self._looked_at >= 100 * MOST_RECORDS or time.monotonic() >= self._deadline
+
+    def page(self) -> Page:
+        starts, ends = self._offsets(EARLIEST), self._offsets(LATEST)
+        return self._backward(starts, ends) if self._query.start.is_backward else self._forward(starts, ends)
+
+    def _offsets(self, timestamp: int) -> Offsets:
+        cluster = self._committed if self._query.committed else self._uncommitted
+        return {tp: one.offset for tp, one in list_offsets(cluster, dict.fromkeys(self._tps, timestamp)).items()}
+
+    # --- pages
+
+    def _forward(self, starts: Offsets, ends: Offsets) -> Page:
+        begins = self._begins(starts, ends)
+        rows: dict[TopicPartition, list[Found]] = {tp: [] for tp in begins}
+        positions = {tp: at for tp, at in begins.items() if at < ends[tp]}
+        while positions and not self._is_over and not all(len(rows[tp]) >= self._query.limit for tp in positions):
+            behind = {tp: at for tp, at in positions.items() if len(rows[tp]) < self._query.limit}
+            reached = self._read(behind, ends, rows)
+            positions = {tp: at for tp, at in (positions | reached).items() if at < ends[tp]}
+        # A partition that was read less far than others must not be passed over.
+        merged = list(heapq.merge(*rows.values(), key=lambda found: found.order))
+        shown = merged[: self._query.limit]
+        at = {tp.partition: positions.get(tp, ends[tp]) for tp in begins}
+        for row in merged[len(shown) :]:
+            at[row.partition] = min(at[row.partition], row.record.offset)
+        return Page(
+            shown,
+            self._looked_at,
+            {tp.partition: begins[tp] for tp in begins} if any(begins[tp] > starts[tp] for tp in begins) else None,
+            at if any(at[tp.partition] < ends[tp] for tp in begins) or len(shown) == self._query.limit else None,
+            len(shown) == self._query.limit or not positions,
+        )
+
+    def _begins(self, starts: Offsets, ends: Offsets) -> Offsets:
+        start, at = self._query.start, self._query.at
+        if start is From.START:
+            wanted: Mapping[TopicPartition, int] = starts
+        elif start is From.TIME:
+            assert isinstance(at, int)
+            found = list_offsets(self._committed, dict.fromkeys(self._tps, at))
+            wanted = {tp: ends[tp] if one.offset < 0 else one.offset for tp, one in found.items()}
+        else:
+            wanted = {tp: at if isinstance(at, int) else at.get(tp.partition, ends[tp]) for tp in self._tps}
+        return {tp: min(max(wanted[tp], starts[tp]), ends[tp]) for tp in self._tps}
+
+    def _backward(self, starts: Offsets, ends: Offsets) -> Page:
+        at = self._query.at
+        begins = dict(ends)
+        if self._query.start is From.BEFORE and not isinstance(at, int):
+            begins = {tp: min(max(at.get(tp.partition, starts[tp]), starts[tp]), ends[tp]) for tp in self._tps}
+        uppers = dict(begins)
+        rows: dict[TopicPartition, list[Found]] = {tp: [] for tp in self._tps}
+        span = self._query.limit
+        while not self._is_over:
+            behind = [tp for tp in self._tps if uppers[tp] > starts[tp] and len(rows[tp]) < self._query.limit]
+            if not behind:
+                break
+            lowers = {tp: max(uppers[tp] - span, starts[tp]) for tp in behind}
+            found = self._read_all(lowers, {tp: uppers[tp] for tp in behind})
+            for tp, more in found.items():
+                rows[tp] = more + rows[tp]
+                uppers[tp] = lowers[tp]
+            if len(found) < len(behind):
+                break
+            span *= 4
+        newest_first = [reversed(found) for found in rows.values()]
+        merged = list(heapq.merge(*newest_first, key=lambda found: found.order, reverse=True))
+        shown = merged[: self._query.limit]
+        older = {tp.partition: uppers[tp] for tp in self._tps}
+        for row in merged[len(shown) :]:
+            older[row.partition] = max(older[row.partition], row.record.offset + 1)
+        is_end = all(older[tp.partition] <= starts[tp] for tp in self._tps)
+        return Page(
+            shown,
+            self._looked_at,
+            None if is_end else older,
+            {tp.partition: begins[tp] for tp in self._tps} if any(begins[tp] < ends[tp] for tp in begins) else None,
+            len(shown) == self._query.limit or is_end,
+        )
+
+    # --- reading
+
+    def _read_all(self, lowers: Offsets, uppers: Offsets) -> dict[TopicPartition, list[Found]]:
+        """The wanted records between two offsets, of the partitions that could be read in time."""
+        rows: dict[TopicPartition, list[Found]] = {tp: [] for tp in lowers}
+        positions = dict(lowers)
+        while positions and not self._is_over:
+            reached = self._read(positions, uppers, rows)
+            positions = {tp: at for tp, at in (positions | reached).items() if at < uppers[tp]}
+        return {tp: found for tp, found in rows.items() if tp not in positions}
+
+    def _read(self, positions: Offsets, ends: Offsets, rows: Mapping[TopicPartition, list[Found]]) -> Offsets:
+        """Fetch once at each position, keep what is wanted; returns the positions after it."""
+        reached: Offsets = {}
+        for _ in range(MOST_ROUNDS_WITHOUT_PROGRESS):
+            for tp, (records, next_offset) in self._fetch(positions).items():
+                below = [found for found in records if positions[tp] <= found.record.offset < ends[tp]]
+                self._looked_at += len(below)
+                rows[tp].extend(found for found in below if self._wanted(found.record))
+                reached[tp] = next_offset
+            if reached or self._is_over:
+                return reached
+        raise PykafkaError(f"{self._query.topic}: no records came at offsets that the broker says it has; try again")
+
+    def _fetch(self, positions: Offsets) -> dict[TopicPartition, tuple[list[Found], int]]:
+        """Records and the next offset. Beyond the last stable offset only if open transactions are wanted, too."""
+        fetched = fetch_together(self._committed, positions, max_bytes=_FETCH_BYTES)
+        found = {}
+        for tp, one in fetched.items():
+            self._bytes += len(one.records)
+            stable = list(decode_records(one.records, low=positions[tp], aborted=one.aborted))
+            shown: Iterable[Found] = (Found(tp.partition, record) for record in stable)
+            if not self._query.committed and one.aborted:
+                kept = {record.offset for record in stable}
+                shown = (
+                    Found(tp.partition, record, "" if record.offset in kept else "aborted")
+                    for record in decode_records(one.records, low=positions[tp])
+                )
+            found[tp] = list(shown), one.next_offset
+        missing = {tp: at for tp, at in positions.items() if tp not in fetched}
+        if missing and not self._query.committed:
+            for tp, one in fetch_together(self._uncommitted, missing, max_bytes=_FETCH_BYTES).items():
+                self._bytes += len(one.records)
+                records = decode_records(one.records, low=missing[tp])
+                state = "open" if one.last_stable_offset <= missing[tp] else ""
+                found[tp] = [Found(tp.partition, record, state) for record in records], one.next_offset
+        return found

@@ -1,0 +1,108 @@
+"""What pages and API have in common: sampler, readers and decoder, and questions that are asked when needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+
+from broker.client.admin import Admin
+from broker.client.admin_types import GroupDescription, LogDir, TransactionDescription
+from broker.client.client_settings import ClientSettings
+from broker.client.cluster import Cluster
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.described_config import ConfigEntry, ResourceType
+from broker.protocol.topic_partition import TopicPartition
+from pykafka_ui.browse import Readers
+from pykafka_ui.records_query import FoundRecords, RecordsQuery
+from pykafka_ui.sampler import Sampler
+from pykafka_ui.values import Decoder
+
+__all__ = ["Console", "OpenTransaction"]
+
+PATIENCE_MS = 5_000
+"""How long a cluster that does not answer is asked. Somebody looks at an empty page meanwhile."""
+HANGING_AFTER_MS = 900_000
+"""Longer than any transaction may take by the broker's default (transaction.max.timeout.ms)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction that is neither committed nor aborted. `age_ms` is -1 if it has not begun."""
+
+    about: TransactionDescription
+    age_ms: int
+
+    @property
+    def is_hanging(self) -> bool:
+        """Whether its coordinator should have aborted it by now."""
+        return self.age_ms > max(self.about.timeout_ms, 0) + HANGING_AFTER_MS
+
+
+class Console:
+    """Everything of one cluster. Thread-safe."""
+
+    def __init__(self, settings: ClientSettings, decoder: Decoder) -> None:
+        self.bootstrap = ",".join(settings.bootstrap_servers)
+        settings = dataclasses.replace(settings, request_timeout_ms=PATIENCE_MS, default_api_timeout_ms=PATIENCE_MS)
+        self.sampler = Sampler(settings)
+        self._decoder = decoder
+        self._readers = Readers(settings)
+        self._cluster = Cluster(settings, create_topics=False)
+        self._admin = Admin(self._cluster)
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        self.sampler.start()
+
+    def stop(self) -> None:
+        """Close all connections."""
+        self.sampler.stop()
+        self._readers.close()
+        self._cluster.close()
+
+    def records(self, asked: RecordsQuery) -> FoundRecords:
+        """Raises UnknownTopic, ConfigError, and what the broker answers."""
+        page = self._readers.page(asked.query(), asked.filter(self._decoder))
+        return FoundRecords(asked, page, self._decoder)
+
+    def topic_settings(self, topic: str) -> list[ConfigEntry]:
+        """By name. Empty if this client may not see them."""
+        return self._settings(ResourceType.TOPIC, topic)
+
+    def broker_settings(self, broker_id: int) -> list[ConfigEntry]:
+        return self._settings(ResourceType.BROKER, str(broker_id))
+
+    def _settings(self, kind: ResourceType, name: str) -> list[ConfigEntry]:
+        try:
+            found = self._admin.describe_configs(kind, name)
+        except BrokerError as error:
+            if error.code in (ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed):
+                return []
+            raise
+        return [found[key] for key in sorted(found)]
+
+    def group(self, name: str) -> GroupDescription:
+        """State and members."""
+        return self._admin.describe_group(name)
+
+    def log_dirs(self, broker_id: int) -> list[LogDir]:
+        """The data directories of a broker."""
+        return self._admin.describe_log_dirs([broker_id])
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """The oldest first."""
+        found, now = [], int(time.time() * 1000)
+        for listed in self._admin.list_transactions(states=["Ongoing", "PrepareCommit", "PrepareAbort"]):
+            try:
+                about = self._admin.describe_transaction(listed.transactional_id)
+            except BrokerError:
+                continue  # it has ended meanwhile
+            found.append(OpenTransaction(about, now - about.start_ms if about.start_ms >= 0 else -1))
+        return sorted(found, key=lambda one: -one.age_ms)
+
+    @staticmethod
+    def partitions_text(partitions: list[TopicPartition]) -> str:
+        """`topic-0, topic-1, …` with at most ten of them."""
+        shown = ", ".join(map(str, partitions[:10]))
+        return shown + (f" and {len(partitions) - 10} more" if len(partitions) > 10 else "")

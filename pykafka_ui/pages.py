@@ -1,0 +1,247 @@
+"""The pages. Each is a whole document at an address that can be sent to somebody else.
+
+htmx asks for the same address again every few seconds and takes over what has changed, so a page without scripts shows
+the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from broker.protocol.topic_partition import TopicPartition
+from pykafka_ui.browse import From
+from pykafka_ui.console import Console
+from pykafka_ui.downloads import DOWNLOADS, MOST_DOWNLOADED
+from pykafka_ui.listing import ROWS, listing
+from pykafka_ui.records_query import RecordsQuery
+from pykafka_ui.render import Renderer, segment
+from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
+from pykafka_ui.values import As
+
+__all__ = ["Pages"]
+
+Key = Callable[[Any], Any]
+_MOST_SHOWN = 500
+
+
+class Pages:
+    """The routes of the pages, which show what `console` has."""
+
+    def __init__(self, console: Console, render: Renderer) -> None:
+        self._console = console
+        self._render = render.page
+        self._history = console.sampler.history
+
+    def router(self) -> APIRouter:
+        pages = APIRouter(include_in_schema=False)
+        pages.add_api_route("/", self.overview)
+        pages.add_api_route("/topics", self.topics)
+        pages.add_api_route("/topics/{name}", self.topic)
+        pages.add_api_route("/topics/{name}/settings", self.topic_settings)
+        pages.add_api_route("/topics/{name}/records", self.records)
+        pages.add_api_route("/topics/{name}/records.{ending}", self.download)
+        pages.add_api_route("/groups", self.groups)
+        pages.add_api_route("/groups/{name:path}", self.group)
+        pages.add_api_route("/brokers", self.brokers)
+        pages.add_api_route("/brokers/{broker_id}", self.broker)
+        pages.add_api_route("/transactions", self.transactions)
+        return pages
+
+    def overview(self, request: Request) -> Response:
+        found = self._console.sampler.watched()
+        busiest = sorted((one for one in found.topics.values() if not one.internal), key=lambda one: -one.size)
+        behind = sorted((one for one in found.groups.values() if one.lag), key=lambda one: -one.lag)
+        return self._render(
+            request,
+            "overview.html",
+            seen=found,
+            busiest=busiest[:10],
+            behind=behind[:10],
+            written=self._history.last_rate("records"),
+            read=self._history.last_rate("read"),
+            bytes_per_record=_bytes_per_record(found.topics.values()),
+        )
+
+    # --- topics
+
+    def topics(
+        self, request: Request, q: str = "", sort: str = "name", page: int = 1, internal: bool = False
+    ) -> Response:
+        found, rate = self._console.sampler.watched(), self._history.last_rate
+        rows = [
+            one for one in found.topics.values() if q.lower() in one.name.lower() and (internal or not one.internal)
+        ]
+        keys: dict[str, Callable[[Topic], Any]] = {
+            "name": lambda one: one.name,
+            "partitions": lambda one: len(one.partitions),
+            "replication": lambda one: one.replication,
+            "records": lambda one: one.records,
+            "size": lambda one: one.size,
+            "rate": lambda one: rate("records", one.name),
+            "state": lambda one: -one.not_in_sync,
+        }
+        extra = (("internal", "1"),) if internal else ()
+        shown = listing("/topics", rows, keys, sort=sort, page=page, query=q, extra=extra)
+        rates = {one.name: rate("records", one.name) for one in shown.rows}
+        return self._render(request, "topics.html", seen=found, listing=shown, rates=rates, internal=internal)
+
+    def topic(self, request: Request, name: str, page: int = 1, sort: str = "partition") -> Response:
+        found = self._console.sampler.watched()
+        one = _topic_of(found, name)
+        keys: dict[str, Callable[[Partition], Any]] = {
+            "partition": lambda row: row.index,
+            "leader": lambda row: row.leader,
+            "records": lambda row: row.records,
+            "size": lambda row: row.size,
+            "state": lambda row: row.state,
+        }
+        shown = listing(f"/topics/{segment(name)}", one.partitions, keys, sort=sort, page=page)
+        groups = found.readers_of(name)[:ROWS]
+        return self._render(request, "topic.html", seen=found, topic=one, listing=shown, groups=groups)
+
+    def topic_settings(self, request: Request, name: str) -> Response:
+        one = _topic_of(self._console.sampler.watched(), name)
+        settings = self._console.topic_settings(name)
+        return self._render(request, "settings.html", title=f"Settings of {name}", settings=settings, topic=one)
+
+    # --- records
+
+    def records(
+        self,
+        request: Request,
+        name: str,
+        start: Annotated[From, Query(alias="from")] = From.END,
+        at: str = "",
+        partition: str = "",
+        limit: Annotated[int, Query(ge=1, le=_MOST_SHOWN)] = 50,
+        text: str = "",
+        places: Annotated[str, Query(alias="in")] = "key,value,headers",
+        path: str = "",
+        equals: str = "",
+        how: Annotated[As, Query(alias="as")] = As.AUTO,
+        uncommitted: bool = False,
+        live: bool = False,
+    ) -> Response:
+        asked = RecordsQuery(
+            name, start, at, partition, limit, text, places, path, equals, how, uncommitted=uncommitted
+        )
+        found = self._console.records(asked)
+        return self._render(
+            request,
+            "records.html",
+            topic=name,
+            asked=asked,
+            found=found,
+            rows=found.rows,
+            live=live,
+            every=1 if live else 0,
+            spark=found.spark(self._console.bootstrap) if found.page.records else "",
+            curl=f"curl '{request.base_url}api/topics/{segment(name)}/records?{asked.address()}'",
+        )
+
+    def download(
+        self,
+        name: str,
+        ending: str,
+        start: Annotated[From, Query(alias="from")] = From.END,
+        at: str = "",
+        partition: str = "",
+        limit: Annotated[int, Query(ge=1, le=MOST_DOWNLOADED)] = 50,
+        text: str = "",
+        places: Annotated[str, Query(alias="in")] = "key,value,headers",
+        path: str = "",
+        equals: str = "",
+        how: Annotated[As, Query(alias="as")] = As.AUTO,
+        uncommitted: bool = False,
+    ) -> Response:
+        if ending not in DOWNLOADS:
+            raise HTTPException(404, f"Records can be had as {' or '.join(DOWNLOADS)}.")
+        asked = RecordsQuery(
+            name, start, at, partition, limit, text, places, path, equals, how, uncommitted=uncommitted
+        )
+        media_type, write = DOWNLOADS[ending]
+        attachment = f"attachment; filename*=UTF-8''{segment(name)}.{ending}"
+        content = write(self._console.records(asked))
+        return Response(content, media_type=media_type, headers={"content-disposition": attachment})
+
+    # --- groups
+
+    def groups(self, request: Request, q: str = "", sort: str = "-lag", page: int = 1) -> Response:
+        found = self._console.sampler.watched()
+        keys: dict[str, Callable[[Group], Any]] = {
+            "name": lambda one: one.id,
+            "state": lambda one: one.state,
+            "kind": lambda one: one.kind,
+            "lag": lambda one: one.lag,
+        }
+        rows = sorted((one for one in found.groups.values() if q.lower() in one.id.lower()), key=lambda one: one.id)
+        shown = listing("/groups", rows, keys, sort=sort, page=page, query=q)
+        return self._render(request, "groups.html", seen=found, listing=shown)
+
+    def group(self, request: Request, name: str, page: int = 1, sort: str = "-lag") -> Response:
+        found = self._console.sampler.watched()
+        if name not in found.groups:
+            raise HTTPException(404 if found.at_ms else 503, f"There is no group {name!r}.")
+        one, about = found.groups[name], self._console.group(name)
+        keys: dict[str, Callable[[TopicPartition], Any]] = {
+            "partition": lambda tp: tp,
+            "lag": lambda tp: one.lags.get(tp, -1),
+        }
+        written = sum(self._history.last_rate("records", topic) for topic in one.topics)
+        return self._render(
+            request,
+            "group.html",
+            seen=found,
+            group=one,
+            about=about,
+            owners={tp: member for member in about.members for tp in member.partitions},
+            listing=listing(f"/groups/{segment(name)}", sorted(one.offsets), keys, sort=sort, page=page),
+            caught_up_s=_caught_up_s(one.lag, self._history.last_rate("read", name), written),
+        )
+
+    # --- brokers and transactions
+
+    def brokers(self, request: Request) -> Response:
+        found = self._console.sampler.watched()
+        partitions = [one for topic in found.topics.values() for one in topic.partitions]
+        led = Counter(one.leader for one in partitions)
+        kept = Counter(replica for one in partitions for replica in one.replicas)
+        return self._render(request, "brokers.html", seen=found, led=led, kept=kept)
+
+    def broker(self, request: Request, broker_id: int) -> Response:
+        found = self._console.sampler.watched()
+        node = next((one for one in found.brokers if one.id == broker_id), None)
+        if node is None:
+            raise HTTPException(404 if found.at_ms else 503, f"There is no broker {broker_id}.")
+        directories, settings = self._console.log_dirs(broker_id), self._console.broker_settings(broker_id)
+        return self._render(
+            request, "broker.html", seen=found, node=node, directories=directories, settings=settings, every=0
+        )
+
+    def transactions(self, request: Request) -> Response:
+        self._console.sampler.watched()
+        found = self._console.open_transactions()
+        return self._render(request, "transactions.html", transactions=found, text=self._console.partitions_text)
+
+
+def _topic_of(found: Snapshot, name: str) -> Topic:
+    if name not in found.topics:
+        raise HTTPException(404 if found.at_ms else 503, f"There is no topic {name!r}.")
+    return found.topics[name]
+
+
+def _bytes_per_record(topics: Iterable[Topic]) -> float:
+    known = [one for one in topics if not one.internal and one.size >= 0]
+    records = sum(one.records for one in known)
+    return sum(one.size for one in known) / records if records else 0.0
+
+
+def _caught_up_s(lag: int, read: float, written: float) -> float | None:
+    """When the lag will be 0 if readers and writers go on as they do; None if it never will, or there is none."""
+    return lag / (read - written) if lag and read > written else None

@@ -1,0 +1,195 @@
+"""A look at records as an address says it, and what was found: as rows of a page, as JSON, as a snippet for Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from broker.errors import ConfigError
+from broker.tools.client_options import parse_time
+from pykafka_ui.browse import From, Page, Query
+from pykafka_ui.filters import record_filter
+from pykafka_ui.values import As, Decoder, Shown, as_json_data
+
+__all__ = ["FoundRecords", "RecordsQuery", "Row"]
+
+_SHORT = {"start": "from", "places": "in", "how": "as"}
+"""Names in an address."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordsQuery:
+    """The parameters of an address, as text. See pages.py and api.py for what they mean."""
+
+    topic: str
+    start: From = From.END
+    at: str = ""
+    partition: str = ""
+    limit: int = 50
+    text: str = ""
+    places: str = "key,value,headers"
+    path: str = ""
+    equals: str = ""
+    how: As = As.AUTO
+    uncommitted: bool = False
+
+    def query(self) -> Query:
+        """Raises ConfigError for text that says nothing."""
+        return Query(self.topic, self.start, self._at(), self._partitions(), self.limit, not self.uncommitted)
+
+    def _at(self) -> int | dict[int, int]:
+        if self.start is From.OFFSET:
+            return _number("at", self.at or "0")
+        if self.start is From.TIME:
+            return parse_time("at", self.at)
+        if self.start in (From.AT, From.BEFORE):
+            pairs = (one.partition(":") for one in self.at.split(",") if one)
+            return {_number("at", index): _number("at", offset) for index, _, offset in pairs}
+        return 0
+
+    def _partitions(self) -> tuple[int, ...]:
+        return tuple(_number("partition", one) for one in self.partition.split(",") if one.strip())
+
+    def filter(self, decoder: Decoder) -> Any:
+        places = [one.strip() for one in self.places.split(",") if one.strip()]
+        return record_filter(decoder, self.how, self.text, places, self.path, self.equals)
+
+    def address(self, **changed: Any) -> str:
+        """The parameters that are not the default, to follow `?`."""
+        asked = dataclasses.replace(self, **changed)
+        values = {
+            _SHORT.get(field.name, field.name): str(getattr(asked, field.name)).removeprefix("False").lower()
+            if isinstance(field.default, bool)
+            else str(getattr(asked, field.name))
+            for field in dataclasses.fields(asked)
+            if field.name != "topic" and getattr(asked, field.name) != field.default
+        }
+        return urlencode(values)
+
+
+def _number(name: str, text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ConfigError(f"{name}={text}: expected a number")
+    return int(text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A record for a page."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: Shown
+    value: Shown
+    headers: list[tuple[str, Shown]]
+    state: str
+
+    @property
+    def time(self) -> str:
+        """UTC with ms; "" for a record without a time."""
+        if self.timestamp < 0:
+            return ""
+        try:
+            moment = datetime.fromtimestamp(self.timestamp / 1000, UTC)
+        except (OverflowError, ValueError, OSError):
+            return f"{self.timestamp} ms"
+        return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{self.timestamp % 1000:03d}"
+
+
+class FoundRecords:
+    """What a query has found."""
+
+    def __init__(self, asked: RecordsQuery, page: Page, decoder: Decoder) -> None:
+        self.asked = asked
+        self.page = page
+        self._decoder = decoder
+
+    @property
+    def rows(self) -> list[Row]:
+        decode, how = self._decoder.decode, self.asked.how
+        return [
+            Row(
+                one.partition,
+                one.record.offset,
+                one.record.timestamp,
+                decode(one.record.key),
+                decode(one.record.value, how),
+                [(name, decode(content)) for name, content in one.record.headers],
+                one.state,
+            )
+            for one in self.page.records
+        ]
+
+    @property
+    def older(self) -> str | None:
+        """The parameters of the page before; None if there is none."""
+        return self._other(From.BEFORE, self.page.older)
+
+    @property
+    def newer(self) -> str | None:
+        return self._other(From.AT, self.page.newer)
+
+    def _other(self, start: From, at: Mapping[int, int] | None) -> str | None:
+        return None if at is None else self.asked.address(start=start, at=_pairs(at))
+
+    def documents(self) -> list[dict[str, Any]]:
+        """One JSON object per record. Bytes that are not UTF-8 are `{"base64": …}`."""
+        return [
+            {
+                "topic": self.asked.topic,
+                "partition": one.partition,
+                "offset": one.record.offset,
+                "timestamp": one.record.timestamp,
+                "key": as_json_data(one.record.key),
+                "value": as_json_data(one.record.value),
+                "headers": [[name, as_json_data(content)] for name, content in one.record.headers],
+                **({"transaction": one.state} if one.state else {}),
+            }
+            for one in self.page.records
+        ]
+
+    def document(self) -> dict[str, Any]:
+        """The answer of the API."""
+        older, newer = self.page.older, self.page.newer
+        return {
+            "topic": self.asked.topic,
+            "records": self.documents(),
+            "looked_at": self.page.looked_at,
+            "complete": self.page.is_complete,
+            "older": None if older is None else _pairs(older),
+            "newer": None if newer is None else _pairs(newer),
+        }
+
+    def spark(self, bootstrap: str) -> str:
+        """PySpark code that reads just the range of these records."""
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for one in self.page.records:
+            index, offset = str(one.partition), one.record.offset
+            first[index] = min(first.get(index, offset), offset)
+            last[index] = max(last.get(index, offset), offset)
+        topic = self.asked.topic
+        assigned = json.dumps({topic: sorted(map(int, first))})
+        starting = json.dumps({topic: dict(sorted(first.items(), key=_by_number))})
+        ending = json.dumps({topic: {index: last[index] + 1 for index in sorted(last, key=int)}})
+        return (
+            'spark.read.format("pykafka") \\\n'
+            f'    .option("kafka.bootstrap.servers", {bootstrap!r}) \\\n'
+            f'    .option("assign", {assigned!r}) \\\n'
+            f'    .option("startingOffsets", {starting!r}) \\\n'
+            f'    .option("endingOffsets", {ending!r}) \\\n'
+            "    .load()"
+        )
+
+
+def _pairs(at: Mapping[int, int]) -> str:
+    return ",".join(f"{index}:{offset}" for index, offset in sorted(at.items()))
+
+
+def _by_number(item: tuple[str, int]) -> int:
+    return int(item[0])

@@ -1,0 +1,68 @@
+"""Serves the console with uvicorn until a signal ends it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Callable
+
+import uvicorn
+
+from broker.client.client_settings import ClientSettings
+from broker.errors import ConfigError
+from pykafka_ui.access import Credentials
+from pykafka_ui.app import make_app
+from pykafka_ui.console import Console
+from pykafka_ui.values import Decoder
+from spark_connector.formats.schema_registry import SchemaRegistry
+from spark_connector.formats.value_format import RegistrySettings
+
+__all__ = ["serve"]
+
+
+def serve(
+    settings: ClientSettings,
+    credentials: Credentials,
+    host: str,
+    port: int,
+    registry: str | None,
+    on_ready: Callable[[str], None],
+    *,
+    stop_on_eof: bool = False,
+) -> None:
+    """Calls `on_ready` with the address once connections are taken. Raises ConfigError for an address in use."""
+    console = Console(settings, Decoder(None if registry is None else SchemaRegistry(_registry(registry))))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
+    config = uvicorn.Config(
+        make_app(console, credentials, host),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+    listening.listen(128)
+    shown = f"[{host}]" if ":" in host else host
+    on_ready(f"http://{shown}:{listening.getsockname()[1]}/")
+    server = uvicorn.Server(config)
+    if stop_on_eof:
+        threading.Thread(target=_stop_at_end_of_input, args=[server], daemon=True).start()
+    server.run(sockets=[listening])
+
+
+def _stop_at_end_of_input(server: uvicorn.Server) -> None:
+    while sys.stdin.buffer.read(1024):
+        pass
+    server.should_exit = True
+
+
+def _registry(urls: str) -> RegistrySettings:
+    return RegistrySettings(tuple(url.strip() for url in urls.split(",") if url.strip()))

@@ -1,0 +1,128 @@
+"""What the sampler knows of a cluster at one moment. Immutable, so pages read it without a lock."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+
+from broker.client.cluster_metadata import Node
+from broker.client.committed_offsets import CommittedOffset
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["Group", "Partition", "Snapshot", "Topic"]
+
+_LOAD = "pykafka load "
+"""How the text begins that a load commits with its offsets."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Partition:
+    """`start`, `end` and `size` (bytes of the leader's log) are -1 while they are not known."""
+
+    index: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    start: int = -1
+    end: int = -1
+    size: int = -1
+
+    @property
+    def records(self) -> int:
+        """Offsets between start and end. With compaction or transactions there are fewer records."""
+        return max(self.end - self.start, 0) if self.start >= 0 else 0
+
+    @property
+    def state(self) -> str:
+        if self.leader < 0:
+            return "no leader"
+        return "in sync" if len(self.isr) >= len(self.replicas) else "under-replicated"
+
+
+@dataclasses.dataclass(frozen=True)
+class Topic:
+    """A topic and its partitions, by index."""
+
+    name: str
+    internal: bool
+    partitions: tuple[Partition, ...]
+
+    @cached_property
+    def records(self) -> int:
+        return sum(one.records for one in self.partitions)
+
+    @cached_property
+    def end(self) -> int:
+        """The sum of all log end offsets: it grows by one with each record."""
+        return sum(max(one.end, 0) for one in self.partitions)
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of the leaders' logs; -1 if not known."""
+        return sum(one.size for one in self.partitions) if all(one.size >= 0 for one in self.partitions) else -1
+
+    @cached_property
+    def replication(self) -> int:
+        return max((len(one.replicas) for one in self.partitions), default=0)
+
+    @cached_property
+    def not_in_sync(self) -> int:
+        return sum(one.state != "in sync" for one in self.partitions)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A consumer group with its committed offsets. `lag` is of partitions that still exist."""
+
+    id: str
+    state: str
+    protocol_type: str
+    offsets: Mapping[TopicPartition, CommittedOffset] = dataclasses.field(default_factory=dict)
+    lags: Mapping[TopicPartition, int] = dataclasses.field(default_factory=dict)
+
+    @cached_property
+    def lag(self) -> int:
+        return sum(self.lags.values())
+
+    @cached_property
+    def topics(self) -> list[str]:
+        return sorted({tp.topic for tp in self.offsets})
+
+    @property
+    def kind(self) -> str:
+        """What commits the offsets, as far as it can be told."""
+        if any(one.metadata.startswith(_LOAD) for one in self.offsets.values()):
+            return "load"
+        if self.protocol_type == "consumer":
+            return "consumer"
+        return "offsets only" if not self.protocol_type else self.protocol_type
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """A cluster at `at_ms`. `error` is why the last look failed; the rest is then of the look before."""
+
+    at_ms: int = 0
+    cluster_id: str = ""
+    controller: int = -1
+    brokers: tuple[Node, ...] = ()
+    topics: Mapping[str, Topic] = dataclasses.field(default_factory=dict)
+    groups: Mapping[str, Group] = dataclasses.field(default_factory=dict)
+    error: str = ""
+
+    @cached_property
+    def partitions(self) -> int:
+        return sum(len(topic.partitions) for topic in self.topics.values())
+
+    @cached_property
+    def under_replicated(self) -> int:
+        return sum(one.state == "under-replicated" for topic in self.topics.values() for one in topic.partitions)
+
+    @cached_property
+    def leaderless(self) -> int:
+        return sum(one.leader < 0 for topic in self.topics.values() for one in topic.partitions)
+
+    def readers_of(self, topic: str) -> list[Group]:
+        """The groups that have offsets of a topic, by id."""
+        return [group for _, group in sorted(self.groups.items()) if any(tp.topic == topic for tp in group.offsets)]

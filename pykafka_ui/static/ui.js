@@ -1,0 +1,42 @@
+// Charts, copy buttons, and a line that says when the server does not answer. Everything else is HTML.
+"use strict";
+
+const lost = document.getElementById("lost");
+document.addEventListener("htmx:error", () => { lost.hidden = false; });
+document.addEventListener("htmx:after:swap", () => { lost.hidden = true; draw(); });
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button) return;
+  await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+  button.textContent = "Copied";
+});
+
+const charts = new Map();
+
+async function draw() {
+  for (const [figure, one] of charts) if (!figure.isConnected) { one.plot.destroy(); charts.delete(figure); }
+  for (const figure of document.querySelectorAll("figure.chart")) {
+    const { kind, name, unit } = figure.dataset;
+    const known = charts.get(figure);
+    if (known && Date.now() - known.at < 15000) continue;
+    const answer = await fetch(`/api/history/${kind}?name=${encodeURIComponent(name)}`).catch(() => null);
+    if (!answer || !answer.ok) continue;
+    const { times, values } = await answer.json();
+    if (known) { known.at = Date.now(); known.plot.setData([times, values]); continue; }
+    const colour = getComputedStyle(figure).color;
+    const axis = { stroke: colour, grid: { stroke: "rgba(128,128,128,0.25)" } };
+    const options = {
+      width: Math.max(figure.clientWidth, 240), height: 180, legend: { live: true },
+      scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } },
+      axes: [axis, { ...axis, size: 70 }],
+      series: [{}, { label: unit, stroke: "#1976d2", width: 2, points: { show: times.length < 5 } }],
+    };
+    charts.set(figure, { at: Date.now(), plot: new uPlot(options, [times, values], figure) });
+  }
+}
+
+addEventListener("resize", () => {
+  for (const [figure, one] of charts) one.plot.setSize({ width: Math.max(figure.clientWidth, 240), height: 180 });
+});
+draw();

@@ -1,0 +1,173 @@
+"""Keys, values and headers as text for people: bytes of which nothing is known, perhaps hostile.
+
+`decode` never raises. What it returns is text or JSON data; escaping it is up to the page (Jinja2 does).
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import json
+from enum import StrEnum
+from typing import Any, Final
+
+import fastavro
+
+from spark_connector.errors import ConnectorError
+from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
+
+__all__ = ["As", "Decoder", "Shown", "as_json_data"]
+
+MOST_SHOWN: Final = 20_000
+"""Characters of a value on a page. The download has all of it."""
+_MOST_NODES: Final = 3_000
+_DEEPEST: Final = 40
+_HEX_WIDTH: Final = 16
+_FRAME: Final = 5
+
+
+class As(StrEnum):
+    """How a value is shown; `AUTO` chooses by what it looks like."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+    AVRO = "avro"
+    HEX = "hex"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """`kind`: null, text, json, avro or hex. `data` is the value of json and avro, None if it is too large to fold."""
+
+    kind: str
+    text: str
+    size: int
+    data: Any = None
+    note: str = ""
+
+    @property
+    def is_cut(self) -> bool:
+        return len(self.text) >= MOST_SHOWN
+
+    @property
+    def first_line(self) -> str:
+        return " ".join(self.text[:400].split())[:200]
+
+
+class Decoder:
+    """With a schema registry, Avro values in Confluent's wire format are decoded by their writer's schema."""
+
+    def __init__(self, registry: SchemaRegistry | None = None) -> None:
+        self._registry = registry
+        self._parsed: dict[int, Any] = {}
+
+    def decode(self, value: bytes | None, how: As = As.AUTO) -> Shown:
+        if value is None:
+            return Shown("null", "null", 0)
+        if how is As.HEX:
+            return _hex(value)
+        if how is As.TEXT:
+            return _text(value)
+        if how is As.AVRO or (how is As.AUTO and self._registry is not None and _is_framed(value)):
+            data, note = self._avro(value)
+            if not note:
+                return _json(data, "avro", len(value))
+            if how is As.AVRO:
+                return dataclasses.replace(_hex(value), note=note)
+        if how is As.JSON or value[:1] in (b"{", b"["):
+            data, note = _parsed(value)
+            if not note:
+                return _json(data, "json", len(value))
+            if how is As.JSON:
+                return dataclasses.replace(_text(value), note=note)
+        return _text(value) if _is_text(value) else _hex(value)
+
+    def _avro(self, value: bytes) -> tuple[Any, str]:
+        """The data, and why there is none."""
+        if self._registry is None:
+            return None, "no schema registry was given: --schema-registry"
+        if not _is_framed(value):
+            return None, "it has not the wire format of a schema registry"
+        schema_id = int.from_bytes(value[1:_FRAME], "big")
+        try:
+            if schema_id not in self._parsed:
+                found = self._registry.schema(schema_id)
+                named: dict[str, Any] = {}
+                for reference in found.references:
+                    fastavro.parse_schema(json.loads(reference), named_schemas=named)
+                self._parsed[schema_id] = fastavro.parse_schema(json.loads(found.text), named_schemas=named)
+            return fastavro.schemaless_reader(io.BytesIO(value[_FRAME:]), self._parsed[schema_id], None), ""
+        except (UnknownSchema, ConnectorError) as error:
+            return None, str(error).partition("\n")[0]
+        except Exception as error:  # fastavro raises what it likes for bytes that are not of the schema
+            return None, f"not a value of schema {schema_id}: {type(error).__name__}: {str(error)[:200]}"
+
+
+def as_json_data(value: bytes | None) -> Any:
+    """A value or key in JSON: text if it is UTF-8, else `{"base64": …}`."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def _is_framed(value: bytes) -> bool:
+    return len(value) >= _FRAME and value[0] == 0
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        text = value[: 4 * MOST_SHOWN].decode(errors="strict" if len(value) <= 4 * MOST_SHOWN else "ignore")
+    except UnicodeDecodeError:
+        return False
+    return all(character.isprintable() or character in "\t\r\n" for character in text)
+
+
+def _text(value: bytes) -> Shown:
+    text = value[: 4 * MOST_SHOWN].decode(errors="replace")
+    visible = "".join(one if one.isprintable() or one in "\t\r\n" else f"\\x{ord(one):02x}" for one in text)
+    return Shown("text", visible[:MOST_SHOWN], len(value))
+
+
+def _hex(value: bytes) -> Shown:
+    lines = []
+    for at in range(0, min(len(value), MOST_SHOWN // 5), _HEX_WIDTH):
+        row = value[at : at + _HEX_WIDTH]
+        readable = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{at:06x}  {row.hex(' '):<{3 * _HEX_WIDTH}} {readable}")
+    return Shown("hex", "\n".join(lines)[:MOST_SHOWN], len(value))
+
+
+def _parsed(value: bytes) -> tuple[Any, str]:
+    try:
+        return json.loads(value), ""
+    except (ValueError, RecursionError) as error:
+        return None, f"not JSON: {str(error)[:200]}"
+
+
+def _json(data: Any, kind: str, size: int) -> Shown:
+    try:
+        text = json.dumps(data, indent=2, ensure_ascii=False, default=_plain)
+        nodes = _count(data, 0)
+    except (ValueError, RecursionError):
+        return Shown(kind, "nested too deeply to be shown", size)
+    return Shown(kind, text[:MOST_SHOWN], size, data if nodes <= _MOST_NODES and len(text) <= MOST_SHOWN else None)
+
+
+def _plain(value: Any) -> Any:
+    return as_json_data(value) if isinstance(value, bytes) else str(value)
+
+
+def _count(data: Any, depth: int) -> int:
+    """Nodes of a document; very many if it is nested too deeply to be folded."""
+    if depth > _DEEPEST:
+        return _MOST_NODES + 1
+    if isinstance(data, dict):
+        return 1 + sum(_count(value, depth + 1) for value in data.values())
+    if isinstance(data, list):
+        return 1 + sum(_count(value, depth + 1) for value in data)
+    return 1

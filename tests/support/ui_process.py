@@ -1,0 +1,67 @@
+"""`pykafka ui` as a process: its address once it serves, and requests without a browser."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tests.support.console import command
+from tests.support.source_tree import ROOT
+
+__all__ = ["Answer", "UiProcess"]
+
+
+class Answer(NamedTuple):
+    """An HTTP response; the names of `headers` are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class UiProcess:
+    """Serves on a free port of loopback until it is stopped."""
+
+    def __init__(self, bootstrap: str, *options: str) -> None:
+        words = command("ui", "--bootstrap-server", bootstrap, "--port", "0", *options)
+        self._process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if "the console is at " not in line:
+            raise AssertionError(self.stop())
+        self.address = line.split()[-1].rstrip("/")
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> tuple[int, str]:
+        """Exit status after SIGTERM, and what else it wrote to standard error."""
+        self._process.terminate()
+        _, errors = self._process.communicate(timeout=60)
+        return self._process.returncode, errors
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answer:
+        request = urllib.request.Request(f"{self.address}{path}", headers=dict(headers or {}), method=method)
+        try:
+            answer = urllib.request.urlopen(request, timeout=60)
+        except urllib.error.HTTPError as error:
+            answer = error
+        with answer:
+            return Answer(answer.status, {key.lower(): value for key, value in answer.headers.items()}, answer.read())

@@ -1,0 +1,158 @@
+"""Pages of records: every record is on one page, whichever way one turns them, and memory is bounded."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from broker.client.admin import Admin
+from broker.client.client_settings import ClientSettings
+from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import UnknownTopic
+from broker.client.producer import Producer
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from pykafka_ui import browse
+from pykafka_ui.browse import From, Page, Query, Readers
+from tests.support.kafka import Kafka
+
+PARTITIONS = 3
+COUNT = 100
+BEGAN_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def readers(broker: Kafka) -> Iterator[Readers]:
+    made = Readers(ClientSettings.of(broker.bootstrap))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def written(broker: Kafka) -> str:
+    """Records 0 to 99 with rising times, unevenly over three partitions; a committed, an aborted transaction."""
+    name = "browsed"
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topic(name, PARTITIONS)
+    with Producer(broker.bootstrap, {"batch.size": 200}) as producer:
+        for number in range(COUNT):
+            where = 0 if number % 5 else 1 + number % 2
+            producer.send(name, b"%d" % number, partition=where, timestamp=BEGAN_MS + number)
+        producer.flush(30)
+    return name
+
+
+def numbers(page: Page) -> list[int]:
+    return [int(found.record.value or b"") for found in page.records]
+
+
+def turned(readers: Readers, topic: str, start: From, limit: int) -> Iterator[Page]:
+    """All pages from the first one, older or newer."""
+    query = Query(topic, start, limit=limit)
+    while True:
+        page = readers.page(query)
+        yield page
+        at: Mapping[int, int] | None = page.older if start.is_backward else page.newer
+        if at is None or (not page.records and not start.is_backward):
+            return
+        query = Query(topic, From.BEFORE if start.is_backward else From.AT, at, limit=limit)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 50, 99, 100, 101, 1000])
+def test_turning_pages_shows_every_record_once_in_order(readers: Readers, written: str, limit: int) -> None:
+    oldest_first = list(itertools.chain.from_iterable(map(numbers, turned(readers, written, From.START, limit))))
+    assert oldest_first == list(range(COUNT))
+    newest_first = list(itertools.chain.from_iterable(map(numbers, turned(readers, written, From.END, limit))))
+    assert newest_first == list(reversed(range(COUNT)))
+
+
+def test_a_page_knows_its_neighbours(readers: Readers, written: str) -> None:
+    first = readers.page(Query(written, From.START, limit=10))
+    assert first.older is None
+    assert first.newer is not None
+    second = readers.page(Query(written, From.AT, first.newer, limit=10))
+    assert second.older is not None
+    assert numbers(readers.page(Query(written, From.BEFORE, second.older, limit=10))) == list(reversed(range(10)))
+    last = readers.page(Query(written, From.END, limit=10))
+    assert last.newer is None, "as long as nobody writes"
+
+
+def test_from_an_offset_and_from_a_time(readers: Readers, written: str) -> None:
+    page = readers.page(Query(written, From.TIME, BEGAN_MS + 90))
+    assert numbers(page) == list(range(90, 100))
+    assert numbers(readers.page(Query(written, From.TIME, BEGAN_MS + 10**9))) == []
+    page = readers.page(Query(written, From.OFFSET, 3, partitions=(0,), limit=2))
+    assert [found.record.offset for found in page.records] == [3, 4]
+    assert numbers(readers.page(Query(written, From.OFFSET, 10**12, partitions=(0,)))) == []
+
+
+def test_a_filter_looks_on_until_it_has_found_enough(readers: Readers, written: str) -> None:
+    page = readers.page(Query(written, From.END, limit=3), lambda record: (record.value or b"").endswith(b"7"))
+    assert numbers(page) == [97, 87, 77]
+    assert page.is_complete
+    page = readers.page(Query(written, From.START), lambda record: record.value == b"99")
+    assert numbers(page) == [99]
+    assert page.looked_at == COUNT
+    assert numbers(readers.page(Query(written, From.END), lambda record: False)) == []
+
+
+def test_a_look_ends_at_its_bounds_and_goes_on_from_there(
+    readers: Readers, written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browse, "MOST_SECONDS", -1)
+    page = readers.page(Query(written, From.START), lambda record: record.value == b"99")
+    assert not page.is_complete
+    assert page.newer is not None
+    monkeypatch.undo()
+    page = readers.page(Query(written, From.AT, page.newer), lambda record: record.value == b"99")
+    assert numbers(page) == [99]
+
+
+def test_records_of_transactions_are_shown_as_what_they_are(readers: Readers, broker: Kafka, topic: str) -> None:
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topic(topic, 1)
+    tp = TopicPartition(topic, 0)
+    with Producer(broker.bootstrap, {"transactional.id": f"{topic}-1"}) as producer:
+        producer.init_transactions()
+        for value, commits in ((b"0", True), (b"1", False), (b"2", True)):
+            producer.begin_transaction()
+            producer.send(topic, value, partition=tp.partition).result(30)
+            producer.commit_transaction() if commits else producer.abort_transaction()
+    with Producer(broker.bootstrap, {"transactional.id": f"{topic}-2"}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"3", partition=0).result(30)
+        with Producer(broker.bootstrap) as plain:
+            plain.send(topic, b"4", partition=0).result(30)
+        assert numbers(readers.page(Query(topic, From.START))) == [0, 2]
+        page = readers.page(Query(topic, From.START, committed=False))
+        assert [(int(one.record.value or b""), one.state) for one in page.records] == [
+            (0, ""),
+            (1, "aborted"),
+            (2, ""),
+            (3, "open"),
+            (4, "open"),
+        ]
+        assert numbers(readers.page(Query(topic, From.END, committed=False))) == [4, 3, 2, 1, 0]
+        producer.abort_transaction()
+    assert numbers(readers.page(Query(topic, From.END))) == [4, 2, 0]
+
+
+def test_a_topic_without_records(readers: Readers, broker: Kafka, topic: str) -> None:
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topic(topic, 2)
+    for start in (From.START, From.END):
+        page = readers.page(Query(topic, start))
+        assert (page.records, page.older, page.newer, page.is_complete) == ([], None, None, True)
+
+
+def test_what_cannot_be_read_is_said(readers: Readers, written: str, topic: str) -> None:
+    with pytest.raises(UnknownTopic, match=topic):
+        readers.page(Query(topic))
+    with pytest.raises(UnknownTopic, match="has 3 partitions, but no 7"):
+        readers.page(Query(written, partitions=(0, 7)))
+    with pytest.raises(ConfigError, match="limit=0"):
+        readers.page(Query(written, limit=0))
+    assert len(readers.page(Query(written)).records) == 50, "and the readers still read"

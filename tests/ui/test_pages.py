@@ -1,0 +1,288 @@
+"""The pages in a real Chromium: what people see and do, hostile records, a broker that dies and comes back.
+
+No page may complain: no console error, no exception, no request to another host. `tab` checks that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.client.consumer import Consumer
+from broker.client.producer import Producer
+from tests.support.broker_process import BrokerProcess
+from tests.support.chromium import Tab, browser
+from tests.support.kafka import Kafka
+from tests.support.requirements import Unavailable, give_up
+from tests.support.ui_process import UiProcess
+
+COUNT = 120
+SCRIPT = "<script>document.title='run'</script>"
+HOSTILE = [
+    SCRIPT.encode(),
+    b'"><img src=x onerror="document.title=\'run\'">',
+    b"{{ 7 * 7 }}{% raw %}",
+    bytes(range(256)),
+    b"\xff\xfe\x00 invalid",
+    json.dumps({SCRIPT: [SCRIPT, {"'\"": None}]}).encode(),
+    b"[" * 200_000,
+    b'{"a":' * 900 + b"1" + b"}" * 900,
+    "\u202eevil\u0000\u001b[31m".encode(),
+    b"x" * 1_000_000,
+    b"",
+    None,
+]
+
+expect.set_options(timeout=20_000)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    try:
+        with browser() as running:
+            yield running
+    except Unavailable as error:
+        give_up(f"chromium: {error}")
+
+
+@pytest.fixture
+def tab(chromium: Browser, ui: UiProcess) -> Iterator[Tab]:
+    context = chromium.new_context()
+    made = Tab(context.new_page(), ui.address)
+    made.page.set_default_timeout(20_000)
+    yield made
+    assert made.page.title() != "run", "a script of a record has run"
+    context.close()
+    assert made.complaints == []
+
+
+@pytest.fixture(scope="module")
+def flights(broker: Kafka) -> str:
+    """A topic with JSON values, and a group that has read half of it."""
+    name = "ui-flights"
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topic(name, 3, configs={"retention.ms": "86400000"})
+    with Producer(broker.bootstrap) as producer:
+        for number in range(COUNT):
+            value = {"id": number, "carrier": {"code": "UA" if number % 2 else "AA"}, "tags": ["a", None, True]}
+            key = b"key-%d" % number
+            producer.send(
+                name, json.dumps(value).encode(), key=key, headers=[("trace", b"t%d" % number)], partition=number % 3
+            )
+        producer.flush(30)
+    with Consumer(broker.bootstrap, {"group.id": "ui-group", "auto.offset.reset": "earliest"}) as consumer:
+        consumer.subscribe([name])
+        read = 0
+        while read < COUNT // 2:
+            read += len(consumer.poll(1))
+        consumer.commit()
+    return name
+
+
+def test_the_overview_leads_to_topics_and_groups(tab: Tab, flights: str) -> None:
+    page = tab.open("/")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    expect(page.locator("figure.chart canvas")).to_have_count(2)
+    page.get_by_role("link", name=flights).first.click()
+    expect(page.get_by_role("heading", name=flights)).to_be_visible()
+    page.get_by_role("link", name="ui-group").click()
+    expect(page.get_by_role("heading", name="ui-group")).to_be_visible()
+
+
+def test_topics_are_found_as_one_types(tab: Tab, flights: str, broker: Kafka) -> None:
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topic("ui-other")
+    page = tab.open("/topics")
+    expect(page.get_by_role("link", name="ui-other")).to_be_visible()
+    page.get_by_role("searchbox").press_sequentially("FLIGHT", delay=20)
+    expect(page.get_by_role("link", name="ui-other")).to_be_hidden()
+    expect(page.get_by_role("link", name=flights)).to_be_visible()
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    assert "q=FLIGHT" in page.url, "an address that can be sent"
+    page.reload()
+    expect(page.get_by_role("searchbox")).to_have_value("FLIGHT")
+    page.get_by_role("searchbox").fill("no such topic")
+    expect(page.get_by_text("No topic has “no such topic” in its name.")).to_be_visible()
+
+
+def test_topics_are_sorted_and_internal_ones_hidden(tab: Tab, flights: str) -> None:
+    page = tab.open("/topics")
+    expect(page.get_by_role("link", name="__consumer_offsets")).to_be_hidden()
+    page.get_by_role("link", name="Show internal topics").click()
+    expect(page.get_by_role("link", name="__consumer_offsets")).to_be_visible()
+    page.get_by_role("columnheader", name="Records", exact=True).get_by_role("link").click()
+    expect(page.get_by_role("columnheader", name="Records", exact=True)).to_have_attribute("aria-sort", "ascending")
+    page.get_by_role("columnheader", name="Records", exact=True).get_by_role("link").click()
+    expect(page.get_by_role("columnheader", name="Records", exact=True)).to_have_attribute("aria-sort", "descending")
+    counts = [int(text.replace(",", "")) for text in page.locator("tbody tr td:nth-child(4)").all_inner_texts()]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_a_topic_shows_partitions_settings_and_readers(tab: Tab, flights: str) -> None:
+    page = tab.open(f"/topics/{flights}")
+    expect(page.locator("#list tbody tr")).to_have_count(3)
+    expect(page.locator("#list tbody tr").first).to_contain_text("in sync")
+    page.get_by_role("button", name="Settings").click()
+    row = page.locator("tr").filter(has=page.get_by_text("retention.ms", exact=True))
+    expect(row).to_contain_text("86400000")
+    expect(row).to_contain_text("dynamic topic config")
+
+
+def test_records_are_paged_filtered_and_folded(tab: Tab, flights: str) -> None:
+    page = tab.open(f"/topics/{flights}/records?limit=50")
+    expect(page.locator("#records tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="older").click()
+    expect(page.locator("#records tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="older").click()
+    expect(page.locator("#records tbody tr")).to_have_count(COUNT - 100)
+    page.locator("input[name=path]").fill("$.carrier.code")
+    page.locator("input[name=equals]").fill("UA")
+    page.locator("input[name=text]").fill("key-11")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#records tbody tr")).to_have_count(6)  # 11, 111, 113, 115, 117, 119
+    row = page.locator("#records tbody tr").last
+    expect(row).to_contain_text("key-11")
+    row.locator("summary").first.click()
+    expect(row.locator(".json .string", has_text="UA")).to_be_visible()
+    expect(row.get_by_text("trace")).to_be_visible()
+    row.locator(".json summary").nth(1).click()
+    expect(row.locator(".json .string", has_text="UA")).to_be_hidden()
+
+
+def test_a_wrong_filter_is_said(tab: Tab, flights: str) -> None:
+    tab.page.goto(f"{tab.address}/topics/{flights}/records?path=x[")
+    expect(tab.page.get_by_text("path=x[: expected '$'")).to_be_visible()
+    tab.complaints = [text for text in tab.complaints if "400" not in text]
+
+
+def test_a_live_page_shows_new_records_and_can_be_paused(tab: Tab, flights: str, broker: Kafka) -> None:
+    page = tab.open(f"/topics/{flights}/records?limit=5")
+    page.get_by_role("button", name="Live").click()
+    with Producer(broker.bootstrap) as producer:
+        producer.send(flights, b"while it is live").result(30)
+        expect(page.get_by_text("while it is live").first).to_be_visible()
+        page.get_by_role("button", name="Pause").click()
+        expect(page.get_by_role("button", name="Live")).to_be_visible()
+        assert "live" not in page.url
+
+
+def test_snippets_and_downloads(tab: Tab, flights: str, ui: UiProcess, tmp_path: Path) -> None:
+    page = tab.open(f"/topics/{flights}/records?from=offset&at=3&partition=1&limit=2")
+    page.get_by_text("Read the same with a program").click()
+    snippet = page.locator("#spark").inner_text()
+    assert '.option("startingOffsets", \'{"ui-flights": {"1": 3}}\')' in snippet
+    assert '.option("endingOffsets", \'{"ui-flights": {"1": 5}}\')' in snippet
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="JSON lines").click()
+    lines = Path(downloading.value.path()).read_text().splitlines()
+    assert [(json.loads(line)["partition"], json.loads(line)["offset"]) for line in lines] == [(1, 3), (1, 4)]
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="Parquet").click()
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(downloading.value.path())
+    assert table.column("offset").to_pylist() == [3, 4]
+    assert table.column("key").to_pylist() == [b"key-10", b"key-13"]
+
+
+def test_hostile_records_are_text(tab: Tab, broker: Kafka) -> None:
+    name = "ui-hostile"
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topic(name, configs={"max.message.bytes": "2000000"})
+    with Producer(broker.bootstrap, {"max.request.size": 2_000_000}) as producer:
+        for value in HOSTILE:
+            producer.send(
+                name,
+                value,
+                key=value if value is None or len(value) < 1000 else None,
+                headers=[(SCRIPT, value and value[:500])],
+            )
+        producer.flush(30)
+    for how in ("auto", "text", "json", "avro", "hex"):
+        page = tab.open(f"/topics/{name}/records?as={how}")
+        expect(page.locator("#records tbody tr")).to_have_count(len(HOSTILE))
+        for summary in page.locator("#records tbody td > details > summary").all():
+            summary.click()
+        expect(page.get_by_text(SCRIPT).first).to_be_visible()
+        assert page.locator("main script, main img").count() == 0
+    for number in range(len(HOSTILE)):
+        tab.open(f"/topics/{name}/records?from=offset&at={number}&partition=0&limit=1")
+
+
+def test_names_from_an_address_are_text(tab: Tab, flights: str) -> None:
+    for path in (f"/topics?q={SCRIPT}&sort={SCRIPT}", f"/topics/{SCRIPT.replace('/', '%2F')}", f"/groups/{SCRIPT[:8]}"):
+        page = tab.open(path)
+        assert page.locator("main script").count() == 0
+    tab.complaints = [text for text in tab.complaints if "404" not in text]
+
+
+def test_groups_members_and_lag(tab: Tab, flights: str) -> None:
+    page = tab.open("/groups")
+    expect(page.get_by_role("link", name="ui-group")).to_be_visible()
+    page.get_by_role("link", name="ui-group").click()
+    expect(page.get_by_text("It has no members.")).to_be_visible()
+    expect(page.locator("figure.chart canvas")).to_have_count(1)
+
+
+def test_brokers_and_transactions(tab: Tab, broker: Kafka, topic: str) -> None:
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topic(topic)
+    page = tab.open("/brokers")
+    page.locator("tbody a").first.click()
+    expect(page.get_by_role("heading", name="Log directories")).to_be_visible()
+    expect(page.locator("code", has_text="listeners").first).to_be_visible()
+    with Producer(broker.bootstrap, {"transactional.id": f"id-{topic}"}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"x").result(30)
+        page = tab.open("/transactions")
+        row = page.locator("tbody tr", has_text=f"id-{topic}")
+        expect(row).to_contain_text("Ongoing")
+        producer.abort_transaction()
+        expect(row).to_have_count(0)
+
+
+def test_it_can_be_used_by_keyboard_on_a_phone_and_in_the_dark(chromium: Browser, ui: UiProcess, flights: str) -> None:
+    context = chromium.new_context(viewport={"width": 380, "height": 700}, color_scheme="dark")
+    page = context.new_page()
+    for path in ("/", "/topics", f"/topics/{flights}", f"/topics/{flights}/records", "/groups/ui-group", "/brokers"):
+        page.goto(f"{ui.address}{path}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 380, f"{path} is wider than the screen"
+    background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    assert sum(map(int, background[4:-1].split(","))) < 150, background
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    for _ in range(3):
+        page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Groups")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Groups")).to_be_visible()
+    context.close()
+
+
+def test_a_page_says_that_the_broker_is_gone_and_comes_back(
+    chromium: Browser, broker_factory: Callable[..., BrokerProcess]
+) -> None:
+    process = broker_factory()
+    with Cluster(process.bootstrap) as cluster:
+        Admin(cluster).create_topic("kept")
+    with UiProcess(process.bootstrap) as ui:
+        context = chromium.new_context()
+        tab = Tab(context.new_page(), ui.address)
+        page = tab.open("/topics")
+        expect(page.get_by_role("link", name="kept")).to_be_visible()
+        process.kill()
+        expect(page.get_by_text("The cluster does not answer")).to_be_visible(timeout=60_000)
+        expect(page.get_by_role("link", name="kept")).to_be_visible()
+        process.start()
+        expect(page.get_by_text("The cluster does not answer")).to_be_hidden(timeout=60_000)
+        assert tab.complaints == []
+        ui.stop()
+        expect(page.get_by_text("This page's server does not answer.")).to_be_visible(timeout=60_000)
+        context.close()

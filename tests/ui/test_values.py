@@ -1,0 +1,129 @@
+"""Keys and values as text: whatever the bytes are, something can be shown, and it stays small."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import ConfigError
+from broker.records.record import Record
+from pykafka_ui.filters import record_filter
+from pykafka_ui.values import MOST_SHOWN, As, Decoder, as_json_data
+from spark_connector.formats.schema_registry import UnknownSchema
+from spark_connector.formats.value_format import AvroSchema
+
+DECODER = Decoder()
+SCHEMA = {
+    "type": "record",
+    "name": "R",
+    "fields": [{"name": "name", "type": "string"}, {"name": "raw", "type": "bytes"}],
+}
+
+
+class Registry:
+    """One schema, number 7."""
+
+    def schema(self, schema_id: int) -> AvroSchema:
+        if schema_id != 7:
+            raise UnknownSchema(f"no schema {schema_id}")
+        return AvroSchema(json.dumps(SCHEMA))
+
+
+def framed(schema_id: int, name: str) -> bytes:
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(SCHEMA), {"name": name, "raw": b"\xff"})
+    return b"\0" + schema_id.to_bytes(4, "big") + written.getvalue()
+
+
+@given(st.binary(max_size=2000), st.sampled_from(As))
+def test_any_bytes_can_be_shown_in_every_way(value: bytes, how: As) -> None:
+    for decoder in (DECODER, Decoder(Registry())):  # type: ignore[arg-type]
+        shown = decoder.decode(value, how)
+        assert shown.size == len(value)
+        assert len(shown.text) <= MOST_SHOWN
+        assert all(one.isprintable() or one in "\t\r\n" for one in shown.text) or shown.data is not None
+        assert len(shown.first_line) <= 200
+    json.dumps(as_json_data(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (None, "null"),
+        (b"", "text"),
+        (b"caf\xc3\xa9\n", "text"),
+        (b"\x00\x01", "hex"),
+        (b"\xff\xfe", "hex"),
+        (b'{"a": [1, null]}', "json"),
+        (b"[1]", "json"),
+        (b"17", "text"),
+        (b"{not json", "text"),
+        (b"[" * 200_000, "text"),
+        (b"[" * 200_000 + b"]" * 200_000, "text"),
+        (b"[" * 500 + b"]" * 500, "json"),
+        (b"x" * 5_000_000, "text"),
+        (b"\0" * 5_000_000, "hex"),
+        (json.dumps(list(range(100_000))).encode(), "json"),
+        (b'{"a": 1e999}', "json"),
+        (b'{"a": "\\ud800"}', "json"),
+    ],
+)
+def test_what_a_value_looks_like(value: bytes | None, kind: str) -> None:
+    shown = DECODER.decode(value)
+    assert shown.kind == kind
+    assert len(shown.text) <= MOST_SHOWN
+    if value is not None and len(value) > MOST_SHOWN * 2:
+        assert shown.data is None, "too large to be folded"
+
+
+def test_avro_is_decoded_by_the_writers_schema() -> None:
+    decoder = Decoder(Registry())  # type: ignore[arg-type]
+    shown = decoder.decode(framed(7, "Ann"))
+    assert (shown.kind, shown.data["name"]) == ("avro", "Ann")
+    unknown = decoder.decode(framed(8, "Ann"), As.AVRO)
+    assert (unknown.kind, unknown.note) == ("hex", "no schema 8")
+    assert decoder.decode(framed(7, "Ann")[:-3], As.AVRO).note.startswith("not a value of schema 7")
+    assert DECODER.decode(framed(7, "Ann"), As.AVRO).note == "no schema registry was given: --schema-registry"
+
+
+def passes(value: bytes | None, **asked: str) -> bool:
+    record = Record(0, 0, b"Key-7", value, (("Name", b"Content"), ("empty", None)))
+    places = asked.pop("places", "key,value,headers").split(",")
+    return bool(record_filter(DECODER, As.AUTO, places=places, **asked)(record))
+
+
+def test_text_is_found_where_it_is_looked_for() -> None:
+    assert passes(b"x", text="KEY-7")
+    assert passes(b"x", text="content")
+    assert passes(b"x", text="name")
+    assert not passes(b"x", text="key", places="value")
+    assert passes(b"some Value", text="value", places="value")
+    assert not passes(None, text="z")
+    assert passes(None)
+
+
+def test_a_json_path_finds_values() -> None:
+    value = b'{"user": {"name": "Ann", "age": 7, "tags": ["a", "b"]}}'
+    assert passes(value, path="$.user.name")
+    assert passes(value, path="$.user.name", equals="Ann")
+    assert passes(value, path="$.user.age", equals="7")
+    assert passes(value, path="$.user.tags[*]", equals="b")
+    assert passes(value, path="$[?@.age > 6]")
+    assert not passes(value, path="$.user.name", equals="Bob")
+    assert not passes(value, path="$.nobody")
+    assert not passes(b"no json", path="$.user")
+    assert not passes(None, path="$")
+
+
+def test_a_filter_that_says_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"path=x\["):
+        passes(b"x", path="x[")
+    with pytest.raises(ConfigError, match="equals needs a path"):
+        passes(b"x", equals="1")
+    with pytest.raises(ConfigError, match="in=body: must be one of key, value, headers"):
+        passes(b"x", places="body")
