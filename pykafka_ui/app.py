@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from broker.errors import PykafkaError
 from pykafka_ui.access import Access, Credentials
 from pykafka_ui.api import Api, status_of
+from pykafka_ui.changes import Changes
 from pykafka_ui.console import Console
 from pykafka_ui.group_metrics import GroupMetrics
 from pykafka_ui.pages import Pages
@@ -29,10 +30,10 @@ __all__ = ["make_app"]
 _STATIC = Path(__file__).parent / "static"
 
 
-def make_app(console: Console, credentials: Credentials, host: str) -> FastAPI:
+def make_app(console: Console, credentials: Credentials, host: str, *, allow_changes: bool = False) -> FastAPI:
     """The application. It starts and stops `console`. `host`: the address that it listens on."""
     version = importlib.metadata.version("pykafka-spark")
-    render = Renderer(console, version)
+    render = Renderer(console, version, allow_changes=allow_changes)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -52,6 +53,8 @@ def make_app(console: Console, credentials: Credentials, host: str) -> FastAPI:
         middleware=[Middleware(Access, credentials=credentials, host=host)],
     )
     app.include_router(Api(console).router())
+    if allow_changes:
+        app.include_router(Changes(console, render).router())
     app.include_router(Pages(console, render).router())
     app.mount("/static", _CachedFiles(directory=_STATIC), name="static")
 

@@ -20,7 +20,7 @@ from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
 from broker.client.fetcher import fetch_together
-from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
+from broker.client.partition_offsets import EARLIEST, LATEST, offsets_at
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.record import Record, decode_records
@@ -167,7 +167,7 @@ class _Look:
 
     def _offsets(self, timestamp: int) -> Offsets:
         cluster = self._committed if self._query.committed else self._uncommitted
-        return {tp: one.offset for tp, one in list_offsets(cluster, dict.fromkeys(self._tps, timestamp)).items()}
+        return offsets_at(cluster, self._tps, timestamp)
 
     # --- pages
 
@@ -199,8 +199,8 @@ class _Look:
             wanted: Mapping[TopicPartition, int] = starts
         elif start is From.TIME:
             assert isinstance(at, int)
-            found = list_offsets(self._committed, dict.fromkeys(self._tps, at))
-            wanted = {tp: ends[tp] if one.offset < 0 else one.offset for tp, one in found.items()}
+            found = offsets_at(self._committed, self._tps, at)
+            wanted = {tp: ends[tp] if offset < 0 else offset for tp, offset in found.items()}
         else:
             wanted = {tp: at if isinstance(at, int) else at.get(tp.partition, ends[tp]) for tp in self._tps}
         return {tp: min(max(wanted[tp], starts[tp]), ends[tp]) for tp in self._tps}

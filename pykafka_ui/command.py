@@ -32,6 +32,9 @@ def ui(
     schema_registry: Annotated[
         str | None, typer.Option(help="Schema registry for Avro values.", metavar="URL,…")
     ] = None,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Topics, records and offsets of groups may be changed, too.")
+    ] = False,
     stop_on_eof: Annotated[
         bool, typer.Option("--stop-on-eof", help="Stop when standard input is closed, as a parent process does.")
     ] = False,
@@ -52,7 +55,16 @@ def ui(
         from pykafka_ui.serve import serve
     except ImportError as error:
         raise ConfigError(f"{error}; install it with: pip install 'pykafka-spark[ui]'") from None
-    serve(settings, credentials, host, port, schema_registry, _print_address, stop_on_eof=stop_on_eof)
+    serve(
+        settings,
+        credentials,
+        host,
+        port,
+        schema_registry,
+        _print_address,
+        allow_changes=allow_changes,
+        stop_on_eof=stop_on_eof,
+    )
 
 
 def _print_address(url: str) -> None:

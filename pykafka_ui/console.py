@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from broker.client.admin import Admin
 from broker.client.admin_types import GroupDescription, LogDir, TransactionDescription
@@ -19,6 +20,8 @@ from pykafka_ui.sampler import Sampler
 from pykafka_ui.values import Decoder
 
 __all__ = ["Console", "OpenTransaction"]
+
+T = TypeVar("T")
 
 PATIENCE_MS = 5_000
 """How long a cluster that does not answer is asked. Somebody looks at an empty page meanwhile."""
@@ -45,12 +48,13 @@ class Console:
     def __init__(self, settings: ClientSettings, decoder: Decoder) -> None:
         self.bootstrap = ",".join(settings.bootstrap_servers)
         settings = dataclasses.replace(settings, request_timeout_ms=PATIENCE_MS, default_api_timeout_ms=PATIENCE_MS)
+        self.settings = settings
+        self.patience_s = PATIENCE_MS / 1000
         self.sampler = Sampler(settings)
         self._decoder = decoder
         self._readers = Readers(settings)
         self._cluster = Cluster(settings, create_topics=False)
         self._admin = Admin(self._cluster)
-        self._lock = threading.Lock()
 
     def start(self) -> None:
         self.sampler.start()
@@ -81,6 +85,13 @@ class Console:
                 return []
             raise
         return [found[key] for key in sorted(found)]
+
+    def with_admin(self, act: Callable[[Admin], T]) -> T:
+        """What `act` returns. The pages show soon what it has changed."""
+        try:
+            return act(self._admin)
+        finally:
+            self.sampler.look_again()
 
     def group(self, name: str) -> GroupDescription:
         """State and members."""

@@ -19,7 +19,7 @@ __all__ = ["Renderer", "count", "duration", "segment", "size"]
 class Renderer:
     """Templates with escaping, and what they all need."""
 
-    def __init__(self, console: Console, version: str) -> None:
+    def __init__(self, console: Console, version: str, *, allow_changes: bool = False) -> None:
         self._console = console
         self._templates = jinja2.Environment(
             loader=jinja2.PackageLoader("pykafka_ui"), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -27,7 +27,7 @@ class Renderer:
         self._templates.undefined = jinja2.StrictUndefined
         self._templates.filters |= {"count": count, "size": size, "segment": segment, "duration": duration}
         self._templates.filters["tojson_text"] = lambda data: json.dumps(data, ensure_ascii=False)
-        self._templates.globals |= {"version": version, "step_s": STEP_S}
+        self._templates.globals |= {"version": version, "allow_changes": allow_changes, "step_s": STEP_S}
 
     def page(self, request: Request, template: str, *, status: int = 200, every: int = 5, **values: Any) -> Response:
         """`every`: the seconds after which the page is asked for again; 0 for never."""

@@ -53,6 +53,10 @@ class _Task:
         """The monotonic time at which to look again."""
         return self._began + (self._interval if watched else max(self._interval, IDLE_S))
 
+    def renew(self) -> None:
+        """Be due at once."""
+        self._began = float("-inf")
+
     def run(self, now: float) -> None:
         self._began, cpu = now, time.thread_time()
         self._interval = self._shortest
@@ -97,6 +101,14 @@ class Sampler:
             self._wake.set()
             self._looked.wait(A_MOMENT_S if self.snapshot.at_ms else FIRST_S)
         return self.snapshot
+
+    def look_again(self) -> None:
+        """Everything, now: something was changed."""
+        for task in self._tasks:
+            task.renew()
+        self._looked.clear()
+        self._wake.set()
+        self._looked.wait(A_MOMENT_S)
 
     # --- the thread
 

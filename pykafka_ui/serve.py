@@ -29,6 +29,7 @@ def serve(
     registry: str | None,
     on_ready: Callable[[str], None],
     *,
+    allow_changes: bool = False,
     stop_on_eof: bool = False,
 ) -> None:
     """Calls `on_ready` with the address once connections are taken. Raises ConfigError for an address in use."""
@@ -42,7 +43,7 @@ def serve(
         listening.close()
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
     config = uvicorn.Config(
-        make_app(console, credentials, host),
+        make_app(console, credentials, host, allow_changes=allow_changes),
         log_config=None,
         log_level="warning",
         access_log=False,

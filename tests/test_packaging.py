@@ -74,7 +74,7 @@ def implementation(path: Path, **environment: str) -> str:
 def test_wheel_holds_every_module_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     modules = {module.relative for module in modules_under(*CODE)}
     held = {name for name in wheel.namelist() if ".dist-info/" not in name} - {KERNEL}
-    conf = {path.relative_to(ROOT).as_posix() for path in (ROOT / "broker" / "conf").iterdir()}
+    conf = {path.relative_to(ROOT).as_posix() for path in (ROOT / "broker" / "conf").rglob("*.*") if path.is_file()}
     pages = {
         path.relative_to(ROOT).as_posix()
         for folder in ("static", "templates")

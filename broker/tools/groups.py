@@ -18,7 +18,8 @@ import typer
 
 from broker.client.admin import Admin
 from broker.client.admin_types import GroupDescription
-from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
+from broker.client.offset_reset import ResetTarget, new_offsets, refuse_members
+from broker.client.partition_offsets import LATEST, offsets_at
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
@@ -56,9 +57,6 @@ _MEMBER_COLUMNS = ("group", "consumer-id", "instance-id", "host", "client-id", "
 _PARTITION_HEAD = ("topic", "partition", "current-offset", "log-end-offset", "lag", "consumer-id", "host", "client-id")
 _PARTITION_NAMES = ("topic", "partition", "currentOffset", "logEndOffset", "lag", "memberId", "host", "clientId")
 
-_RESET_TARGETS = (
-    *("to_earliest", "to_latest", "to_current", "to_offset", "to_datetime", "by_duration", "shift_by", "from_file"),
-)
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 
 
@@ -207,7 +205,7 @@ class ResetOptions:
             raise ConfigError("give one of --export and --json")
         if self.from_file is not None and (self.topic or self.all_topics):
             raise ConfigError("--from-file names the partitions itself: leave out --topic and --all-topics")
-        target = one_of_options(**{name: getattr(self, name) for name in _RESET_TARGETS})
+        target = one_of_options(**{name: getattr(self, name) for name in ResetTarget})
         if self.from_file is None:
             one_of_options(topic=self.topic, all_topics=self.all_topics)
         if self.to_datetime is not None:
@@ -232,13 +230,13 @@ def reset_offsets(admin: Admin, options: ResetOptions) -> None:
     target, number = options.target()
     group = options.group
     given = offsets_of_csv(options.from_file) if options.from_file else {}
-    _refuse_members(admin, group)
+    refuse_members(admin, group)
     committed = admin.group_offsets(group)
     names = [f"{tp.topic}:{tp.partition}" for tp in given] or options.topic or ()
     partitions = sorted(committed) if options.all_topics else named_partitions(admin, names)
     if not partitions:
         raise PykafkaError(f"group {group!r} has no offsets: name its topics with --topic")
-    moved = _new_offsets(admin, given or committed, partitions, target, number)
+    moved = new_offsets(admin, given or committed, partitions, ResetTarget(target), number, on_bounded=_note_bounded)
     if options.execute:
         admin.alter_group_offsets(group, moved)
     if options.export:
@@ -278,15 +276,6 @@ def _existing(admin: Admin, name: str) -> GroupDescription:
     return described
 
 
-def _refuse_members(admin: Admin, name: str) -> None:
-    described = admin.describe_group(name)
-    if described.active:
-        raise PykafkaError(
-            f"group {name!r} is {described.state} and has {len(described.members)} members: its offsets can be "
-            "reset only while it has none; stop its consumers first"
-        )
-
-
 def _partitions_of(admin: Admin, group: GroupDescription) -> list[GroupPartition]:
     """The partitions that are assigned to a member or have a committed offset."""
     owners = {
@@ -301,7 +290,7 @@ def _with_lag(
     topics = admin.cluster.topics()
     wanted = sorted(committed.keys() | owners.keys())
     existing = [tp for tp in wanted if tp.topic in topics and tp.partition in topics[tp.topic].partitions]
-    ends = _offsets_at(admin, existing, LATEST)
+    ends = offsets_at(admin.cluster, existing, LATEST)
     rows = []
     for tp in wanted:
         offset, end = committed.get(tp), ends.get(tp)
@@ -388,45 +377,8 @@ def _assignment(partitions: Iterable[TopicPartition]) -> str:
 # --- where offsets are reset to -------------------------------------------------------------------------------------
 
 
-def _new_offsets(
-    admin: Admin, known: Mapping[TopicPartition, int], partitions: Sequence[TopicPartition], target: str, number: int
-) -> dict[TopicPartition, int]:
-    """The new offset of each partition, by the rules of Kafka's tool.
-
-    `known` holds the committed offsets, or with `--from-file` those of the file. `number` is an offset, a difference or
-    a time (ms). An offset outside the log becomes its nearer end. A time after the last record becomes the log's end.
-    """
-    earliest, latest = _offsets_at(admin, partitions, EARLIEST), _offsets_at(admin, partitions, LATEST)
-    if target == "to_earliest":
-        return earliest
-    if target == "to_latest":
-        return latest
-    if target in ("to_datetime", "by_duration"):
-        found = _offsets_at(admin, partitions, number)
-        return {tp: offset if offset >= 0 else latest[tp] for tp, offset in found.items()}
-    wanted = {}
-    for tp in partitions:
-        if target == "to_offset":
-            wanted[tp] = number
-        elif tp in known:
-            wanted[tp] = known[tp] + number  # which is 0 unless the target is shift_by
-        elif target == "shift_by":
-            raise ConfigError(f"--shift-by: the group has no offset of {tp.topic}-{tp.partition} to begin at")
-        else:  # to_current
-            wanted[tp] = latest[tp]
-    return {tp: _inside(tp, offset, earliest[tp], latest[tp]) for tp, offset in wanted.items()}
-
-
-def _offsets_at(admin: Admin, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-    found = list_offsets(admin.cluster, dict.fromkeys(partitions, timestamp))
-    return {tp: one.offset for tp, one in found.items()}
-
-
-def _inside(tp: TopicPartition, offset: int, earliest: int, latest: int) -> int:
-    inside = min(max(offset, earliest), latest)
-    if inside != offset:
-        note(f"pykafka: {tp.topic}-{tp.partition} has offsets {earliest} to {latest}: {inside} instead of {offset}")
-    return inside
+def _note_bounded(tp: TopicPartition, wanted: int, bounded: int, log: tuple[int, int]) -> None:
+    note(f"pykafka: {tp.topic}-{tp.partition} has offsets {log[0]} to {log[1]}: {bounded} instead of {wanted}")
 
 
 def _milliseconds(duration: str) -> int:

@@ -107,7 +107,7 @@ def test_a_full_disk_is_told_to_everyone_and_writing_goes_on_when_there_is_room(
         producer.flush()
     disk.fill()
 
-    hasty = {"batch.size": 1, "delivery.timeout.ms": 1500, "request.timeout.ms": 1000, "linger.ms": 0}
+    hasty = {"batch.size": 1, "delivery.timeout.ms": 5000, "request.timeout.ms": 4000, "linger.ms": 0}
     with Producer(broker.bootstrap, hasty) as producer:
         lost = [producer.send(topic, VALUE, key=b"%d" % number) for number in range(5)]
         failures = [error for future in lost if (error := future.exception(30)) is not None]

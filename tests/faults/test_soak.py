@@ -72,8 +72,8 @@ PRODUCE_P99_MS, CROWDED_PRODUCE_P99_MS = 100, 2_000
 machine did, when the wait for a core is most of it."""
 CROWDED, FEW = 0.2, 200
 """The share of time without a core from which a sample counts as crowded; produces below which nothing is judged."""
-WORKER_THREADS = 4
-"""asyncio's pool makes a thread when all it has are busy, up to a handful: late ones are no leak."""
+WORKER_THREADS = 8
+"""The pools make a thread when all they have are busy, asyncio's up to six on two cores: late ones are no leak."""
 
 
 @dataclasses.dataclass(frozen=True)

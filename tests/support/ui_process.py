@@ -58,10 +58,17 @@ class UiProcess:
         return self._process.returncode, errors
 
     def get(self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answer:
-        request = urllib.request.Request(f"{self.address}{path}", headers=dict(headers or {}), method=method)
-        try:
-            answer = urllib.request.urlopen(request, timeout=60)
-        except urllib.error.HTTPError as error:
-            answer = error
-        with answer:
-            return Answer(answer.status, {key.lower(): value for key, value in answer.headers.items()}, answer.read())
+        return _answer(urllib.request.Request(f"{self.address}{path}", headers=dict(headers or {}), method=method))
+
+    def post(self, path: str, form: str, headers: Mapping[str, str] | None = None) -> Answer:
+        """A form, with its fields encoded as in an address."""
+        return _answer(urllib.request.Request(f"{self.address}{path}", form.encode(), dict(headers or {})))
+
+
+def _answer(request: urllib.request.Request) -> Answer:
+    try:
+        answer = urllib.request.urlopen(request, timeout=60)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        return Answer(answer.status, {key.lower(): value for key, value in answer.headers.items()}, answer.read())

@@ -1,16 +1,41 @@
-"""A console of any Kafka, shared by the tests of a file."""
+"""A console of any Kafka, shared by the tests of a file, and a browser."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Browser, expect
 
+from tests.support.chromium import Tab, browser
 from tests.support.kafka import Kafka
+from tests.support.requirements import Unavailable, give_up
 from tests.support.ui_process import UiProcess
+
+expect.set_options(timeout=20_000)
 
 
 @pytest.fixture(scope="module")
 def ui(broker: Kafka) -> Iterator[UiProcess]:
     with UiProcess(broker.bootstrap) as process:
         yield process
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    try:
+        with browser() as running:
+            yield running
+    except Unavailable as error:
+        give_up(f"chromium: {error}")
+
+
+@pytest.fixture
+def tab(chromium: Browser, ui: UiProcess) -> Iterator[Tab]:
+    context = chromium.new_context()
+    made = Tab(context.new_page(), ui.address)
+    made.page.set_default_timeout(20_000)
+    yield made
+    assert made.page.title() != "run", "a script of a record has run"
+    context.close()
+    assert made.complaints == []

@@ -1,0 +1,264 @@
+"""What may be changed with `--allow-changes`: topics, their settings and records, offsets of groups.
+
+Each change has a form. What is sent is first shown as a sentence that says what it will do, with a preview where there
+is one, and done only when that is confirmed. Without the option these routes do not exist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from broker.client.admin import Admin
+from broker.client.admin_types import HIGH_WATERMARK, NewTopic
+from broker.client.offset_reset import ResetTarget, new_offsets, refuse_members
+from broker.client.partition_offsets import EARLIEST, LATEST, offsets_at
+from broker.client.producer import Producer
+from broker.errors import ConfigError
+from broker.protocol.described_config import ResourceType
+from broker.protocol.topic_partition import TopicPartition
+from broker.tools.client_options import parse_pairs, parse_time
+from pykafka_ui.console import Console
+from pykafka_ui.render import Renderer, segment
+
+__all__ = ["Changes"]
+
+_RESETS = {
+    ResetTarget.TO_EARLIEST: "the start of the log",
+    ResetTarget.TO_LATEST: "the end of the log",
+    ResetTarget.TO_OFFSET: "an offset",
+    ResetTarget.TO_DATETIME: "a time",
+    ResetTarget.SHIFT_BY: "so many records further, or back if negative",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A change that is ready. `sentence` says what `perform` will do; `address` is the page to see it on."""
+
+    sentence: str
+    perform: Callable[[], object]
+    address: str
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[object]] = ()
+
+
+async def _form(request: Request) -> FormData:
+    return await request.form(max_files=0, max_fields=100)
+
+
+Form = Annotated[FormData, Depends(_form)]
+
+
+class Changes:
+    """The routes of forms and of what they send."""
+
+    def __init__(self, console: Console, render: Renderer) -> None:
+        self._console = console
+        self._render = render.page
+
+    def router(self) -> APIRouter:
+        routes = APIRouter(include_in_schema=False)
+        for path, show, take in (
+            ("/new-topic", self.new_topic_form, self.new_topic),
+            ("/topics/{name}/change-settings", self.settings_form, self.settings),
+            ("/topics/{name}/produce", self.produce_form, self.produce),
+            ("/topics/{name}/delete-records", self.delete_records_form, self.delete_records),
+            ("/topics/{name}/delete", self.delete_topic_form, self.delete_topic),
+            ("/reset-group/{name:path}", self.reset_form, self.reset),
+        ):
+            routes.add_api_route(path, show)
+            routes.add_api_route(path, take, methods=["POST"])
+        return routes
+
+    # --- topics
+
+    def new_topic_form(self, request: Request) -> Response:
+        return self._render(request, "new_topic.html", every=0)
+
+    def new_topic(self, request: Request, form: Form) -> Response:
+        name = _text(form, "name")
+        if not name:
+            raise ConfigError("a topic needs a name")
+        settings = _settings(_text(form, "settings"))
+        new = NewTopic(name, _number(form, "partitions", -1), _number(form, "replication", -1), settings)
+        count = "the default number of" if new.partitions < 0 else new.partitions
+        replicas = "the default number of" if new.replication < 0 else new.replication
+        sentence = f"Create the topic {name} with {count} partitions and {replicas} replicas of each."
+        change = Change(
+            sentence,
+            lambda: self._with_admin(lambda admin: admin.create_topics([new])),
+            f"/topics/{segment(name)}",
+            ("setting", "value"),
+            list(settings.items()),
+        )
+        return self._ask_or_do(request, form, change)
+
+    def settings_form(self, request: Request, name: str) -> Response:
+        return self._render(request, "change_settings.html", topic=name, every=0)
+
+    def settings(self, request: Request, name: str, form: Form) -> Response:
+        settings = _settings(_text(form, "settings"))
+        deleted = _text(form, "deleted").split()
+        if not settings and not deleted:
+            raise ConfigError("name a setting to change, or one to set back to the default")
+        now = {one.name: one.value for one in self._console.topic_settings(name)}
+        rows: list[tuple[object, ...]] = [(key, now.get(key, ""), value) for key, value in settings.items()]
+        rows += [(key, now.get(key, ""), "the default") for key in deleted]
+        change = Change(
+            f"Change settings of the topic {name}.",
+            lambda: self._with_admin(
+                lambda admin: admin.alter_configs(ResourceType.TOPIC, name, settings, delete=deleted)
+            ),
+            f"/topics/{segment(name)}/settings",
+            ("setting", "from", "to"),
+            rows,
+        )
+        return self._ask_or_do(request, form, change)
+
+    def delete_topic_form(self, request: Request, name: str) -> Response:
+        return self._confirm(request, self._deletion(name), {})
+
+    def delete_topic(self, request: Request, name: str, form: Form) -> Response:
+        return self._ask_or_do(request, form, self._deletion(name))
+
+    def _deletion(self, name: str) -> Change:
+        topic = self._console.sampler.watched().topics.get(name)
+        records = f" with about {topic.records:,} records" if topic else ""
+        return Change(
+            f"Delete the topic {name}{records}. Nothing brings them back.",
+            lambda: self._with_admin(lambda admin: admin.delete_topics([name])),
+            "/topics",
+        )
+
+    # --- records
+
+    def produce_form(self, request: Request, name: str) -> Response:
+        return self._render(request, "produce.html", topic=name, every=0)
+
+    def produce(self, request: Request, name: str, form: Form) -> Response:
+        key, value = _text(form, "key"), _text(form, "value", strip=False)
+        headers = [(header, text.encode()) for header, text in _settings(_text(form, "headers")).items()]
+        is_tombstone, partition = bool(form.get("tombstone")), _number(form, "partition", -1)
+        content = None if is_tombstone else value.encode()
+
+        def send() -> None:
+            with Producer(self._console.settings) as producer:
+                where = None if partition < 0 else partition
+                sent = producer.send(name, content, key=key.encode() or None, partition=where, headers=headers)
+                sent.result(self._console.patience_s)
+
+        what = "a tombstone" if content is None else f"a record of {len(content)} bytes"
+        where = "" if partition < 0 else f", partition {partition}"
+        change = Change(
+            f"Write {what} with {f'the key {key}' if key else 'no key'} to the topic {name}{where}.",
+            send,
+            f"/topics/{segment(name)}/records?limit=5",
+        )
+        return self._ask_or_do(request, form, change)
+
+    def delete_records_form(self, request: Request, name: str) -> Response:
+        return self._render(request, "delete_records.html", topic=name, every=0)
+
+    def delete_records(self, request: Request, name: str, form: Form) -> Response:
+        wanted = _text(form, "partitions")
+        before = _number(form, "before", HIGH_WATERMARK)
+
+        def ranges(admin: Admin) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+            indexes = [_index(one) for one in wanted.split(",")] if wanted else admin.cluster.partitions(name)
+            tps = [TopicPartition(name, index) for index in indexes]
+            return offsets_at(admin.cluster, tps, EARLIEST), offsets_at(admin.cluster, tps, LATEST)
+
+        starts, ends = self._with_admin(ranges)
+        text = "all records" if before == HIGH_WATERMARK else f"all records before offset {before}"
+        change = Change(
+            f"Delete {text} of {len(starts)} partitions of the topic {name}. Nothing brings them back.",
+            lambda: self._with_admin(lambda admin: admin.delete_records(dict.fromkeys(starts, before))),
+            f"/topics/{segment(name)}",
+            ("partition", "starts at", "ends at"),
+            [(tp.partition, start, ends[tp]) for tp, start in sorted(starts.items())],
+        )
+        return self._ask_or_do(request, form, change)
+
+    # --- groups
+
+    def reset_form(self, request: Request, name: str) -> Response:
+        return self._render(request, "reset_group.html", group=name, targets=_RESETS, every=0)
+
+    def reset(self, request: Request, name: str, form: Form) -> Response:
+        target = next((one for one in _RESETS if one == _text(form, "target")), None)
+        if target is None:
+            raise ConfigError(f"target={_text(form, 'target')}: must be one of {', '.join(_RESETS)}")
+        number = 0
+        if target is ResetTarget.TO_DATETIME:
+            number = parse_time("to", _text(form, "number"))
+        elif target in (ResetTarget.TO_OFFSET, ResetTarget.SHIFT_BY):
+            number = _number(form, "number", 0)
+        topic = _text(form, "topic")
+
+        def moves(admin: Admin) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+            refuse_members(admin, name)
+            known = admin.group_offsets(name)
+            if topic:
+                partitions = [TopicPartition(topic, index) for index in admin.cluster.partitions(topic)]
+            else:
+                partitions = sorted(known)
+            if not partitions:
+                raise ConfigError(f"group {name!r} has no offsets: name a topic")
+            return known, new_offsets(admin, known, partitions, target, number)
+
+        known, moved = self._with_admin(moves)
+        change = Change(
+            f"Reset the offsets of the group {name} in {len(moved)} partitions to {_RESETS[target]}.",
+            lambda: self._with_admin(lambda admin: admin.alter_group_offsets(name, moved)),
+            f"/groups/{segment(name)}",
+            ("partition", "from", "to"),
+            [(tp, known.get(tp, "none"), offset) for tp, offset in sorted(moved.items())],
+        )
+        return self._ask_or_do(request, form, change)
+
+    # --- asking and doing
+
+    def _with_admin(self, act: Callable[[Admin], Any]) -> Any:
+        return self._console.with_admin(act)
+
+    def _ask_or_do(self, request: Request, form: Mapping[str, Any], change: Change) -> Response:
+        if form.get("confirmed") != "yes":
+            return self._confirm(request, change, form)
+        change.perform()
+        return RedirectResponse(change.address, 303)
+
+    def _confirm(self, request: Request, change: Change, form: Mapping[str, Any]) -> Response:
+        fields = {name: value for name, value in form.items() if isinstance(value, str)}
+        return self._render(request, "confirm.html", change=change, fields=fields, every=0)
+
+
+def _text(form: Mapping[str, Any], name: str, *, strip: bool = True) -> str:
+    value = form.get(name, "")
+    text = value.replace("\r\n", "\n") if isinstance(value, str) else ""  # browsers send every line break as two bytes
+    return text.strip() if strip else text
+
+
+def _number(form: Mapping[str, Any], name: str, default: int) -> int:
+    text = _text(form, name)
+    try:
+        return int(text) if text else default
+    except ValueError:
+        raise ConfigError(f"{name}={text}: expected a number") from None
+
+
+def _index(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ConfigError(f"partitions={text}: expected numbers")
+    return int(text)
+
+
+def _settings(text: str) -> dict[str, str]:
+    """One `name=value` per line."""
+    return parse_pairs([line.strip() for line in text.splitlines() if line.strip()], "line")

@@ -1,0 +1,177 @@
+"""What `--allow-changes` allows, in a real Chromium: each change is asked for once, and done only then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.client.consumer import Consumer
+from broker.client.producer import Producer
+from broker.protocol.described_config import ResourceType
+from broker.protocol.topic_partition import TopicPartition
+from tests.support.chromium import Tab
+from tests.support.kafka import Kafka
+from tests.support.ui_process import UiProcess
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def changing(broker: Kafka) -> Iterator[UiProcess]:
+    with UiProcess(broker.bootstrap, "--allow-changes") as process:
+        yield process
+
+
+@pytest.fixture
+def page(chromium: Browser, changing: UiProcess) -> Iterator[Page]:
+    context = chromium.new_context()
+    made = Tab(context.new_page(), changing.address)
+    made.page.set_default_timeout(20_000)
+    made.open("/topics")
+    yield made.page
+    context.close()
+    assert made.complaints == []
+
+
+@pytest.fixture
+def admin(broker: Kafka) -> Iterator[Admin]:
+    with Cluster(broker.bootstrap) as cluster:
+        yield Admin(cluster)
+
+
+def confirm(page: Page, sentence: str) -> None:
+    expect(page.get_by_text(sentence)).to_be_visible()
+    page.get_by_role("button", name="Yes, do it").click()
+
+
+def test_a_topic_is_made_changed_and_deleted(page: Page, admin: Admin, topic: str) -> None:
+    page.get_by_role("button", name="New topic").click()
+    page.locator("[name=name]").fill(topic)
+    page.locator("[name=partitions]").fill("2")
+    page.locator("[name=settings]").fill("retention.ms=60000\n\nsegment.bytes=2000000")
+    page.get_by_role("button", name="Create…").click()
+    expect(page.get_by_text("Create the topic")).to_be_visible()
+    assert topic not in admin.list_topics(), "not before it is confirmed"
+    confirm(page, f"Create the topic {topic} with 2 partitions and the default number of replicas of each.")
+    expect(page.get_by_role("heading", name=topic)).to_be_visible()
+    found = admin.describe_configs(ResourceType.TOPIC, topic)
+    assert (found["retention.ms"].value, found["segment.bytes"].value) == ("60000", "2000000")
+
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_role("button", name="Change").click()
+    page.locator("[name=settings]").fill("retention.ms=70000")
+    page.locator("[name=deleted]").fill("segment.bytes")
+    page.get_by_role("button", name="Change…").click()
+    expect(page.locator("tbody tr").first).to_contain_text("60000")
+    confirm(page, f"Change settings of the topic {topic}.")
+    expect(page.get_by_role("heading", name=f"Settings of {topic}")).to_be_visible()
+    found = admin.describe_configs(ResourceType.TOPIC, topic)
+    assert found["retention.ms"].value == "70000"
+    assert not found["segment.bytes"].source.dynamic
+
+    page.get_by_role("link", name=topic).click()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    confirm(page, f"Delete the topic {topic}")
+    eventually(lambda: topic not in admin.list_topics())
+
+
+def test_records_are_written_and_deleted(page: Page, admin: Admin, changing: UiProcess, topic: str) -> None:
+    admin.create_topic(topic, 1)
+    value = "<script>document.title='run'</script>\n  two lines \n"
+    for key, is_tombstone in (("k", False), ("gone", True)):
+        page.goto(f"{changing.address}/topics/{topic}/produce")
+        page.locator("[name=key]").fill(key)
+        page.locator("[name=value]").fill(value)
+        page.locator("[name=headers]").fill("a=1\nb=x=y")
+        if is_tombstone:
+            page.locator("[name=tombstone]").check()
+        page.get_by_role("button", name="Write…").click()
+        confirm(page, f"with the key {key} to the topic {topic}.")
+        expect(page.locator("#records tbody tr").first).to_contain_text(key)
+    with Consumer(admin.cluster.settings.bootstrap_servers[0], {"auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        records = list(consumer.poll(30))
+    assert [(one.key, one.value) for one in records] == [(b"k", value.encode()), (b"gone", None)]
+    assert list(records[0].headers) == [("a", b"1"), ("b", b"x=y")]
+
+    page.goto(f"{changing.address}/topics/{topic}/delete-records")
+    page.locator("[name=before]").fill("1")
+    page.get_by_role("button", name="Delete…").click()
+    confirm(page, f"Delete all records before offset 1 of 1 partitions of the topic {topic}.")
+    expect(page.get_by_role("heading", name=topic)).to_be_visible()
+    page.goto(f"{changing.address}/topics/{topic}/records")
+    expect(page.locator("#records tbody tr")).to_have_count(1)
+
+
+def test_offsets_of_a_group_are_reset_after_a_preview(
+    page: Page, admin: Admin, broker: Kafka, changing: UiProcess, topic: str, group: str
+) -> None:
+    admin.create_topic(topic, 2)
+    with Producer(broker.bootstrap) as producer:
+        for number in range(10):
+            producer.send(topic, b"x", partition=number % 2)
+        producer.flush(30)
+    partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    admin.alter_group_offsets(group, dict.fromkeys(partitions, 4))
+    page.goto(f"{changing.address}/groups")
+    page.get_by_role("link", name=group).click()
+    page.get_by_role("button", name="Reset offsets").click()
+    page.locator("[name=target]").select_option("shift_by")
+    page.locator("[name=number]").fill("-3")
+    page.get_by_role("button", name="Reset…").click()
+    expect(page.locator("tbody tr")).to_have_count(2)
+    expect(page.locator("tbody tr").first).to_contain_text(f"{topic}-0")
+    assert list(page.locator("tbody tr").first.locator("td").all_inner_texts())[1:] == ["4", "1"]
+    assert admin.group_offsets(group) == dict.fromkeys(partitions, 4), "not before it is confirmed"
+    confirm(page, f"Reset the offsets of the group {group} in 2 partitions")
+    expect(page.get_by_role("heading", name=group)).to_be_visible()
+    assert admin.group_offsets(group) == dict.fromkeys(partitions, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "message"),
+    [
+        ("/new-topic", "name=", "a topic needs a name"),
+        ("/new-topic", "name=t&partitions=x", "partitions=x: expected a number"),
+        ("/new-topic", "name=t&settings=nonsense", "expected KEY=VALUE"),
+        ("/new-topic", "name=bad%20name&confirmed=yes", "bad name"),
+        ("/topics/none/change-settings", "settings=", "name a setting to change"),
+        ("/topics/none/change-settings", "settings=a%3D1", "none"),
+        ("/topics/none/delete-records", "", "there is no topic"),
+        ("/topics/none/delete", "confirmed=yes", "none"),
+        ("/reset-group/none", "target=to_earliest", "name a topic"),
+        ("/reset-group/none", "target=to_datetime&number=soon&topic=t", "expected ms since 1970"),
+        ("/reset-group/none", "target=nowhere", "nowhere"),
+    ],
+)
+def test_what_cannot_be_done_is_said(changing: UiProcess, path: str, form: str, message: str) -> None:
+    answer = changing.post(path, form)
+    assert answer.status >= 400
+    assert message in answer.text
+
+
+def test_another_sites_page_changes_nothing(changing: UiProcess, admin: Admin, topic: str) -> None:
+    for headers in (
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"},
+        {"sec-fetch-site": "same-site", "sec-fetch-mode": "navigate"},
+    ):
+        assert changing.post("/new-topic", f"name={topic}&confirmed=yes", headers).status == 403
+    assert topic not in admin.list_topics()
+
+
+def test_without_the_option_there_is_nothing_to_change_with(ui: UiProcess, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    eventually(lambda: topic in ui.get("/topics").text)
+    for path in ("/topics", f"/topics/{topic}", f"/topics/{topic}/settings"):
+        page = ui.get(path).text
+        assert '<form method="post"' not in page
+        assert not any(word in page for word in ("New topic", "/produce", "/delete", "/change-settings"))
+    for path in ("/new-topic", f"/topics/{topic}/produce", f"/topics/{topic}/delete", "/reset-group/g"):
+        assert ui.get(path).status == 404
+        assert ui.post(path, "confirmed=yes").status in (404, 405)
+    assert topic in admin.list_topics()
