@@ -97,7 +97,11 @@ class EmbeddedBroker:
             self._launch()
             self._wait_until_ready(timeout_s)
         if self.ui is not None:
-            self.ui.start(self.bootstrap)
+            try:
+                self.ui.start(self.bootstrap)
+            except BaseException:
+                self.stop()
+                raise
         return self
 
     def stop(self) -> None:

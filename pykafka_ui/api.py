@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query
 
 from broker.client.cluster_metadata import UnknownTopic
-from broker.errors import ErrorCode
+from broker.errors import BrokerError, ErrorCode
 from pykafka_ui.browse import From
 from pykafka_ui.console import Console
 from pykafka_ui.records_query import RecordsQuery
@@ -206,6 +206,8 @@ def status_of(error: Exception) -> int:
     code = getattr(error, "code", None)
     if code in (ErrorCode.topic_authorization_failed, ErrorCode.group_authorization_failed):
         return 403
+    if isinstance(error, BrokerError) and not error.retriable:
+        return 409 if error.code is ErrorCode.topic_already_exists else 400
     return 400 if isinstance(error, ValueError) else 502
 
 

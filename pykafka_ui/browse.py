@@ -1,8 +1,8 @@
 """Reads some records of a topic: from the end, the start, an offset, a time, or from where another page ended.
 
 Memory is bounded whatever the topic's size: a page has at most `MOST_RECORDS` records, and a look at most `MOST_BYTES`
-of record batches and `MOST_SECONDS`. A filter that finds little says how far it has looked, and can go on from there.
-Records of aborted and open transactions are left out, or shown as such.
+of records and one batch beyond, and `MOST_SECONDS`. A filter that finds little says how far it has looked, and can go
+on from there. Records of aborted and open transactions are left out, or shown as such.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import dataclasses
 import heapq
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
-from broker.client.fetcher import fetch_together
+from broker.client.fetcher import Fetched, fetch_together
 from broker.client.partition_offsets import EARLIEST, LATEST, offsets_at
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
@@ -32,6 +32,8 @@ MOST_BYTES: Final = 64 << 20
 MOST_SECONDS: Final = 5.0
 MOST_ROUNDS_WITHOUT_PROGRESS: Final = 20
 _FETCH_BYTES: Final = 1 << 20
+_OVERHEAD: Final = 100
+"""Of a record in memory, at least."""
 _MOST_READERS: Final = 4
 _PATIENCE_S: Final = 20.0
 
@@ -70,7 +72,7 @@ class Query:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A record, its partition, and `state`: "" or, of a transaction, "aborted" or "open"."""
+    """A record, its partition, and `state`: "", "aborted", or "not stable" behind the begin of an open transaction."""
 
     partition: int
     record: Record
@@ -149,13 +151,19 @@ class _Look:
         self._uncommitted = clusters["read_uncommitted"]
         self._query = query
         self._wanted = wanted
-        self._bytes = 0
         self._looked_at = 0
-        self._deadline = time.monotonic() + MOST_SECONDS
+        self._oldest: dict[TopicPartition, tuple[int, int, int]] = {}
+        """The order of the oldest record that was looked at."""
+        self._renew()
         existing = self._committed.partitions(query.topic)
         if missing := set(query.partitions) - set(existing):
             raise UnknownTopic(f"topic {query.topic!r} has {len(existing)} partitions, but no {min(missing)}")
-        self._tps = [TopicPartition(query.topic, index) for index in query.partitions or existing]
+        self._tps = [TopicPartition(query.topic, index) for index in dict.fromkeys(query.partitions or existing)]
+        self._stable = None if query.committed else offsets_at(self._committed, self._tps, LATEST)
+
+    def _renew(self) -> None:
+        """Begin to count what a look may take."""
+        self._bytes, self._deadline = 0, time.monotonic() + MOST_SECONDS
 
     @property
     def _is_over(self) -> bool:
@@ -166,8 +174,7 @@ class _Look:
         return self._backward(starts, ends) if self._query.start.is_backward else self._forward(starts, ends)
 
     def _offsets(self, timestamp: int) -> Offsets:
-        cluster = self._committed if self._query.committed else self._uncommitted
-        return offsets_at(cluster, self._tps, timestamp)
+        return offsets_at(self._committed if self._query.committed else self._uncommitted, self._tps, timestamp)
 
     # --- pages
 
@@ -199,7 +206,7 @@ class _Look:
             wanted: Mapping[TopicPartition, int] = starts
         elif start is From.TIME:
             assert isinstance(at, int)
-            found = offsets_at(self._committed, self._tps, at)
+            found = self._offsets(at)
             wanted = {tp: ends[tp] if offset < 0 else offset for tp, offset in found.items()}
         else:
             wanted = {tp: at if isinstance(at, int) else at.get(tp.partition, ends[tp]) for tp in self._tps}
@@ -210,21 +217,22 @@ class _Look:
         begins = dict(ends)
         if self._query.start is From.BEFORE and not isinstance(at, int):
             begins = {tp: min(max(at.get(tp.partition, starts[tp]), starts[tp]), ends[tp]) for tp in self._tps}
-        uppers = dict(begins)
+        uppers, span, is_cut_off = dict(begins), -(-self._query.limit // len(self._tps)), False
         rows: dict[TopicPartition, list[Found]] = {tp: [] for tp in self._tps}
-        span = self._query.limit
-        while not self._is_over:
-            behind = [tp for tp in self._tps if uppers[tp] > starts[tp] and len(rows[tp]) < self._query.limit]
-            if not behind:
-                break
+        while behind := self._behind(rows, uppers, starts):
             lowers = {tp: max(uppers[tp] - span, starts[tp]) for tp in behind}
             found = self._read_all(lowers, {tp: uppers[tp] for tp in behind})
             for tp, more in found.items():
                 rows[tp] = more + rows[tp]
                 uppers[tp] = lowers[tp]
-            if len(found) < len(behind):
+            if len(found) == len(behind):
+                span *= 4
+            elif found or any(rows.values()) or span == 1:
+                is_cut_off = True
                 break
-            span *= 4
+            else:  # the records are so large that not one piece was read: a smaller one may be
+                span = max(span // 8, 1)
+                self._renew()
         newest_first = [reversed(found) for found in rows.values()]
         merged = list(heapq.merge(*newest_first, key=lambda found: found.order, reverse=True))
         shown = merged[: self._query.limit]
@@ -237,8 +245,18 @@ class _Look:
             self._looked_at,
             None if is_end else older,
             {tp.partition: begins[tp] for tp in self._tps} if any(begins[tp] < ends[tp] for tp in begins) else None,
-            len(shown) == self._query.limit or is_end,
+            not is_cut_off and (len(shown) == self._query.limit or is_end),
         )
+
+    def _behind(
+        self, rows: Mapping[TopicPartition, list[Found]], uppers: Offsets, starts: Offsets
+    ) -> list[TopicPartition]:
+        """The partitions that may have newer records than the oldest one that would be shown."""
+        unread = [tp for tp in self._tps if uppers[tp] > starts[tp]]
+        newest = heapq.nlargest(self._query.limit, (found.order for those in rows.values() for found in those))
+        if len(newest) < self._query.limit:
+            return unread
+        return [tp for tp in unread if tp not in self._oldest or self._oldest[tp] > newest[-1]]
 
     # --- reading
 
@@ -256,34 +274,44 @@ class _Look:
         reached: Offsets = {}
         for _ in range(MOST_ROUNDS_WITHOUT_PROGRESS):
             for tp, (records, next_offset) in self._fetch(positions).items():
-                below = [found for found in records if positions[tp] <= found.record.offset < ends[tp]]
-                self._looked_at += len(below)
-                rows[tp].extend(found for found in below if self._wanted(found.record))
-                reached[tp] = next_offset
+                reached[tp] = self._take(tp, records, next_offset, ends[tp], rows[tp])
             if reached or self._is_over:
                 return reached
         raise PykafkaError(f"{self._query.topic}: no records came at offsets that the broker says it has; try again")
 
-    def _fetch(self, positions: Offsets) -> dict[TopicPartition, tuple[list[Found], int]]:
-        """Records and the next offset. Beyond the last stable offset only if open transactions are wanted, too."""
-        fetched = fetch_together(self._committed, positions, max_bytes=_FETCH_BYTES)
-        found = {}
-        for tp, one in fetched.items():
-            self._bytes += len(one.records)
-            stable = list(decode_records(one.records, low=positions[tp], aborted=one.aborted))
-            shown: Iterable[Found] = (Found(tp.partition, record) for record in stable)
-            if not self._query.committed and one.aborted:
-                kept = {record.offset for record in stable}
-                shown = (
-                    Found(tp.partition, record, "" if record.offset in kept else "aborted")
-                    for record in decode_records(one.records, low=positions[tp])
-                )
-            found[tp] = list(shown), one.next_offset
-        missing = {tp: at for tp, at in positions.items() if tp not in fetched}
-        if missing and not self._query.committed:
-            for tp, one in fetch_together(self._uncommitted, missing, max_bytes=_FETCH_BYTES).items():
-                self._bytes += len(one.records)
-                records = decode_records(one.records, low=missing[tp])
-                state = "open" if one.last_stable_offset <= missing[tp] else ""
-                found[tp] = [Found(tp.partition, record, state) for record in records], one.next_offset
+    def _take(self, tp: TopicPartition, records: Iterator[Found], next_offset: int, end: int, rows: list[Found]) -> int:
+        """Keep what is wanted; returns the offset to go on at, which is a record's if the bounds are reached."""
+        for found in records:
+            record = found.record
+            if record.offset >= end:
+                break
+            if self._is_over:
+                return record.offset
+            self._bytes += len(record.key or b"") + len(record.value or b"") + _OVERHEAD
+            self._bytes += sum(len(name) + len(content or b"") for name, content in record.headers)
+            self._looked_at += 1
+            self._oldest[tp] = min(self._oldest.get(tp, found.order), found.order)
+            if self._wanted(record):
+                rows.append(found)
+        return next_offset
+
+    def _fetch(self, positions: Offsets) -> dict[TopicPartition, tuple[Iterator[Found], int]]:
+        """Records and the next offset. At and beyond the last stable offset only if such records are wanted, too."""
+        stable = {tp: at for tp, at in positions.items() if self._stable is None or at < self._stable[tp]}
+        found: dict[TopicPartition, tuple[Iterator[Found], int]] = {}
+        for tp, one in fetch_together(self._committed, stable, max_bytes=_FETCH_BYTES).items():
+            found[tp] = self._decided(tp, one, positions[tp]), one.next_offset
+        unstable = {tp: at for tp, at in positions.items() if tp not in stable}
+        for tp, one in fetch_together(self._uncommitted, unstable, max_bytes=_FETCH_BYTES).items():
+            records = decode_records(one.records, low=unstable[tp])
+            found[tp] = (Found(tp.partition, record, "not stable") for record in records), one.next_offset
         return found
+
+    def _decided(self, tp: TopicPartition, fetched: Fetched, position: int) -> Iterator[Found]:
+        """Records of transactions that are decided, the aborted ones only if they are wanted, too."""
+        kept = decode_records(fetched.records, low=position, aborted=fetched.aborted)
+        if self._query.committed or not fetched.aborted:
+            return (Found(tp.partition, record) for record in kept)
+        offsets = {record.offset for record in kept}
+        records = decode_records(fetched.records, low=position)
+        return (Found(tp.partition, one, "" if one.offset in offsets else "aborted") for one in records)

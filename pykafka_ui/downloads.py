@@ -15,6 +15,8 @@ from pykafka_ui.records_query import FoundRecords
 __all__ = ["DOWNLOADS", "MOST_DOWNLOADED"]
 
 MOST_DOWNLOADED = 10_000
+_LARGEST_MS = 2**63 // 1000
+"""Timestamps are in microseconds in Parquet. Some producers send nanoseconds instead of milliseconds."""
 _HEADER = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
 _SCHEMA = pyarrow.schema(
     [
@@ -41,7 +43,7 @@ def _parquet(found: FoundRecords) -> bytes:
             "topic": found.asked.topic,
             "partition": one.partition,
             "offset": one.record.offset,
-            "timestamp": one.record.timestamp * 1000,
+            "timestamp": one.record.timestamp * 1000 if abs(one.record.timestamp) < _LARGEST_MS else None,
             "headers": [{"key": name, "value": content} for name, content in one.record.headers],
         }
         for one in found.page.records

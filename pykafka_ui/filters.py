@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Collection
 from typing import Any
@@ -10,15 +11,21 @@ import jsonpath_rfc9535 as jsonpath
 
 from broker.errors import ConfigError
 from broker.records.record import Record
-from pykafka_ui.values import As, Decoder
+from pykafka_ui.values import Decoder, plain
 
 __all__ = ["PLACES", "record_filter"]
 
 PLACES = ("key", "value", "headers")
+_MOST_NODES = 10_000
+"""Of one value: a path such as $..*..* has more than a browser lives to see."""
+
+_PATHS = jsonpath.JSONPathEnvironment()
+for _function in ("match", "search"):  # a regular expression may run for ever
+    _PATHS.function_extensions.pop(_function, None)
 
 
 def record_filter(
-    decoder: Decoder, how: As, text: str = "", places: Collection[str] = PLACES, path: str = "", equals: str = ""
+    decoder: Decoder, text: str = "", places: Collection[str] = PLACES, path: str = "", equals: str = ""
 ) -> Callable[[Record], bool]:
     """True for a record that passes all of it. `text` is looked for in `places`, whatever its case.
 
@@ -29,16 +36,16 @@ def record_filter(
         raise ConfigError(f"in={min(unknown)}: must be one of {', '.join(PLACES)}")
     if equals and not path:
         raise ConfigError("equals needs a path, such as $.user.name")
-    needle = text.encode().lower()
+    needle = text.casefold()
     try:
-        query = jsonpath.compile(path) if path else None
+        query = _PATHS.compile(path) if path else None
     except jsonpath.JSONPathError as error:
         raise ConfigError(f"path={path}: {error}") from None
 
     def passes(record: Record) -> bool:
-        if needle and not any(needle in one.lower() for one in _bytes_of(record, places)):
+        if needle and not any(_holds(one, needle) for one in _bytes_of(record, places)):
             return False
-        return query is None or _matches(query, decoder.decode(record.value, how).data, equals)
+        return query is None or _matches(query, decoder.data(record.value), equals)
 
     return passes
 
@@ -59,7 +66,16 @@ def _matches(query: Any, data: Any, equals: str) -> bool:
     if data is None:
         return False
     try:
-        found = query.find(data).values()
+        for node in itertools.islice(query.finditer(data), _MOST_NODES):
+            value = node.value
+            if not equals or equals == (value if isinstance(value, str) else json.dumps(value, default=plain)):
+                return True
     except (jsonpath.JSONPathError, RecursionError):
-        return False
-    return any(not equals or equals == (one if isinstance(one, str) else json.dumps(one)) for one in found)
+        pass
+    return False
+
+
+def _holds(content: bytes, needle: str) -> bool:
+    if needle.isascii():
+        return needle.encode() in content.lower()
+    return needle in content.decode(errors="replace").casefold()

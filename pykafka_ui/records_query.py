@@ -45,7 +45,7 @@ class RecordsQuery:
         if self.start is From.OFFSET:
             return _number("at", self.at or "0")
         if self.start is From.TIME:
-            return parse_time("at", self.at)
+            return _in_range("at", parse_time("at", self.at[:40]))
         if self.start in (From.AT, From.BEFORE):
             pairs = (one.partition(":") for one in self.at.split(",") if one)
             return {_number("at", index): _number("at", offset) for index, _, offset in pairs}
@@ -56,7 +56,7 @@ class RecordsQuery:
 
     def filter(self, decoder: Decoder) -> Any:
         places = [one.strip() for one in self.places.split(",") if one.strip()]
-        return record_filter(decoder, self.how, self.text, places, self.path, self.equals)
+        return record_filter(decoder, self.text, places, self.path, self.equals)
 
     def address(self, **changed: Any) -> str:
         """The parameters that are not the default, to follow `?`."""
@@ -74,7 +74,13 @@ class RecordsQuery:
 def _number(name: str, text: str) -> int:
     if not text.strip().isdecimal():
         raise ConfigError(f"{name}={text}: expected a number")
-    return int(text)
+    return _in_range(name, int(text.strip()[:40]))
+
+
+def _in_range(name: str, number: int) -> int:
+    if not -(2**63) <= number < 2**63:
+        raise ConfigError(f"{name}={number}: there is no such offset or time")
+    return number
 
 
 @dataclasses.dataclass(frozen=True)

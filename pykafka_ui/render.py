@@ -34,10 +34,12 @@ class Renderer:
         address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         values = {"seen": self._console.sampler.snapshot, "address": address, "every": every, **values}
         html = self._templates.get_template(template).render(values)
-        return HTMLResponse(html, status)
+        return HTMLResponse(html.encode(errors="replace"), status)  # JSON may have half a character
 
     def error(self, request: Request, status: int, message: str) -> Response:
-        return self.page(request, "error.html", status=status, message=message, every=5 if status >= 500 else 0)
+        """It asks again where that may help, and where that sends nothing again."""
+        again = status >= 500 and request.method == "GET"
+        return self.page(request, "error.html", status=status, message=message, every=5 if again else 0)
 
 
 def count(number: float) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from broker.client.admin import Admin
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import TopicMetadata
 from broker.client.committed_offsets import CommittedOffset, GroupOffsets
 from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import BrokerError, PykafkaError
@@ -76,6 +77,9 @@ class Sampler:
         self._starts: Offsets = {}
         self._tasks = [_Task(self._look_at_topics, ENDS_S), _Task(self._look_at_logs, SIZES_S)]
         self._tasks.append(_Task(self._look_at_groups, GROUPS_S))
+        self._counters: Mapping[tuple[str, str], float] = {}
+        self._totals = {"records": 0.0, "read": 0.0}
+        """The growth of all counters: their sum would jump when a topic or group comes or goes."""
         self._wanted_at = float("-inf")
         self._wake = threading.Event()
         self._looked = threading.Event()
@@ -153,25 +157,7 @@ class Sampler:
         ends = self._offsets(led, LATEST)
         if led and self._starts.keys() != set(led):
             self._starts = self._offsets(led, EARLIEST)
-        found = {
-            name: Topic(
-                name,
-                topic.internal,
-                tuple(
-                    Partition(
-                        index,
-                        one.leader,
-                        one.replicas,
-                        one.isr,
-                        self._starts.get(TopicPartition(name, index), -1),
-                        ends.get(TopicPartition(name, index), -1),
-                        self._sizes.get(TopicPartition(name, index), -1),
-                    )
-                    for index, one in topic.partitions.items()
-                ),
-            )
-            for name, topic in sorted(topics.items())
-        }
+        found = {name: self._topic(topic, ends) for name, topic in sorted(topics.items())}
         self.snapshot = Snapshot(
             int(time.time() * 1000),
             self._cluster.cluster_id() or "",
@@ -180,6 +166,18 @@ class Sampler:
             found,
             {name: _with_lags(group, ends) for name, group in self.snapshot.groups.items()},
         )
+
+    def _topic(self, topic: TopicMetadata, ends: Offsets) -> Topic:
+        """Where a partition does not answer, its end is that of the look before."""
+        before = self.snapshot.topics.get(topic.name)
+        known = {one.index: one.end for one in before.partitions} if before else {}
+        partitions = []
+        for index, one in topic.partitions.items():
+            tp = TopicPartition(topic.name, index)
+            end = ends.get(tp, known.get(index, -1))
+            start, size = self._starts.get(tp, -1), self._sizes.get(tp, -1)
+            partitions.append(Partition(index, one.leader, one.replicas, one.isr, start, end, size))
+        return Topic(topic.name, topic.internal, tuple(partitions))
 
     def _offsets(self, partitions: list[TopicPartition], timestamp: int) -> Offsets:
         """Of the partitions that answer: one without a leader must not hide the others."""
@@ -253,28 +251,30 @@ class Sampler:
             groups[group.id] = _with_lags(group, ends)
         self.snapshot = dataclasses.replace(self.snapshot, groups=groups)
 
-    def _committed(self, group: str) -> dict[TopicPartition, CommittedOffset]:
+    def _committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """If they cannot be had now, for instance because a transaction is committing them, those of before."""
         try:
-            return GroupOffsets(self._cluster, group).committed(timeout_s=2)
-        except BrokerError as error:
+            return GroupOffsets(self._cluster, group).committed(timeout_s=1)
+        except PykafkaError as error:
             logger.debug("no offsets of %s: %s", group, error)
-            return {}
+            before = self.snapshot.groups.get(group)
+            return before.offsets if before else {}
 
     def _record(self) -> None:
         now, seen = time.time(), self.snapshot
         if not self.history.is_due(now):
             return
         values: dict[tuple[str, str], float] = {("lag", name): group.lag for name, group in seen.groups.items()}
-        read = 0
+        counters: dict[tuple[str, str], float] = {("records", name): topic.end for name, topic in seen.topics.items()}
         for name, group in seen.groups.items():
-            position = sum(one.offset for one in group.offsets.values())
-            values["read", name] = position
-            read += position
-        for name, topic in seen.topics.items():
-            values["records", name] = topic.end
-        values["records", ""] = sum(topic.end for topic in seen.topics.values() if not topic.internal)
-        values["read", ""] = read
-        self.history.record(now, values)
+            counters["read", name] = sum(one.offset for one in group.offsets.values())
+        for key, value in counters.items():
+            kind, name = key
+            is_internal = kind == "records" and seen.topics[name].internal
+            self._totals[kind] += 0 if is_internal else max(value - self._counters.get(key, value), 0)
+        self._counters = counters
+        totals = {(kind, ""): total for kind, total in self._totals.items()}
+        self.history.record(now, values | counters | totals)
 
 
 def _with_lags(group: Group, ends: Offsets) -> Group:

@@ -9,6 +9,7 @@ import base64
 import dataclasses
 import io
 import json
+import time
 from enum import StrEnum
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ import fastavro
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 
-__all__ = ["As", "Decoder", "Shown", "as_json_data"]
+__all__ = ["As", "Decoder", "Shown", "as_json_data", "plain"]
 
 MOST_SHOWN: Final = 20_000
 """Characters of a value on a page. The download has all of it."""
@@ -25,6 +26,8 @@ _MOST_NODES: Final = 3_000
 _DEEPEST: Final = 40
 _HEX_WIDTH: Final = 16
 _FRAME: Final = 5
+_ASK_AGAIN_S: Final = 30.0
+"""After a schema registry did not answer. Each question takes a second or more then."""
 
 
 class As(StrEnum):
@@ -46,10 +49,8 @@ class Shown:
     size: int
     data: Any = None
     note: str = ""
-
-    @property
-    def is_cut(self) -> bool:
-        return len(self.text) >= MOST_SHOWN
+    is_cut: bool = False
+    """Whether `text` is only the beginning."""
 
     @property
     def first_line(self) -> str:
@@ -62,6 +63,7 @@ class Decoder:
     def __init__(self, registry: SchemaRegistry | None = None) -> None:
         self._registry = registry
         self._parsed: dict[int, Any] = {}
+        self._down_until = 0.0
 
     def decode(self, value: bytes | None, how: As = As.AUTO) -> Shown:
         if value is None:
@@ -84,6 +86,16 @@ class Decoder:
                 return dataclasses.replace(_text(value), note=note)
         return _text(value) if _is_text(value) else _hex(value)
 
+    def data(self, value: bytes | None) -> Any:
+        """The value as data, however large: Avro in the wire format of a registry, or JSON; else None."""
+        if value is None:
+            return None
+        if self._registry is not None and _is_framed(value):
+            data, note = self._avro(value)
+            if not note:
+                return data
+        return _parsed(value)[0]
+
     def _avro(self, value: bytes) -> tuple[Any, str]:
         """The data, and why there is none."""
         if self._registry is None:
@@ -91,6 +103,8 @@ class Decoder:
         if not _is_framed(value):
             return None, "it has not the wire format of a schema registry"
         schema_id = int.from_bytes(value[1:_FRAME], "big")
+        if time.monotonic() < self._down_until:
+            return None, "the schema registry does not answer"
         try:
             if schema_id not in self._parsed:
                 found = self._registry.schema(schema_id)
@@ -99,7 +113,10 @@ class Decoder:
                     fastavro.parse_schema(json.loads(reference), named_schemas=named)
                 self._parsed[schema_id] = fastavro.parse_schema(json.loads(found.text), named_schemas=named)
             return fastavro.schemaless_reader(io.BytesIO(value[_FRAME:]), self._parsed[schema_id], None), ""
-        except (UnknownSchema, ConnectorError) as error:
+        except UnknownSchema as error:
+            return None, str(error)
+        except ConnectorError as error:
+            self._down_until = time.monotonic() + _ASK_AGAIN_S
             return None, str(error).partition("\n")[0]
         except Exception as error:  # fastavro raises what it likes for bytes that are not of the schema
             return None, f"not a value of schema {schema_id}: {type(error).__name__}: {str(error)[:200]}"
@@ -128,9 +145,10 @@ def _is_text(value: bytes) -> bool:
 
 
 def _text(value: bytes) -> Shown:
-    text = value[: 4 * MOST_SHOWN].decode(errors="replace")
+    shown = value[: 4 * MOST_SHOWN]
+    text = shown.decode(errors="replace")
     visible = "".join(one if one.isprintable() or one in "\t\r\n" else f"\\x{ord(one):02x}" for one in text)
-    return Shown("text", visible[:MOST_SHOWN], len(value))
+    return Shown("text", visible[:MOST_SHOWN], len(value), is_cut=len(value) > len(shown) or len(visible) > MOST_SHOWN)
 
 
 def _hex(value: bytes) -> Shown:
@@ -139,7 +157,7 @@ def _hex(value: bytes) -> Shown:
         row = value[at : at + _HEX_WIDTH]
         readable = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
         lines.append(f"{at:06x}  {row.hex(' '):<{3 * _HEX_WIDTH}} {readable}")
-    return Shown("hex", "\n".join(lines)[:MOST_SHOWN], len(value))
+    return Shown("hex", "\n".join(lines)[:MOST_SHOWN], len(value), is_cut=len(value) > MOST_SHOWN // 5)
 
 
 def _parsed(value: bytes) -> tuple[Any, str]:
@@ -151,14 +169,16 @@ def _parsed(value: bytes) -> tuple[Any, str]:
 
 def _json(data: Any, kind: str, size: int) -> Shown:
     try:
-        text = json.dumps(data, indent=2, ensure_ascii=False, default=_plain)
+        text = json.dumps(data, indent=2, ensure_ascii=False, default=plain)
         nodes = _count(data, 0)
     except (ValueError, RecursionError):
         return Shown(kind, "nested too deeply to be shown", size)
-    return Shown(kind, text[:MOST_SHOWN], size, data if nodes <= _MOST_NODES and len(text) <= MOST_SHOWN else None)
+    is_cut = len(text) > MOST_SHOWN
+    return Shown(kind, text[:MOST_SHOWN], size, None if is_cut or nodes > _MOST_NODES else data, is_cut=is_cut)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """For `json.dumps`: what Avro has and JSON has not."""
     return as_json_data(value) if isinstance(value, bytes) else str(value)
 
 

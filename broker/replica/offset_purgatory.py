@@ -43,6 +43,8 @@ class OffsetPurgatory:
         """Forget a callback of `watch`, if it has not been called."""
         if on_passed in self._waiting.get(offset, ()):
             self._waiting[offset].remove(on_passed)
+            if not self._waiting[offset]:
+                del self._waiting[offset]
 
     def wait(self, offset: int) -> asyncio.Future[None]:
         """A future that is done when `advance` has passed `offset`. Nobody keeps it once it is cancelled."""
@@ -55,7 +57,7 @@ class OffsetPurgatory:
     def advance(self, offset: int) -> None:
         """Complete those that wait for offsets below this one."""
         while self._offsets and self._offsets[0] < offset:
-            for on_passed in self._waiting.pop(heapq.heappop(self._offsets)):
+            for on_passed in self._waiting.pop(heapq.heappop(self._offsets), ()):
                 on_passed(None)
 
     def fail(self, error: BrokerError) -> None:

@@ -19,8 +19,10 @@ async function draw() {
   for (const figure of document.querySelectorAll("figure.chart")) {
     const { kind, name, unit } = figure.dataset;
     const known = charts.get(figure);
-    if (known && Date.now() - known.at < 15000) continue;
+    if (known && Date.now() - known.at < 15000 || figure.dataset.asking) continue;
+    figure.dataset.asking = "yes";
     const answer = await fetch(`/api/history/${kind}?name=${encodeURIComponent(name)}`).catch(() => null);
+    delete figure.dataset.asking;
     if (!answer || !answer.ok) continue;
     const { times, values } = await answer.json();
     if (known) { known.at = Date.now(); known.plot.setData([times, values]); continue; }

@@ -166,7 +166,7 @@ def test_another_sites_page_changes_nothing(changing: UiProcess, admin: Admin, t
 
 def test_without_the_option_there_is_nothing_to_change_with(ui: UiProcess, admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
-    eventually(lambda: topic in ui.get("/topics").text)
+    eventually(lambda: f"/topics/{topic}" in ui.get(f"/topics?q={topic}").text)
     for path in ("/topics", f"/topics/{topic}", f"/topics/{topic}/settings"):
         page = ui.get(path).text
         assert '<form method="post"' not in page

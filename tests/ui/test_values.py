@@ -14,6 +14,7 @@ from broker.errors import ConfigError
 from broker.records.record import Record
 from pykafka_ui.filters import record_filter
 from pykafka_ui.values import MOST_SHOWN, As, Decoder, as_json_data
+from spark_connector.errors import ConnectorError
 from spark_connector.formats.schema_registry import UnknownSchema
 from spark_connector.formats.value_format import AvroSchema
 
@@ -94,7 +95,7 @@ def test_avro_is_decoded_by_the_writers_schema() -> None:
 def passes(value: bytes | None, **asked: str) -> bool:
     record = Record(0, 0, b"Key-7", value, (("Name", b"Content"), ("empty", None)))
     places = asked.pop("places", "key,value,headers").split(",")
-    return bool(record_filter(DECODER, As.AUTO, places=places, **asked)(record))
+    return bool(record_filter(DECODER, places=places, **asked)(record))
 
 
 def test_text_is_found_where_it_is_looked_for() -> None:
@@ -104,6 +105,8 @@ def test_text_is_found_where_it_is_looked_for() -> None:
     assert not passes(b"x", text="key", places="value")
     assert passes(b"some Value", text="value", places="value")
     assert not passes(None, text="z")
+    assert passes("Österreich".encode(), text="österreich")
+    assert not passes(b"\xff", text="ö")
     assert passes(None)
 
 
@@ -117,6 +120,9 @@ def test_a_json_path_finds_values() -> None:
     assert not passes(value, path="$.user.name", equals="Bob")
     assert not passes(value, path="$.nobody")
     assert not passes(b"no json", path="$.user")
+    large = json.dumps({"rows": ["x" * 100] * 1000, "user": {"id": 5}}).encode()
+    assert passes(large, path="$.user.id", equals="5"), "larger than what is shown"
+    assert passes(b" 17", path="$", equals="17")
     assert not passes(None, path="$")
 
 
@@ -127,3 +133,26 @@ def test_a_filter_that_says_nothing_is_refused() -> None:
         passes(b"x", equals="1")
     with pytest.raises(ConfigError, match="in=body: must be one of key, value, headers"):
         passes(b"x", places="body")
+    with pytest.raises(ConfigError, match="path="):
+        passes(b"x", path="$[?search(@.a, '(a+)+b$')]")
+
+
+def test_a_path_that_never_ends_does() -> None:
+    nested: object = 1
+    for _ in range(30):
+        nested = [nested, nested] if len(json.dumps(nested)) < 2000 else [nested]
+    assert not passes(json.dumps(nested).encode(), path="$..*..*..*", equals="nothing")
+
+
+def test_a_registry_that_does_not_answer_is_not_asked_for_every_record() -> None:
+    asked = []
+
+    class Down:
+        def schema(self, schema_id: int) -> AvroSchema:
+            asked.append(schema_id)
+            raise ConnectorError("SCHEMA_REGISTRY_UNAVAILABLE", "it does not answer")
+
+    decoder = Decoder(Down())  # type: ignore[arg-type]
+    for _ in range(100):
+        assert decoder.decode(framed(7, "Ann")).kind == "hex"
+    assert asked == [7]
