@@ -7,12 +7,24 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.conftest import SESSION_SETTINGS
+from tests.support.broker_process import BrokerProcess
 from tests.support.chromium import Tab, browser
 from tests.support.kafka import Kafka
 from tests.support.requirements import Unavailable, give_up
 from tests.support.ui_process import UiProcess
 
 expect.set_options(timeout=20_000)
+
+
+@pytest.fixture(scope="module")
+def broker(foreign_kafka: Kafka | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """Any Kafka, or a broker of this file's own: lists show what the file has made, and not what other tests have."""
+    if foreign_kafka is not None:
+        yield foreign_kafka
+        return
+    with BrokerProcess(tmp_path_factory.mktemp("ui") / "data", SESSION_SETTINGS, standalone=True) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")

@@ -116,7 +116,7 @@ def test_offsets_of_a_group_are_reset_after_a_preview(
         producer.flush(30)
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     admin.alter_group_offsets(group, dict.fromkeys(partitions, 4))
-    page.goto(f"{changing.address}/groups")
+    page.goto(f"{changing.address}/groups?q={group}")
     page.get_by_role("link", name=group).click()
     page.get_by_role("button", name="Reset offsets").click()
     page.locator("[name=target]").select_option("shift_by")

@@ -72,6 +72,8 @@ def test_the_overview_leads_to_topics_and_groups(tab: Tab, flights: str) -> None
     page = tab.open("/")
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     expect(page.locator("figure.chart canvas")).to_have_count(2)
+    # The sizes are looked at every 30 s, and the topic may be younger.
+    expect(page.get_by_role("link", name=LONG)).to_be_visible(timeout=60_000)
     page.get_by_role("link", name=LONG).click()
     expect(page.get_by_role("heading", name=LONG)).to_be_visible()
     page = tab.open(f"/topics/{flights}")
