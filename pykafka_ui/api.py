@@ -5,21 +5,20 @@ OpenAPI describes all of it at /api/openapi.json. Errors have its shape, too: `e
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, HTTPException
 
 from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import BrokerError, ErrorCode
-from pykafka_ui.browse import From
+from pykafka_ui.asked_records import AskedRecords, at_most
 from pykafka_ui.console import Console
-from pykafka_ui.records_query import RecordsQuery
 from pykafka_ui.snapshot import Group, Snapshot, Topic
-from pykafka_ui.values import As
 
 __all__ = ["Api", "status_of"]
 
 Document = dict[str, Any]
+_MOST_RECORDS = 1_000
 
 
 class Api:
@@ -42,7 +41,7 @@ class Api:
             "/v3/clusters/{cluster_id}/consumer-groups/{group_id:path}/lag-summary", self.lag_summary, tags=["v3"]
         )
         api.add_api_route("/v3/clusters/{cluster_id}/consumer-groups/{group_id:path}/lags", self.lags, tags=["v3"])
-        api.add_api_route("/topics/{topic_name}/records", self.records, tags=["records"])
+        api.add_api_route("/topics/{name}/records", self.records, tags=["records"])
         api.add_api_route("/history/{kind}", self.history, tags=["history"])
         return api
 
@@ -155,25 +154,9 @@ class Api:
         ]
         return _list("KafkaConsumerLagList", rows)
 
-    def records(
-        self,
-        topic_name: str,
-        start: Annotated[From, Query(alias="from", description="where to begin; end: the newest")] = From.END,
-        at: Annotated[str, Query(description="an offset, a time, or P:OFFSET,… of `older` and `newer`")] = "",
-        partition: Annotated[str, Query(description="P,… ; all if left out")] = "",
-        limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-        text: Annotated[str, Query(description="only records that hold this text")] = "",
-        places: Annotated[str, Query(alias="in", description="of key,value,headers")] = "key,value,headers",
-        path: Annotated[str, Query(description="only values that have something at this JSON path")] = "",
-        equals: Annotated[str, Query(description="and it reads so")] = "",
-        how: Annotated[As, Query(alias="as")] = As.AUTO,
-        uncommitted: Annotated[bool, Query(description="also aborted and open transactions")] = False,
-    ) -> Document:
+    def records(self, asked: AskedRecords) -> Document:
         """Some records: at most 1,000, with where older and newer ones are."""
-        query = RecordsQuery(
-            topic_name, start, at, partition, limit, text, places, path, equals, how, uncommitted=uncommitted
-        )
-        return self._console.records(query).document()
+        return self._console.records(at_most(asked, _MOST_RECORDS)).document()
 
     def history(self, kind: str, name: str = "") -> Document:
         """The last hour in steps of 30 s: `records` or `read` per second of a topic or group, or the `lag` of a group.

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.browse import From
+from pykafka_ui.asked_records import AskedRecords, at_most
 from pykafka_ui.console import Console
 from pykafka_ui.downloads import DOWNLOADS, MOST_DOWNLOADED
 from pykafka_ui.listing import ROWS, listing
-from pykafka_ui.records_query import RecordsQuery
 from pykafka_ui.render import Renderer, segment
 from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
-from pykafka_ui.values import As
 
 __all__ = ["Pages"]
 
@@ -112,62 +110,27 @@ class Pages:
 
     # --- records
 
-    def records(
-        self,
-        request: Request,
-        name: str,
-        start: Annotated[From, Query(alias="from")] = From.END,
-        at: str = "",
-        partition: str = "",
-        limit: Annotated[int, Query(ge=1, le=_MOST_SHOWN)] = 50,
-        text: str = "",
-        places: Annotated[str, Query(alias="in")] = "key,value,headers",
-        path: str = "",
-        equals: str = "",
-        how: Annotated[As, Query(alias="as")] = As.AUTO,
-        uncommitted: bool = False,
-        live: bool = False,
-    ) -> Response:
-        asked = RecordsQuery(
-            name, start, at, partition, limit, text, places, path, equals, how, uncommitted=uncommitted
-        )
-        found = self._console.records(asked)
+    def records(self, request: Request, asked: AskedRecords, *, live: bool = False) -> Response:
+        found = self._console.records(at_most(asked, _MOST_SHOWN))
         return self._render(
             request,
             "records.html",
-            topic=name,
+            topic=asked.topic,
             asked=asked,
             found=found,
             rows=found.rows,
             live=live,
             every=1 if live else 0,
             spark=found.spark(self._console.bootstrap) if found.page.records else "",
-            curl=f"curl '{request.base_url}api/topics/{segment(name)}/records?{asked.address()}'",
+            curl=f"curl '{request.base_url}api/topics/{segment(asked.topic)}/records?{asked.address()}'",
         )
 
-    def download(
-        self,
-        name: str,
-        ending: str,
-        start: Annotated[From, Query(alias="from")] = From.END,
-        at: str = "",
-        partition: str = "",
-        limit: Annotated[int, Query(ge=1, le=MOST_DOWNLOADED)] = 50,
-        text: str = "",
-        places: Annotated[str, Query(alias="in")] = "key,value,headers",
-        path: str = "",
-        equals: str = "",
-        how: Annotated[As, Query(alias="as")] = As.AUTO,
-        uncommitted: bool = False,
-    ) -> Response:
+    def download(self, ending: str, asked: AskedRecords) -> Response:
         if ending not in DOWNLOADS:
             raise HTTPException(404, f"Records can be had as {' or '.join(DOWNLOADS)}.")
-        asked = RecordsQuery(
-            name, start, at, partition, limit, text, places, path, equals, how, uncommitted=uncommitted
-        )
         media_type, write = DOWNLOADS[ending]
-        attachment = f"attachment; filename*=UTF-8''{segment(name)}.{ending}"
-        content = write(self._console.records(asked))
+        attachment = f"attachment; filename*=UTF-8''{segment(asked.topic)}.{ending}"
+        content = write(self._console.records(at_most(asked, MOST_DOWNLOADED)))
         return Response(content, media_type=media_type, headers={"content-disposition": attachment})
 
     # --- groups

@@ -108,7 +108,7 @@ ONLY_IN = {
         "pykafka_ui/group_metrics.py",
     },
     "starlette": {"broker/web/", "pykafka_ui/"},
-    "fastapi": {"pykafka_ui/app.py", "pykafka_ui/api.py", "pykafka_ui/pages.py", "pykafka_ui/changes.py"},
+    "fastapi": {"pykafka_ui/"},
     "jinja2": {"pykafka_ui/render.py"},
     "jsonpath_rfc9535": {"pykafka_ui/filters.py"},
     "uvicorn": {"broker/web/", "pykafka_ui/serve.py"},
