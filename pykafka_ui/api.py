@@ -13,6 +13,7 @@ from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import BrokerError, ErrorCode
 from pykafka_ui.asked_records import AskedRecords, at_most
 from pykafka_ui.console import Console
+from pykafka_ui.loads.places import UnknownPlace
 from pykafka_ui.snapshot import Group, Snapshot, Topic
 
 __all__ = ["Api", "status_of"]
@@ -184,7 +185,7 @@ def _group_of(found: Snapshot, name: str) -> Group:
 
 def status_of(error: Exception) -> int:
     """The HTTP status for an error of the cluster or of the request."""
-    if isinstance(error, UnknownTopic):
+    if isinstance(error, UnknownTopic | UnknownPlace):
         return 404
     code = getattr(error, "code", None)
     if code in (ErrorCode.topic_authorization_failed, ErrorCode.group_authorization_failed):

@@ -22,6 +22,8 @@ from pykafka_ui.api import Api, status_of
 from pykafka_ui.changes import Changes
 from pykafka_ui.console import Console
 from pykafka_ui.group_metrics import GroupMetrics
+from pykafka_ui.loads.api import LoadApi
+from pykafka_ui.loads.pages import LoadPages
 from pykafka_ui.pages import Pages
 from pykafka_ui.render import Renderer
 
@@ -56,6 +58,9 @@ def make_app(console: Console, credentials: Credentials, host: str, *, allow_cha
     if allow_changes:
         app.include_router(Changes(console, render).router())
     app.include_router(Pages(console, render).router())
+    if console.loads is not None:
+        app.include_router(LoadApi(console.loads).router())
+        app.include_router(LoadPages(console.loads, render).router())
     app.mount("/static", _CachedFiles(directory=_STATIC), name="static")
 
     @app.get("/metrics", include_in_schema=False)

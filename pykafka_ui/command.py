@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from broker.errors import ConfigError
-from broker.tools.client_options import BootstrapServer, ConfigFile, client_settings
+from broker.tools.client_options import BootstrapServer, ConfigFile, client_settings, parse_pairs
 from broker.tools.output import print_lines
 from pykafka_ui.access import Credentials, is_loopback, read_secret
+from pykafka_ui.loads.asked import LoadsAsked
+from spark_connector.cli.load_options import cluster_options
 
 __all__ = ["ui"]
 
@@ -32,6 +34,17 @@ def ui(
     schema_registry: Annotated[
         str | None, typer.Option(help="Schema registry for Avro values.", metavar="URL,…")
     ] = None,
+    loads: Annotated[
+        list[str] | None,
+        typer.Option(help="Directory or database URL#TABLE of loads; may be repeated.", metavar="DIR|URL"),
+    ] = None,
+    zookeeper: Annotated[
+        str | None, typer.Option(help="ZooKeeper with offsets of loads.", metavar="HOST:PORT[/CHROOT]")
+    ] = None,
+    hadoop: Annotated[
+        list[str] | None,
+        typer.Option("--hadoop", help="Hadoop client setting for loads; may be repeated.", metavar="NAME=VALUE"),
+    ] = None,
     allow_changes: Annotated[
         bool, typer.Option("--allow-changes", help="Topics, records and offsets of groups may be changed, too.")
     ] = False,
@@ -45,6 +58,7 @@ def ui(
     Examples:
       pykafka ui
       pykafka ui --bootstrap-server kafka-1:9092 --config client.properties --port 9000
+      pykafka ui --loads data/flights --loads 'postgresql://loader@db/lake#flights'
       pykafka ui --host 0.0.0.0 --auth admin:/etc/pykafka/ui-password
     """
     credentials = _credentials(auth, token_file)
@@ -55,6 +69,7 @@ def ui(
         from pykafka_ui.serve import serve
     except ImportError as error:
         raise ConfigError(f"{error}; install it with: pip install 'pykafka-spark[ui]'") from None
+    servers, options = cluster_options(bootstrap_server, config, {})
     serve(
         settings,
         credentials,
@@ -62,6 +77,7 @@ def ui(
         port,
         schema_registry,
         _print_address,
+        loads=LoadsAsked(loads or (), zookeeper, parse_pairs(hadoop, "--hadoop"), servers, options),
         allow_changes=allow_changes,
         stop_on_eof=stop_on_eof,
     )

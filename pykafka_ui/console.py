@@ -15,11 +15,13 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.browse import Readers
+from pykafka_ui.loads.places import LoadPlaces
+from pykafka_ui.loads.verifications import Verifications
 from pykafka_ui.records_query import FoundRecords, RecordsQuery
 from pykafka_ui.sampler import Sampler
 from pykafka_ui.values import Decoder
 
-__all__ = ["Console", "OpenTransaction"]
+__all__ = ["Console", "Loads", "OpenTransaction"]
 
 T = TypeVar("T")
 
@@ -27,6 +29,14 @@ PATIENCE_MS = 5_000
 """How long a cluster that does not answer is asked. Somebody looks at an empty page meanwhile."""
 HANGING_AFTER_MS = 900_000
 """Longer than any transaction may take by the broker's default (transaction.max.timeout.ms)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Loads:
+    """The loads of `--loads`."""
+
+    places: LoadPlaces
+    verifications: Verifications
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +55,13 @@ class OpenTransaction:
 class Console:
     """Everything of one cluster. Thread-safe."""
 
-    def __init__(self, settings: ClientSettings, decoder: Decoder) -> None:
+    def __init__(self, settings: ClientSettings, decoder: Decoder, loads: Loads | None = None) -> None:
         self.bootstrap = ",".join(settings.bootstrap_servers)
         settings = dataclasses.replace(settings, request_timeout_ms=PATIENCE_MS, default_api_timeout_ms=PATIENCE_MS)
         self.settings = settings
         self.patience_s = PATIENCE_MS / 1000
         self.sampler = Sampler(settings)
+        self.loads = loads
         self._decoder = decoder
         self._readers = Readers(settings)
         self._cluster = Cluster(settings, create_topics=False)
@@ -60,7 +71,9 @@ class Console:
         self.sampler.start()
 
     def stop(self) -> None:
-        """Close all connections."""
+        """Close all connections, and end a verification."""
+        if self.loads is not None:
+            self.loads.verifications.stop()
         self.sampler.stop()
         self._readers.close()
         self._cluster.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from pykafka_ui.console import Console
 from pykafka_ui.history import STEP_S
 
-__all__ = ["Renderer", "count", "duration", "segment", "size"]
+__all__ = ["Renderer", "count", "duration", "moment", "segment", "size"]
 
 
 class Renderer:
@@ -25,9 +26,16 @@ class Renderer:
             loader=jinja2.PackageLoader("pykafka_ui"), autoescape=True, trim_blocks=True, lstrip_blocks=True
         )
         self._templates.undefined = jinja2.StrictUndefined
-        self._templates.filters |= {"count": count, "size": size, "segment": segment, "duration": duration}
+        self._templates.filters |= {
+            "count": count,
+            "size": size,
+            "segment": segment,
+            "duration": duration,
+            "moment": moment,
+        }
         self._templates.filters["tojson_text"] = lambda data: json.dumps(data, ensure_ascii=False)
         self._templates.globals |= {"version": version, "allow_changes": allow_changes, "step_s": STEP_S}
+        self._templates.globals["has_loads"] = console.loads is not None
 
     def page(self, request: Request, template: str, *, status: int = 200, every: int = 5, **values: Any) -> Response:
         """`every`: the seconds after which the page is asked for again; 0 for never."""
@@ -67,6 +75,11 @@ def duration(seconds: float) -> str:
     if seconds < 86400:
         return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
     return f"{seconds // 86400:.0f} d {seconds % 86400 // 3600:.0f} h"
+
+
+def moment(ms: int) -> str:
+    """UTC with seconds; "" for -1."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if ms >= 0 else ""
 
 
 def segment(name: str) -> str:

@@ -278,5 +278,6 @@ class Sampler:
 
 
 def _with_lags(group: Group, ends: Offsets) -> Group:
-    lags = {tp: max(ends[tp] - one.offset, 0) for tp, one in group.offsets.items() if tp in ends}
+    offsets = group.offsets if group.has_lag else {}
+    lags = {tp: max(ends[tp] - one.offset, 0) for tp, one in offsets.items() if tp in ends}
     return dataclasses.replace(group, lags=lags)

@@ -13,7 +13,10 @@ from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
 from pykafka_ui.access import Credentials
 from pykafka_ui.app import make_app
-from pykafka_ui.console import Console
+from pykafka_ui.console import Console, Loads
+from pykafka_ui.loads.asked import LoadsAsked
+from pykafka_ui.loads.places import LoadPlace, LoadPlaces
+from pykafka_ui.loads.verifications import Cluster, Verifications
 from pykafka_ui.values import Decoder
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_format import RegistrySettings
@@ -29,11 +32,15 @@ def serve(
     registry: str | None,
     on_ready: Callable[[str], None],
     *,
+    loads: LoadsAsked,
     allow_changes: bool = False,
     stop_on_eof: bool = False,
 ) -> None:
-    """Calls `on_ready` with the address once connections are taken. Raises ConfigError for an address in use."""
-    console = Console(settings, Decoder(None if registry is None else SchemaRegistry(_registry(registry))))
+    """Calls `on_ready` with the address once connections are taken. Raises ConfigError for an address in
+    use, and for a place of loads that cannot be one."""
+    console = Console(
+        settings, Decoder(None if registry is None else SchemaRegistry(_registry(registry))), _loads(loads)
+    )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -63,6 +70,13 @@ def _stop_at_end_of_input(server: uvicorn.Server) -> None:
     while sys.stdin.buffer.read(1024):
         pass
     server.should_exit = True
+
+
+def _loads(asked: LoadsAsked) -> Loads | None:
+    if not asked.urls:
+        return None
+    places = [LoadPlace(url, asked.zookeeper_connect, asked.storage_options) for url in asked.urls]
+    return Loads(LoadPlaces(places), Verifications(Cluster(asked.bootstrap_servers, asked.options)))
 
 
 def _registry(urls: str) -> RegistrySettings:

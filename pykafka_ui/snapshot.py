@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -12,8 +13,15 @@ from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["Group", "Partition", "Snapshot", "Topic"]
 
-_LOAD = "pykafka load "
-"""How the text begins that a load commits with its offsets."""
+_KINDS = {
+    re.compile("pykafka load "): "load",
+    re.compile("pykafka stream"): "stream",
+    re.compile(r"pykafka write|\d+ [DW] \d+ \d+/\d+ "): "exactly-once write",
+}
+"""How the text begins that the Spark connector commits with offsets: loads, streams that read, and streams that write.
+
+The offsets of those that write are numbers of batches.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,10 +98,17 @@ class Group:
         return sorted({tp.topic for tp in self.offsets})
 
     @property
+    def has_lag(self) -> bool:
+        """Whether its offsets are positions in a log."""
+        return self.kind != "exactly-once write"
+
+    @cached_property
     def kind(self) -> str:
         """What commits the offsets, as far as it can be told."""
-        if any(one.metadata.startswith(_LOAD) for one in self.offsets.values()):
-            return "load"
+        texts = {one.metadata for one in self.offsets.values() if one.metadata}
+        for beginning, kind in _KINDS.items():
+            if any(map(beginning.match, texts)):
+                return kind
         if self.protocol_type == "consumer":
             return "consumer"
         return "offsets only" if not self.protocol_type else self.protocol_type

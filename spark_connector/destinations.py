@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
@@ -16,10 +16,10 @@ from spark_connector.loads.destination import CommitLog, Destination
 from spark_connector.loads.files.commit_log import FilesCommitLog
 from spark_connector.loads.files.destination import FilesDestination
 from spark_connector.loads.record import LoadError, LoadInterrupted
-from spark_connector.loads.target import Target
+from spark_connector.loads.target import Target, is_database_url
 from spark_connector.storage import Storage, heals_by_waiting, open_storage
 
-__all__ = ["open_destination"]
+__all__ = ["existing_format", "open_destination"]
 
 _CONNECT_TIMEOUT = 10.0  # seconds
 
@@ -41,6 +41,13 @@ def open_destination(target: Target) -> Iterator[Destination]:
             raise plain from error
         finally:
             destination.log.close()
+
+
+def existing_format(to: str, storage_options: Mapping[str, str]) -> str:
+    """`sql` for a database URL, `delta` for the directory of a Delta table, else `parquet` for all kinds of files."""
+    if is_database_url(to):
+        return "sql"
+    return "delta" if open_storage(to, storage_options).names("_delta_log") else "parquet"
 
 
 def _open(target: Target) -> Destination:

@@ -1,7 +1,7 @@
 """Maintenance of a group's loads: list, verify, rewind, prune and recover them.
 
     from spark_connector.loads.target import Target
-    from spark_connector.maintenance import history, rewind, verify
+    from spark_connector.maintenance import history, rewind, targets, verify
     target = Target("/data/flights", "nightly")
 
 Only `verify` needs a broker, and Spark for orc and json. Every function opens the destination itself. A group without
@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.errors import ConfigError
-from spark_connector.destinations import open_destination
-from spark_connector.loads.audit.verify import Verification, verify_loads
+from spark_connector.destinations import existing_format, open_destination
+from spark_connector.loads.audit.verify import OnLoad, Verification, verify_loads
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.history import History, LoadState
 from spark_connector.loads.planner import next_number, refuse_unknown_group
@@ -29,7 +29,33 @@ from spark_connector.loads.target import Target
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["history", "prune", "recover", "rewind", "verify"]
+__all__ = ["history", "prune", "recover", "rewind", "targets", "verify"]
+
+_ANY = "any"
+"""A group, where a destination is opened and none is meant."""
+
+
+def targets(
+    to: str,
+    *,
+    table: str | None = None,
+    zookeeper_connect: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> list[Target]:
+    """A target for each group that has loads at `to`, by name. Changes nothing.
+
+    Its format is that of what is there. The offsets of a group may be kept in ZooKeeper; without `zookeeper_connect`
+    such a target can be shown, but not opened. Raises ConfigError, LoadError and OffsetStoreError.
+    """
+    options = dict(storage_options or {})
+    format = "sql" if table is not None else existing_format(to, options)
+    place = Target(to, _ANY, storage_options=options, format=format, table=table)
+    with open_destination(place.check()) as site:
+        kinds = site.groups()
+    return [
+        replace(place, group=group, offsets=kind, zookeeper_connect=zookeeper_connect if kind == "zookeeper" else None)
+        for group, kind in sorted(kinds.items())
+    ]
 
 
 def history(target: Target) -> History:
@@ -45,15 +71,22 @@ def verify(
     only: Collection[str] = (),
     options: Mapping[str, str] | None = None,
     session: NewSession | None = None,
+    on_load: OnLoad = lambda done, of: None,
 ) -> Verification:
     """Recount the loads that stand, or those of the ids `only`, against Kafka's log; see loads/audit/verify.py.
 
     Each load is read with the options in its record. `options` of the reader (`kafka.*`, logins) win over these.
-    `session` gives the Spark session that reads orc and json; by default the active one, or a new one.
+    `session` gives the Spark session that reads orc and json; by default the active one, or a new one. `on_load` hears
+    how many loads are checked.
     """
     with _open_known(target) as site:
         return verify_loads(
-            site, bootstrap_servers, only=only, options=options or {}, session=session or _active_session
+            site,
+            bootstrap_servers,
+            only=only,
+            options=options or {},
+            session=session or _active_session,
+            on_load=on_load,
         )
 
 

@@ -67,7 +67,8 @@ CONNECTOR_RANK = {layer: rank for rank, row in enumerate(CONNECTOR_ROWS) for lay
 
 UI_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.tools"),
-    *("spark_connector.formats", "spark_connector.errors"),
+    *("spark_connector.formats", "spark_connector.errors", "spark_connector.loads", "spark_connector.maintenance"),
+    *("spark_connector.cli.session", "spark_connector.cli.load_options"),
 )
 CONNECTOR_MAY_IMPORT = ("broker.client", "broker.records", "broker.protocol", "broker.errors")
 # Its commands have the options of all others, and find Java for Spark as a broker does for ZooKeeper.

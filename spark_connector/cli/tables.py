@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from spark_connector.loads.audit.verify import LoadCheck, Verification
+from spark_connector.loads.audit.verify import Verification
 from spark_connector.loads.record import LoadRange
 
 __all__ = ["print_ranges", "print_recovered", "print_table", "print_verified"]
@@ -62,7 +62,7 @@ def print_verified(verified: Verification, as_json: bool) -> None:
         console.print("Nothing has been loaded.")
         return
     rows = [
-        [load.load_id, f"[{_STYLES[load.verdict]}]{load.verdict}[/]", *(f"{number:,}" for number in _numbers(load))]
+        [load.load_id, f"[{_STYLES[load.verdict]}]{load.verdict}[/]", *(f"{number:,}" for number in load.totals)]
         for load in verified.loads
     ]
     print_table(["load", "verdict"], ["partitions", "committed", "found", "in the log", "gone from the log"], rows)
@@ -75,14 +75,3 @@ def print_verified(verified: Verification, as_json: bool) -> None:
         total = sum(count.file_rows for load in verified.loads for count in load.partitions)
         loads, agree = ("1 load", "agrees") if len(verified.loads) == 1 else (f"{len(verified.loads):,} loads", "agree")
         console.print(f"{loads} with {total:,} rows {agree} with what is left of the log.")
-
-
-def _numbers(load: LoadCheck) -> tuple[int, int, int, int, int]:
-    counts = load.partitions
-    return (
-        len(counts),
-        sum(count.rows for count in counts),
-        sum(count.file_rows for count in counts),
-        sum(count.log_rows or 0 for count in counts),
-        sum(count.gone for count in counts),
-    )

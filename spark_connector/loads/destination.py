@@ -165,6 +165,10 @@ class Destination(ABC):
         """Ids of the group's loads that readers see, where this is known without the commit log."""
         return []
 
+    def groups(self) -> Mapping[str, str]:
+        """Every group that has loads here, and where its offsets are kept (`OFFSET_KINDS`)."""
+        return dict.fromkeys(self.topics_by_group(), self.log.kind)
+
     @abstractmethod
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """Every group that has loads here, in whatever commit log, and the topics that it has loaded."""

@@ -17,6 +17,8 @@ from spark_connector.offset_store.base import Offsets, check_expected, required_
 __all__ = ["GroupOffsetStore", "open_from_options"]
 
 _PREFIX = "kafka."
+_METADATA = "pykafka stream"
+"""The text beside the offsets, by which people and `pykafka ui` see what has committed them."""
 
 
 def open_from_options(options: Mapping[str, str]) -> GroupOffsetStore:
@@ -39,7 +41,7 @@ class GroupOffsetStore:
     def commit(self, group: str, offsets: Offsets, *, expected: Offsets | None = None) -> None:
         if expected is not None:
             check_expected(group, self.read(group), expected, offsets)
-        GroupOffsets(self._cluster, group).commit(offsets)
+        GroupOffsets(self._cluster, group).commit(offsets, _METADATA)
 
     def close(self) -> None:
         self._cluster.close()

@@ -35,6 +35,10 @@ _TIMEOUT_MS: Final = 10_000
 """Timeout of the deciding transaction: if a driver dies in it, tasks wait for its end up to that long."""
 
 
+_METADATA: Final = "pykafka write"
+"""The text beside the offset of the group of done batches, by which people and `pykafka ui` know it."""
+
+
 class Recorded(NamedTuple):
     """A decision, and the topic whose offsets hold it."""
 
@@ -92,7 +96,7 @@ class DecisionLog:
     def mark_done(self, recorded: Recorded) -> None:
         """Record that every transaction of the decision is committed, before a later batch can use their ids."""
         done = {TopicPartition(recorded.topic, 0): recorded.decision.batch_id}
-        GroupOffsets(self._cluster, self._names.group_of_done).commit(done)
+        GroupOffsets(self._cluster, self._names.group_of_done).commit(done, _METADATA)
 
     def is_done(self, recorded: Recorded) -> bool:
         """Whether `mark_done` was recorded. True is certain; False may only mean that the driver died before it."""

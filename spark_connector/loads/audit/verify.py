@@ -14,9 +14,9 @@ unverifiable. Raises ConfigError, LoadError and the client's errors when the aud
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,13 +27,16 @@ from spark_connector.loads.destination import Destination, Held, NewSession, Off
 from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.record import LoadRange, LoadRecord
 
-__all__ = ["LoadCheck", "PartitionCount", "Verification", "recount", "verify_loads"]
+__all__ = ["LoadCheck", "OnLoad", "PartitionCount", "Totals", "Verification", "recount", "verify_loads"]
 
 _NOT_KEPT = (
     "its record does not say with which options it was read, so all committed records are counted: give its options "
     "(kafka.isolation.level=read_uncommitted, filter…, mode=DROPMALFORMED with its format) by --option"
 )
 _EXAMPLES = 3
+
+OnLoad = Callable[[int, int], object]
+"""Is called with the number of loads that are checked, and of all that will be."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,16 @@ class PartitionCount:
         return f", such as offset {', '.join(map(str, self.examples))}" if self.examples else ""
 
 
+class Totals(NamedTuple):
+    """Sums over the partitions of a load: rows by the commit log, found, and in Kafka's log; offsets gone from it."""
+
+    partitions: int
+    committed: int
+    found: int
+    logged: int
+    gone: int
+
+
 @dataclass(frozen=True)
 class LoadCheck:
     """The result for one load. `problems` do not add up, `notes` could not be checked or are good to know."""
@@ -112,6 +125,17 @@ class LoadCheck:
         if any(count.log_rows is not None for count in counted) or not (counted or self.notes):
             return "ok"
         return "unverifiable"
+
+    @property
+    def totals(self) -> Totals:
+        counts = self.partitions
+        return Totals(
+            len(counts),
+            sum(count.rows for count in counts),
+            sum(count.file_rows for count in counts),
+            sum(count.log_rows or 0 for count in counts),
+            sum(count.gone for count in counts),
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"verdict": self.verdict, **asdict(self)}
@@ -145,6 +169,7 @@ def verify_loads(
     only: Collection[str],
     options: Mapping[str, str],
     session: NewSession,
+    on_load: OnLoad,
 ) -> Verification:
     """Recount the loads that stand, or those of the ids `only`. maintenance.py's `verify` describes the arguments."""
     with KafkaLog(bootstrap_servers, options) as log:
@@ -155,12 +180,16 @@ def verify_loads(
             raise ConfigError(f"there is no committed load '{min(unknown)}'")
         chosen = [entry for entry in loads if not only or entry.record.load_id in only]
         elsewhere = _of_other_clusters(chosen, bootstrap_servers, log)
-        checks = tuple(_check_load(entry, held, site.rows_are_in, log) for entry, held in site.held(chosen, session))
+        checks = []
+        on_load(0, len(chosen))
+        for entry, held in site.held(chosen, session):
+            checks.append(_check_load(entry, held, site.rows_are_in, log))
+            on_load(len(checks), len(chosen))
         if only:
-            return Verification(checks, elsewhere)
+            return Verification(tuple(checks), elsewhere)
         problems = (*site.unknown_loads(history), *_joints(loads, log), *_standing_offsets(loads, site), *elsewhere)
         forgotten = history.describe_forgotten()
-        return Verification(checks, problems, (forgotten,) if forgotten else ())
+        return Verification(tuple(checks), problems, (forgotten,) if forgotten else ())
 
 
 def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, log: KafkaLog) -> tuple[str, ...]:

@@ -136,6 +136,18 @@ class FilesDestination(Destination):
     def published(self, group: str) -> list[str]:
         return [str(load_id) for load_id in self._visible() if load_id.group == group]
 
+    def groups(self) -> Mapping[str, str]:
+        """From the newest manifest of each group, and from the staging areas for those that have published nothing."""
+        kinds: dict[str, str] = {}
+        for load_id in sorted(self._visible(), key=lambda load_id: load_id.sequence, reverse=True):
+            if load_id.group not in kinds:
+                kinds[load_id.group] = self._offsets_of(load_id)
+        for kind in self.output.names(_STAGING):
+            for attempt in map(LoadId.parse, self.output.names(f"{_STAGING}/{kind}")):
+                if attempt is not None:
+                    kinds.setdefault(attempt.group, kind)
+        return kinds
+
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """From the manifests beside the data: of each group the newest, and older ones until one has topic ids."""
         found: list[LoadRecord] = []
@@ -280,6 +292,13 @@ class FilesDestination(Destination):
         problems = _check_manifest(record, output.url_of(f"{directory}/{MANIFEST}"), entry, files)
         held, unreadable = read_offsets(output, directory, sorted(files), record.format, session)
         return Held(held, (*problems, *unreadable), (hidden,) if entry.state is LoadState.HIDDEN else ())
+
+    def _offsets_of(self, load_id: LoadId) -> str:
+        """Where the offsets of a published load are kept, by its manifest; those of this log if that cannot be read."""
+        path = f"{published_directory(str(load_id))}/{MANIFEST}"
+        with contextlib.suppress(FileNotFoundError, LoadError):
+            return LoadRecord.from_bytes(self.output.read(path), self.output.url_of(path)).offsets
+        return self.log.kind
 
     def _visible(self) -> list[LoadId]:
         prefix = published_directory("")

@@ -1,0 +1,107 @@
+"""The pages of loads: the places, the loads of a group, one load; and what verifies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from pykafka_ui.console import Loads
+from pykafka_ui.listing import listing
+from pykafka_ui.loads.places import GroupOfLoads, UnknownPlace
+from pykafka_ui.render import Renderer
+from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry
+
+__all__ = ["LoadPages"]
+
+_EVERY_S, _BUSY_S = 30, 2
+"""Reading a history means reading files; while something is going on, it is worth it more often."""
+
+
+class LoadPages:
+    """The routes, which show what `loads` has."""
+
+    def __init__(self, loads: Loads, render: Renderer) -> None:
+        self._places = loads.places
+        self._verifications = loads.verifications
+        self._render = render.page
+
+    def router(self) -> APIRouter:
+        pages = APIRouter(include_in_schema=False, prefix="/loads")
+        pages.add_api_route("", self.places)
+        pages.add_api_route("/group", self.group)
+        pages.add_api_route("/load", self.load)
+        pages.add_api_route("/verify", self.verify, methods=["POST"])
+        pages.add_api_route("/stop", self.stop, methods=["POST"])
+        return pages
+
+    def places(self, request: Request) -> Response:
+        return self._render(request, "loads.html", every=_EVERY_S, places=self._places.content(), to_group=_to_group)
+
+    def group(self, request: Request, at: str, group: str, sort: str = "-load", page: int = 1) -> Response:
+        found, state = self._places.group(at, group), self._verifications.state(at, group)
+        keys: dict[str, Callable[[HistoryEntry], Any]] = {
+            "load": lambda one: one.record.id.sequence,
+            "time": lambda one: one.record.created_ms,
+            "state": lambda one: one.state.value,
+            "rows": lambda one: one.record.rows,
+            "bytes": lambda one: one.bytes or 0,
+        }
+        extra = (("at", at), ("group", group))
+        shown = listing("/loads/group", found.history.entries, keys, sort=sort, page=page, extra=extra)
+        is_busy = (state is not None and state.is_running) or any(one.state.is_staged for one in found.to_look_at)
+        return self._render(
+            request,
+            "load_group.html",
+            every=_BUSY_S if is_busy else _EVERY_S,
+            at=at,
+            group=found,
+            listing=shown,
+            verification=state,
+            verdicts=(state.verdicts if state else None) or {},
+            what_to_do=WHAT_TO_DO,
+            here=_to_group(at, group),
+            to_load=lambda one: f"/loads/load?{urlencode({'at': at, 'group': group, 'id': one.record.load_id})}",
+        )
+
+    def load(self, request: Request, at: str, group: str, id: str, sort: str = "partition", page: int = 1) -> Response:
+        entry, state = _load_of(self._places.group(at, group), id), self._verifications.state(at, group)
+        keys: dict[str, Callable[[Any], Any]] = {
+            "partition": lambda one: one.tp,
+            "rows": lambda one: one.rows or 0,
+        }
+        extra = (("at", at), ("group", group), ("id", id))
+        shown = listing("/loads/load", entry.record.ranges, keys, sort=sort, page=page, extra=extra)
+        return self._render(
+            request,
+            "load.html",
+            every=0,
+            entry=entry,
+            listing=shown,
+            verdict=(state.verdicts or {}).get(id) if state else None,
+            what_to_do=WHAT_TO_DO.get(entry.state),
+            to_group=_to_group(at, group),
+        )
+
+    def verify(self, at: str, group: str) -> Response:
+        self._verifications.start(at, self._places.target(at, group))
+        return RedirectResponse(_to_group(at, group), 303)
+
+    def stop(self, at: str, group: str) -> Response:
+        self._verifications.stop()
+        return RedirectResponse(_to_group(at, group), 303)
+
+
+def _to_group(at: str, group: str) -> str:
+    return f"/loads/group?{urlencode({'at': at, 'group': group})}"
+
+
+def _load_of(group: GroupOfLoads, load_id: str) -> HistoryEntry:
+    for entry in group.history.entries:
+        if entry.record.load_id == load_id:
+            return entry
+    raise UnknownPlace(f"{group.name} has no load {load_id!r}")

@@ -1,0 +1,181 @@
+"""Where loads go, the groups that load there, and the history of each. Reads, and changes nothing.
+
+What has been read is kept for some seconds, for all who look at it. Passwords of database URLs are in no address, page
+or message: a place is named by its URL without them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from broker.errors import ConfigError, PykafkaError
+from spark_connector.loads.history import WHAT_TO_DO, History, HistoryEntry
+from spark_connector.loads.target import Target
+from spark_connector.maintenance import history, targets
+
+__all__ = ["GroupOfLoads", "LoadPlace", "LoadPlaces", "PlaceContent", "UnknownPlace"]
+
+T = TypeVar("T")
+
+FRESH_S = 5.0
+"""So long a history is shown without being read again."""
+
+
+class UnknownPlace(PykafkaError):
+    """No such place, group or load."""
+
+
+@dataclass(frozen=True)
+class LoadPlace:
+    """A directory or database URL of `--loads`. `storage_options` are Hadoop client settings."""
+
+    to: str = field(repr=False)
+    zookeeper_connect: str | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def shown(self) -> str:
+        """Its URL without a password. Raises ConfigError for a database without a table."""
+        checked = Target(self.to, "any").check()
+        return checked.address.shown if checked.format == "sql" else self.to
+
+    def targets(self) -> list[Target]:
+        """One for each group that has loads here."""
+        return targets(self.to, zookeeper_connect=self.zookeeper_connect, storage_options=self.storage_options)
+
+
+@dataclass(frozen=True)
+class GroupOfLoads:
+    """A group at a place and its loads. `error`: why they cannot be read; then there are none."""
+
+    target: Target
+    history: History
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.target.group
+
+    @cached_property
+    def topics(self) -> list[str]:
+        return sorted({topic for entry in self.history.entries for topic in entry.topics})
+
+    @cached_property
+    def rows(self) -> int:
+        return sum(entry.record.rows for entry in self.history.committed)
+
+    @cached_property
+    def newest_ms(self) -> int:
+        """When the newest committed load was made; -1 if there is none."""
+        return max((entry.record.created_ms for entry in self.history.committed), default=-1)
+
+    @cached_property
+    def to_look_at(self) -> list[HistoryEntry]:
+        """Attempts that are under way or were killed, and loads that are hidden, gone or unknown."""
+        return [entry for entry in self.history.entries if entry.state.is_staged or entry.state in WHAT_TO_DO]
+
+    @property
+    def summary(self) -> str:
+        """`2 killed, 1 running`; "" if there is nothing to look at."""
+        counts = Counter(entry.state.value for entry in self.to_look_at)
+        return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "group": self.name,
+            "format": self.target.format,
+            "offsets": self.target.offsets,
+            "topics": self.topics,
+            "loads": len(self.history.committed),
+            "rows": self.rows,
+            "newest_ms": self.newest_ms,
+            "to_look_at": [{"load_id": one.record.load_id, "state": one.state.value} for one in self.to_look_at],
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True)
+class PlaceContent:
+    """A place and its groups. `error`: why it cannot be read."""
+
+    url: str
+    groups: Sequence[GroupOfLoads] = ()
+    error: str = ""
+
+
+class LoadPlaces:
+    """All places. Thread-safe."""
+
+    def __init__(self, places: Sequence[LoadPlace], clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises ConfigError for a place that cannot be one."""
+        self._places = {place.shown: place for place in places}
+        self._targets: _Recent[list[Target]] = _Recent(clock)
+        self._groups: _Recent[GroupOfLoads] = _Recent(clock)
+
+    def content(self) -> list[PlaceContent]:
+        """Every place with its groups. One that cannot be read does not hide the others."""
+        found = []
+        for url in self._places:
+            try:
+                groups = [self.group(url, target.group) for target in self._targets_at(url)]
+            except PykafkaError as error:
+                found.append(PlaceContent(url, error=str(error)))
+            else:
+                found.append(PlaceContent(url, groups))
+        return found
+
+    def target(self, url: str, group: str) -> Target:
+        """Raises UnknownPlace, and the errors of opening it."""
+        if url not in self._places:
+            raise UnknownPlace(f"{url} is no place of --loads")
+        for target in self._targets_at(url):
+            if target.group == group:
+                return target
+        raise UnknownPlace(f"{url} has no loads of a group {group!r}")
+
+    def group(self, url: str, group: str) -> GroupOfLoads:
+        """Raises UnknownPlace, and the errors of opening the place."""
+        target = self.target(url, group)
+        return self._groups.get((url, group), lambda: _read(target))
+
+    def _targets_at(self, url: str) -> list[Target]:
+        return self._targets.get(url, self._places[url].targets)
+
+
+def _read(target: Target) -> GroupOfLoads:
+    if target.offsets == "zookeeper" and target.zookeeper_connect is None:
+        return GroupOfLoads(target, History([]), "its offsets are in ZooKeeper: start with --zookeeper HOST:PORT")
+    try:
+        return GroupOfLoads(target, history(target))
+    except ConfigError as error:
+        return GroupOfLoads(target, History([]), str(error))
+
+
+class _Recent(Generic[T]):
+    """Values that are made anew after `FRESH_S`, by one thread at a time each. Older ones are forgotten."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._making: dict[Hashable, threading.Lock] = {}
+        self._made: dict[Hashable, tuple[float, T]] = {}
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        with self._lock:
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
+            kept = self._made.get(key)
+            if kept is not None and self._clock() - kept[0] < FRESH_S:
+                return kept[1]
+            value = make()
+            with self._lock:
+                now = self._clock()
+                self._made = {one: made for one, made in self._made.items() if now - made[0] < FRESH_S}
+                self._made[key] = now, value
+            return value

@@ -1,0 +1,151 @@
+"""Verifies the loads of a group in a process of its own, and tells how far it has come.
+
+A process, because it takes 8 bytes of memory for each row of a load and a core for as long as it runs; so both are
+given back, and it can be stopped. One at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from broker.errors import ConfigError
+from spark_connector.cli.session import quiet_session
+from spark_connector.loads.audit.verify import LoadCheck, Totals, Verification
+from spark_connector.loads.target import Target
+from spark_connector.maintenance import verify
+
+__all__ = ["Cluster", "LoadVerdict", "VerificationState", "Verifications"]
+
+_MOST_TEXTS = 20
+"""Problems and notes of one load that are kept."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The brokers that have the log: their addresses, and the reader's options for them (`kafka.…`)."""
+
+    bootstrap_servers: str
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class LoadVerdict:
+    """The result for one load: `ok`, `mismatch` or `unverifiable`."""
+
+    verdict: str
+    totals: Totals
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, check: LoadCheck) -> LoadVerdict:
+        return cls(check.verdict, check.totals, _some(check.problems), _some(check.notes))
+
+
+@dataclass(frozen=True)
+class VerificationState:
+    """`done` of `loads` are checked. `error`: why it ended before its end. The verdicts are there at the end."""
+
+    is_running: bool = True
+    done: int = 0
+    loads: int = 0
+    error: str = ""
+    verdicts: Mapping[str, LoadVerdict] | None = None
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it has ended, and everything agrees."""
+        verdicts = self.verdicts
+        return verdicts is not None and not self.problems and all(v.verdict != "mismatch" for v in verdicts.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "is_ok": self.is_ok}
+
+
+class Verifications:
+    """The newest verification of each group. Thread-safe."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._states: dict[tuple[str, str], VerificationState] = {}
+        self._running: tuple[tuple[str, str], multiprocessing.process.BaseProcess] | None = None
+
+    def state(self, url: str, group: str) -> VerificationState | None:
+        """None if it was not verified since the start."""
+        return self._states.get((url, group))
+
+    def start(self, url: str, target: Target) -> None:
+        """Begin to verify. Does nothing while the same is being verified. Raises ConfigError while another is."""
+        key = url, target.group
+        with self._lock:
+            if self._running is not None:
+                if self._running[0] == key:
+                    return
+                raise ConfigError(f"one at a time: {' '.join(reversed(self._running[0]))} is being verified")
+            spawn = multiprocessing.get_context("spawn")
+            ours, theirs = spawn.Pipe(duplex=False)
+            process = spawn.Process(target=_verify, args=(theirs, target, self._cluster), daemon=True)
+            process.start()
+            theirs.close()
+            self._running = key, process
+            self._states[key] = VerificationState()
+        threading.Thread(target=self._follow, args=(key, process, ours), name="ui-verification", daemon=True).start()
+
+    def stop(self) -> None:
+        """End what is running. It is then shown as stopped."""
+        with self._lock:
+            if self._running is not None:
+                self._running[1].terminate()
+
+    def _follow(self, key: tuple[str, str], process: multiprocessing.process.BaseProcess, news: Connection) -> None:
+        with news, contextlib.suppress(EOFError):
+            while True:
+                self._states[key] = news.recv()
+        process.join()
+        with self._lock:
+            state = self._states[key]
+            if state.is_running:
+                self._states[key] = replace(state, is_running=False, error="it was stopped")
+            self._running = None
+
+
+def _verify(news: Connection, target: Target, cluster: Cluster) -> None:
+    """The process. Ctrl-C ends it with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def on_load(done: int, loads: int) -> None:
+        news.send(VerificationState(done=done, loads=loads))
+
+    try:
+        with quiet_session("pykafka ui", target.storage_options) as session:
+            found = verify(target, cluster.bootstrap_servers, options=cluster.options, session=session, on_load=on_load)
+    except Exception as error:  # whatever it is, it belongs on the page
+        news.send(VerificationState(is_running=False, error=str(error) or type(error).__name__))
+    else:
+        news.send(_ended(found))
+
+
+def _ended(found: Verification) -> VerificationState:
+    return VerificationState(
+        is_running=False,
+        done=len(found.loads),
+        loads=len(found.loads),
+        verdicts={check.load_id: LoadVerdict.of(check) for check in found.loads},
+        problems=_some(found.problems),
+        notes=_some(found.notes),
+    )
+
+
+def _some(texts: tuple[str, ...]) -> tuple[str, ...]:
+    more = len(texts) - _MOST_TEXTS
+    return (*texts[:_MOST_TEXTS], f"… and {more:,} more") if more > 0 else texts
