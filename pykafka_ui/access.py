@@ -25,13 +25,13 @@ from broker.errors import ConfigError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Access", "Credentials", "is_loopback", "read_secret"]
+__all__ = ["HEADERS", "Access", "Credentials", "is_loopback", "read_secret"]
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-_HEADERS = {
+HEADERS = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
@@ -103,7 +103,7 @@ class Access:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 known = {name for name, _ in message["headers"]}
-                added = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
                 if b"cache-control" not in known:
                     added.append((b"cache-control", b"no-store"))
                 message = {**message, "headers": [*message["headers"], *added]}

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, HTTPException
 
 from broker.client.cluster_metadata import UnknownTopic
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ErrorCode, UnsupportedVersion
 from pykafka_ui.asked_records import AskedRecords, at_most
 from pykafka_ui.console import Console
 from pykafka_ui.loads.places import UnknownPlace
@@ -20,6 +20,14 @@ __all__ = ["Api", "status_of"]
 
 Document = dict[str, Any]
 _MOST_RECORDS = 1_000
+_STATUS = {
+    ErrorCode.topic_authorization_failed: 403,
+    ErrorCode.group_authorization_failed: 403,
+    ErrorCode.cluster_authorization_failed: 403,
+    ErrorCode.transactional_id_authorization_failed: 403,
+    ErrorCode.topic_already_exists: 409,
+    ErrorCode.non_empty_group: 409,
+}
 
 
 class Api:
@@ -47,9 +55,9 @@ class Api:
         return api
 
     def _snapshot(self, cluster: str | None = None) -> Snapshot:
-        found = self._console.sampler.watched()
+        found = self._console.sampler.watch(groups=True)
         if found.at_ms == 0:
-            raise HTTPException(503, f"the cluster does not answer: {found.error}")
+            raise HTTPException(503, f"the cluster does not answer: {found.error or 'not yet'}")
         if cluster is not None and cluster != found.cluster_id:
             raise HTTPException(404, f"there is no cluster {cluster!r}; this one is {found.cluster_id!r}")
         return found
@@ -160,14 +168,14 @@ class Api:
         return self._console.records(at_most(asked, _MOST_RECORDS)).document()
 
     def history(self, kind: str, name: str = "") -> Document:
-        """The last hour in steps of 30 s: `records` or `read` per second of a topic or group, or the `lag` of a group.
+        """The last hour: `records` or `read` per second of a topic or group, or the `lag` of a group.
 
-        Without a name: of the whole cluster.
+        Without a name: of the whole cluster. A point every 30 s, or seldomer in a large cluster.
         """
         if kind not in ("records", "read", "lag"):
             raise HTTPException(404, f"there is no history of {kind!r}")
-        series = self._console.sampler.history.values if kind == "lag" else self._console.sampler.history.rate
-        found = series(kind, name)
+        history = self._console.sampler.history(kind)
+        found = history.values(kind, name) if kind == "lag" else history.rate(kind, name)
         return {"kind": kind, "name": name, "times": [at for at, _ in found], "values": [value for _, value in found]}
 
 
@@ -187,11 +195,10 @@ def status_of(error: Exception) -> int:
     """The HTTP status for an error of the cluster or of the request."""
     if isinstance(error, UnknownTopic | UnknownPlace):
         return 404
-    code = getattr(error, "code", None)
-    if code in (ErrorCode.topic_authorization_failed, ErrorCode.group_authorization_failed):
-        return 403
-    if isinstance(error, BrokerError) and not error.retriable:
-        return 409 if error.code is ErrorCode.topic_already_exists else 400
+    if isinstance(error, BrokerError):
+        return _STATUS.get(error.code, 502 if error.retriable or error.code is ErrorCode.unknown_server_error else 400)
+    if isinstance(error, UnsupportedVersion):
+        return 501
     return 400 if isinstance(error, ValueError) else 502
 
 

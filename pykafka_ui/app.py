@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from broker.errors import PykafkaError
-from pykafka_ui.access import Access, Credentials
+from pykafka_ui.access import HEADERS, Access, Credentials
 from pykafka_ui.api import Api, status_of
 from pykafka_ui.changes import Changes
 from pykafka_ui.console import Console
@@ -29,6 +29,8 @@ from pykafka_ui.render import Renderer
 
 __all__ = ["make_app"]
 
+_SCRAPED_S = 15.0
+"""How old the numbers of a scrape may be."""
 _STATIC = Path(__file__).parent / "static"
 
 
@@ -66,7 +68,16 @@ def make_app(console: Console, credentials: Credentials, host: str, *, allow_cha
     @app.get("/metrics", include_in_schema=False)
     def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(GroupMetrics(console.sampler.watched())), headers={"content-type": content_type})
+        return Response(
+            encode(GroupMetrics(console.sampler.at_most_old(_SCRAPED_S))), headers={"content-type": content_type}
+        )
+
+    _answer_errors(app, render)
+    return app
+
+
+def _answer_errors(app: FastAPI, render: Renderer) -> None:
+    """With a page, or under /api with REST Proxy's `error_code` and `message`."""
 
     def answer(request: Request, status: int, message: str) -> Response:
         if request.url.path.startswith("/api/"):
@@ -81,12 +92,16 @@ def make_app(console: Console, credentials: Credentials, host: str, *, allow_cha
     def http_error(request: Request, error: HTTPException) -> Response:
         return answer(request, error.status_code, str(error.detail))
 
+    @app.exception_handler(Exception)
+    def defect(request: Request, error: Exception) -> Response:
+        found = answer(request, 500, f"a defect of the console: {type(error).__name__}; its log says more")
+        found.headers.update(HEADERS)  # Starlette answers this one outside `Access`
+        return found
+
     @app.exception_handler(RequestValidationError)
     def wrong_request(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         return answer(request, 400, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
-
-    return app
 
 
 class _CachedFiles(StaticFiles):

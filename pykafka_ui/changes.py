@@ -93,7 +93,7 @@ class Changes:
         sentence = f"Create the topic {name} with {count} partitions and {replicas} replicas of each."
         change = Change(
             sentence,
-            lambda: self._with_admin(lambda admin: admin.create_topics([new])),
+            lambda: self._console.change(lambda admin: admin.create_topics([new])),
             f"/topics/{segment(name)}",
             ("setting", "value"),
             list(settings.items()),
@@ -113,7 +113,7 @@ class Changes:
         rows += [(key, now.get(key, ""), "the default") for key in deleted]
         change = Change(
             f"Change settings of the topic {name}.",
-            lambda: self._with_admin(
+            lambda: self._console.change(
                 lambda admin: admin.alter_configs(ResourceType.TOPIC, name, settings, delete=deleted)
             ),
             f"/topics/{segment(name)}/settings",
@@ -129,11 +129,11 @@ class Changes:
         return self._ask_or_do(request, form, self._deletion(name))
 
     def _deletion(self, name: str) -> Change:
-        topic = self._console.sampler.watched().topics.get(name)
+        topic = self._console.sampler.watch().topics.get(name)
         records = f" with about {topic.records:,} records" if topic else ""
         return Change(
             f"Delete the topic {name}{records}. Nothing brings them back.",
-            lambda: self._with_admin(lambda admin: admin.delete_topics([name])),
+            lambda: self._console.change(lambda admin: admin.delete_topics([name])),
             "/topics",
         )
 
@@ -175,11 +175,11 @@ class Changes:
             tps = [TopicPartition(name, index) for index in indexes]
             return offsets_at(admin.cluster, tps, EARLIEST), offsets_at(admin.cluster, tps, LATEST)
 
-        starts, ends = self._with_admin(ranges)
+        starts, ends = self._console.ask(ranges)
         text = "all records" if before == HIGH_WATERMARK else f"all records before offset {before}"
         change = Change(
             f"Delete {text} of {len(starts)} partitions of the topic {name}. Nothing brings them back.",
-            lambda: self._with_admin(lambda admin: admin.delete_records(dict.fromkeys(starts, before))),
+            lambda: self._console.change(lambda admin: admin.delete_records(dict.fromkeys(starts, before))),
             f"/topics/{segment(name)}",
             ("partition", "starts at", "ends at"),
             [(tp.partition, start, ends[tp]) for tp, start in sorted(starts.items())],
@@ -213,10 +213,10 @@ class Changes:
                 raise ConfigError(f"group {name!r} has no offsets: name a topic")
             return known, new_offsets(admin, known, partitions, target, number)
 
-        known, moved = self._with_admin(moves)
+        known, moved = self._console.ask(moves)
         change = Change(
             f"Reset the offsets of the group {name} in {len(moved)} partitions to {_RESETS[target]}.",
-            lambda: self._with_admin(lambda admin: admin.alter_group_offsets(name, moved)),
+            lambda: self._console.change(lambda admin: admin.alter_group_offsets(name, moved)),
             f"/groups/{segment(name)}",
             ("partition", "from", "to"),
             [(tp, known.get(tp, "none"), offset) for tp, offset in sorted(moved.items())],
@@ -224,9 +224,6 @@ class Changes:
         return self._ask_or_do(request, form, change)
 
     # --- asking and doing
-
-    def _with_admin(self, act: Callable[[Admin], Any]) -> Any:
-        return self._console.with_admin(act)
 
     def _ask_or_do(self, request: Request, form: Mapping[str, Any], change: Change) -> Response:
         if form.get("confirmed") != "yes":

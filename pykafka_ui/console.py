@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 from broker.client.admin import Admin
 from broker.client.admin_types import GroupDescription, LogDir, TransactionDescription
@@ -17,6 +17,7 @@ from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.browse import Readers
 from pykafka_ui.loads.places import LoadPlaces
 from pykafka_ui.loads.verifications import Verifications
+from pykafka_ui.recent import Recent
 from pykafka_ui.records_query import FoundRecords, RecordsQuery
 from pykafka_ui.sampler import Sampler
 from pykafka_ui.values import Decoder
@@ -27,6 +28,9 @@ T = TypeVar("T")
 
 PATIENCE_MS = 5_000
 """How long a cluster that does not answer is asked. Somebody looks at an empty page meanwhile."""
+FRESH_S = 3.0
+"""So long an answer is shown without being asked for again, by whoever looks."""
+_FORBIDDEN = (ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed)
 HANGING_AFTER_MS = 900_000
 """Longer than any transaction may take by the broker's default (transaction.max.timeout.ms)."""
 
@@ -66,6 +70,7 @@ class Console:
         self._readers = Readers(settings)
         self._cluster = Cluster(settings, create_topics=False)
         self._admin = Admin(self._cluster)
+        self._recent: Recent[Any] = Recent(FRESH_S)
 
     def start(self) -> None:
         self.sampler.start()
@@ -91,31 +96,42 @@ class Console:
         return self._settings(ResourceType.BROKER, str(broker_id))
 
     def _settings(self, kind: ResourceType, name: str) -> list[ConfigEntry]:
-        try:
-            found = self._admin.describe_configs(kind, name)
-        except BrokerError as error:
-            if error.code in (ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed):
-                return []
-            raise
+        found = self._asked(("settings", kind, name), lambda: self._admin.describe_configs(kind, name), {})
         return [found[key] for key in sorted(found)]
 
-    def with_admin(self, act: Callable[[Admin], T]) -> T:
+    def ask(self, act: Callable[[Admin], T]) -> T:
+        """What `act` returns, which changes nothing."""
+        return act(self._admin)
+
+    def change(self, act: Callable[[Admin], T]) -> T:
         """What `act` returns. The pages show soon what it has changed."""
         try:
             return act(self._admin)
         finally:
+            self._recent.forget()
             self.sampler.look_again()
 
     def group(self, name: str) -> GroupDescription:
         """State and members."""
-        return self._admin.describe_group(name)
+        return self._recent.get(("group", name), lambda: self._admin.describe_group(name))
 
     def log_dirs(self, broker_id: int) -> list[LogDir]:
-        """The data directories of a broker."""
-        return self._admin.describe_log_dirs([broker_id])
+        """The data directories of a broker. Empty if this client may not see them."""
+        return self._asked(("log_dirs", broker_id), lambda: self._admin.describe_log_dirs([broker_id]), [])
 
     def open_transactions(self) -> list[OpenTransaction]:
         """The oldest first."""
+        return self._recent.get("transactions", self._open_transactions)
+
+    def _asked(self, key: Hashable, ask: Callable[[], T], forbidden: T) -> T:
+        try:
+            return self._recent.get(key, ask)
+        except BrokerError as error:
+            if error.code in _FORBIDDEN:
+                return forbidden
+            raise
+
+    def _open_transactions(self) -> list[OpenTransaction]:
         found, now = [], int(time.time() * 1000)
         for listed in self._admin.list_transactions(states=["Ongoing", "PrepareCommit", "PrepareAbort"]):
             try:

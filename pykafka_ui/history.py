@@ -1,21 +1,23 @@
-"""Numbers over the last hour: a ring of points per name, in eight bytes each."""
+"""Numbers over the last hour: series of points in eight bytes each, and counters that only grow."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-__all__ = ["History"]
+from broker.protocol.topic_partition import TopicPartition
 
-POINTS = 121
+__all__ = ["HOUR_S", "STEP_S", "Growth", "History"]
+
 STEP_S = 30
-"""One point per half minute: an hour."""
+"""The shortest time between two points."""
+HOUR_S = 3600
 
 
 class History:
-    """Series of numbers that share their times. Names that are not recorded any more are forgotten after an hour."""
+    """Series of numbers that share their times. Points, and names that are not recorded any more, are kept an hour."""
 
     def __init__(self) -> None:
         self._times = array("d")
@@ -31,11 +33,12 @@ class History:
             self._series[key] = array("d", [math.nan] * (len(self._times) - 1))
         for key, series in self._series.items():
             series.append(values.get(key, math.nan))
-        if len(self._times) > POINTS:
-            del self._times[0]
+        old = sum(now_s - at > HOUR_S for at in self._times)
+        if old:
+            del self._times[:old]
             for series in self._series.values():
-                del series[0]
-        for key in [key for key, series in self._series.items() if all(map(math.isnan, series))]:
+                del series[:old]
+        for key in [key for key, series in self._series.items() if key not in values and all(map(math.isnan, series))]:
             del self._series[key]
 
     def values(self, kind: str, name: str = "") -> list[tuple[float, float | None]]:
@@ -51,8 +54,37 @@ class History:
 
     def last_rate(self, kind: str, name: str = "") -> float:
         """The growth per second between the last two points; 0 if there is none."""
-        found = self.rate(kind, name)
-        return (found[-1][1] or 0.0) if found else 0.0
+        series = self._series.get((kind, name))
+        if series is None or len(series) < 2:
+            return 0.0
+        found = (series[-1] - series[-2]) / (self._times[-1] - self._times[-2])
+        return found if found > 0 else 0.0  # also for NaN
+
+
+class Growth:
+    """Counts, by name, how far positions in logs have moved. One that is new, or lower than before, adds nothing.
+
+    So a partition that is first seen at a high offset, or whose leader was away, is no sudden burst.
+    """
+
+    def __init__(self) -> None:
+        self._before: Mapping[tuple[str, TopicPartition], int] = {}
+        self._totals: dict[str, int] = {}
+        self._all = 0
+
+    def add(
+        self, now: Mapping[tuple[str, TopicPartition], int], counts: Callable[[str], bool] = lambda name: True
+    ) -> dict[str, float]:
+        """The counters of the names of `now`, and "" for all names that `counts` accepts."""
+        totals = dict.fromkeys((name for name, _ in now), 0)
+        totals.update((name, total) for name, total in self._totals.items() if name in totals)
+        for key, position in now.items():
+            grown = position - self._before.get(key, position)
+            if grown > 0:
+                totals[key[0]] += grown
+                self._all += grown if counts(key[0]) else 0
+        self._before, self._totals = now, totals
+        return {**totals, "": self._all}
 
 
 def _per_second(before: float | None, earlier: float, now: float, value: float | None) -> float | None:

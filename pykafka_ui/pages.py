@@ -6,7 +6,6 @@ the same.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -34,7 +33,7 @@ class Pages:
     def __init__(self, console: Console, render: Renderer) -> None:
         self._console = console
         self._render = render.page
-        self._history = console.sampler.history
+        self._rate = console.sampler.last_rate
 
     def router(self) -> APIRouter:
         pages = APIRouter(include_in_schema=False)
@@ -52,7 +51,7 @@ class Pages:
         return pages
 
     def overview(self, request: Request) -> Response:
-        found = self._console.sampler.watched()
+        found = self._console.sampler.watch()
         busiest = sorted((one for one in found.topics.values() if not one.internal), key=lambda one: -one.size)
         behind = sorted((one for one in found.groups.values() if one.lag), key=lambda one: -one.lag)
         return self._render(
@@ -61,8 +60,8 @@ class Pages:
             seen=found,
             busiest=busiest[:10],
             behind=behind[:10],
-            written=self._history.last_rate("records"),
-            read=self._history.last_rate("read"),
+            written=self._rate("records"),
+            read=self._rate("read"),
             bytes_per_record=_bytes_per_record(found.topics.values()),
         )
 
@@ -71,7 +70,7 @@ class Pages:
     def topics(
         self, request: Request, q: str = "", sort: str = "name", page: int = 1, internal: bool = False
     ) -> Response:
-        found, rate = self._console.sampler.watched(), self._history.last_rate
+        found, rate = self._console.sampler.watch(), self._rate
         rows = [
             one for one in found.topics.values() if q.lower() in one.name.lower() and (internal or not one.internal)
         ]
@@ -90,7 +89,7 @@ class Pages:
         return self._render(request, "topics.html", seen=found, listing=shown, rates=rates, internal=internal)
 
     def topic(self, request: Request, name: str, page: int = 1, sort: str = "partition") -> Response:
-        found = self._console.sampler.watched()
+        found = self._console.sampler.watch()
         one = _topic_of(found, name)
         keys: dict[str, Callable[[Partition], Any]] = {
             "partition": lambda row: row.index,
@@ -101,12 +100,22 @@ class Pages:
         }
         shown = listing(f"/topics/{segment(name)}", one.partitions, keys, sort=sort, page=page)
         groups = found.readers_of(name)[:ROWS]
-        return self._render(request, "topic.html", seen=found, topic=one, listing=shown, groups=groups)
+        return self._render(
+            request,
+            "topic.html",
+            seen=found,
+            topic=one,
+            listing=shown,
+            groups=groups,
+            written=self._rate("records", name),
+        )
 
     def topic_settings(self, request: Request, name: str) -> Response:
-        one = _topic_of(self._console.sampler.watched(), name)
+        one = _topic_of(self._console.sampler.watch(), name)
         settings = self._console.topic_settings(name)
-        return self._render(request, "settings.html", title=f"Settings of {name}", settings=settings, topic=one)
+        return self._render(
+            request, "settings.html", title=f"Settings of {name}", settings=settings, topic=one, every=0
+        )
 
     # --- records
 
@@ -136,7 +145,7 @@ class Pages:
     # --- groups
 
     def groups(self, request: Request, q: str = "", sort: str = "-lag", page: int = 1) -> Response:
-        found = self._console.sampler.watched()
+        found = self._console.sampler.watch(groups=True)
         keys: dict[str, Callable[[Group], Any]] = {
             "name": lambda one: one.id,
             "state": lambda one: one.state,
@@ -148,7 +157,7 @@ class Pages:
         return self._render(request, "groups.html", seen=found, listing=shown)
 
     def group(self, request: Request, name: str, page: int = 1, sort: str = "-lag") -> Response:
-        found = self._console.sampler.watched()
+        found = self._console.sampler.watch(groups=True)
         if name not in found.groups:
             raise HTTPException(404 if found.at_ms else 503, f"There is no group {name!r}.")
         one, about = found.groups[name], self._console.group(name)
@@ -156,7 +165,7 @@ class Pages:
             "partition": lambda tp: tp,
             "lag": lambda tp: one.lags.get(tp, -1),
         }
-        written = sum(self._history.last_rate("records", topic) for topic in one.topics)
+        written = sum(self._rate("records", topic) for topic in one.topics)
         return self._render(
             request,
             "group.html",
@@ -165,20 +174,16 @@ class Pages:
             about=about,
             owners={tp: member for member in about.members for tp in member.partitions},
             listing=listing(f"/groups/{segment(name)}", sorted(one.offsets), keys, sort=sort, page=page),
-            caught_up_s=_caught_up_s(one.lag, self._history.last_rate("read", name), written),
+            caught_up_s=_caught_up_s(one.lag, self._rate("read", name), written),
         )
 
     # --- brokers and transactions
 
     def brokers(self, request: Request) -> Response:
-        found = self._console.sampler.watched()
-        partitions = [one for topic in found.topics.values() for one in topic.partitions]
-        led = Counter(one.leader for one in partitions)
-        kept = Counter(replica for one in partitions for replica in one.replicas)
-        return self._render(request, "brokers.html", seen=found, led=led, kept=kept)
+        return self._render(request, "brokers.html", seen=self._console.sampler.watch())
 
     def broker(self, request: Request, broker_id: int) -> Response:
-        found = self._console.sampler.watched()
+        found = self._console.sampler.watch()
         node = next((one for one in found.brokers if one.id == broker_id), None)
         if node is None:
             raise HTTPException(404 if found.at_ms else 503, f"There is no broker {broker_id}.")
@@ -188,7 +193,7 @@ class Pages:
         )
 
     def transactions(self, request: Request) -> Response:
-        self._console.sampler.watched()
+        self._console.sampler.watch()
         found = self._console.open_transactions()
         return self._render(request, "transactions.html", transactions=found, text=self._console.partitions_text)
 

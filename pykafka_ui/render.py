@@ -45,8 +45,8 @@ class Renderer:
         return HTMLResponse(html.encode(errors="replace"), status)  # JSON may have half a character
 
     def error(self, request: Request, status: int, message: str) -> Response:
-        """It asks again where that may help, and where that sends nothing again."""
-        again = status >= 500 and request.method == "GET"
+        """It asks again where that may help (a group may be away for a moment) and sends nothing again."""
+        again = (status >= 500 or status == 404) and request.method == "GET"
         return self.page(request, "error.html", status=status, message=message, every=5 if again else 0)
 
 

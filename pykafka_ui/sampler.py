@@ -1,9 +1,9 @@
 """Looks at a cluster again and again, once for all pages that are open.
 
 One thread asks for metadata and log ends, for sizes and log starts, and for the groups with their offsets. Each of the
-three has a shortest interval. Where a look takes much CPU time, as with thousands of partitions or groups, the interval
-grows, so that the thread takes at most `CPU_SHARE` of a core. While nobody looks at a page, it looks once a minute, for
-the history.
+three looks has a shortest interval. Where a look takes much CPU time, as with thousands of partitions or groups, its
+interval grows, so that the thread takes at most `CPU_SHARE` of a core. While nobody looks at a page, it looks once a
+minute, for the history. A look that fails leaves what was seen before, and does not end the others.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from broker.client.admin import Admin
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata
-from broker.client.committed_offsets import CommittedOffset, GroupOffsets
-from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
-from broker.errors import BrokerError, PykafkaError
+from broker.client.committed_offsets import offsets_of_groups
+from broker.client.partition_offsets import EARLIEST, LATEST, known_offsets
+from broker.errors import BrokerError, PykafkaError, UnsupportedVersion
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.history import History
+from pykafka_ui.history import Growth, History
 from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
 
 __all__ = ["Sampler"]
@@ -38,51 +39,57 @@ FIRST_S, A_MOMENT_S = 3.0, 0.3
 
 logger = logging.getLogger("pykafka.ui")
 
-Offsets = Mapping[TopicPartition, int]
 
+class _Look:
+    """One of the three, and when it is due. `error`: why it failed last; "" if it did not."""
 
-class _Task:
-    """One kind of look, and when it is due."""
-
-    def __init__(self, look: Callable[[], None], interval_s: float) -> None:
+    def __init__(self, what: str, look: Callable[[], None], interval_s: float) -> None:
+        self.what = what
+        self.error = ""
+        self.count = 0
+        """How often it was tried."""
         self._look = look
         self._shortest = interval_s
         self._interval = 0.0
         self._began = float("-inf")
 
-    def due(self, *, watched: bool) -> float:
+    def due_at(self, *, watched: bool) -> float:
         """The monotonic time at which to look again."""
         return self._began + (self._interval if watched else max(self._interval, IDLE_S))
 
-    def renew(self) -> None:
-        """Be due at once."""
-        self._began = float("-inf")
+    def renew(self, older_than_s: float = 0.0) -> None:
+        """Be due at once, if the last look began so long ago."""
+        if time.monotonic() - self._began >= older_than_s:
+            self._began = float("-inf")
 
-    def run(self, now: float) -> None:
-        self._began, cpu = now, time.thread_time()
-        self._interval = self._shortest
-        self._look()
-        self._interval = max(self._shortest, (time.thread_time() - cpu) / CPU_SHARE)
+    def run(self, share: float) -> None:
+        """Look. It is due again after an interval of which this took `share` in CPU time."""
+        self._began, cpu, shortest = time.monotonic(), time.thread_time(), RETRY_S
+        try:
+            self._look()
+            self.error, shortest = "", self._shortest
+        finally:
+            self._interval = max(shortest, (time.thread_time() - cpu) / share)
 
 
 class Sampler:
-    """The thread and what it has found: `snapshot` and `history`."""
+    """The thread and what it has found: `snapshot`, and the history of topics and of groups."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        self.snapshot = Snapshot(error="not looked yet")
-        self.history = History()
+        self.snapshot = Snapshot()
         self._cluster = Cluster(settings, create_topics=False)
         self._admin = Admin(self._cluster)
-        self._sizes: dict[TopicPartition, int] = {}
-        self._starts: Offsets = {}
-        self._tasks = [_Task(self._look_at_topics, ENDS_S), _Task(self._look_at_logs, SIZES_S)]
-        self._tasks.append(_Task(self._look_at_groups, GROUPS_S))
-        self._counters: Mapping[tuple[str, str], float] = {}
-        self._totals = {"records": 0.0, "read": 0.0}
-        """The growth of all counters: their sum would jump when a topic or group comes or goes."""
+        self._sizes: Mapping[TopicPartition, int] = {}
+        self._starts: dict[TopicPartition, int] = {}
+        self._topics = _Look("topics", self._look_at_topics, ENDS_S)
+        self._logs = _Look("sizes", self._look_at_logs, SIZES_S)
+        self._groups = _Look("groups", self._look_at_groups, GROUPS_S)
+        self._looks = (self._topics, self._logs, self._groups)
+        self._written, self._read = History(), History()
+        self._ends_grown, self._offsets_grown = Growth(), Growth()
         self._wanted_at = float("-inf")
         self._wake = threading.Event()
-        self._looked = threading.Event()
+        self._looked = threading.Condition()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="ui-sampler", daemon=True)
 
@@ -96,54 +103,91 @@ class Sampler:
         self._cluster.close()
         self._thread.join(10)
 
-    def watched(self) -> Snapshot:
-        """The newest snapshot, for somebody who looks at it. The first one is waited for, a newer one a moment."""
+    def history(self, kind: str) -> History:
+        """`records`: counters of what was written, by topic. `read` and `lag`: by group."""
+        return self._written if kind == "records" else self._read
+
+    def last_rate(self, kind: str, name: str = "") -> float:
+        """Records per second, at last; see `history`."""
+        return self.history(kind).last_rate(kind, name)
+
+    def watch(self, *, groups: bool = False) -> Snapshot:
+        """The newest snapshot, for somebody who looks at a page: it is renewed in short intervals for a while.
+
+        The first one is waited for, with `groups` until the groups are known, too; a newer one only a moment.
+        """
         idle = time.monotonic() - self._wanted_at > LOOKED_AT_S
         self._wanted_at = time.monotonic()
         if idle:
-            self._looked.clear()
             self._wake.set()
-            self._looked.wait(A_MOMENT_S if self.snapshot.at_ms else FIRST_S)
+        self._wait_for_first(groups)
+        if idle:
+            self._wait_for([self._topics], A_MOMENT_S)
+        return self.snapshot
+
+    def at_most_old(self, seconds: float) -> Snapshot:
+        """A snapshot that is hardly older than that, for a program that asks now and then: nobody looks at a page."""
+        for look in (self._topics, self._groups):
+            look.renew(seconds)
+        self._wake.set()
+        self._wait_for_first(groups=True)
         return self.snapshot
 
     def look_again(self) -> None:
-        """Everything, now: something was changed."""
-        for task in self._tasks:
-            task.renew()
-        self._looked.clear()
+        """Everything, now: something was changed. Waits a moment for it."""
+        for look in self._looks:
+            look.renew()
         self._wake.set()
-        self._looked.wait(A_MOMENT_S)
+        self._wait_for([self._topics, self._groups], A_MOMENT_S)
+
+    def wait_until(self, condition: Callable[[Snapshot], bool], timeout_s: float) -> bool:
+        """Whether the snapshot fulfils the condition in time."""
+        with self._looked:
+            return self._looked.wait_for(lambda: condition(self.snapshot), timeout_s)
+
+    def _wait_for_first(self, groups: bool) -> None:
+        needed = (self._topics, self._groups) if groups else (self._topics,)
+        with self._looked:
+            self._looked.wait_for(lambda: all(one.count for one in needed), FIRST_S)
+
+    def _wait_for(self, looks: list[_Look], timeout_s: float) -> None:
+        counts = [one.count for one in looks]
+        with self._looked:
+            self._looked.wait_for(lambda: all(one.count > n for one, n in zip(looks, counts, strict=True)), timeout_s)
 
     # --- the thread
 
     def _run(self) -> None:
         while not self._stopped:
-            now = time.monotonic()
-            watched = now - self._wanted_at <= LOOKED_AT_S
-            due = [task for task in self._tasks if task.due(watched=watched) <= now]
-            wait = self._look(due) if due else min(task.due(watched=watched) for task in self._tasks) - now
+            watched = time.monotonic() - self._wanted_at <= LOOKED_AT_S
+            look = min(self._looks, key=lambda one: one.due_at(watched=watched))
+            wait = look.due_at(watched=watched) - time.monotonic()
             if wait > 0:
                 self._wake.wait(wait)
-            self._wake.clear()
+                self._wake.clear()
+            else:
+                self._take(look)
 
-    def _look(self, tasks: list[_Task]) -> float:
-        """How long to wait after it: after a failure a while."""
+    def _take(self, look: _Look) -> None:
         try:
-            for task in tasks:
-                task.run(time.monotonic())
+            look.run(CPU_SHARE / len(self._looks))
         except Exception as error:
             if self._stopped:
-                return 0.0
+                return
             if not isinstance(error, PykafkaError | OSError):
-                logger.exception("looking at the cluster failed")
-            elif not self.snapshot.error:
-                logger.warning("cannot look at the cluster, trying again: %s", error)
-            self.snapshot = dataclasses.replace(self.snapshot, error=str(error) or type(error).__name__)
-            return RETRY_S
+                logger.exception("looking at the %s failed", look.what)
+            elif not look.error:
+                logger.warning("cannot look at the %s, trying again: %s", look.what, error)
+            look.error = str(error) or type(error).__name__
         finally:
-            self._looked.set()
-        self._record()
-        return 0.0
+            others = tuple(f"{one.what}: {one.error}" for one in self._looks[1:] if one.error)
+            with self._looked:
+                look.count += 1
+                self._change(error=self._topics.error, others=others)
+                self._looked.notify_all()
+
+    def _change(self, **changes: Any) -> None:
+        self.snapshot = dataclasses.replace(self.snapshot, **changes)
 
     def _look_at_topics(self) -> None:
         self._cluster.expire()
@@ -154,20 +198,22 @@ class Sampler:
             for index, one in topic.partitions.items()
             if one.leader >= 0
         ]
-        ends = self._offsets(led, LATEST)
-        if led and self._starts.keys() != set(led):
-            self._starts = self._offsets(led, EARLIEST)
+        ends = known_offsets(self._cluster, led, LATEST)
+        if new := [tp for tp in led if tp not in self._starts]:
+            self._starts.update(known_offsets(self._cluster, new, EARLIEST))
         found = {name: self._topic(topic, ends) for name, topic in sorted(topics.items())}
-        self.snapshot = Snapshot(
-            int(time.time() * 1000),
-            self._cluster.cluster_id() or "",
-            self._cluster.controller_id(),
-            tuple(self._cluster.brokers()),
-            found,
-            {name: _with_lags(group, ends) for name, group in self.snapshot.groups.items()},
+        self._change(
+            at_ms=int(time.time() * 1000),
+            cluster_id=self._cluster.cluster_id() or "",
+            controller=self._cluster.controller_id(),
+            brokers=tuple(self._cluster.brokers()),
+            topics=found,
         )
+        self._change(groups=self._with_lags(self.snapshot.groups))
+        if self._written.is_due(time.time()):
+            self._record_topics(found)
 
-    def _topic(self, topic: TopicMetadata, ends: Offsets) -> Topic:
+    def _topic(self, topic: TopicMetadata, ends: Mapping[TopicPartition, int]) -> Topic:
         """Where a partition does not answer, its end is that of the look before."""
         before = self.snapshot.topics.get(topic.name)
         known = {one.index: one.end for one in before.partitions} if before else {}
@@ -179,105 +225,82 @@ class Sampler:
             partitions.append(Partition(index, one.leader, one.replicas, one.isr, start, end, size))
         return Topic(topic.name, topic.internal, tuple(partitions))
 
-    def _offsets(self, partitions: list[TopicPartition], timestamp: int) -> Offsets:
-        """Of the partitions that answer: one without a leader must not hide the others."""
-        try:
-            found = list_offsets(self._cluster, dict.fromkeys(partitions, timestamp), timeout_s=5)
-        except BrokerError as error:
-            logger.debug("not all log ends: %s", error)
-            self._cluster.expire()
-            return self._offsets_of_each(partitions, timestamp)
-        return {tp: one.offset for tp, one in found.items()}
-
-    def _offsets_of_each(self, partitions: list[TopicPartition], timestamp: int) -> Offsets:
-        """Topic by topic, without those that fail."""
-        found: dict[TopicPartition, int] = {}
-        for name in dict.fromkeys(tp.topic for tp in partitions):
-            wanted = {tp: timestamp for tp in partitions if tp.topic == name}
-            try:
-                found |= {tp: one.offset for tp, one in list_offsets(self._cluster, wanted, timeout_s=1).items()}
-            except BrokerError as error:
-                logger.debug("no log ends of %s: %s", name, error)
-        return found
-
-    def _look_at_logs(self) -> None:
-        sizes: dict[TopicPartition, int] = {}
-        leaders = {
-            TopicPartition(name, one.index): one.leader
-            for name, topic in self.snapshot.topics.items()
-            for one in topic.partitions
-        }
-        try:
-            for found in self._admin.describe_log_dirs():
-                for tp, replica in found.partitions.items():
-                    if not replica.is_future and leaders.get(tp) == found.broker_id:
-                        sizes[tp] = replica.size
-        except BrokerError as error:  # it may be forbidden: then there are no sizes
-            logger.debug("no sizes: %s", error)
-        self._sizes = sizes
-        self._starts = self._offsets(list(leaders), EARLIEST) if leaders else {}
-        topics = {
-            name: dataclasses.replace(
-                topic,
-                partitions=tuple(
-                    dataclasses.replace(
-                        one,
-                        start=self._starts.get(TopicPartition(name, one.index), one.start),
-                        size=sizes.get(TopicPartition(name, one.index), one.size),
-                    )
-                    for one in topic.partitions
-                ),
-            )
-            for name, topic in self.snapshot.topics.items()
-        }
-        self.snapshot = dataclasses.replace(self.snapshot, topics=topics)
-
-    def _look_at_groups(self) -> None:
+    def _record_topics(self, topics: Mapping[str, Topic]) -> None:
         ends = {
-            TopicPartition(name, one.index): one.end
-            for name, topic in self.snapshot.topics.items()
+            (name, TopicPartition(name, one.index)): one.end
+            for name, topic in topics.items()
             for one in topic.partitions
             if one.end >= 0
         }
-        groups = {}
+        grown = self._ends_grown.add(ends, lambda name: not topics[name].internal)
+        self._written.record(time.time(), {("records", name): value for name, value in grown.items()})
+
+    def _look_at_logs(self) -> None:
+        leaders = {tp: one.leader for tp, one in self.snapshot.partitions.items() if one.leader >= 0}
         try:
-            listing = self._admin.list_groups()
-        except BrokerError as error:  # it may be forbidden: then there are no groups
+            self._sizes = {
+                tp: replica.size
+                for found in self._admin.describe_log_dirs()
+                for tp, replica in found.partitions.items()
+                if not replica.is_future and leaders.get(tp) == found.broker_id
+            }
+        except (BrokerError, UnsupportedVersion) as error:  # it may be forbidden, or unknown: then there are no sizes
+            logger.debug("no sizes: %s", error)
+            self._sizes = {}
+        known = {tp: start for tp, start in self._starts.items() if tp in self.snapshot.partitions}
+        self._starts = known | known_offsets(self._cluster, leaders, EARLIEST)
+        topics = {
+            name: dataclasses.replace(topic, partitions=tuple(map(self._measured(name), topic.partitions)))
+            for name, topic in self.snapshot.topics.items()
+        }
+        self._change(topics=topics)
+
+    def _measured(self, topic: str) -> Callable[[Partition], Partition]:
+        def measured(one: Partition) -> Partition:
+            tp = TopicPartition(topic, one.index)
+            return dataclasses.replace(one, start=self._starts.get(tp, one.start), size=self._sizes.get(tp, -1))
+
+        return measured
+
+    def _look_at_groups(self) -> None:
+        groups: dict[str, Group] = {}
+        try:
+            coordinators = self._admin.groups_by_coordinator()
+        except (BrokerError, UnsupportedVersion) as error:  # it may be forbidden: then there are no groups
             logger.debug("no groups: %s", error)
-            return
-        for listed in listing:
-            offsets = self._committed(listed.group_id)
-            group = Group(listed.group_id, listed.state, listed.protocol_type, offsets)
-            groups[group.id] = _with_lags(group, ends)
-        self.snapshot = dataclasses.replace(self.snapshot, groups=groups)
+            coordinators = {}
+        for node, listed in coordinators.items():
+            offsets = offsets_of_groups(self._cluster.connection(node), [one.group_id for one in listed])
+            for one in listed:
+                before = self.snapshot.groups.get(one.group_id)
+                known = offsets.get(one.group_id, before.offsets if before else {})
+                groups[one.group_id] = Group(one.group_id, one.state, one.protocol_type, known)
+        self._change(groups=self._with_lags(groups))
+        if self._read.is_due(time.time()):
+            self._record_groups(self.snapshot.groups)
 
-    def _committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """If they cannot be had now, for instance because a transaction is committing them, those of before."""
-        try:
-            return GroupOffsets(self._cluster, group).committed(timeout_s=1)
-        except PykafkaError as error:
-            logger.debug("no offsets of %s: %s", group, error)
-            before = self.snapshot.groups.get(group)
-            return before.offsets if before else {}
+    def _with_lags(self, groups: Mapping[str, Group]) -> dict[str, Group]:
+        partitions = self.snapshot.partitions
+        return {name: dataclasses.replace(group, lags=_lags(group, partitions)) for name, group in groups.items()}
 
-    def _record(self) -> None:
-        now, seen = time.time(), self.snapshot
-        if not self.history.is_due(now):
-            return
-        values: dict[tuple[str, str], float] = {("lag", name): group.lag for name, group in seen.groups.items()}
-        counters: dict[tuple[str, str], float] = {("records", name): topic.end for name, topic in seen.topics.items()}
-        for name, group in seen.groups.items():
-            counters["read", name] = sum(one.offset for one in group.offsets.values())
-        for key, value in counters.items():
-            kind, name = key
-            is_internal = kind == "records" and seen.topics[name].internal
-            self._totals[kind] += 0 if is_internal else max(value - self._counters.get(key, value), 0)
-        self._counters = counters
-        totals = {(kind, ""): total for kind, total in self._totals.items()}
-        self.history.record(now, values | counters | totals)
+    def _record_groups(self, groups: Mapping[str, Group]) -> None:
+        offsets = {
+            (name, tp): one.offset
+            for name, group in groups.items()
+            if group.has_lag
+            for tp, one in group.offsets.items()
+        }
+        values = {("read", name): value for name, value in self._offsets_grown.add(offsets).items()}
+        lags = {("lag", name): float(group.lag) for name, group in groups.items()}
+        self._read.record(time.time(), values | lags | {("lag", ""): sum(lags.values())})
 
 
-def _with_lags(group: Group, ends: Offsets) -> Group:
-    offsets = group.offsets if group.has_lag else {}
-    lags = {tp: max(ends[tp] - one.offset, 0) for tp, one in offsets.items() if tp in ends}
-    return dataclasses.replace(group, lags=lags)
+def _lags(group: Group, partitions: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, int]:
+    if not group.has_lag:
+        return {}
+    found = {}
+    for tp, at in group.offsets.items():
+        known = partitions.get(tp)
+        if known is not None and known.end >= 0:
+            found[tp] = max(known.end - at.offset, 0)
+    return found

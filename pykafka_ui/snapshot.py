@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -116,7 +117,11 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """A cluster at `at_ms`. `error` is why the last look failed; the rest is then of the look before."""
+    """A cluster at `at_ms`, which is 0 while nothing was seen.
+
+    `error` is why the last look failed; the rest is then of the look before. `others`: the same of the looks at sizes
+    and groups.
+    """
 
     at_ms: int = 0
     cluster_id: str = ""
@@ -125,19 +130,41 @@ class Snapshot:
     topics: Mapping[str, Topic] = dataclasses.field(default_factory=dict)
     groups: Mapping[str, Group] = dataclasses.field(default_factory=dict)
     error: str = ""
+    others: tuple[str, ...] = ()
 
     @cached_property
-    def partitions(self) -> int:
-        return sum(len(topic.partitions) for topic in self.topics.values())
+    def partitions(self) -> Mapping[TopicPartition, Partition]:
+        return {TopicPartition(name, one.index): one for name, topic in self.topics.items() for one in topic.partitions}
 
     @cached_property
     def under_replicated(self) -> int:
-        return sum(one.state == "under-replicated" for topic in self.topics.values() for one in topic.partitions)
+        return sum(one.state == "under-replicated" for one in self.partitions.values())
 
     @cached_property
     def leaderless(self) -> int:
-        return sum(one.leader < 0 for topic in self.topics.values() for one in topic.partitions)
+        return sum(one.leader < 0 for one in self.partitions.values())
 
-    def readers_of(self, topic: str) -> list[Group]:
-        """The groups that have offsets of a topic, by id."""
-        return [group for _, group in sorted(self.groups.items()) if any(tp.topic == topic for tp in group.offsets)]
+    @cached_property
+    def led(self) -> Counter[int]:
+        """Broker → partitions that it leads."""
+        return Counter(one.leader for one in self.partitions.values())
+
+    @cached_property
+    def kept(self) -> Counter[int]:
+        """Broker → partitions that it has a replica of."""
+        return Counter(replica for one in self.partitions.values() for replica in one.replicas)
+
+    def readers_of(self, topic: str) -> list[tuple[Group, int]]:
+        """The groups that have offsets of a topic, by id, and their lag there."""
+        return self._readers.get(topic, [])
+
+    @cached_property
+    def _readers(self) -> Mapping[str, list[tuple[Group, int]]]:
+        found: dict[str, list[tuple[Group, int]]] = {}
+        for _, group in sorted(self.groups.items()):
+            lags = dict.fromkeys((tp.topic for tp in group.offsets), 0)
+            for tp, lag in group.lags.items():
+                lags[tp.topic] += lag
+            for topic, lag in lags.items():
+                found.setdefault(topic, []).append((group, lag))
+        return found

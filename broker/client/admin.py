@@ -218,17 +218,22 @@ class Admin:
 
     def list_groups(self, *, states: Sequence[str] = ()) -> list[GroupListing]:
         """The groups of all coordinators, sorted; with `states` (in any case) only groups in one of them (KIP-518)."""
-        body = {"states_filter": list(states), "types_filter": ()}
-        answers = self._ask_all(ApiKey.LIST_GROUPS, body, "listing the groups")
-        found = [
-            GroupListing(
-                str(row.group_id), row.protocol_type, field(row, "group_state", ""), field(row, "group_type", "")
-            )
-            for answer in answers.values()
-            for row in answer.groups
-        ]
+        found = (group for groups in self.groups_by_coordinator(states=states).values() for group in groups)
         wanted = {state.lower() for state in states}
         return sorted(group for group in found if not wanted or group.state.lower() in wanted)
+
+    def groups_by_coordinator(self, *, states: Sequence[str] = ()) -> dict[Node, list[GroupListing]]:
+        """Broker → the groups that it coordinates; with `states` those in one of them, from brokers that can tell."""
+        body = {"states_filter": list(states), "types_filter": ()}
+        return {
+            node: [
+                GroupListing(
+                    str(row.group_id), row.protocol_type, field(row, "group_state", ""), field(row, "group_type", "")
+                )
+                for row in answer.groups
+            ]
+            for node, answer in self._ask_all(ApiKey.LIST_GROUPS, body, "listing the groups").items()
+        }
 
     def describe_group(self, group: str) -> GroupDescription:
         """State and members of a group. An unknown group is Dead and has no members."""

@@ -52,7 +52,7 @@ HIGHEST_USED: Final[Mapping[ApiKey, int]] = {
     ApiKey.LIST_OFFSETS: 8,  # 9 is about tiered storage
     ApiKey.METADATA: 12,
     ApiKey.OFFSET_COMMIT: 8,  # 9 is for the new group protocol (KIP-848), 10 names topics by id
-    ApiKey.OFFSET_FETCH: 7,  # 8 asks for several groups at once
+    ApiKey.OFFSET_FETCH: 8,  # 9 is for the new group protocol (KIP-848)
     ApiKey.FIND_COORDINATOR: 3,  # 4 asks for several groups at once
     ApiKey.API_VERSIONS: 3,
     ApiKey.INIT_PRODUCER_ID: 4,

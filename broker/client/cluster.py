@@ -275,6 +275,15 @@ class Cluster(AutoCloseable):
         partition = topic.partitions.get(tp.partition) if topic else None
         return metadata.brokers.get(partition.leader) if partition else None
 
+    def known_leaders(self, partitions: Iterable[TopicPartition]) -> dict[Node, list[TopicPartition]]:
+        """The partitions of each leader, by the cached metadata; those without a leader are left out."""
+        found: dict[Node, list[TopicPartition]] = {}
+        for tp in partitions:
+            node = self.known_leader(tp)
+            if node is not None:
+                found.setdefault(node, []).append(tp)
+        return found
+
     def known_partitions(self, topic: str) -> int:
         """The number of partitions according to the cached metadata; 0 if unknown."""
         found = self._metadata.topics.get(topic)

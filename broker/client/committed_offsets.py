@@ -6,9 +6,10 @@ send it, is accepted only while the group has no members.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.coordinator import Coordinator
 from broker.client.leader_requests import partition_rows, topic_rows
@@ -18,7 +19,20 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["NO_MEMBER", "CommittedOffset", "GroupMetadata", "GroupOffsets", "Membership", "commit_codes"]
+__all__ = [
+    "NO_MEMBER",
+    "CommittedOffset",
+    "GroupMetadata",
+    "GroupOffsets",
+    "Membership",
+    "commit_codes",
+    "offsets_of_groups",
+]
+
+
+_MANY_SINCE: Final = 8
+_AT_ONCE: Final = 200
+"""Groups of one request: other requests wait for it at the broker."""
 
 
 class Membership(NamedTuple):
@@ -72,19 +86,14 @@ class GroupOffsets:
                 return {}
 
         def codes(answer: Any) -> Iterator[tuple[ErrorCode, str]]:
-            yield field(answer, "error_code", ErrorCode.none), "fetching the offsets"
-            for tp, row in partition_rows(answer.topics).items():
+            (group,) = _group_rows(answer)
+            yield field(group, "error_code", ErrorCode.none), "fetching the offsets"
+            for tp, row in partition_rows(group.topics).items():
                 yield row.error_code, f"fetching the offset of {tp}"
 
-        body = {"topics": topics, "require_stable": True}
+        body = {"topics": topics, "require_stable": True, "groups": [{"group_id": self.group, "topics": topics}]}
         answer = self._coordinator.ask(ApiKey.OFFSET_FETCH, body, codes, timeout_s=timeout_s)
-        return {
-            tp: CommittedOffset(
-                int(row.committed_offset), row.metadata or "", int(field(row, "committed_leader_epoch", NO_EPOCH))
-            )
-            for tp, row in partition_rows(answer.topics).items()
-            if row.committed_offset >= 0
-        }
+        return _offsets_of(_group_rows(answer)[0])
 
     def commit(
         self,
@@ -118,6 +127,41 @@ class GroupOffsets:
             "topics": topic_rows(rows.items()),
         }
         self._coordinator.ask(ApiKey.OFFSET_COMMIT, body, commit_codes, timeout_s=timeout_s)
+
+
+def offsets_of_groups(
+    connection: BrokerConnection, groups: Sequence[str]
+) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+    """The committed offsets of groups that this broker coordinates, for those who only watch: offsets that a
+    transaction is committing are not waited for, and groups that the broker refuses are left out.
+
+    One request for many groups from Kafka 3.0 on (KIP-709), else one for each.
+    """
+    if connection.version(ApiKey.OFFSET_FETCH) >= _MANY_SINCE:
+        found: dict[str, Any] = {}
+        for start in range(0, len(groups), _AT_ONCE):
+            asked = [{"group_id": name, "topics": None} for name in groups[start : start + _AT_ONCE]]
+            answer = connection.request(ApiKey.OFFSET_FETCH, {"groups": asked, "require_stable": False})
+            found.update((str(row.group_id), row) for row in _group_rows(answer))
+    else:
+        body = {"topics": None, "require_stable": False}
+        found = {name: connection.request(ApiKey.OFFSET_FETCH, {"group_id": name, **body}) for name in groups}
+    return {name: _offsets_of(row) for name, row in found.items() if field(row, "error_code", ErrorCode.none) == 0}
+
+
+def _group_rows(answer: Any) -> Sequence[Any]:
+    """The groups of an OffsetFetch response; before version 8 the response is about one."""
+    return field(answer, "groups", None) or [answer]
+
+
+def _offsets_of(group: Any) -> dict[TopicPartition, CommittedOffset]:
+    return {
+        tp: CommittedOffset(
+            int(row.committed_offset), row.metadata or "", int(field(row, "committed_leader_epoch", NO_EPOCH))
+        )
+        for tp, row in partition_rows(group.topics).items()
+        if row.committed_offset >= 0
+    }
 
 
 def commit_codes(answer: Any) -> Iterator[tuple[ErrorCode, str]]:

@@ -8,6 +8,7 @@ gone, and others have taken their offsets. Both send one request to each leader,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +16,7 @@ from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import isolation_id
 from broker.client.cluster import Cluster
 from broker.client.leader_requests import ask_leaders, partition_rows, topic_rows
-from broker.errors import UnsupportedVersion
+from broker.errors import ErrorCode, PykafkaError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
@@ -29,9 +30,12 @@ __all__ = [
     "Position",
     "Truncation",
     "find_truncations",
+    "known_offsets",
     "list_offsets",
     "offsets_at",
 ]
+
+logger = logging.getLogger(__name__)
 
 LATEST: Final = -1
 """As a timestamp: the offset that the next record will get (with read_committed, the last stable offset)."""
@@ -100,12 +104,7 @@ def list_offsets(
             raise UnsupportedVersion(
                 f"{connection.address} cannot look for the largest timestamp (Kafka 3.0 and later can)"
             )
-        rows = (
-            (tp, {"partition_index": tp.partition, "timestamp": timestamps[tp], "current_leader_epoch": epoch})
-            for tp, epoch in epochs.items()
-        )
-        body = {"replica_id": -1, "isolation_level": isolation, "topics": topic_rows(rows)}
-        return partition_rows(connection.request(ApiKey.LIST_OFFSETS, body).topics)
+        return _list_offsets(connection, timestamps, epochs, isolation)
 
     def read(row: Any) -> OffsetAndTimestamp:
         return OffsetAndTimestamp(
@@ -115,9 +114,43 @@ def list_offsets(
     return ask_leaders(cluster, timestamps, ask, read, lambda tp: f"listing the offsets of {tp}", timeout_s=timeout_s)
 
 
+def _list_offsets(
+    connection: BrokerConnection,
+    timestamps: Mapping[TopicPartition, int],
+    epochs: Mapping[TopicPartition, int],
+    isolation: int,
+) -> Mapping[TopicPartition, Any]:
+    """One request about the partitions of `epochs`; the rows of the response."""
+    rows = (
+        (tp, {"partition_index": tp.partition, "timestamp": timestamps[tp], "current_leader_epoch": epoch})
+        for tp, epoch in epochs.items()
+    )
+    body = {"replica_id": -1, "isolation_level": isolation, "topics": topic_rows(rows)}
+    return partition_rows(connection.request(ApiKey.LIST_OFFSETS, body).topics)
+
+
 def offsets_at(cluster: Cluster, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
     """As `list_offsets` with one timestamp for all: only the offsets."""
     return {tp: one.offset for tp, one in list_offsets(cluster, dict.fromkeys(partitions, timestamp)).items()}
+
+
+def known_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    """The offsets at one timestamp of the partitions whose leaders answer at once, for those who only watch.
+
+    One attempt, by the metadata that the cluster has now. A partition without a leader hides no other one, and a broker
+    that is gone costs one attempt to connect.
+    """
+    asked = dict.fromkeys(partitions, timestamp)
+    isolation = isolation_id(cluster.settings.isolation_level)
+    found: dict[TopicPartition, int] = {}
+    for node, tps in cluster.known_leaders(asked).items():
+        try:
+            rows = _list_offsets(cluster.connection(node), asked, dict.fromkeys(tps, NO_EPOCH), isolation)
+        except PykafkaError as error:
+            logger.debug("no offsets of the partitions that %s leads: %s", node.id, error)
+            continue
+        found.update((tp, int(row.offset)) for tp, row in rows.items() if row.error_code is ErrorCode.none)
+    return found
 
 
 def find_truncations(

@@ -6,22 +6,20 @@ or message: a place is named by its URL without them.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from broker.errors import ConfigError, PykafkaError
+from pykafka_ui.recent import Recent
 from spark_connector.loads.history import WHAT_TO_DO, History, HistoryEntry
 from spark_connector.loads.target import Target
 from spark_connector.maintenance import history, targets
 
 __all__ = ["GroupOfLoads", "LoadPlace", "LoadPlaces", "PlaceContent", "UnknownPlace"]
-
-T = TypeVar("T")
 
 FRESH_S = 5.0
 """So long a history is shown without being read again."""
@@ -115,8 +113,8 @@ class LoadPlaces:
     def __init__(self, places: Sequence[LoadPlace], clock: Callable[[], float] = time.monotonic) -> None:
         """Raises ConfigError for a place that cannot be one."""
         self._places = {place.shown: place for place in places}
-        self._targets: _Recent[list[Target]] = _Recent(clock)
-        self._groups: _Recent[GroupOfLoads] = _Recent(clock)
+        self._targets: Recent[list[Target]] = Recent(FRESH_S, clock)
+        self._groups: Recent[GroupOfLoads] = Recent(FRESH_S, clock)
 
     def content(self) -> list[PlaceContent]:
         """Every place with its groups. One that cannot be read does not hide the others."""
@@ -155,27 +153,3 @@ def _read(target: Target) -> GroupOfLoads:
         return GroupOfLoads(target, history(target))
     except ConfigError as error:
         return GroupOfLoads(target, History([]), str(error))
-
-
-class _Recent(Generic[T]):
-    """Values that are made anew after `FRESH_S`, by one thread at a time each. Older ones are forgotten."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._making: dict[Hashable, threading.Lock] = {}
-        self._made: dict[Hashable, tuple[float, T]] = {}
-
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        with self._lock:
-            making = self._making.setdefault(key, threading.Lock())
-        with making:
-            kept = self._made.get(key)
-            if kept is not None and self._clock() - kept[0] < FRESH_S:
-                return kept[1]
-            value = make()
-            with self._lock:
-                now = self._clock()
-                self._made = {one: made for one, made in self._made.items() if now - made[0] < FRESH_S}
-                self._made[key] = now, value
-            return value

@@ -1,13 +1,21 @@
 // Charts, copy buttons, and a line that says when the server does not answer. Everything else is HTML.
 "use strict";
 
-const lost = document.getElementById("lost");
-document.addEventListener("htmx:error", () => { lost.hidden = false; });
-document.addEventListener("htmx:after:swap", () => { lost.hidden = true; draw(); });
+const lost = () => document.getElementById("lost");  // htmx replaces it with the page
+document.addEventListener("htmx:error", () => { lost().hidden = false; });
+document.addEventListener("htmx:after:swap", () => { lost().hidden = true; draw(); });
+document.addEventListener("htmx:before:request", (event) => {
+  if (document.hidden && event.detail.ctx.sourceElement.id === "main") event.preventDefault();  // nobody looks
+});
+document.addEventListener("htmx:after:request", (event) => {
+  if (event.detail.ctx.text.includes('id="main"')) return;
+  event.preventDefault();  // a proxy's error, say: to take it over would end this page
+  lost().hidden = false;
+});
 
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
-  if (!button) return;
+  if (!button || !navigator.clipboard) return;  // no clipboard without TLS or loopback
   await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
   button.textContent = "Copied";
 });

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from broker.client.admin import Admin
+from broker.client.admin_types import NewTopic
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
-from broker.client.committed_offsets import GroupOffsets
+from broker.client.committed_offsets import CommittedOffset, GroupOffsets, offsets_of_groups
+from broker.client.partition_offsets import LATEST, known_offsets
 from broker.client.producer import Producer
+from broker.embedded import EmbeddedCluster
+from broker.errors import ConnectionFailed
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui import sampler as module
 from pykafka_ui.sampler import Sampler
@@ -44,13 +50,13 @@ def test_topics_offsets_and_lags_are_seen(sampler: Sampler, broker: Kafka, topic
             {TopicPartition(topic, 0): 2, TopicPartition(topic, 1): 5}, "pykafka load 7"
         )
         Admin(cluster).delete_records({TopicPartition(topic, 0): 1})
-    eventually(lambda: topic in sampler.watched().topics and sampler.watched().topics[topic].end == 10)
-    eventually(lambda: group in sampler.watched().groups and sampler.watched().groups[group].lag == 3)
-    seen = sampler.watched()
+    eventually(lambda: topic in sampler.watch().topics and sampler.watch().topics[topic].end == 10)
+    eventually(lambda: group in sampler.watch().groups and sampler.watch().groups[group].lag == 3)
+    seen = sampler.watch()
     assert [(one.end, one.state) for one in seen.topics[topic].partitions] == [(5, "in sync"), (5, "in sync")]
     assert seen.groups[group].kind == "load"
-    assert [one.id for one in seen.readers_of(topic)] == [group]
-    eventually(lambda: sampler.watched().topics[topic].size > 0)
+    assert [(one.id, lag) for one, lag in seen.readers_of(topic)] == [(group, 3)]
+    eventually(lambda: sampler.watch().topics[topic].size > 0)
     assert seen.error == ""
 
 
@@ -61,24 +67,61 @@ def test_a_cluster_that_goes_away_and_comes_back(broker_factory: Callable[..., B
     made = Sampler(settings_for(process.bootstrap))
     made.start()
     try:
-        eventually(lambda: "kept" in made.watched().topics)
+        eventually(lambda: "kept" in made.watch().topics)
         process.kill()
-        eventually(lambda: made.watched().error != "")
-        assert "kept" in made.watched().topics, "what was seen last"
+        eventually(lambda: made.watch().error != "")
+        assert "kept" in made.watch().topics, "what was seen last"
         process.start()
-        eventually(lambda: made.watched().error == "")
+        eventually(lambda: made.watch().error == "")
     finally:
         made.stop()
 
 
-def test_a_partition_without_a_leader_hides_no_other(sampler: Sampler, broker: Kafka, topic: str) -> None:
-    """The offsets are asked for topic by topic then."""
-    with Cluster(broker.bootstrap) as cluster:
+def test_a_dead_broker_hides_no_partition_of_another(tmp_path: Path) -> None:
+    """Whose topics have one replica, as on many small clusters: they stay without a leader until it is back."""
+    with (
+        EmbeddedCluster(2, tmp_path, {"offsets.topic.num.partitions": "1"}) as brokers,
+        Cluster(brokers.bootstrap) as cluster,
+    ):
+        Admin(cluster).create_topics([NewTopic(f"on-{broker}", assignment=[[broker]]) for broker in (1, 2)])
+        made = Sampler(settings_for(brokers.bootstrap))
+        made.start()
+        try:
+            eventually(lambda: {"on-1", "on-2"} <= made.watch().topics.keys())
+            eventually(lambda: all(made.watch().topics[name].end == 0 for name in ("on-1", "on-2")))
+            brokers.brokers[2].kill()
+            eventually(lambda: made.watch().leaderless > 0)
+            with Producer(brokers.bootstrap) as producer:
+                producer.send("on-1", b"x")
+                producer.flush(30)
+            began = time.monotonic()
+            eventually(lambda: made.watch().topics["on-1"].end == 1)
+            assert time.monotonic() - began < 15, "it is not asked for partition by partition"
+            assert made.watch().error == ""
+            assert made.watch().topics["on-2"].partitions[0].state == "no leader"
+        finally:
+            made.stop()
+
+
+def test_offsets_of_those_that_answer(broker: Kafka, topic: str) -> None:
+    with Cluster(broker.bootstrap, create_topics=False) as cluster:
         Admin(cluster).create_topic(topic)
-    eventually(lambda: topic in sampler.watched().topics)
-    gone = TopicPartition("no-such-topic", 0)
-    found = sampler._offsets([gone, TopicPartition(topic, 0)], -1)
-    assert found == {TopicPartition(topic, 0): 0}
+        cluster.topics()
+        asked = [TopicPartition("no-such-topic", 0), TopicPartition(topic, 0), TopicPartition(topic, 7)]
+        eventually(lambda: known_offsets(cluster, asked, LATEST) == {TopicPartition(topic, 0): 0})
+
+
+def test_the_first_snapshot_is_waited_for_by_all_who_ask(broker: Kafka) -> None:
+    """Also by the second: it must not be told that the cluster does not answer."""
+    made = Sampler(settings_for(broker.bootstrap))
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(made.watch, groups=number % 2 == 0) for number in range(6)]
+        made.start()
+        try:
+            assert [one.result().error for one in asked] == [""] * 6
+            assert all(one.result().at_ms for one in asked)
+        finally:
+            made.stop()
 
 
 def test_nobody_looks_so_it_looks_seldom(broker: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,18 +129,63 @@ def test_nobody_looks_so_it_looks_seldom(broker: Kafka, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "ENDS_S", 0.05)
     looks: list[float] = []
     made = Sampler(settings_for(broker.bootstrap))
-    look = made._look
+    take = made._take
 
-    def counted(tasks: list[module._Task]) -> float:
+    def counted(look: module._Look) -> None:
         looks.append(time.monotonic())
-        return look(tasks)
+        take(look)
 
-    monkeypatch.setattr(made, "_look", counted)
+    monkeypatch.setattr(made, "_take", counted)
     made.start()
     try:
-        made.watched()
+        made.watch()
         eventually(lambda: time.monotonic() - looks[-1] > 2)
-        assert made.watched().at_ms > 0
+        scraped = len(looks)
+        made.at_most_old(60)
+        assert len(looks) == scraped, "it is not that old"
+        made.at_most_old(0.1)
+        eventually(lambda: len(looks) >= scraped + 2)
+        eventually(lambda: time.monotonic() - looks[-1] > 2)
+        assert made.watch().at_ms > 0
         eventually(lambda: time.monotonic() - looks[-1] < 1)
     finally:
         made.stop()
+
+
+def test_a_look_that_takes_long_is_taken_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that fails."""
+    now = {"wall": 100.0, "cpu": 0.0}
+    monkeypatch.setattr(time, "monotonic", lambda: now["wall"])
+    monkeypatch.setattr(time, "thread_time", lambda: now["cpu"])
+
+    def work() -> None:
+        now["cpu"] += 0.5
+        if now["wall"] > 100:
+            raise ConnectionFailed("gone")
+
+    look = module._Look("topics", work, 2.0)
+    look.run(0.01)
+    assert look.due_at(watched=True) == 150
+    now["wall"] = 150.0
+    with pytest.raises(ConnectionFailed):
+        look.run(0.01)
+    assert look.due_at(watched=True) == 200
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_offsets_of_many_groups_at_once(
+    broker: Kafka, topic: str, group: str, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As brokers before Kafka 3.0 are asked, one by one, and later ones."""
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topic(topic)
+        tp, names = TopicPartition(topic, 0), [f"{group}-{number}" for number in range(3)]
+        for number, name in enumerate(names):
+            GroupOffsets(cluster, name).commit({tp: number}, "text")
+        connection = cluster.connection(cluster.coordinator(names[0]))
+        monkeypatch.setattr(connection, "version", lambda api, at_most=None: version)
+        found = offsets_of_groups(connection, [*names, "nobody"])
+        assert {name: dict(found[name]) for name in names} == {
+            name: {tp: CommittedOffset(number, "text")} for number, name in enumerate(names)
+        }
+        assert found["nobody"] == {}
