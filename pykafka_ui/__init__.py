@@ -1,1 +1,1 @@
-"""`pykafka ui`: a console in the browser for any Kafka. It talks the protocol as a client (docs/how-to/console.md)."""
+"""`pykafka ui`: a console in the browser for any Kafka, as a client of it (docs/how-to/browser-console.md)."""

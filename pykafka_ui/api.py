@@ -147,7 +147,8 @@ class Api:
 
     def lags(self, cluster_id: str, group_id: str) -> Document:
         """A group's offset and lag in each partition."""
-        one = _group_of(self._snapshot(cluster_id), group_id)
+        found = self._snapshot(cluster_id)
+        one = _group_of(found, group_id)
         rows = [
             {
                 "kind": "KafkaConsumerLag",
@@ -156,7 +157,7 @@ class Api:
                 "topic_name": tp.topic,
                 "partition_id": tp.partition,
                 "current_offset": offset.offset,
-                "log_end_offset": offset.offset + one.lags[tp] if tp in one.lags else None,
+                "log_end_offset": found.partitions[tp].end if tp in one.lags else None,
                 "lag": one.lags.get(tp),
             }
             for tp, offset in sorted(one.offsets.items())
@@ -165,7 +166,8 @@ class Api:
 
     def records(self, asked: AskedRecords) -> Document:
         """Some records: at most 1,000, with where older and newer ones are."""
-        return self._console.records(at_most(asked, _MOST_RECORDS)).document()
+        with self._console.records(at_most(asked, _MOST_RECORDS)) as found:
+            return found.document()
 
     def history(self, kind: str, name: str = "") -> Document:
         """The last hour: `records` or `read` per second of a topic or group, or the `lag` of a group.

@@ -32,10 +32,14 @@ MOST_BYTES: Final = 64 << 20
 MOST_SECONDS: Final = 5.0
 MOST_ROUNDS_WITHOUT_PROGRESS: Final = 20
 _FETCH_BYTES: Final = 1 << 20
-_OVERHEAD: Final = 100
+_OVERHEAD: Final = 500
 """Of a record in memory, at least."""
 _MOST_READERS: Final = 4
-_PATIENCE_S: Final = 20.0
+_PATIENCE_S: Final = 5.0
+_USES: Final = 200
+"""Of a reader, before it is made anew: it keeps what it knows of every topic."""
+_METADATA_MS: Final = 30_000
+"""So that a new partition is found soon."""
 
 Offsets = dict[TopicPartition, int]
 Predicate = Callable[[Record], bool]
@@ -70,7 +74,7 @@ class Query:
     """Whether records of aborted and open transactions are left out."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Found:
     """A record, its partition, and `state`: "", "aborted", or "not stable" behind the begin of an open transaction."""
 
@@ -99,14 +103,14 @@ class Page:
 
 
 class Readers:
-    """Clusters to read with, each used by one request at a time."""
+    """Clusters to read with, each used by one request at a time, so that few pages are in memory at once."""
 
     def __init__(self, settings: ClientSettings) -> None:
+        fresh = dataclasses.replace(settings, metadata_max_age_ms=min(settings.metadata_max_age_ms, _METADATA_MS))
         self._settings = {
-            level: dataclasses.replace(settings, isolation_level=level)
-            for level in ("read_committed", "read_uncommitted")
+            level: dataclasses.replace(fresh, isolation_level=level) for level in ("read_committed", "read_uncommitted")
         }
-        self._free: queue.LifoQueue[dict[str, Cluster] | None] = queue.LifoQueue()
+        self._free: queue.LifoQueue[_Reader | None] = queue.LifoQueue()
         for _ in range(_MOST_READERS):
             self._free.put(None)
 
@@ -114,33 +118,48 @@ class Readers:
         """Close the connections of readers that are free."""
         with contextlib.suppress(queue.Empty):
             while True:
-                for cluster in (self._free.get_nowait() or {}).values():
-                    cluster.close()
+                if reader := self._free.get_nowait():
+                    reader.close()
 
     @contextlib.contextmanager
-    def _reader(self) -> Iterator[dict[str, Cluster]]:
+    def _reader(self) -> Iterator[_Reader]:
         try:
-            clusters = self._free.get(timeout=_PATIENCE_S)
+            reader = self._free.get(timeout=_PATIENCE_S)
         except queue.Empty:
             raise PykafkaError("too many pages of records are being read; try again") from None
-        if clusters is None:
-            clusters = {level: Cluster(one, create_topics=False) for level, one in self._settings.items()}
+        if reader is None:
+            reader = _Reader({level: Cluster(one, create_topics=False) for level, one in self._settings.items()})
+        reader.uses += 1
+        is_kept = reader.uses < _USES
         try:
-            yield clusters
+            yield reader
         except (PykafkaError, OSError):
-            for cluster in clusters.values():
-                cluster.close()
-            clusters = None
+            is_kept = False
             raise
         finally:
-            self._free.put(clusters)
+            if not is_kept:
+                reader.close()
+            self._free.put(reader if is_kept else None)
 
-    def page(self, query: Query, wanted: Predicate = lambda record: True) -> Page:
+    @contextlib.contextmanager
+    def page(self, query: Query, wanted: Predicate = lambda record: True) -> Iterator[Page]:
         """Raises UnknownTopic, ConfigError for a partition that does not exist, and what a fetch raises."""
         if not 0 < query.limit <= MOST_RECORDS:
             raise ConfigError(f"limit={query.limit}: must be from 1 to {MOST_RECORDS}")
-        with self._reader() as clusters:
-            return _Look(clusters, query, wanted).page()
+        with self._reader() as reader:
+            yield _Look(reader.clusters, query, wanted).page()
+
+
+@dataclasses.dataclass
+class _Reader:
+    """A cluster by isolation level, and how often it was used."""
+
+    clusters: Mapping[str, Cluster]
+    uses: int = 0
+
+    def close(self) -> None:
+        for cluster in self.clusters.values():
+            cluster.close()
 
 
 class _Look:
@@ -155,8 +174,11 @@ class _Look:
         self._oldest: dict[TopicPartition, tuple[int, int, int]] = {}
         """The order of the oldest record that was looked at."""
         self._renew()
-        existing = self._committed.partitions(query.topic)
-        if missing := set(query.partitions) - set(existing):
+        wanted_partitions = set(query.partitions)
+        existing = list(
+            self._committed.topic(query.topic, lambda topic: wanted_partitions <= topic.partitions.keys()).partitions
+        )
+        if missing := wanted_partitions - set(existing):
             raise UnknownTopic(f"topic {query.topic!r} has {len(existing)} partitions, but no {min(missing)}")
         self._tps = [TopicPartition(query.topic, index) for index in dict.fromkeys(query.partitions or existing)]
         self._stable = None if query.committed else offsets_at(self._committed, self._tps, LATEST)

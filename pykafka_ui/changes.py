@@ -7,6 +7,8 @@ is one, and done only when that is confirmed. Without the option these routes do
 from __future__ import annotations
 
 import dataclasses
+import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -25,6 +27,7 @@ from broker.protocol.described_config import ResourceType
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import parse_pairs, parse_time
 from pykafka_ui.console import Console
+from pykafka_ui.numbers import in_range, number
 from pykafka_ui.render import Renderer, segment
 
 __all__ = ["Changes"]
@@ -36,6 +39,14 @@ _RESETS = {
     ResetTarget.TO_DATETIME: "a time",
     ResetTarget.SHIFT_BY: "so many records further, or back if negative",
 }
+_RESETS_TO = {
+    ResetTarget.TO_EARLIEST: "to the start of the log",
+    ResetTarget.TO_LATEST: "to the end of the log",
+    ResetTarget.TO_OFFSET: "to offset {}",
+    ResetTarget.TO_DATETIME: "to the first record at {} or later",
+    ResetTarget.SHIFT_BY: "by {} records",
+}
+_REMEMBERED = 1_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +73,9 @@ class Changes:
     def __init__(self, console: Console, render: Renderer) -> None:
         self._console = console
         self._render = render.page
+        self._lock = threading.Lock()
+        self._done: dict[str, None] = {}
+        """The confirmations that came, the oldest first."""
 
     def router(self) -> APIRouter:
         routes = APIRouter(include_in_schema=False)
@@ -93,12 +107,17 @@ class Changes:
         sentence = f"Create the topic {name} with {count} partitions and {replicas} replicas of each."
         change = Change(
             sentence,
-            lambda: self._console.change(lambda admin: admin.create_topics([new])),
+            lambda: self._create(new),
             f"/topics/{segment(name)}",
             ("setting", "value"),
             list(settings.items()),
         )
         return self._ask_or_do(request, form, change)
+
+    def _create(self, new: NewTopic) -> None:
+        """Its page is shown next, so it is waited for: a broker answers before all have heard of a topic."""
+        self._console.change(lambda admin: admin.create_topics([new]))
+        self._console.sampler.wait_until(lambda seen: new.name in seen.topics, self._console.patience_s)
 
     def settings_form(self, request: Request, name: str) -> Response:
         return self._render(request, "change_settings.html", topic=name, every=0)
@@ -171,7 +190,9 @@ class Changes:
         before = _number(form, "before", HIGH_WATERMARK)
 
         def ranges(admin: Admin) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-            indexes = [_index(one) for one in wanted.split(",")] if wanted else admin.cluster.partitions(name)
+            indexes = (
+                [number("partitions", one) for one in wanted.split(",")] if wanted else admin.cluster.partitions(name)
+            )
             tps = [TopicPartition(name, index) for index in indexes]
             return offsets_at(admin.cluster, tps, EARLIEST), offsets_at(admin.cluster, tps, LATEST)
 
@@ -195,11 +216,11 @@ class Changes:
         target = next((one for one in _RESETS if one == _text(form, "target")), None)
         if target is None:
             raise ConfigError(f"target={_text(form, 'target')}: must be one of {', '.join(_RESETS)}")
-        number = 0
+        value = 0
         if target is ResetTarget.TO_DATETIME:
-            number = parse_time("to", _text(form, "number"))
+            value = in_range("to", parse_time("to", _text(form, "number")[:40]))
         elif target in (ResetTarget.TO_OFFSET, ResetTarget.SHIFT_BY):
-            number = _number(form, "number", 0)
+            value = _number(form, "number", 0)
         topic = _text(form, "topic")
 
         def moves(admin: Admin) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
@@ -211,11 +232,12 @@ class Changes:
                 partitions = sorted(known)
             if not partitions:
                 raise ConfigError(f"group {name!r} has no offsets: name a topic")
-            return known, new_offsets(admin, known, partitions, target, number)
+            return known, new_offsets(admin, known, partitions, target, value)
 
         known, moved = self._console.ask(moves)
         change = Change(
-            f"Reset the offsets of the group {name} in {len(moved)} partitions to {_RESETS[target]}.",
+            f"Reset the offsets of the group {name} in {len(moved)} partitions "
+            f"{_RESETS_TO[target].format(_text(form, 'number') or value)}.",
             lambda: self._console.change(lambda admin: admin.alter_group_offsets(name, moved)),
             f"/groups/{segment(name)}",
             ("partition", "from", "to"),
@@ -226,13 +248,32 @@ class Changes:
     # --- asking and doing
 
     def _ask_or_do(self, request: Request, form: Mapping[str, Any], change: Change) -> Response:
+        token = _text(form, "once")
         if form.get("confirmed") != "yes":
             return self._confirm(request, change, form)
-        change.perform()
+        if self._is_first(token):
+            try:
+                change.perform()
+            except Exception:
+                self._done.pop(token, None)  # it may be tried again
+                raise
         return RedirectResponse(change.address, 303)
+
+    def _is_first(self, token: str) -> bool:
+        """Whether a confirmation comes for the first time: a double click sends it twice. A program may send none."""
+        with self._lock:
+            if not token:
+                return True
+            if token in self._done:
+                return False
+            self._done[token] = None
+            while len(self._done) > _REMEMBERED:
+                self._done.pop(next(iter(self._done)))
+            return True
 
     def _confirm(self, request: Request, change: Change, form: Mapping[str, Any]) -> Response:
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
+        fields["once"] = secrets.token_urlsafe(12)
         return self._render(request, "confirm.html", change=change, fields=fields, every=0)
 
 
@@ -244,16 +285,7 @@ def _text(form: Mapping[str, Any], name: str, *, strip: bool = True) -> str:
 
 def _number(form: Mapping[str, Any], name: str, default: int) -> int:
     text = _text(form, name)
-    try:
-        return int(text) if text else default
-    except ValueError:
-        raise ConfigError(f"{name}={text}: expected a number") from None
-
-
-def _index(text: str) -> int:
-    if not text.strip().isdecimal():
-        raise ConfigError(f"partitions={text}: expected numbers")
-    return int(text)
+    return number(name, text) if text else default
 
 
 def _settings(text: str) -> dict[str, str]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
 
 from broker.client.admin import Admin
 from broker.client.admin_types import GroupDescription, LogDir, TransactionDescription
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
+from broker.client.hanging_transactions import OpenInPartition, hanging_transactions
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
@@ -31,7 +33,8 @@ PATIENCE_MS = 5_000
 FRESH_S = 3.0
 """So long an answer is shown without being asked for again, by whoever looks."""
 _FORBIDDEN = (ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed)
-HANGING_AFTER_MS = 900_000
+OVERDUE_AFTER_MS = 60_000
+LONGEST_MS = 900_000
 """Longer than any transaction may take by the broker's default (transaction.max.timeout.ms)."""
 
 
@@ -51,9 +54,9 @@ class OpenTransaction:
     age_ms: int
 
     @property
-    def is_hanging(self) -> bool:
-        """Whether its coordinator should have aborted it by now."""
-        return self.age_ms > max(self.about.timeout_ms, 0) + HANGING_AFTER_MS
+    def is_overdue(self) -> bool:
+        """Whether its coordinator should have aborted it by now; it looks every ten seconds by default."""
+        return self.age_ms > max(self.about.timeout_ms, 0) + OVERDUE_AFTER_MS
 
 
 class Console:
@@ -83,10 +86,14 @@ class Console:
         self._readers.close()
         self._cluster.close()
 
-    def records(self, asked: RecordsQuery) -> FoundRecords:
-        """Raises UnknownTopic, ConfigError, and what the broker answers."""
-        page = self._readers.page(asked.query(), asked.filter(self._decoder))
-        return FoundRecords(asked, page, self._decoder)
+    @contextlib.contextmanager
+    def records(self, asked: RecordsQuery) -> Iterator[FoundRecords]:
+        """What was found, until the block ends: only few are in memory at once, with what is made of them.
+
+        Raises UnknownTopic, ConfigError, and what the broker answers.
+        """
+        with self._readers.page(asked.query(), asked.filter(self._decoder)) as page:
+            yield FoundRecords(asked, page, self._decoder)
 
     def topic_settings(self, topic: str) -> list[ConfigEntry]:
         """By name. Empty if this client may not see them."""
@@ -122,6 +129,14 @@ class Console:
     def open_transactions(self) -> list[OpenTransaction]:
         """The oldest first."""
         return self._recent.get("transactions", self._open_transactions)
+
+    def hanging_transactions(self) -> list[OpenInPartition]:
+        """Those that partitions wait for, although no coordinator knows them."""
+        return self._recent.get("hanging", self._hanging_transactions)
+
+    def _hanging_transactions(self) -> list[OpenInPartition]:
+        led = [tp for tp, one in self.sampler.watch().partitions.items() if one.leader >= 0]
+        return hanging_transactions(self._admin, led, LONGEST_MS)
 
     def _asked(self, key: Hashable, ask: Callable[[], T], forbidden: T) -> T:
         try:

@@ -19,6 +19,10 @@ PLACES = ("key", "value", "headers")
 _MOST_NODES = 10_000
 """Of one value: a path such as $..*..* has more than a browser lives to see."""
 
+_LONGEST_PATH = 1_000
+_LARGEST = 8 << 20
+"""Bytes of a value that is looked into."""
+
 _PATHS = jsonpath.JSONPathEnvironment()
 for _function in ("match", "search"):  # a regular expression may run for ever
     _PATHS.function_extensions.pop(_function, None)
@@ -37,17 +41,25 @@ def record_filter(
     if equals and not path:
         raise ConfigError("equals needs a path, such as $.user.name")
     needle = text.casefold()
-    try:
-        query = _PATHS.compile(path) if path else None
-    except jsonpath.JSONPathError as error:
-        raise ConfigError(f"path={path}: {error}") from None
+    query = _compiled(path) if path else None
 
     def passes(record: Record) -> bool:
         if needle and not any(_holds(one, needle) for one in _bytes_of(record, places)):
             return False
-        return query is None or _matches(query, decoder.data(record.value), equals)
+        if query is None:
+            return True
+        return len(record.value or b"") <= _LARGEST and _matches(query, decoder.data(record.value), equals)
 
     return passes
+
+
+def _compiled(path: str) -> Any:
+    if len(path) > _LONGEST_PATH or ".." in path.partition("[?")[2]:  # each node would look at all below it
+        raise ConfigError(f"path={path[:80]}: too long, or a filter with .., which may take for ever")
+    try:
+        return _PATHS.compile(path)
+    except (jsonpath.JSONPathError, RecursionError) as error:
+        raise ConfigError(f"path={path}: {error}") from None
 
 
 def _bytes_of(record: Record, places: Collection[str]) -> list[bytes]:

@@ -120,26 +120,27 @@ class Pages:
     # --- records
 
     def records(self, request: Request, asked: AskedRecords, *, live: bool = False) -> Response:
-        found = self._console.records(at_most(asked, _MOST_SHOWN))
-        return self._render(
-            request,
-            "records.html",
-            topic=asked.topic,
-            asked=asked,
-            found=found,
-            rows=found.rows,
-            live=live,
-            every=1 if live else 0,
-            spark=found.spark(self._console.bootstrap) if found.page.records else "",
-            curl=f"curl '{request.base_url}api/topics/{segment(asked.topic)}/records?{asked.address()}'",
-        )
+        with self._console.records(at_most(asked, _MOST_SHOWN)) as found:
+            return self._render(
+                request,
+                "records.html",
+                topic=asked.topic,
+                asked=asked,
+                found=found,
+                rows=found.rows,
+                live=live,
+                every=1 if live else 0,
+                spark=found.spark(self._console.bootstrap) if found.page.records else "",
+                curl=f"curl '{request.base_url}api/topics/{segment(asked.topic)}/records?{asked.address()}'",
+            )
 
     def download(self, ending: str, asked: AskedRecords) -> Response:
         if ending not in DOWNLOADS:
             raise HTTPException(404, f"Records can be had as {' or '.join(DOWNLOADS)}.")
         media_type, write = DOWNLOADS[ending]
         attachment = f"attachment; filename*=UTF-8''{segment(asked.topic)}.{ending}"
-        content = write(self._console.records(at_most(asked, MOST_DOWNLOADED)))
+        with self._console.records(at_most(asked, MOST_DOWNLOADED)) as found:
+            content = write(found)
         return Response(content, media_type=media_type, headers={"content-disposition": attachment})
 
     # --- groups
@@ -192,10 +193,17 @@ class Pages:
             request, "broker.html", seen=found, node=node, directories=directories, settings=settings, every=0
         )
 
-    def transactions(self, request: Request) -> Response:
+    def transactions(self, request: Request, *, hanging: bool = False) -> Response:
+        """With `hanging` every partition is asked for transactions that no coordinator knows; once, not again."""
         self._console.sampler.watch()
-        found = self._console.open_transactions()
-        return self._render(request, "transactions.html", transactions=found, text=self._console.partitions_text)
+        return self._render(
+            request,
+            "transactions.html",
+            every=0 if hanging else 5,
+            transactions=self._console.open_transactions(),
+            hanging=self._console.hanging_transactions() if hanging else None,
+            text=self._console.partitions_text,
+        )
 
 
 def _topic_of(found: Snapshot, name: str) -> Topic:

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from broker.errors import ConfigError
 from broker.tools.client_options import parse_time
 from pykafka_ui.browse import From, Page, Query
 from pykafka_ui.filters import record_filter
+from pykafka_ui.numbers import in_range, number
 from pykafka_ui.values import As, Decoder, Shown, as_json_data
 
 __all__ = ["FoundRecords", "RecordsQuery", "Row"]
@@ -43,16 +43,16 @@ class RecordsQuery:
 
     def _at(self) -> int | dict[int, int]:
         if self.start is From.OFFSET:
-            return _number("at", self.at or "0")
+            return number("at", self.at or "0")
         if self.start is From.TIME:
-            return _in_range("at", parse_time("at", self.at[:40]))
+            return in_range("at", parse_time("at", self.at[:40]))
         if self.start in (From.AT, From.BEFORE):
             pairs = (one.partition(":") for one in self.at.split(",") if one)
-            return {_number("at", index): _number("at", offset) for index, _, offset in pairs}
+            return {number("at", index): number("at", offset) for index, _, offset in pairs}
         return 0
 
     def _partitions(self) -> tuple[int, ...]:
-        return tuple(_number("partition", one) for one in self.partition.split(",") if one.strip())
+        return tuple(number("partition", one) for one in self.partition.split(",") if one.strip())
 
     def filter(self, decoder: Decoder) -> Any:
         places = [one.strip() for one in self.places.split(",") if one.strip()]
@@ -69,18 +69,6 @@ class RecordsQuery:
             if field.name != "topic" and getattr(asked, field.name) != field.default
         }
         return urlencode(values)
-
-
-def _number(name: str, text: str) -> int:
-    if not text.strip().isdecimal():
-        raise ConfigError(f"{name}={text}: expected a number")
-    return _in_range(name, int(text.strip()[:40]))
-
-
-def _in_range(name: str, number: int) -> int:
-    if not -(2**63) <= number < 2**63:
-        raise ConfigError(f"{name}={number}: there is no such offset or time")
-    return number
 
 
 @dataclasses.dataclass(frozen=True)

@@ -199,8 +199,8 @@ class Sampler:
             if one.leader >= 0
         ]
         ends = known_offsets(self._cluster, led, LATEST)
-        if new := [tp for tp in led if tp not in self._starts]:
-            self._starts.update(known_offsets(self._cluster, new, EARLIEST))
+        if self._logs.count and (new := [tp for tp in led if tp not in self._starts]):
+            self._starts.update(known_offsets(self._cluster, new, EARLIEST))  # else the other look asks for all
         found = {name: self._topic(topic, ends) for name, topic in sorted(topics.items())}
         self._change(
             at_ms=int(time.time() * 1000),

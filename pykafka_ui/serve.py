@@ -19,7 +19,7 @@ from pykafka_ui.loads.places import LoadPlace, LoadPlaces
 from pykafka_ui.loads.verifications import Cluster, Verifications
 from pykafka_ui.values import Decoder
 from spark_connector.formats.schema_registry import SchemaRegistry
-from spark_connector.formats.value_format import RegistrySettings
+from spark_connector.formats.value_format import RegistrySettings, registry_address
 
 __all__ = ["serve"]
 
@@ -80,4 +80,7 @@ def _loads(asked: LoadsAsked) -> Loads | None:
 
 
 def _registry(urls: str) -> RegistrySettings:
-    return RegistrySettings(tuple(url.strip() for url in urls.split(",") if url.strip()))
+    """A page that waits for a registry shows that it is down within seconds. Raises ConfigError."""
+    found = [registry_address(url.strip()) for url in urls.split(",") if url.strip()]
+    user_info = next((info for _, info in found if info), None)
+    return RegistrySettings(tuple(url for url, _ in found), user_info, timeout_ms=2_000)

@@ -22,6 +22,8 @@ __all__ = ["As", "Decoder", "Shown", "as_json_data", "plain"]
 
 MOST_SHOWN: Final = 20_000
 """Characters of a value on a page. The download has all of it."""
+_LARGEST_PARSED: Final = 256 << 10
+"""Bytes of a JSON value. A larger one is shown as text: it would be cut anyway."""
 _MOST_NODES: Final = 3_000
 _DEEPEST: Final = 40
 _HEX_WIDTH: Final = 16
@@ -78,6 +80,8 @@ class Decoder:
                 return _json(data, "avro", len(value))
             if how is As.AVRO:
                 return dataclasses.replace(_hex(value), note=note)
+        if len(value) > _LARGEST_PARSED:
+            return _text(value) if _is_text(value) else _hex(value)
         if how is As.JSON or value[:1] in (b"{", b"["):
             data, note = _parsed(value)
             if not note:

@@ -45,6 +45,8 @@ MAX_TIMESTAMP: Final = -3
 """As a timestamp: the record with the largest timestamp (KIP-734, Kafka 3.0)."""
 
 _MAX_TIMESTAMP_SINCE = 7
+_AT_ONCE = 1_000
+"""Partitions of one request of those who only watch: other requests wait for it at the broker."""
 
 NO_EPOCH = -1
 
@@ -145,11 +147,12 @@ def known_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], timest
     found: dict[TopicPartition, int] = {}
     for node, tps in cluster.known_leaders(asked).items():
         try:
-            rows = _list_offsets(cluster.connection(node), asked, dict.fromkeys(tps, NO_EPOCH), isolation)
+            for start in range(0, len(tps), _AT_ONCE):
+                epochs = dict.fromkeys(tps[start : start + _AT_ONCE], NO_EPOCH)
+                rows = _list_offsets(cluster.connection(node), asked, epochs, isolation)
+                found.update((tp, int(row.offset)) for tp, row in rows.items() if row.error_code is ErrorCode.none)
         except PykafkaError as error:
             logger.debug("no offsets of the partitions that %s leads: %s", node.id, error)
-            continue
-        found.update((tp, int(row.offset)) for tp, row in rows.items() if row.error_code is ErrorCode.none)
     return found
 
 

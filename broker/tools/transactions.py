@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
 from broker.client.admin import Admin
-from broker.client.admin_types import ProducerState
-from broker.errors import BrokerError, ErrorCode, PykafkaError
+from broker.client.hanging_transactions import OpenInPartition, coordinator_of, hanging_transactions
+from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
     JsonOutput,
@@ -48,13 +48,6 @@ _PRODUCER_COLUMNS = (
     "lastTimestamp",
     "transactionStartOffset",
 )
-
-
-class Hanging(NamedTuple):
-    """A transaction that a partition waits for, although no coordinator will end it."""
-
-    tp: TopicPartition
-    producer: ProducerState
 
 
 @admin_command(app, "list")
@@ -136,7 +129,7 @@ def producers(admin: Admin, topic: TopicsOrPartitions, as_json: JsonOutput = Fal
       pykafka transactions producers --topic flights:0
     """
     found = admin.describe_producers(named_partitions(admin, topic or ()))
-    states = [Hanging(tp, producer) for tp, known in found.items() for producer in known]
+    states = [OpenInPartition(tp, producer) for tp, known in found.items() for producer in known]
     _print_producers(states, as_json, nothing="The partitions remember no producer.")
 
 
@@ -156,16 +149,8 @@ def find_hanging(
       pykafka transactions find-hanging
       pykafka transactions find-hanging --topic flights --max-transaction-timeout 60
     """
-    oldest_ms = time.time_ns() // 1_000_000 - max_transaction_timeout * 60_000
     names = topic or admin.list_topics(internal=True)
-    found = admin.describe_producers(named_partitions(admin, names))
-    suspects = [
-        Hanging(tp, producer)
-        for tp, known in found.items()
-        for producer in known
-        if producer.transaction_start_offset >= 0 and producer.last_timestamp_ms <= oldest_ms
-    ]
-    hanging = [one for one in suspects if _coordinator_of(admin, one) is None] if suspects else []
+    hanging = hanging_transactions(admin, named_partitions(admin, names), max_transaction_timeout * 60_000)
     _print_producers(hanging, as_json, nothing="No transaction hangs.")
 
 
@@ -195,7 +180,7 @@ def abort(
         there = f"they begin at {', '.join(map(str, sorted(opened)))}" if opened else "none is open"
         raise PykafkaError(f"no open transaction of {topic}-{partition} begins at offset {start_offset}: {there}")
     producer = opened[start_offset]
-    owner = None if force else _coordinator_of(admin, Hanging(tp, producer))
+    owner = None if force else coordinator_of(admin, OpenInPartition(tp, producer))
     if owner is not None:
         raise PykafkaError(
             f"the transaction belongs to {owner!r}, whose coordinator will end it after its time-out; "
@@ -209,21 +194,7 @@ def abort(
     )
 
 
-def _coordinator_of(admin: Admin, suspect: Hanging) -> str | None:
-    """The transactional id whose coordinator still has this partition in the producer's open transaction."""
-    for one in admin.list_transactions(producer_ids=[suspect.producer.producer_id]):
-        try:
-            described = admin.describe_transaction(one.transactional_id)
-        except BrokerError as error:
-            if error.code is not ErrorCode.transactional_id_not_found:
-                raise
-            continue
-        if suspect.tp in described.partitions:
-            return one.transactional_id
-    return None
-
-
-def _print_producers(found: Iterable[Hanging], as_json: bool, *, nothing: str) -> None:
+def _print_producers(found: Iterable[OpenInPartition], as_json: bool, *, nothing: str) -> None:
     rows = []
     for tp, one in found:
         last = one.last_timestamp_ms if as_json else as_time(one.last_timestamp_ms)

@@ -20,6 +20,10 @@ document.addEventListener("click", async (event) => {
   button.textContent = "Copied";
 });
 
+document.addEventListener("keydown", (event) => {  // what looks like a button must act like one
+  if (event.key === " " && event.target.matches("a[role=button]")) { event.preventDefault(); event.target.click(); }
+});
+
 const charts = new Map();
 
 async function draw() {
@@ -32,7 +36,9 @@ async function draw() {
     const answer = await fetch(`/api/history/${kind}?name=${encodeURIComponent(name)}`).catch(() => null);
     delete figure.dataset.asking;
     if (!answer || !answer.ok) continue;
-    const { times, values } = await answer.json();
+    const found = await answer.json().catch(() => null);  // this page may be left meanwhile
+    if (!found) continue;
+    const { times, values } = found;
     if (known) { known.at = Date.now(); known.plot.setData([times, values]); continue; }
     const colour = getComputedStyle(figure).color;
     const axis = { stroke: colour, grid: { stroke: "rgba(128,128,128,0.25)" } };

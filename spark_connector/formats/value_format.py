@@ -6,8 +6,11 @@ Plain values that are cheap to import. record_decoder.py, which uses them, is lo
 from __future__ import annotations
 
 import enum
+import urllib.parse
 from dataclasses import dataclass, field
 from typing import Any
+
+from broker.errors import ConfigError
 
 __all__ = [
     "BINARY",
@@ -20,6 +23,7 @@ __all__ = [
     "Schema",
     "SchemaFile",
     "SchemaSubject",
+    "registry_address",
 ]
 
 FORMATS = ("binary", "string", "json", "avro", "csv")
@@ -107,3 +111,20 @@ class ReadFormats:
             return {}
         suffix = {"key": "_key", "value": ""}
         return {name: self.corrupt_column + suffix[name] for name in self.columns}
+
+
+def registry_address(url: str) -> tuple[str, str | None]:
+    """(the URL of a schema registry without user and password, `user:password`). Raises ConfigError."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host = parts.hostname
+        _ = parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme.lower() not in {"http", "https"}:
+        raise ConfigError(
+            "Option 'schema.registry.url' must be http(s)://host:port, several of one registry separated by commas"
+        )
+    credentials, at, place = parts.netloc.rpartition("@")
+    user_info = urllib.parse.unquote(credentials) if at else None
+    return f"{parts.scheme.lower()}://{place}{parts.path.rstrip('/')}", user_info

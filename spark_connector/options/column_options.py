@@ -9,7 +9,6 @@ effect is an error. Raises ConfigError.
 from __future__ import annotations
 
 import re
-import urllib.parse
 from collections.abc import Sequence
 
 from broker.errors import ConfigError
@@ -23,6 +22,7 @@ from spark_connector.formats.value_format import (
     RegistrySettings,
     SchemaFile,
     SchemaSubject,
+    registry_address,
 )
 from spark_connector.options.option_table import did_you_mean
 from spark_connector.options.option_values import OptionValues
@@ -179,34 +179,19 @@ def _registry(values: OptionValues, formats: set[str], registries: list[str]) ->
     user_infos = {values.text(_USER_INFO)} - {None}
     urls: list[str] = []
     for url in given or registries:
-        address, user_info = _address(url)
+        address, user_info = registry_address(url)
         if address not in urls:
             urls.append(address)
         user_infos |= {user_info} - {None}
     if not urls:
         _refuse(values, _FOR_REGISTRY, f"needs '{_URL}'")
         return None
-    others = {_address(url)[0] for url in registries} - set(urls)
+    others = {registry_address(url)[0] for url in registries} - set(urls)
     if others or (len(urls) > 1 and not given):
         raise ConfigError(f"Schemas in more than one registry: {', '.join(sorted({*urls, *others}))}. Name one")
     if len(user_infos) > 1 or (user_infos and _TOKEN in values):
         raise ConfigError(f"Set one of '{_USER_INFO}', '{_TOKEN}' and user:password@ in '{_URL}', not several")
     return RegistrySettings(tuple(urls), next(iter(user_infos), None), values.text(_TOKEN), values.text(_CA))
-
-
-def _address(url: str) -> tuple[str, str | None]:
-    """(the URL without user and password, `user:password`)."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        host = parts.hostname
-        _ = parts.port
-    except ValueError:
-        host = None
-    if not host or parts.scheme.lower() not in {"http", "https"}:
-        raise ConfigError(f"Option '{_URL}' must be http(s)://host:port, several of one registry separated by commas")
-    credentials, at, place = parts.netloc.rpartition("@")
-    user_info = urllib.parse.unquote(credentials) if at else None
-    return f"{parts.scheme.lower()}://{place}{parts.path.rstrip('/')}", user_info
 
 
 def _refuse(values: OptionValues, names: Sequence[str], why: str) -> None:

@@ -20,6 +20,18 @@ def find(ask: Requests, group: str, version: int | None = None, key_type: int = 
     return answer.coordinators[0] if version is None or version >= 4 else answer
 
 
+def await_coordinator(ask: Requests, group: str) -> None:
+    """Return when the coordinator of the group has loaded its offsets. A broker waits a moment for that, no longer."""
+
+    def is_loaded() -> bool:
+        body = {"groups": [{"group_id": group, "topics": []}]}
+        (held,) = ask.ask(ApiKey.OFFSET_FETCH, body, 8).groups
+        return held.error_code is ErrorCode.none
+
+    eventually(lambda: find(ask, group, 4).error_code is ErrorCode.none)
+    eventually(is_loaded)
+
+
 def commit(
     ask: Requests, group: str, offsets: dict[tuple[str, int], int], version: int | None = None
 ) -> dict[tuple[str, int], ErrorCode]:
@@ -55,7 +67,7 @@ def test_every_version_finds_the_coordinator(ask: Requests, broker: BrokerProces
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
 def test_every_version_commits(ask: Requests, topic: str, group: str, version: int) -> None:
-    find(ask, group)
+    await_coordinator(ask, group)
     ask.create(topic)
     assert commit(ask, group, {(topic, 0): 42}, version) == {(topic, 0): ErrorCode.none}
     assert committed(ask, group, {topic: [0]}) == {(topic, 0): (42, "at 42")}
@@ -65,7 +77,7 @@ def test_every_version_commits(ask: Requests, topic: str, group: str, version: i
 def test_every_version_fetches_what_is_and_what_is_not_committed(
     ask: Requests, topic: str, group: str, version: int
 ) -> None:
-    find(ask, group)
+    await_coordinator(ask, group)
     ask.create(topic, 2)
     commit(ask, group, {(topic, 1): 5})
     found = committed(ask, group, {topic: [0, 1]}, version)
@@ -74,14 +86,14 @@ def test_every_version_fetches_what_is_and_what_is_not_committed(
 
 @pytest.mark.parametrize("version", [v for v in versions(ApiKey.OFFSET_FETCH) if v >= 2])
 def test_no_topics_mean_all_that_are_committed(ask: Requests, topic: str, group: str, version: int) -> None:
-    find(ask, group)
+    await_coordinator(ask, group)
     ask.create(topic, 2)
     commit(ask, group, {(topic, 1): 5})
     assert committed(ask, group, None, version) == {(topic, 1): (5, "at 5")}
 
 
 def test_a_partition_that_is_not_there_does_not_stop_the_others(ask: Requests, topic: str, group: str) -> None:
-    find(ask, group)
+    await_coordinator(ask, group)
     ask.create(topic)
     assert commit(ask, group, {(topic, 0): 1, (topic, 7): 1, ("no-such-topic", 0): 1}) == {
         (topic, 0): ErrorCode.none,
@@ -91,7 +103,7 @@ def test_a_partition_that_is_not_there_does_not_stop_the_others(ask: Requests, t
 
 
 def test_offsets_of_a_deleted_topic_are_forgotten(ask: Requests, topic: str, group: str) -> None:
-    find(ask, group)
+    await_coordinator(ask, group)
     ask.create(topic)
     commit(ask, group, {(topic, 0): 1})
     ask.delete(topic)
@@ -104,13 +116,14 @@ def test_offsets_outlive_a_kill_and_a_clean_restart(
     broker = broker_factory({"offsets.topic.num.partitions": "3", "log.flush.interval.messages": "1"})
     with Requests(broker.bootstrap) as ask:
         ask.create(topic)
-        find(ask, group)
+        await_coordinator(ask, group)
     for number, end in enumerate((broker.kill, broker.stop)):
         with Requests(broker.bootstrap) as ask:
             assert commit(ask, group, {(topic, 0): number}) == {(topic, 0): ErrorCode.none}
             end()
         broker.start()
         with Requests(broker.bootstrap) as ask:
+            await_coordinator(ask, group)
             assert committed(ask, group, {topic: [0]}) == {(topic, 0): (number, f"at {number}")}
 
 

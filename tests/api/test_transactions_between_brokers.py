@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,9 @@ from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
-from tests.support.raw_requests import Requests
-from tests.support.raw_transactions import RawProducer, committed_offset, committed_values, stable_end
+from broker.records.record import decode_records
+from tests.support.raw_requests import Requests, ask_for
+from tests.support.raw_transactions import RawProducer, committed_offset
 from tests.support.replicating import PARTITIONS, Brokers, brokers
 from tests.support.waiting import eventually
 
@@ -61,8 +63,28 @@ class Clients:
         """The same producer, speaking to another broker."""
         return RawProducer(self.ask[broker_id], producer.transactional_id, producer.producer_id, producer.epoch)
 
-    def values(self) -> list[list[bytes | None]]:
-        return [committed_values(self.ask[self.leader(*tp)], *tp) for tp in EVERYWHERE]
+    def values(self) -> list[list[bytes | None] | None]:
+        """What a reader of committed data gets of every partition; None of one that nobody leads at the moment."""
+        return [None if found is None else _values(found) for found in map(self._read, EVERYWHERE)]
+
+    def stable_ends(self) -> list[int | None]:
+        """Up to where a reader of committed data may read; None as of `values`."""
+        return [None if found is None else int(found.last_stable_offset) for found in map(self._read, EVERYWHERE)]
+
+    def _read(self, tp: tuple[str, int]) -> Any:
+        leader, (topic, partition) = self.leader(*tp), tp
+        if leader not in self.ask:
+            return None
+        (found,) = self.ask[leader].fetch([ask_for(topic, partition=partition)], version=12, isolation_level=1)
+        if found.error_code is ErrorCode.not_leader_or_follower:  # it does not know yet that it is
+            return None
+        assert found.error_code is OK, found
+        return found
+
+
+def _values(found: Any) -> list[bytes | None]:
+    aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
+    return [record.value for record in decode_records(found.records or b"", aborted=aborted)]
 
 
 @contextmanager
@@ -94,14 +116,14 @@ def _verified_and_decided(three: Brokers) -> None:
         assert added(*EVERYWHERE)
         assert send(b"a") == send(b"b") == {OK}
         assert here.values() == [[], [], []]
-        assert producer.end() is OK
+        assert producer.end(settled=False) is OK
         eventually(lambda: here.values() == [[b"a", b"b"]] * 3)
         eventually(lambda: send(b"late") == {ErrorCode.transaction_abortable})  # before: the markers are being written
 
         eventually(lambda: added(*EVERYWHERE))
         assert send(b"c") == {OK}
-        assert producer.end(commit=False) is OK
-        eventually(lambda: [stable_end(here.ask[here.leader(*tp)], *tp) for tp in EVERYWHERE] == [5, 5, 5])
+        assert producer.end(commit=False, settled=False) is OK
+        eventually(lambda: here.stable_ends() == [5, 5, 5])
         assert here.values() == [[b"a", b"b"]] * 3
 
         fenced = here.of(producer, here.leader(*EVERYWHERE[1]))
@@ -127,7 +149,7 @@ def _offsets(three: Brokers) -> None:
         assert at_group.commit_offset(group, "t", 7) is OK
         assert at_group.commit_offset(group, "t", 8) is OK
         assert committed_offset(at_group.ask, group, "t") == -1
-        assert producer.end() is OK
+        assert producer.end(settled=False) is OK
         eventually(lambda: committed_offset(at_group.ask, group, "t") == 8)
         eventually(lambda: at_group.commit_offset(group, "t", 9) is refused)
 
@@ -145,9 +167,9 @@ async def test_an_open_transaction_goes_on_with_the_next_coordinator(three: Brok
         with clients(three) as here:
             eventually(lambda: here.find("id") not in (-1, before))
             other = next(number for number in here.ask if number != here.find("id"))
-            assert here.of(producer, other).end() is ErrorCode.not_coordinator
+            assert here.of(producer, other).end(settled=False) is ErrorCode.not_coordinator
             at_coordinator = here.of(producer, here.find("id"))
-            eventually(lambda: at_coordinator.end() is OK)
+            eventually(lambda: at_coordinator.end(settled=False) is OK)
             eventually(lambda: here.values() == [[b"a"]] * 3)
 
     before, producer = await asyncio.to_thread(open_one)

@@ -9,7 +9,7 @@ import pytest
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from tests.api.test_group_offsets import commit, committed, find
+from tests.api.test_group_offsets import await_coordinator, commit, committed, find
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, versions
 from tests.support.waiting import eventually
@@ -20,7 +20,7 @@ class RawTransaction:
 
     def __init__(self, ask: Requests, name: str, group: str) -> None:
         self.ask, self.name, self.group = ask, name, group
-        find(ask, group)
+        await_coordinator(ask, group)
         eventually(lambda: find(ask, name, key_type=1).error_code is ErrorCode.none)
         asked = {"transactional_id": name, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
         answer = ask.ask(ApiKey.INIT_PRODUCER_ID, asked, 4)
@@ -117,6 +117,7 @@ def test_kill_leaves_the_transaction_open_and_its_producer_ends_it(
     with Requests(broker.bootstrap) as ask:
         for name, transaction in transactions.items():
             transaction.ask = ask
+            await_coordinator(ask, transaction.group)
             assert stable_offset(ask, transaction.group, topic) == (ErrorCode.unstable_offset_commit, -1)
             assert transaction.end(commit=name == "commit") is ErrorCode.none
             expected = 5 if name == "commit" else 1
@@ -128,4 +129,6 @@ def test_kill_leaves_the_transaction_open_and_its_producer_ends_it(
     broker.kill()
     broker.start()
     with Requests(broker.bootstrap) as ask:
+        for transaction in transactions.values():
+            await_coordinator(ask, transaction.group)
         assert [stable_offset(ask, t.group, topic)[1] for t in transactions.values()] == [5, 1]

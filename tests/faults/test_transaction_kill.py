@@ -16,6 +16,7 @@ import pytest
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
+from tests.api.test_group_offsets import await_coordinator
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import LATEST, Requests
 from tests.support.raw_transactions import RawProducer, committed_offset, committed_values, stable_end
@@ -59,7 +60,7 @@ class Work:
             assert producer.add_offsets(self.group) is OK
             assert producer.commit_offset(self.group, self.topic, number + 1) is OK
             self.ending = commit
-            assert producer.end(commit=commit) is OK
+            assert producer.end(commit=commit, settled=False) is OK
             self.told(commit)
 
     def told(self, commit: bool) -> None:
@@ -71,7 +72,14 @@ class Work:
         place; then a new producer takes over."""
         if self.ending is not None and self.dice.random() < 0.7:
             another = RawProducer(ask, producer.transactional_id, producer.producer_id, producer.epoch)
-            assert another.end(commit=self.ending) is OK
+            answers: list[ErrorCode] = []
+
+            def is_loaded() -> bool:
+                answers.append(another.end(commit=self.ending is True, settled=False))
+                return answers[-1] is not ErrorCode.coordinator_load_in_progress
+
+            eventually(is_loaded)
+            assert answers[-1] is OK
             self.told(self.ending)
         self.ending = None
         return RawProducer(ask, producer.transactional_id).begin()
@@ -114,6 +122,7 @@ def kill_rounds(broker_factory: Callable[..., BrokerProcess], topic: str, group:
             killer.join()
             broker.start()
             ask = connections.enter_context(Requests(broker.bootstrap))
+            await_coordinator(ask, group)
             producer = work.recover(ask, producer)
             work.check(ask)
     assert len(work.outcomes) > rounds

@@ -117,8 +117,14 @@ class RawProducer:
             transactional=True,
         )
 
-    def end(self, *, commit: bool = True, version: int = 4) -> ErrorCode:
+    def end(self, *, commit: bool = True, version: int = 4, settled: bool = True) -> ErrorCode:
+        """End the transaction, and wait until its markers are written (`settled`).
+
+        A broker answers before they are when its disk is slow; Kafka always does.
+        """
         answer = self.ask.ask(ApiKey.END_TXN, {**self._names, "committed": commit}, version)
+        if settled and answer.error_code is ErrorCode.none:
+            eventually(lambda: not str(self.describe().transaction_state).startswith("Prepare"))
         return ErrorCode(answer.error_code)
 
     def describe(self) -> Any:

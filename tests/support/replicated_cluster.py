@@ -9,6 +9,7 @@ from pathlib import Path
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind
+from broker.client.partition_offsets import LATEST, list_offsets
 from broker.embedded import EmbeddedCluster
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.broker_process import BrokerProcess
@@ -49,6 +50,8 @@ class ReplicatedCluster(EmbeddedCluster):
             dotted = {name.replace("_", "."): value for name, value in configs.items()}
             Admin(cluster).create_topic(topic, partitions, 3, dotted)
         self.wait_until_healed()
+        with Cluster(self.bootstrap) as cluster:  # every leader knows by then that it is one
+            list_offsets(cluster, dict.fromkeys((TopicPartition(topic, n) for n in range(partitions)), LATEST))
 
     def leader(self, tp: TopicPartition) -> int:
         """The id of the broker that leads `tp`."""
@@ -78,7 +81,10 @@ class ReplicatedCluster(EmbeddedCluster):
         eventually(healed, timeout=timeout_s, interval=0.1)
 
     def wait_for_new_leader(self, tp: TopicPartition, old: int) -> None:
+        """Return when the new leader knows that it is one, not only other brokers."""
         eventually(lambda: self.leader(tp) != old, timeout=60, interval=0.05)
+        with Cluster(self.bootstrap) as cluster:
+            list_offsets(cluster, {tp: LATEST})
 
     @contextmanager
     def without(self, broker_id: int) -> Iterator[None]:

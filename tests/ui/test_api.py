@@ -29,10 +29,12 @@ def v3(ui: UiProcess, broker: Kafka) -> str:
                 producer.send(TOPIC, b"%d" % number, key=b"\xff" if number == 9 else b"k", partition=number % 2)
             producer.flush(30)
         GroupOffsets(cluster, GROUP).commit({TopicPartition(TOPIC, 0): 3, TopicPartition(TOPIC, 1): 1})
+    eventually(lambda: ui.get("/api/v3/clusters").status == 200)
     (found,) = ui.get("/api/v3/clusters").json["data"]
     path = f"/api/v3/clusters/{found['cluster_id']}"
     eventually(lambda: ui.get(f"{path}/topics/{TOPIC}").json.get("records") == 10)
     eventually(lambda: ui.get(f"{path}/consumer-groups/{GROUP}/lag-summary").json.get("total_lag") == 6)
+    eventually(lambda: ui.get(f"{path}/topics/__consumer_offsets").status == 200)
     return path
 
 

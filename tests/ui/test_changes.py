@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer
+from broker.client.partition_offsets import LATEST, list_offsets
 from broker.client.producer import Producer
 from broker.protocol.described_config import ResourceType
 from broker.protocol.topic_partition import TopicPartition
@@ -126,7 +128,7 @@ def test_offsets_of_a_group_are_reset_after_a_preview(
     expect(page.locator("tbody tr").first).to_contain_text(f"{topic}-0")
     assert list(page.locator("tbody tr").first.locator("td").all_inner_texts())[1:] == ["4", "1"]
     assert admin.group_offsets(group) == dict.fromkeys(partitions, 4), "not before it is confirmed"
-    confirm(page, f"Reset the offsets of the group {group} in 2 partitions")
+    confirm(page, f"Reset the offsets of the group {group} in 2 partitions by -3 records.")
     expect(page.get_by_role("heading", name=group)).to_be_visible()
     assert admin.group_offsets(group) == dict.fromkeys(partitions, 1)
 
@@ -136,6 +138,8 @@ def test_offsets_of_a_group_are_reset_after_a_preview(
     [
         ("/new-topic", "name=", "a topic needs a name"),
         ("/new-topic", "name=t&partitions=x", "partitions=x: expected a number"),
+        ("/topics/t/delete-records", f"before={10**30}", "there is no such offset"),
+        ("/reset-group/g", f"target=to_datetime&number={'9' * 5000}", "no such"),
         ("/new-topic", "name=t&settings=nonsense", "expected KEY=VALUE"),
         ("/new-topic", "name=bad%20name&confirmed=yes", "bad name"),
         ("/topics/none/change-settings", "settings=", "name a setting to change"),
@@ -175,3 +179,23 @@ def test_without_the_option_there_is_nothing_to_change_with(ui: UiProcess, admin
         assert ui.get(path).status == 404
         assert ui.post(path, "confirmed=yes").status in (404, 405)
     assert topic in admin.list_topics()
+
+
+def test_a_confirmation_that_is_sent_twice_is_done_once(
+    changing: UiProcess, admin: Admin, broker: Kafka, topic: str
+) -> None:
+    """As a double click does it."""
+    admin.create_topic(topic, 1)
+    asked = changing.post(f"/topics/{topic}/produce", "value=once").text
+    token = re.search(r'name="once" hidden>\s*([^<]+)</textarea>', asked)
+    assert token is not None
+    form = f"value=once&confirmed=yes&once={token[1]}"
+    assert [changing.post(f"/topics/{topic}/produce", form).status for _ in range(2)] == [200, 200]
+    (end,) = list_offsets(admin.cluster, {TopicPartition(topic, 0): LATEST}).values()
+    assert end.offset == 1
+
+
+def test_a_change_that_failed_may_be_confirmed_again(changing: UiProcess, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, 1)
+    for _ in range(2):
+        assert changing.post("/new-topic", f"name={topic}&confirmed=yes&once=again").status == 409

@@ -15,8 +15,10 @@ from playwright.sync_api import Browser, expect
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
+from broker.client.committed_offsets import GroupOffsets
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
+from broker.protocol.topic_partition import TopicPartition
 from tests.support.broker_process import BrokerProcess
 from tests.support.chromium import Tab
 from tests.support.kafka import Kafka
@@ -273,3 +275,56 @@ def test_a_page_says_that_the_broker_is_gone_and_comes_back(
         ui.stop()
         expect(page.get_by_text("This page's server does not answer.")).to_be_visible(timeout=60_000)
         context.close()
+
+
+def test_a_proxys_error_does_not_end_a_page(tab: Tab, flights: str) -> None:
+    """Also one that is no page of the console: it says so, and goes on when the console is there again."""
+    page = tab.open(f"/topics/{flights}")
+    page.route("**/topics/**", lambda route: route.fulfill(status=502, body="<h1>Bad gateway</h1>"))
+    expect(page.get_by_text("This page's server does not answer.")).to_be_visible()
+    expect(page.get_by_role("heading", name=flights)).to_be_visible()
+    page.unroute("**/topics/**")
+    expect(page.get_by_text("This page's server does not answer.")).to_be_hidden()
+    expect(page.get_by_role("heading", name=flights)).to_be_visible()
+    tab.complaints = [said for said in tab.complaints if "502" not in said]
+
+
+def test_a_page_of_a_group_that_is_away_comes_when_it_is_there(
+    tab: Tab, broker: Kafka, flights: str, group: str
+) -> None:
+    """As when its coordinator moves."""
+    page = tab.open(f"/groups/{group}")
+    expect(page.get_by_text(f"There is no group '{group}'.")).to_be_visible()
+    with Cluster(broker.bootstrap) as cluster:
+        GroupOffsets(cluster, group).commit({TopicPartition(flights, 0): 1})
+    expect(page.get_by_role("heading", name=group)).to_be_visible()
+    tab.complaints = [said for said in tab.complaints if "404" not in said]
+
+
+def test_an_opened_record_stays_open_while_others_come(tab: Tab, broker: Kafka, topic: str) -> None:
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topic(topic, 1)
+    with Producer(broker.bootstrap) as producer:
+        producer.send(topic, b'{"first": true}').result(30)
+        producer.send(topic, b'{"second": true}').result(30)
+        page = tab.open(f"/topics/{topic}/records?live=true")
+        opened = page.locator("#r-0-0 details").first
+        opened.locator("summary").first.click()
+        expect(opened).to_have_attribute("open", "")
+        producer.send(topic, b'{"third": true}').result(30)
+        expect(page.locator("#r-0-2")).to_be_visible()
+        expect(opened).to_have_attribute("open", "")
+        expect(page.locator("#r-0-2 details").first).not_to_have_attribute("open", "")
+
+
+def test_hanging_transactions_are_looked_for_when_asked(tab: Tab, flights: str) -> None:
+    page = tab.open("/transactions")
+    page.get_by_role("link", name="Look for them").click()
+    expect(page.get_by_text("No transaction hangs.")).to_be_visible()
+
+
+def test_a_space_presses_what_looks_like_a_button(tab: Tab, flights: str) -> None:
+    page = tab.open(f"/topics/{flights}")
+    page.get_by_role("button", name="Settings").focus()
+    page.keyboard.press(" ")
+    expect(page.get_by_role("heading", name=f"Settings of {flights}")).to_be_visible()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from broker.records.record import Record
+from pykafka_ui import serve
 from pykafka_ui.filters import record_filter
 from pykafka_ui.values import MOST_SHOWN, As, Decoder, as_json_data
 from spark_connector.errors import ConnectorError
@@ -69,7 +70,8 @@ def test_any_bytes_can_be_shown_in_every_way(value: bytes, how: As) -> None:
         (b"[" * 500 + b"]" * 500, "json"),
         (b"x" * 5_000_000, "text"),
         (b"\0" * 5_000_000, "hex"),
-        (json.dumps(list(range(100_000))).encode(), "json"),
+        (json.dumps(list(range(30_000))).encode(), "json"),
+        (json.dumps(list(range(100_000))).encode(), "text"),  # it would be cut anyway
         (b'{"a": 1e999}', "json"),
         (b'{"a": "\\ud800"}', "json"),
     ],
@@ -156,3 +158,18 @@ def test_a_registry_that_does_not_answer_is_not_asked_for_every_record() -> None
     for _ in range(100):
         assert decoder.decode(framed(7, "Ann")).kind == "hex"
     assert asked == [7]
+
+
+@pytest.mark.parametrize(
+    "path", ["$[?count($..*) > 5]", "$[?@..x]", "$" + ".a" * 1000, "$[?" + "(" * 500 + "@" + ")" * 500 + "]"]
+)
+def test_a_path_that_may_take_for_ever_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="path="):
+        record_filter(Decoder(), path=path)
+
+
+def test_a_registrys_password_is_not_kept_in_its_address() -> None:
+    made = serve._registry("http://ann:secret@registry:8081, http://registry-2:8081")
+    assert made.urls == ("http://registry:8081", "http://registry-2:8081")
+    assert made.user_info == "ann:secret"
+    assert "secret" not in repr(made)

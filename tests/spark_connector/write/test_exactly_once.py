@@ -87,7 +87,7 @@ def test_a_driver_that_dies_is_followed_by_one_that_makes_the_batch_whole(
 def test_a_driver_that_dies_while_it_decides_holds_the_next_one_up_only_until_that_times_out(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decision_log, "_TIMEOUT_MS", 1000)
+    monkeypatch.setattr(decision_log, "_TIMEOUT_MS", 4000)
     reports = query.tasks(0, ROWS)
     with monkeypatch.context() as patch:
         die_at(patch, decision_log, "end_transaction")
@@ -211,7 +211,7 @@ class TestTimeOut:
 
     @pytest.fixture
     def short(self) -> dict[str, str]:
-        return {"kafka_transaction_timeout_ms": "300"}
+        return {"kafka_transaction_timeout_ms": "3000"}
 
     def wait(self, query: Query, report: TaskReport) -> None:
         eventually(lambda: standing(query, report) == "CompleteAbort")
