@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from broker.errors import PykafkaError
 from pykafka_ui.access import HEADERS, Access, Credentials
-from pykafka_ui.api import Api, status_of
+from pykafka_ui.api import Api
 from pykafka_ui.changes import Changes
 from pykafka_ui.console import Console
 from pykafka_ui.group_metrics import GroupMetrics
@@ -26,6 +26,9 @@ from pykafka_ui.loads.api import LoadApi
 from pykafka_ui.loads.pages import LoadPages
 from pykafka_ui.pages import Pages
 from pykafka_ui.render import Renderer
+from pykafka_ui.status import status_of
+from pykafka_ui.v3.reads import Reads
+from pykafka_ui.v3.writes import Writes
 
 __all__ = ["make_app"]
 
@@ -56,8 +59,10 @@ def make_app(console: Console, credentials: Credentials, host: str, *, allow_cha
         redoc_url=None,
         middleware=[Middleware(Access, credentials=credentials, host=host)],
     )
+    app.include_router(Reads(console).router())
     app.include_router(Api(console).router())
     if allow_changes:
+        app.include_router(Writes(console).router())
         app.include_router(Changes(console, render).router())
     app.include_router(Pages(console, render).router())
     if console.loads is not None:

@@ -21,7 +21,6 @@ from broker.client.admin import Admin
 from broker.client.admin_types import HIGH_WATERMARK, NewTopic
 from broker.client.offset_reset import ResetTarget, new_offsets, refuse_members
 from broker.client.partition_offsets import EARLIEST, LATEST, offsets_at
-from broker.client.producer import Producer
 from broker.errors import ConfigError
 from broker.protocol.described_config import ResourceType
 from broker.protocol.topic_partition import TopicPartition
@@ -29,6 +28,7 @@ from broker.tools.client_options import parse_pairs, parse_time
 from pykafka_ui.console import Console
 from pykafka_ui.numbers import in_range, number
 from pykafka_ui.render import Renderer, segment
+from pykafka_ui.v3.record_json import Sent
 
 __all__ = ["Changes"]
 
@@ -107,17 +107,12 @@ class Changes:
         sentence = f"Create the topic {name} with {count} partitions and {replicas} replicas of each."
         change = Change(
             sentence,
-            lambda: self._create(new),
+            lambda: self._console.create_topic(new),
             f"/topics/{segment(name)}",
             ("setting", "value"),
             list(settings.items()),
         )
         return self._ask_or_do(request, form, change)
-
-    def _create(self, new: NewTopic) -> None:
-        """Its page is shown next, so it is waited for: a broker answers before all have heard of a topic."""
-        self._console.change(lambda admin: admin.create_topics([new]))
-        self._console.sampler.wait_until(lambda seen: new.name in seen.topics, self._console.patience_s)
 
     def settings_form(self, request: Request, name: str) -> Response:
         return self._render(request, "change_settings.html", topic=name, every=0)
@@ -168,10 +163,9 @@ class Changes:
         content = None if is_tombstone else value.encode()
 
         def send() -> None:
-            with Producer(self._console.settings) as producer:
-                where = None if partition < 0 else partition
-                sent = producer.send(name, content, key=key.encode() or None, partition=where, headers=headers)
-                sent.result(self._console.patience_s)
+            where = None if partition < 0 else partition
+            record = Sent(key.encode() or None, content, where, headers)
+            self._console.send(name, record).result(self._console.patience_s)
 
         what = "a tombstone" if content is None else f"a record of {len(content)} bytes"
         where = "" if partition < 0 else f", partition {partition}"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from broker.client.admin import Admin
-from broker.client.admin_types import GroupDescription, LogDir, TransactionDescription
+from broker.client.admin_types import GroupDescription, LogDir, NewTopic, TransactionDescription
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.hanging_transactions import OpenInPartition, hanging_transactions
+from broker.client.producer import Producer
+from broker.client.producer_batch import RecordFuture
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
@@ -59,6 +62,21 @@ class OpenTransaction:
         return self.age_ms > max(self.about.timeout_ms, 0) + OVERDUE_AFTER_MS
 
 
+class ToSend(Protocol):
+    """A record to write; `timestamp` in ms, None for now."""
+
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+    @property
+    def partition(self) -> int | None: ...
+    @property
+    def timestamp(self) -> int | None: ...
+
+
 class Console:
     """Everything of one cluster. Thread-safe."""
 
@@ -74,6 +92,8 @@ class Console:
         self._cluster = Cluster(settings, create_topics=False)
         self._admin = Admin(self._cluster)
         self._recent: Recent[Any] = Recent(FRESH_S)
+        self._producing = threading.Lock()
+        self._producer: Producer | None = None
 
     def start(self) -> None:
         self.sampler.start()
@@ -84,6 +104,8 @@ class Console:
             self.loads.verifications.stop()
         self.sampler.stop()
         self._readers.close()
+        if self._producer is not None:
+            self._producer.close(timeout_s=0)
         self._cluster.close()
 
     @contextlib.contextmanager
@@ -117,6 +139,19 @@ class Console:
         finally:
             self._recent.forget()
             self.sampler.look_again()
+
+    def create_topic(self, new: NewTopic) -> None:
+        """Make it, and wait until it is seen: a broker answers before all have heard of it."""
+        self.change(lambda admin: admin.create_topics([new]))
+        self.sampler.wait_until(lambda seen: new.name in seen.topics, self.patience_s)
+
+    def send(self, topic: str, record: ToSend) -> RecordFuture:
+        """Write a record with the producer that all share, which is made when it is first needed."""
+        with self._producing:
+            if self._producer is None:
+                self._producer = Producer(self.settings)
+            producer = self._producer
+        return producer.send(topic, record.value, record.key, record.headers, record.partition, record.timestamp)
 
     def group(self, name: str) -> GroupDescription:
         """State and members."""

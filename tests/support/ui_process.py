@@ -62,7 +62,10 @@ class UiProcess:
 
     def post(self, path: str, form: str, headers: Mapping[str, str] | None = None) -> Answer:
         """A form, with its fields encoded as in an address."""
-        return _answer(urllib.request.Request(f"{self.address}{path}", form.encode(), dict(headers or {})))
+        return self.send(path, form.encode(), headers or {}, "POST")
+
+    def send(self, path: str, body: bytes, headers: Mapping[str, str], method: str) -> Answer:
+        return _answer(urllib.request.Request(f"{self.address}{path}", body, dict(headers), method=method))
 
 
 def _answer(request: urllib.request.Request) -> Answer:

@@ -1,0 +1,174 @@
+"""What `--allow-changes` allows programs: topics made, altered and deleted, records written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, HTTPException
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from broker.client.admin_types import NewTopic
+from broker.client.producer_batch import RecordFuture
+from broker.errors import PykafkaError
+from broker.protocol.described_config import ResourceType
+from pykafka_ui.console import Console
+from pykafka_ui.status import status_of
+from pykafka_ui.v3.reads import snapshot_of, topic_document
+from pykafka_ui.v3.record_json import Sent, concatenated, parse_sent, time_text
+from pykafka_ui.v3.resources import Document, Links
+
+__all__ = ["Writes"]
+
+_MOST_BYTES = 16 << 20
+
+
+class Setting(BaseModel):
+    """A setting of a new topic."""
+
+    name: str
+    value: str | None = None
+
+
+class TopicToCreate(BaseModel):
+    """REST Proxy's CreateTopicRequestData; what is left out is the broker's default."""
+
+    topic_name: str
+    partitions_count: int = -1
+    replication_factor: int = -1
+    replicas_assignments: dict[int, list[int]] = {}
+    configs: list[Setting] = []
+
+
+class Alteration(Setting):
+    """`operation`: SET, or DELETE for the default."""
+
+    operation: str | None = "SET"
+
+
+class Alterations(BaseModel):
+    """REST Proxy's AlterConfigBatchRequestData."""
+
+    data: list[Alteration]
+
+
+class Writes:
+    """The routes, which change what `console` shows."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def router(self) -> APIRouter:
+        api = APIRouter(prefix="/api/v3/clusters/{cluster_id}/topics", tags=["v3"])
+        api.add_api_route("", self.create, methods=["POST"], status_code=201)
+        api.add_api_route("/{topic_name}", self.delete, methods=["DELETE"], status_code=204)
+        api.add_api_route("/{topic_name}/configs:alter", self.alter, methods=["POST"], status_code=204)
+        api.add_api_route("/{topic_name}/records", self.records, methods=["POST"])
+        api.add_api_route("/{topic_name}/records:batch", self.batch, methods=["POST"], status_code=207)
+        return api
+
+    def create(self, request: Request, cluster_id: str, wanted: TopicToCreate) -> Document:
+        """Make a topic. It is answered when it is there."""
+        snapshot_of(self._console, cluster_id)
+        settings = {one.name: one.value for one in wanted.configs if one.value is not None}
+        assigned = [wanted.replicas_assignments[index] for index in sorted(wanted.replicas_assignments)]
+        name = wanted.topic_name
+        self._console.create_topic(
+            NewTopic(name, wanted.partitions_count, wanted.replication_factor, settings, assigned)
+        )
+        found = snapshot_of(self._console, cluster_id).topics
+        if name not in found:
+            raise HTTPException(503, f"topic {name!r} is made, but not every broker knows it yet")
+        return topic_document(Links(request, cluster_id), found[name])
+
+    def delete(self, cluster_id: str, topic_name: str) -> None:
+        """Delete a topic and its records."""
+        snapshot_of(self._console, cluster_id)
+        self._console.change(lambda admin: admin.delete_topics([topic_name]))
+
+    def alter(self, cluster_id: str, topic_name: str, wanted: Alterations) -> None:
+        """Change settings of a topic. All of them, or none."""
+        snapshot_of(self._console, cluster_id)
+        operations = {(one.operation or "SET").upper() for one in wanted.data}
+        if unknown := operations - {"SET", "DELETE"}:
+            raise HTTPException(400, f"operation {min(unknown)}: must be SET or DELETE")
+        deleted = [one.name for one in wanted.data if (one.operation or "").upper() == "DELETE"]
+        settings = {one.name: one.value or "" for one in wanted.data if one.name not in deleted}
+        self._console.change(
+            lambda admin: admin.alter_configs(ResourceType.TOPIC, topic_name, settings, delete=deleted)
+        )
+
+    async def _body(self, request: Request) -> str:
+        found = bytearray()
+        async for piece in request.stream():
+            found += piece
+            if len(found) > _MOST_BYTES:
+                raise HTTPException(413, f"at most {_MOST_BYTES} bytes at once")
+        try:
+            return found.decode()
+        except UnicodeDecodeError:
+            raise HTTPException(400, "not UTF-8") from None
+
+    async def records(self, request: Request, cluster_id: str, topic_name: str) -> Response:
+        """Write records: JSON objects, one after the other. The reports follow each other in the same order.
+
+        Each report has an `error_code`: 200 if the record is written. All records are taken before the first report.
+        """
+        text = await self._body(request)
+        return await run_in_threadpool(self._write_all, cluster_id, topic_name, text)
+
+    def _write_all(self, cluster_id: str, topic_name: str, text: str) -> Response:
+        snapshot_of(self._console, cluster_id)
+        reports = self._written(cluster_id, topic_name, list(concatenated(text)))
+        lines = "".join(json.dumps(report) + "\n" for report in reports)
+        return Response(lines, media_type="application/json")
+
+    def batch(
+        self, cluster_id: str, topic_name: str, entries: Annotated[list[dict[str, Any]], Body(embed=True)]
+    ) -> Document:
+        """Write records that have an `id` each, by which the answer tells what became of them."""
+        snapshot_of(self._console, cluster_id)
+        successes, failures = [], []
+        reports = self._written(cluster_id, topic_name, entries)
+        for entry, report in zip(entries, reports, strict=True):
+            named = {"id": str(entry.get("id", ""))[:80], **report}
+            if named["error_code"] == 200:
+                del named["error_code"]
+                successes.append(named)
+            else:
+                failures.append(named)
+        return {"successes": successes, "failures": failures}
+
+    def _written(self, cluster_id: str, topic: str, documents: Sequence[Any]) -> Iterator[Document]:
+        """A report for each, when it is acknowledged."""
+        waiting: list[tuple[Sent, RecordFuture] | PykafkaError] = []
+        for document in documents:
+            try:
+                one = parse_sent(document)
+                waiting.append((one, self._console.send(topic, one)))
+            except PykafkaError as error:
+                waiting.append(error)
+        for found in waiting:
+            try:
+                if isinstance(found, PykafkaError):
+                    raise found
+                yield self._report(cluster_id, *found)
+            except PykafkaError as error:
+                yield {"error_code": status_of(error), "message": str(error)}
+
+    def _report(self, cluster_id: str, sent: Sent, future: RecordFuture) -> Document:
+        at = future.result(self._console.patience_s)
+        return {
+            "error_code": 200,
+            "cluster_id": cluster_id,
+            "topic_name": at.topic,
+            "partition_id": at.partition,
+            "offset": at.offset,
+            "timestamp": time_text(at.timestamp),
+            "key": sent.key_type and {"type": sent.key_type, "size": len(sent.key or b"")},
+            "value": sent.value_type and {"type": sent.value_type, "size": len(sent.value or b"")},
+        }
