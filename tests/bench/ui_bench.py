@@ -6,12 +6,14 @@ A page is what htmx asks for: the same address every five seconds. The browser's
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import statistics
 import tempfile
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -19,9 +21,12 @@ from confluent_kafka import Producer
 
 from broker.client.admin import Admin
 from broker.client.admin_types import NewTopic
+from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import GroupOffsets
 from broker.protocol.topic_partition import TopicPartition
+from pykafka_ui.history import STEP_S
+from pykafka_ui.sampler import Sampler
 from tests.bench.measure import Row
 from tests.support.broker_process import BrokerProcess
 from tests.support.ui_process import UiProcess
@@ -32,6 +37,7 @@ WATCHED_S, PAGES = 60, 20
 EVERY_S = 5.0
 PATHS = ("/", "/topics", "/topics?sort=-rate", "/groups", "/topics/t-0001", "/groups/g-0001", "/brokers", "/metrics")
 PRODUCED_S, ROUNDS = 10.0, 9
+POINTS = 24 * 3600 // STEP_S
 SETTINGS = {"num.partitions": "1", "log.retention.bytes": str(256 << 20), "log.segment.bytes": str(64 << 20)}
 
 
@@ -47,6 +53,10 @@ def run(scale: float = 1.0) -> Iterator[Row]:
             yield from _open_pages(broker.bootstrap, max(WATCHED_S * scale, 10))
         with BrokerProcess(Path(directory) / "small", SETTINGS, standalone=True) as broker:
             yield from _beside_a_producer(broker.bootstrap, max(PRODUCED_S * scale, 2))
+            _fill(broker.bootstrap, 100, 50)
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                early, late = pool.submit(_day, broker.bootstrap, max(int(POINTS * scale), 300)).result()
+            yield Row("memory after a simulated day, against two hours of it", late, "MB", early)
 
 
 def _fill(bootstrap: str, topics: int, groups: int) -> None:
@@ -133,6 +143,19 @@ def _beside_a_producer(bootstrap: str, seconds: float) -> Iterator[Row]:
         ratio = statistics.median(one / other for one, other in zip(beside, alone, strict=True))
         yield Row(f"producer beside {PAGES} pages", statistics.median(beside), "MB/s", statistics.median(alone))
         yield Row("median of the ratios in turn", ratio, "")
+
+
+def _day(bootstrap: str, points: int) -> tuple[float, float]:
+    """Memory (MB) after two simulated hours and after all points, of a sampler that looks once a point."""
+    process, sampler = psutil.Process(), Sampler(ClientSettings.of(bootstrap))
+    real, early = time.time, 0.0
+    for number in range(points):
+        time.time = lambda number=number: real() + STEP_S * number  # type: ignore[misc]
+        for look in (sampler._look_at_topics, sampler._look_at_groups, sampler._look_at_logs):
+            look()
+        if number == 2 * 3600 // STEP_S:
+            early = process.memory_info().rss / 1e6
+    return early, process.memory_info().rss / 1e6
 
 
 def _produced(bootstrap: str, seconds: float) -> float:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.support.debian_packages import unpack
-from tests.support.requirements import Unavailable, cache_directory
+from tests.support.debian_packages import unpacked_program
 
 __all__ = ["Tab", "browser"]
 
@@ -31,9 +28,10 @@ _ARGUMENTS = [
 @contextmanager
 def browser() -> Iterator[Browser]:
     """A headless Chromium. Raises Unavailable when it cannot be had."""
-    binary, environment = _find()
+    binary, variables = _find()
+    environment: dict[str, str | float | bool] = {**variables}
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=binary, args=_ARGUMENTS, env=environment)
+        running = playwright.chromium.launch(executable_path=binary, args=_ARGUMENTS, env=environment, timeout=90_000)
         try:
             yield running
         finally:
@@ -60,17 +58,8 @@ class Tab:
         return self.page
 
 
-def _find() -> tuple[str, dict[str, str | float | bool]]:
+def _find() -> tuple[str, Mapping[str, str]]:
     installed = shutil.which("chromium")
     if installed:
         return installed, dict(os.environ)
-    root = cache_directory() / "chromium"
-    if not root.is_dir():
-        unpack(["chromium"], root, with_dependencies=True)
-    libraries = sorted({str(file.parent) for file in root.glob("usr/lib/**/*.so*")} | {str(root / "usr/lib/chromium")})
-    binary = root / "usr/lib/chromium/chromium"
-    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
-    done = subprocess.run([binary, "--version"], capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise Unavailable(f"chromium was fetched but does not run here: {done.stderr.strip()[-500:]}")
-    return str(Path(binary)), dict(environment)
+    return unpacked_program("chromium", "usr/lib/chromium/chromium")

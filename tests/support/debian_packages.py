@@ -6,12 +6,13 @@ container) fetches them into a private place.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.requirements import Unavailable
+from tests.support.requirements import Unavailable, cache_directory
 
 _TIMEOUT = 300  # seconds for one apt command
 
@@ -66,3 +67,20 @@ def _run(command: Sequence[str], directory: Path) -> str:
     if done.returncode != 0:
         raise Unavailable(f"{what}:\n{done.stderr[-2000:]}")
     return done.stdout
+
+
+def unpacked_program(package: str, path: str) -> tuple[str, dict[str, str]]:
+    """A program of a package, with what the package needs, in the user's cache: (its path, an environment for it).
+
+    Raises Unavailable when it cannot be had, or does not run here.
+    """
+    root = cache_directory() / package
+    if not root.is_dir():
+        unpack([package], root, with_dependencies=True)
+    binary = root / path
+    libraries = sorted({str(file.parent) for file in root.glob("usr/lib/**/*.so*")} | {str(binary.parent)})
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
+    done = subprocess.run([binary, "--version"], capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise Unavailable(f"{package} was fetched but does not run here: {done.stderr.strip()[-500:]}")
+    return str(binary), environment

@@ -10,18 +10,15 @@ import base64
 import itertools
 import json
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support.requirements import Unavailable, cache_directory
+from tests.support.npm_package import node_modules, program
 
 VERSION = "2.2.4"
 DRIVER = Path(__file__).parent.parent / "compat" / "kafkajs_driver.js"
-INSTALL_TIMEOUT_S = 300
 
 
 class KafkaJsError(Exception):
@@ -43,9 +40,13 @@ class KafkaJs:
     def __init__(self, kafka: Mapping[str, Any]) -> None:
         self._kafka = dict(kafka)
         self._ids = itertools.count(1)
-        environment = {**os.environ, "NODE_PATH": str(_modules()), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
+        environment = {
+            **os.environ,
+            "NODE_PATH": str(node_modules("kafkajs", VERSION)),
+            "KAFKAJS_NO_PARTITIONER_WARNING": "1",
+        }
         self._node = subprocess.Popen(
-            [_program("node"), str(DRIVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+            [program("node"), str(DRIVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
         )
 
     def __enter__(self) -> Self:
@@ -118,38 +119,3 @@ def _bytes_out(value: object) -> dict[str, str]:
 
 def _bytes_in(found: dict[str, Any]) -> Any:
     return base64.b64decode(found["$bytes"]) if found.keys() == {"$bytes"} else found
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        raise Unavailable(f"there is no {name} on the PATH")
-    return found
-
-
-def _modules() -> Path:
-    """The directory `node_modules` with kafkajs in it; all or nothing, and safe when several runs fetch at once."""
-    target = cache_directory() / f"kafkajs-{VERSION}"
-    if not target.is_dir():
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
-            _install(Path(scratch) / "root")
-            try:
-                (Path(scratch) / "root").rename(target)
-            except OSError:
-                if not target.is_dir():
-                    raise
-    return target / "node_modules"
-
-
-def _install(directory: Path) -> None:
-    directory.mkdir()
-    command = [_program("npm"), "install", "--no-audit", "--no-fund", "--no-save", f"kafkajs@{VERSION}"]
-    try:
-        done = subprocess.run(
-            [*command, "--prefix", str(directory)],
-            cwd=directory, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{' '.join(command)}: {error}") from error
-    if done.returncode != 0:
-        raise Unavailable(f"{' '.join(command)}:\n{done.stderr[-2000:]}")

@@ -62,6 +62,7 @@ def test_every_link_leads_to_what_it_names(
         member.commit(dict.fromkeys((TopicPartition(topic, 0), TopicPartition(topic, 1)), 0))
         eventually(lambda: ui.get(f"{cluster_path}/consumer-groups/{quote(slashed, safe='')}").status == 200)
         eventually(lambda: ui.get(f"{cluster_path}/consumer-groups/{group}/lags/{topic}/partitions/1").status == 200)
+        eventually(lambda: ui.get(f"{cluster_path}/topics/{topic}").status == 200)
         kinds, seen, to_see = set(), set[str](), ["/api/v3/clusters"]
         while to_see:
             path = to_see.pop()

@@ -1,0 +1,84 @@
+"""What people do with the console, once through Firefox; test_pages.py and the others have it in detail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from broker.client.cluster import Cluster
+from broker.client.committed_offsets import GroupOffsets
+from broker.client.producer import Producer
+from broker.protocol.topic_partition import TopicPartition
+from tests.support.firefox import Firefox
+from tests.support.kafka import Kafka
+from tests.support.plain_loads import PlainLoads
+from tests.support.requirements import Unavailable, give_up
+from tests.support.topic_data import TopicData
+from tests.support.ui_process import UiProcess
+
+TOPIC, GROUP = "fox-flights", "fox-group"
+
+
+@pytest.fixture
+def lake(broker: Kafka, tmp_path: Path) -> Path:
+    TopicData(broker.bootstrap, TOPIC, partitions=1)
+    with Producer(broker.bootstrap) as producer:
+        for number in range(30):
+            producer.send(TOPIC, b'{"number": %d, "who": {"name": "<b>Ann</b>"}}' % number)
+        producer.flush(30)
+    PlainLoads(broker.bootstrap, TOPIC, tmp_path, group="nightly").must_load()
+    with Cluster(broker.bootstrap) as cluster:
+        GroupOffsets(cluster, GROUP).commit({TopicPartition(TOPIC, 0): 10})
+    return tmp_path
+
+
+@pytest.fixture
+def tab(broker: Kafka, lake: Path) -> Iterator[Firefox]:
+    with UiProcess(broker.bootstrap, "--loads", str(lake), "--allow-changes") as ui:
+        try:
+            firefox = Firefox(ui.address)
+        except Unavailable as error:
+            give_up(f"firefox: {error}")
+        with firefox:
+            yield firefox
+            assert firefox.complaints() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_flows_of_the_console_in_firefox(tab: Firefox, broker: Kafka, lake: Path) -> None:
+    tab.open("/")
+    tab.see("h1", "Overview")
+    tab.count("figure.chart canvas", 2)
+    tab.click("nav a", "Topics")
+    tab.type("[type=search]", "FOX")
+    tab.see("tbody a", TOPIC)
+    tab.click("tbody a", TOPIC)
+    tab.see("#list td", "in sync")
+    tab.click("a", "Records")
+    tab.count("#records tbody tr", 30)
+    tab.click("#records summary", '"number": 29')
+    tab.see("#records .string", "<b>Ann</b>")
+    tab.open(f"/topics/{TOPIC}/records?{urlencode({'path': '$.number', 'equals': '7'})}")
+    tab.count("#records tbody tr", 1)
+    tab.open(f"/topics/{TOPIC}/records?live=true&limit=5")
+    with Producer(broker.bootstrap) as producer:
+        producer.send(TOPIC, b'{"number": "live"}').result(30)
+    tab.see("#records td", '"live"')
+    tab.open(f"/groups/{GROUP}")
+    tab.see("dd", "21")
+    tab.click("a", "Reset offsets")
+    tab.click("button", "Reset")
+    tab.see(".message", f"Reset the offsets of the group {GROUP} in 1 partitions to the start of the log.")
+    tab.click("button", "Yes, do it")
+    tab.see("dd", "31")
+    tab.click("nav a", "Loads")
+    tab.click("tbody a", "nightly")
+    tab.click("button", "Verify")
+    tab.see("#verification", "Verified: 1 loads agree")
+    for path, heading in (("/transactions", "Open transactions"), ("/brokers", "Brokers")):
+        tab.open(path)
+        tab.see("h1", heading)
