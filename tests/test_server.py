@@ -53,7 +53,7 @@ class TestWhatKeepsItFromStarting:
         started = time.monotonic()
         ended = run_broker(log_dirs=str(broker.data_dir / "broker"))
         assert "in use by another broker" in complaint(ended)
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 30
 
     def test_a_broker_id_in_use(self, broker: BrokerProcess, zookeeper: str, tmp_path: Path) -> None:
         ended = run_broker(log_dirs=str(tmp_path / "logs"), zookeeper_connect=f"{zookeeper}/session")
@@ -140,7 +140,7 @@ class TestStop:
             process.send_signal(number)
             asked = time.monotonic()
             assert process.wait(60) == 0
-            assert time.monotonic() - asked < 10
+            assert time.monotonic() - asked < 30
             assert polling.is_hung_up()
         assert (tmp_path / "logs" / CLEAN_MARK).exists()
         said = (tmp_path / "stderr").read_text()
@@ -179,7 +179,7 @@ class TestStop:
             process.terminate()
             asked = time.monotonic()
             assert process.wait(60) == 0
-            assert time.monotonic() - asked < 15  # the client's own end is waited for a little
+            assert time.monotonic() - asked < 30  # the client's own end is waited for a little
         assert "Traceback" not in (tmp_path / "stderr").read_text()
 
 

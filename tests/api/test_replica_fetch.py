@@ -77,6 +77,15 @@ class Replicated:
     def epoch(self) -> int:
         return self.registry.partition_states([self.tp])[self.tp].leader_epoch
 
+    def rewrite(self, **changed: Any) -> None:
+        """Change the state as a controller does; again when the leader has changed it at the same time."""
+
+        def is_written() -> bool:
+            state = self.registry.partition_states([self.tp])[self.tp]
+            return self.registry.write_states({self.tp: dataclasses.replace(state, **changed)}) == {self.tp}
+
+        eventually(is_written)
+
     def begin_put(self, *values: bytes, timeout_ms: int = 20_000, records: bytes = b"") -> None:
         data = [{"index": 0, "records": records or batch(*values)}]
         body = {"transactional_id": None, "acks": -1, "timeout": timeout_ms}
@@ -203,7 +212,7 @@ def test_a_log_that_has_diverged_is_told_where_and_does_not_count(replicated: Re
 
 
 def test_a_follower_that_waits_in_a_session_is_counted_again_after_a_new_state(
-    replicated: Replicated, registry: Registry, leader: BrokerProcess
+    replicated: Replicated, leader: BrokerProcess
 ) -> None:
     """The leader forgets its position, and reads nothing of a partition without news."""
     ask, session = replicated.followers[FIRST], {"session_id": 0, "session_epoch": 0}
@@ -215,11 +224,9 @@ def test_a_follower_that_waits_in_a_session_is_counted_again_after_a_new_state(
         session.update(session_id=answer.session_id, session_epoch=session["session_epoch"] + 1)
 
     fetch(wanted)
-    state = registry.partition_states([replicated.tp])[replicated.tp]
-    without = dataclasses.replace(state, isr=(LEADER, SECOND))
     body = {**fetch_body((), max_wait=500, **session), "replica_id": FIRST}
     ask.send(ApiKey.FETCH, body, 12)
-    assert registry.write_states({replicated.tp: without}) == {replicated.tp}
+    replicated.rewrite(isr=(LEADER, SECOND))
     zk = ZooKeeper(leader.zookeeper, session_timeout_ms=6000, operation_timeout_s=10.0).start()
     ChangeNotifications(zk).notify_isr_change([replicated.tp])
     zk.close()
@@ -235,12 +242,11 @@ def test_a_follower_that_waits_in_a_session_is_counted_again_after_a_new_state(
 
 
 def test_a_new_leader_gives_no_latest_offset_before_its_watermark_has_reached_its_epoch(
-    leader: BrokerProcess, replicated: Replicated, registry: Registry
+    leader: BrokerProcess, replicated: Replicated
 ) -> None:
     replicated.begin_put(b"a", timeout_ms=50)
     replicated.end_put()
-    state = registry.partition_states([replicated.tp])[replicated.tp]
-    registry.write_states({replicated.tp: dataclasses.replace(state, leader_epoch=state.leader_epoch + 1)})
+    replicated.rewrite(leader_epoch=replicated.epoch + 1)
     zk = ZooKeeper(leader.zookeeper, session_timeout_ms=6000, operation_timeout_s=10.0).start()
     ChangeNotifications(zk).notify_isr_change([replicated.tp])
     zk.close()
@@ -277,9 +283,7 @@ def test_a_fetch_that_proves_nothing_is_refused(
 def test_a_deposed_leader_acknowledges_nothing_and_says_so(missed: Replicated) -> None:
     missed.begin_put(b"a")
     eventually(lambda: len(records_of(missed.fetch(FIRST, 0))) == 1)
-    state = missed.registry.partition_states([missed.tp])[missed.tp]
-    new = dataclasses.replace(state, leader=FIRST, leader_epoch=state.leader_epoch + 1, isr=(FIRST, SECOND))
-    assert missed.registry.write_states({missed.tp: new}) == {missed.tp}
+    missed.rewrite(leader=FIRST, leader_epoch=missed.epoch + 1, isr=(FIRST, SECOND))
     missed.fetch(FIRST, 1, last_epoch=0, epoch=0)
     # The leader wants the silent follower out of the ISR, loses the race, and reads the state.
     assert missed.end_put().error_code is ErrorCode.not_leader_or_follower

@@ -135,6 +135,10 @@ def test_a_dead_brokers_partitions_are_led_by_in_sync_replicas_and_it_leaves_eve
     run: Callable[..., None], connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     sessions = register(connect, 2, 3)
+    told = {
+        "t-0: leader 3, leader epoch 1, ISR [3]: broker 2 is not alive",
+        "t-1: leader 3, leader epoch 0, ISR [3]: broker 2 is not alive or no replica",
+    }
 
     async def steps(topics: Topics, controller: Controller) -> None:
         await topics.create(NewTopic("t", assignment={0: (2, 3), 1: (3, 2)}))
@@ -144,9 +148,8 @@ def test_a_dead_brokers_partitions_are_led_by_in_sync_replicas_and_it_leaves_eve
             await asyncio.to_thread(sessions[2].close)
             await soon(lambda: leaders(topics, "t") == {0: (3, (3,)), 1: (3, (3,))})
             await soon(lambda: leaders(topics, "alone") == {0: (NO_LEADER, (2,))})
+            await soon(lambda: told <= set(caplog.messages))
         assert topics.metadata.topics["t"].partitions[0].leader_epoch == 1
-        assert "t-0: leader 3, leader epoch 1, ISR [3]: broker 2 is not alive" in caplog.messages
-        assert "t-1: leader 3, leader epoch 0, ISR [3]: broker 2 is not alive or no replica" in caplog.messages
         register(connect, 2)
         await soon(lambda: leaders(topics, "alone") == {0: (2, (2,))})
 

@@ -50,9 +50,10 @@ async def test_a_leader_deposed_while_cut_off_from_zookeeper_follows(tmp_path: P
             while (code := await produce(old)) is ErrorCode.none:
                 pass  # it still leads
             assert code is ErrorCode.not_leader_or_follower
+            await until(lambda: known_leader(cluster, first) not in (old, -1))
             new = known_leader(cluster, first)
             assert new in (first, second)
-            assert known_leader(cluster, old) == new
+            await until(lambda: known_leader(cluster, new) == new == known_leader(cluster, old))
             assert await produce(new) is ErrorCode.none
             follower, topics = cluster.running[old]._topics.followers()[T0], cluster.running[new]._topics
             await until(lambda: follower.log.log_end_offset == topics.partition(T0).log.log_end_offset)

@@ -183,7 +183,7 @@ class TestAWrongPassword:
         assert done.returncode == 1
         assert b"are sasl.username and sasl.password right?" in done.stderr
         assert b"wrong-s3cret" not in done.stderr
-        assert time.monotonic() - started < 15, "it is not tried again and again"
+        assert time.monotonic() - started < 25, "it is not tried again and again"
 
 
 def test_confluents_admin_keeps_the_users(secured: SecuredBroker) -> None:

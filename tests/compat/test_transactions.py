@@ -89,7 +89,7 @@ def test_confluent_reader_of_committed_data_sees_a_transaction_at_once_when_it_e
     assert read_to_end(broker, made.name) == []
     consumer = Consumer(consumer_settings(broker, f"group-of-{made.name}"))
     consumer.assign([TopicPartition(made.name, 0, 0)])
-    end_of_committed = consumer.poll(5)
+    end_of_committed = consumer.poll(TIMEOUT)
     assert end_of_committed is not None
     assert end_of_committed.error()
     producer.commit_transaction(TIMEOUT)

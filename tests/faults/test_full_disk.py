@@ -143,7 +143,7 @@ def test_an_empty_disk_is_noticed_though_nobody_writes(broker_factory: BrokerFac
     with Cluster(broker.bootstrap) as cluster:
         Admin(cluster).create_topic(topic, 1)
     disk.fill()
-    hasty = {"delivery.timeout.ms": 500, "request.timeout.ms": 500, "max.request.size": 4 << 20, "linger.ms": 0}
+    hasty = {"delivery.timeout.ms": 5000, "request.timeout.ms": 4000, "max.request.size": 4 << 20, "linger.ms": 0}
     with Producer(broker.bootstrap, {**hasty, "compression.type": "none"}) as producer:
         futures = [producer.send(topic, bytes(900_000)) for _ in range(3)]
         assert isinstance([future.exception(30) for future in futures][-1], RequestTimedOut)

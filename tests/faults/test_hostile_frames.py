@@ -126,7 +126,7 @@ def attack(target: BrokerProcess, frames: int, seed: int) -> None:
                 looked = now
                 asked = time.monotonic()
                 assert good.metadata(TOPIC).topics[0].error_code is not ErrorCode.unknown_server_error
-                assert time.monotonic() - asked < 10
+                assert time.monotonic() - asked < 25
                 if handled(Scrape(target.metrics_url)) - handled_before >= frames:
                     break
     for one in attackers:
@@ -166,7 +166,7 @@ def test_two_hundred_clients_that_send_halves_or_take_nothing_hold_nobody_up(tar
         asked = time.monotonic()
         for _ in range(20):
             good.put(TOPIC, b"y")
-        assert time.monotonic() - asked < 10
+        assert time.monotonic() - asked < 25
         assert memory(target) - before < GROWTH_BYTES
         for one in stuck:
             one.close()
@@ -186,7 +186,7 @@ def test_answers_that_two_hundred_clients_do_not_take_are_one_each(target: Broke
                 one.send(ApiKey.METADATA, {"topics": None})
         asked = time.monotonic()
         good.put(TOPIC, b"y")
-        assert time.monotonic() - asked < 10
+        assert time.monotonic() - asked < 25
         assert memory(target) - before < GROWTH_BYTES
         for one in stuck:
             one.close()

@@ -35,8 +35,12 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
     "cell", [pytest.param(cell, marks=[pytest.mark.hdfs] * (cell.place is Place.HDFS), id=str(cell)) for cell in FAST]
 )
 def test_output_equals_input(matrix: Matrix, cell: Cell) -> None:
+    seed = SEEDS[FAST.index(cell)]
     try:
-        played = matrix.play(cell, seed=SEEDS[FAST.index(cell)])
+        played = matrix.play(cell, seed)
+        if not played.kills and not played.problems:  # on a busy machine a blow may come too late
+            print(played)
+            played = matrix.play(cell, seed + 1)
     except Unavailable as missing:
         give_up(f"no HDFS: {missing}")
     print(played)

@@ -1,7 +1,7 @@
 """kill -9 at random moments of a load, driver and Python workers: in the end output equals input.
 
 After every kill: no row visible twice, none that was not produced. At the end one undisturbed load, then every
-(topic, partition, offset) that was produced is there exactly once. Two kills of a driver and one of a worker in every
+(topic, partition, offset) that was produced is there exactly once. Two kills of a driver and two of a worker in every
 test run, twenty of each in the slow set.
 """
 
@@ -120,7 +120,7 @@ def test_a_killed_python_worker_loses_and_doubles_nothing(
     spark: SparkSession, data: TopicData, tmp_path: Path, zookeeper: str
 ) -> None:
     loads = KilledLoads(data, tmp_path, "files", zookeeper)
-    loads.run(1, LoadDriver.kill_a_worker_after, longest=LONGEST / 2, seed=2)
+    loads.run(2, LoadDriver.kill_a_worker_after, longest=LONGEST / 2, seed=2)
     loads.check(spark)
 
 

@@ -89,7 +89,7 @@ class Plan:
     """The most of the steady time that a writer may have paused for readers that did not follow."""
 
 
-FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=15, held_share=0.8)
+FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=30, held_share=0.8)
 FULL = Plan(peak_s=10, steady_s=MINUTES * 60 - 10, every_s=5, rss_growth_mb=10, held_share=0.1)
 
 
@@ -138,6 +138,7 @@ def _run(broker: BrokerProcess, plan: Plan, directory: Path) -> Run:
         _watch(plan, load, probe)
         load.tell("drain")
         eventually(lambda: load.phase == "drained", timeout=60)
+        eventually(lambda: _cleanings(broker) > 0)
         eventually(lambda: lag_of_those_who_stay(Scrape(broker.metrics_url)) == 0, timeout=60, interval=0.5)
         load.tell("end")
         load.wait()
@@ -182,7 +183,6 @@ def _judge(plan: Plan, run: Run) -> None:
     early = run.samples[: len(run.samples) // 2]
     assert max(s.threads for s in late) <= max(s.threads for s in early) + WORKER_THREADS
     assert max(s.disk_mb for s in late) < DISK_MB
-    assert late[-1].cleanings > 0
     assert late[-1].uncollected == 0
     records_s = sum(run.load["sent"].values()) / (plan.peak_s + plan.steady_s)
     assert max(s.lag for s in late) < SECONDS_BEHIND * records_s
@@ -226,6 +226,10 @@ def _quantiles(what: str, seconds: list[float]) -> str:
         return f"{what}: none"
     p50, p99 = quantile(seconds, 0.5) * 1e3, quantile(seconds, 0.99) * 1e3
     return f"{what}: {len(seconds)}, p50 {p50:.2f} ms, p99 {p99:.2f} ms, at most {max(seconds) * 1e3:.1f} ms"
+
+
+def _cleanings(broker: BrokerProcess) -> float:
+    return Scrape(broker.metrics_url).total("kafka_log_logcleaner_runs_total")
 
 
 def _connections(broker: BrokerProcess) -> float:

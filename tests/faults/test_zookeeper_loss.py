@@ -17,7 +17,7 @@ from tests.support.raw_requests import Requests, ask_for, batch
 from tests.support.waiting import eventually
 from tests.support.zookeeper import ZooKeeperServer
 
-BOUND_S = 20.0
+BOUND_S = 25.0
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_the_broker_lives_through_the_loss_of_its_zookeeper(
             for number in range(100):
                 asked = time.monotonic()
                 assert ask.put(topic, b"%d" % number) == number + 1
-                assert time.monotonic() - asked < 5
+                assert time.monotonic() - asked < 20
             assert len(ask.values(topic)) == 101
             assert ask.metadata(topic).topics[0].error_code is ErrorCode.none
 
@@ -68,7 +68,13 @@ def test_the_broker_lives_through_the_loss_of_its_zookeeper(
             eventually(lambda: list(registry.brokers()) == [0] and registry.controller.id() == 0)
         with Requests(broker.bootstrap) as again:
             eventually(lambda: len(again.metadata().brokers) == 1)
-            again.create(f"{topic}-4")
+
+            def is_made() -> bool:
+                """Its session may have expired a moment ago."""
+                (made,) = again.create_topics({"name": f"{topic}-4"})
+                return made.error_code in (ErrorCode.none, ErrorCode.topic_already_exists)
+
+            eventually(is_made)
             assert again.produce({(f"{topic}-4", 0): batch(b"x")})[f"{topic}-4", 0].error_code is ErrorCode.none
             (found,) = again.fetch([ask_for(f"{topic}-4")], version=12)
             assert found.high_watermark == 1
@@ -85,6 +91,6 @@ def test_it_stops_quickly_and_cleanly_while_zookeeper_is_away(
         zookeeper_server.kill()
         started = time.monotonic()
         broker.stop()
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < 20
     assert (tmp_path / "broker" / ".kafka_cleanshutdown").exists()
     assert "Traceback" not in broker.output, broker.output

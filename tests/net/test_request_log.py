@@ -60,12 +60,12 @@ def test_errors_are_counted_wherever_they_stand_in_a_response() -> None:
 
 def test_what_a_handler_waits_for_is_remote_time() -> None:
     async def wait() -> dict[str, Any]:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(1.0)
         return answer_with("x")
 
     api = counted(lambda r, c: wait())
-    assert api.remote >= 0.2
-    assert api.local < 0.2
+    assert api.remote >= 1.0
+    assert api.local < api.remote
 
 
 def test_time_in_the_queue_is_told_apart() -> None:
@@ -108,10 +108,10 @@ def test_a_slow_request_gets_a_line_with_all_that_is_known(caplog: pytest.LogCap
 )
 def test_who_waits_by_design_is_not_slow_for_it(caplog: pytest.LogCaptureFixture, api: ApiKey, lines: int) -> None:
     async def wait() -> list[bytes]:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.6)
         return [b"answer"]
 
-    counted(lambda r, c: wait(), api, slow_ms=250)
+    counted(lambda r, c: wait(), api, slow_ms=1500)
     assert len(caplog.records) == lines
 
 

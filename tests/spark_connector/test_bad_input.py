@@ -62,7 +62,7 @@ def test_an_unreachable_broker_is_named_after_the_time_that_the_client_gives_it(
         started = time.monotonic()
         with pytest.raises(PySparkException, match=f"no broker of bootstrap.servers could be reached.*{address}"):
             frame.count()
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 45
 
 
 def test_a_corrupt_batch_names_partition_and_offset(

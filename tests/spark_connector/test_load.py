@@ -300,17 +300,19 @@ def test_a_broker_that_goes_before_spark_plans_may_come_back(
         "topic": "t",
         "to": str(tmp_path / "out"),
         "group": "g",
-        "options": {"kafka.default.api.timeout.ms": "1000"},
     }
+
+    def waiting(ms: int) -> dict[str, str]:
+        return {"kafka.default.api.timeout.ms": str(ms)}
 
     def go(phase: str, _record: object) -> None:
         if phase == "write":
             broker.kill()
 
     with pytest.raises(LoadInterrupted, match="ConnectionFailed"):
-        load(spark, **arguments, on_phase=go)
+        load(spark, **arguments, options=waiting(1000), on_phase=go)
     broker.start()
-    assert load(spark, **arguments).rows == 3
+    assert load(spark, **arguments, options=waiting(30_000)).rows == 3
 
 
 def test_a_failed_write_leaves_nothing(files: Loads) -> None:

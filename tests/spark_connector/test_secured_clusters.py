@@ -32,7 +32,7 @@ from tests.support.secured import (
 from tests.support.topics import Topic
 
 WRONG = "wrong-s3cret"
-QUICKLY = 20.0  # seconds until a refused login or certificate must be an error, on a busy machine
+QUICKLY = 45.0  # seconds until a refused login or certificate must have been an error twice, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def test_a_write_with_a_wrong_password_is_an_error_at_once_that_tells_no_secret(
     query = writer.trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException, match=r"(?i)authentication") as written:
         query.awaitTermination(100)
-    assert time.monotonic() - began < 2 * QUICKLY
+    assert time.monotonic() - began < QUICKLY
     assert_no_secret(f"{batch.value}\n{written.value}\n{query.exception()}\n{written.value!r}")
     assert len(committed_values(secured.listeners["PLAINTEXT"], numbers["subscribe"])) == 30
 
@@ -190,7 +190,7 @@ def test_a_refused_login_or_certificate_is_an_error_at_once_that_tells_no_secret
     query = to_files(spark, options, tmp_path).trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException, match=says) as stream:
         query.awaitTermination(100)
-    assert time.monotonic() - began < 2 * QUICKLY
+    assert time.monotonic() - began < QUICKLY
     assert_no_secret(f"{batch.value}\n{stream.value}\n{query.exception()}\n{stream.value!r}")
 
 

@@ -28,6 +28,8 @@ SETTINGS = {
     **SMALL_QUERIES,
 }
 """Settings of a Spark that says little and needs little."""
+_LOOK_AGAIN_S = 0.02
+"""Until there is a worker to kill: on a busy machine the first one comes late."""
 
 
 class SparkChild:
@@ -50,24 +52,38 @@ class SparkChild:
 
     def kill_after(self, seconds: float) -> bool:
         """Let it go on for so long, then kill -9 (its JVM ends with it); False when it was done before."""
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return True
-        return False
+        if self._ends_within(seconds):
+            return False
+        self._process.kill()
+        self._process.wait()
+        return True
 
     def kill_a_worker_after(self, seconds: float) -> bool:
-        """Let it go on for so long, then kill -9 one of Spark's Python workers; False when there was none."""
+        """Let it go on for so long, then kill -9 one of Spark's Python workers as soon as there is one; False when it
+        was done before."""
+        while not self._ends_within(seconds):
+            if self._kill_a_worker():
+                return True
+            seconds = _LOOK_AGAIN_S
+        return False
+
+    def _ends_within(self, seconds: float) -> bool:
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            workers = [p for p in psutil.Process(self._process.pid).children(recursive=True) if _is_worker(p)]
-            for worker in workers[-1:]:  # the youngest: the oldest is the daemon they are forked from
-                worker.send_signal(signal.SIGKILL)
-            return bool(workers)
-        return False
+            return False
+        return True
+
+    def _kill_a_worker(self) -> bool:
+        workers = [p for p in psutil.Process(self._process.pid).children(recursive=True) if _is_worker(p)]
+        if not workers:
+            return False
+        youngest = max(workers, key=lambda worker: (worker.create_time(), worker.pid))  # older: daemons, and idle ones
+        try:
+            youngest.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            return False  # it has ended by itself
+        return True
 
     def __enter__(self) -> Self:
         return self

@@ -56,7 +56,7 @@ def test_everything_is_shown_from_the_beginning(at: tuple[str, str], numbers: st
 
 
 def test_it_ends_when_nothing_comes(at: tuple[str, str], numbers: str) -> None:
-    shown = answer_of("consume", "--topic", numbers, "--from-beginning", "--timeout-ms", "2000", *at)
+    shown = answer_of("consume", "--topic", numbers, "--from-beginning", "--timeout-ms", "5000", *at)
     assert shown.split() == count(0, 100)
     assert answer_of("consume", "--topic", numbers, "--timeout-ms", "500", *at) == ""  # the end is the default
 

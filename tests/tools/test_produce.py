@@ -10,7 +10,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from broker.client.cluster import Cluster
 from tests.support.console import answer_of, error_of, output_of, pykafka
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, await_markers
 
 
 @pytest.fixture
@@ -99,7 +99,8 @@ def test_a_record_that_is_not_taken_is_reported(at: tuple[str, str], topic: str)
 
 def committed(at: tuple[str, str], topic: str) -> list[str]:
     """What a reader of committed data sees."""
-    arguments = ("--from-beginning", "--timeout-ms", "1000", "--isolation-level", "read_committed")
+    await_markers(at[1], topic)
+    arguments = ("--from-beginning", "--exit-at-end", "--isolation-level", "read_committed")
     return answer_of("consume", "--topic", topic, *arguments, *at).split()
 
 

@@ -225,22 +225,23 @@ def test_a_call_without_an_answer_ends_at_its_time_limit(server: ZooKeeperServer
         began = time.monotonic()
         with pytest.raises(ConnectionFailed, match=f"no answer from ZooKeeper at {server.address} within 0.5 s"):
             zk.get("/x")
-        assert time.monotonic() - began < 5  # 30 s without the limit
+        assert time.monotonic() - began < 20  # 30 s without the limit
 
 
 def test_close_does_not_hang_when_the_server_is_dead_or_silent(server: ZooKeeperServer) -> None:
-    dead = ZooKeeper(server.address, session_timeout_ms=4000).start()
-    silent = ZooKeeper(server.address, session_timeout_ms=4000).start()
+    """kazoo waits for two thirds of the session for a silent one."""
+    dead = ZooKeeper(server.address, session_timeout_ms=60_000).start()
+    silent = ZooKeeper(server.address, session_timeout_ms=60_000).start()
     assert server.pid is not None
     os.kill(server.pid, signal.SIGSTOP)
     began = time.monotonic()
     silent.close()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 20
     server.kill()
     began = time.monotonic()
     dead.close()
     dead.close()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 20
 
 
 def test_close_ends_calls_under_way_in_other_threads(server: ZooKeeperServer) -> None:

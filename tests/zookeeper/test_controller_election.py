@@ -78,4 +78,4 @@ def test_stopping_does_not_wait_for_a_zookeeper_that_is_gone(server: ZooKeeperSe
         began = time.monotonic()
         election.stop()
         membership.stop()
-        assert time.monotonic() - began < 8  # one operation takes 30 s then
+        assert time.monotonic() - began < 20  # one operation takes 30 s then

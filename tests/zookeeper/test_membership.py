@@ -63,7 +63,7 @@ def test_the_id_of_a_live_broker_is_refused_at_once_with_its_address(
             ConfigError, match=rf"broker\.id=1 is already used by the broker at 127\.0\.0\.1:{listening_port}"
         ):
             member(zk).start()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 20
 
 
 def test_the_id_of_a_broker_that_does_not_answer_is_refused_after_the_session_timeout(
@@ -78,12 +78,12 @@ def test_the_id_of_a_broker_that_does_not_answer_is_refused_after_the_session_ti
 
 
 def test_a_node_left_by_a_dead_broker_is_waited_out(chroot: str, server: ZooKeeperServer) -> None:
-    dead = ZooKeeper(server.address, session_timeout_ms=4000).start()
+    dead = ZooKeeper(server.address, session_timeout_ms=10_000).start()
     member(dead).start()
     server.kill()
     dead.close()  # too late: the server will know that session until it expires
     server.start()
-    with ZooKeeper(server.address, session_timeout_ms=4000) as zk:
+    with ZooKeeper(server.address, session_timeout_ms=10_000) as zk:
         assert Registry(zk).broker_node(1) is not None
         membership = member(zk)
         membership.start()
@@ -103,7 +103,7 @@ def test_the_node_of_our_own_previous_life_is_taken_over_at_once(
         began = time.monotonic()
         membership = member(zk, session_file=session_file)
         membership.start()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 20
         assert Registry(zk).brokers()[1].port == 9092
         assert int(session_file.read_text(), 16) == zk.session_id
         membership.stop()

@@ -131,8 +131,8 @@ def _fetches(asking: Asking, topic: str) -> None:
 def _join_body(group: str, **given: Any) -> Mapping[str, Any]:
     return {
         "group_id": group,
-        "session_timeout": 10_000,
-        "rebalance_timeout": 10_000,
+        "session_timeout": 60_000,  # members are there as long as the area is asked
+        "rebalance_timeout": 60_000,
         "member_id": "",
         "group_instance_id": None,
         "protocol_type": "consumer",

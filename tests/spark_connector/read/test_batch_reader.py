@@ -189,7 +189,7 @@ def test_an_unreachable_broker_is_named_after_the_time_that_the_client_gives_it(
         started = time.monotonic()
         with pytest.raises(ConnectionFailed, match=rf"bootstrap\.servers.*{address}"):
             reader.partitions()
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 45
 
 
 def test_reading_never_creates_a_topic(timed: Topic) -> None:

@@ -144,7 +144,7 @@ def test_a_range_that_is_not_there_can_be_skipped(ten: Topic, caplog: pytest.Log
 
 def test_records_that_never_come_are_a_clear_error(ten: Topic) -> None:
     with pytest.raises(RequestTimedOut, match=rf"{ten.name}-0: nothing came at offset 10 .* ends at 12"):
-        read(ten, 8, 12, **{"kafkaConsumer.pollTimeoutMs": "300"})
+        read(ten, 8, 12, **{"kafkaConsumer.pollTimeoutMs": "2000"})
 
 
 def test_a_deleted_topic_is_data_loss(ten: Topic) -> None:
