@@ -25,7 +25,7 @@ from broker.errors import ConfigError
 from broker.protocol.described_config import ResourceType
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import parse_pairs, parse_time
-from pykafka_ui.console import Console
+from pykafka_ui.console import DELIVERED_S, Console
 from pykafka_ui.numbers import in_range, number
 from pykafka_ui.render import Renderer, segment
 from pykafka_ui.v3.record_json import Sent
@@ -47,6 +47,8 @@ _RESETS_TO = {
     ResetTarget.SHIFT_BY: "by {} records",
 }
 _REMEMBERED = 1_000
+_MOST = 2**15 - 1
+"""Partitions and replicas of a new topic: more than any cluster takes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Changes:
         if not name:
             raise ConfigError("a topic needs a name")
         settings = _settings(_text(form, "settings"))
-        new = NewTopic(name, _number(form, "partitions", -1), _number(form, "replication", -1), settings)
+        new = NewTopic(name, _number(form, "partitions", -1, _MOST), _number(form, "replication", -1, _MOST), settings)
         count = "the default number of" if new.partitions < 0 else new.partitions
         replicas = "the default number of" if new.replication < 0 else new.replication
         sentence = f"Create the topic {name} with {count} partitions and {replicas} replicas of each."
@@ -165,7 +167,8 @@ class Changes:
         def send() -> None:
             where = None if partition < 0 else partition
             record = Sent(key.encode() or None, content, where, headers)
-            self._console.send(name, record).result(self._console.patience_s)
+            self._console.ask(lambda admin: admin.cluster.topic(name))  # it must exist
+            self._console.send(name, record).result(DELIVERED_S)
 
         what = "a tombstone" if content is None else f"a record of {len(content)} bytes"
         where = "" if partition < 0 else f", partition {partition}"
@@ -277,9 +280,12 @@ def _text(form: Mapping[str, Any], name: str, *, strip: bool = True) -> str:
     return text.strip() if strip else text
 
 
-def _number(form: Mapping[str, Any], name: str, default: int) -> int:
+def _number(form: Mapping[str, Any], name: str, default: int, most: int = 2**63 - 1) -> int:
     text = _text(form, name)
-    return number(name, text) if text else default
+    value = number(name, text) if text else default
+    if value > most:
+        raise ConfigError(f"{name}={value}: at most {most}")
+    return value
 
 
 def _settings(text: str) -> dict[str, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, TypeVar
 
 from broker.client.admin import Admin
 from broker.client.admin_types import GroupDescription, LogDir, NewTopic, TransactionDescription
@@ -16,7 +18,7 @@ from broker.client.cluster import Cluster
 from broker.client.hanging_transactions import OpenInPartition, hanging_transactions
 from broker.client.producer import Producer
 from broker.client.producer_batch import RecordFuture
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.browse import Readers
@@ -25,17 +27,22 @@ from pykafka_ui.loads.verifications import Verifications
 from pykafka_ui.recent import Recent
 from pykafka_ui.records_query import FoundRecords, RecordsQuery
 from pykafka_ui.sampler import Sampler
+from pykafka_ui.status import FORBIDDEN
+from pykafka_ui.v3.record_json import Sent
 from pykafka_ui.values import Decoder
 
 __all__ = ["Console", "Loads", "OpenTransaction"]
 
 T = TypeVar("T")
 
+logger = logging.getLogger("pykafka.ui")
+
 PATIENCE_MS = 5_000
 """How long a cluster that does not answer is asked. Somebody looks at an empty page meanwhile."""
+DELIVERED_S = 3 * PATIENCE_MS / 1000
+"""A record that is not acknowledged then was given up: nobody writes it later."""
 FRESH_S = 3.0
 """So long an answer is shown without being asked for again, by whoever looks."""
-_FORBIDDEN = (ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed)
 OVERDUE_AFTER_MS = 60_000
 LONGEST_MS = 900_000
 """Longer than any transaction may take by the broker's default (transaction.max.timeout.ms)."""
@@ -62,21 +69,6 @@ class OpenTransaction:
         return self.age_ms > max(self.about.timeout_ms, 0) + OVERDUE_AFTER_MS
 
 
-class ToSend(Protocol):
-    """A record to write; `timestamp` in ms, None for now."""
-
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
-    @property
-    def partition(self) -> int | None: ...
-    @property
-    def timestamp(self) -> int | None: ...
-
-
 class Console:
     """Everything of one cluster. Thread-safe."""
 
@@ -93,6 +85,9 @@ class Console:
         self._admin = Admin(self._cluster)
         self._recent: Recent[Any] = Recent(FRESH_S)
         self._producing = threading.Lock()
+        self._to_produce = dataclasses.replace(
+            settings, max_block_ms=PATIENCE_MS, delivery_timeout_ms=2 * PATIENCE_MS, allow_auto_create_topics=False
+        )
         self._producer: Producer | None = None
 
     def start(self) -> None:
@@ -145,11 +140,11 @@ class Console:
         self.change(lambda admin: admin.create_topics([new]))
         self.sampler.wait_until(lambda seen: new.name in seen.topics, self.patience_s)
 
-    def send(self, topic: str, record: ToSend) -> RecordFuture:
-        """Write a record with the producer that all share, which is made when it is first needed."""
+    def send(self, topic: str, record: Sent) -> RecordFuture:
+        """Write a record to a topic that exists, with the producer that all share; decided after `DELIVERED_S`."""
         with self._producing:
             if self._producer is None:
-                self._producer = Producer(self.settings)
+                self._producer = Producer(self._to_produce)
             producer = self._producer
         return producer.send(topic, record.value, record.key, record.headers, record.partition, record.timestamp)
 
@@ -171,13 +166,21 @@ class Console:
 
     def _hanging_transactions(self) -> list[OpenInPartition]:
         led = [tp for tp, one in self.sampler.watch().partitions.items() if one.leader >= 0]
-        return hanging_transactions(self._admin, led, LONGEST_MS)
+        try:
+            return hanging_transactions(self._admin, led, LONGEST_MS)
+        except BrokerError as error:
+            logger.debug("topic by topic: %s", error)
+        found: list[OpenInPartition] = []
+        for _, tps in itertools.groupby(led, lambda tp: tp.topic):
+            with contextlib.suppress(BrokerError):  # it was deleted since, or may not be seen
+                found += hanging_transactions(self._admin, tps, LONGEST_MS)
+        return found
 
     def _asked(self, key: Hashable, ask: Callable[[], T], forbidden: T) -> T:
         try:
             return self._recent.get(key, ask)
         except BrokerError as error:
-            if error.code in _FORBIDDEN:
+            if error.code in FORBIDDEN:
                 return forbidden
             raise
 

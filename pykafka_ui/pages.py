@@ -13,6 +13,7 @@ from fastapi import APIRouter, HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.asked_records import AskedRecords, at_most
 from pykafka_ui.console import Console
@@ -89,8 +90,7 @@ class Pages:
         return self._render(request, "topics.html", seen=found, listing=shown, rates=rates, internal=internal)
 
     def topic(self, request: Request, name: str, page: int = 1, sort: str = "partition") -> Response:
-        found = self._console.sampler.watch()
-        one = _topic_of(found, name)
+        found, one = self._topic(name)
         keys: dict[str, Callable[[Partition], Any]] = {
             "partition": lambda row: row.index,
             "leader": lambda row: row.leader,
@@ -111,11 +111,21 @@ class Pages:
         )
 
     def topic_settings(self, request: Request, name: str) -> Response:
-        one = _topic_of(self._console.sampler.watch(), name)
+        _, one = self._topic(name)
         settings = self._console.topic_settings(name)
         return self._render(
             request, "settings.html", title=f"Settings of {name}", settings=settings, topic=one, every=0
         )
+
+    def _topic(self, name: str) -> tuple[Snapshot, Topic]:
+        """One that was just made elsewhere is looked for once more."""
+        sampler = self._console.sampler
+        if name not in sampler.watch().topics:
+            sampler.wait_until(lambda seen: name in seen.topics, 1.0)
+        found = sampler.snapshot
+        if name not in found.topics:
+            raise HTTPException(404 if found.at_ms else 503, f"There is no topic {name!r}.")
+        return found, found.topics[name]
 
     # --- records
 
@@ -173,7 +183,7 @@ class Pages:
             seen=found,
             group=one,
             about=about,
-            owners={tp: member for member in about.members for tp in member.partitions},
+            owners=about.owners,
             listing=listing(f"/groups/{segment(name)}", sorted(one.offsets), keys, sort=sort, page=page),
             caught_up_s=_caught_up_s(one.lag, self._rate("read", name), written),
         )
@@ -196,20 +206,21 @@ class Pages:
     def transactions(self, request: Request, *, hanging: bool = False) -> Response:
         """With `hanging` every partition is asked for transactions that no coordinator knows; once, not again."""
         self._console.sampler.watch()
+        found, problem = None, ""
+        if hanging:
+            try:
+                found = self._console.hanging_transactions()
+            except PykafkaError as error:
+                problem = str(error)
         return self._render(
             request,
             "transactions.html",
             every=0 if hanging else 5,
             transactions=self._console.open_transactions(),
-            hanging=self._console.hanging_transactions() if hanging else None,
+            hanging=found,
+            problem=problem,
             text=self._console.partitions_text,
         )
-
-
-def _topic_of(found: Snapshot, name: str) -> Topic:
-    if name not in found.topics:
-        raise HTTPException(404 if found.at_ms else 503, f"There is no topic {name!r}.")
-    return found.topics[name]
 
 
 def _bytes_per_record(topics: Iterable[Topic]) -> float:

@@ -23,7 +23,7 @@ _SHORT = {"start": "from", "places": "in", "how": "as"}
 
 @dataclasses.dataclass(frozen=True)
 class RecordsQuery:
-    """The parameters of an address, as text. See pages.py and api.py for what they mean."""
+    """The parameters of an address, as text. asked_records.py says what they mean."""
 
     topic: str
     start: From = From.END

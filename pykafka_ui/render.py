@@ -46,8 +46,8 @@ class Renderer:
 
     def error(self, request: Request, status: int, message: str) -> Response:
         """It asks again where that may help (a group may be away for a moment) and sends nothing again."""
-        again = (status >= 500 or status == 404) and request.method == "GET"
-        return self.page(request, "error.html", status=status, message=message, every=5 if again else 0)
+        every = {404: 10}.get(status, 5 if status >= 500 else 0) if request.method == "GET" else 0
+        return self.page(request, "error.html", status=status, message=message, every=every)
 
 
 def count(number: float) -> str:

@@ -25,6 +25,7 @@ from broker.errors import BrokerError, PykafkaError, UnsupportedVersion
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.history import Growth, History
 from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
+from pykafka_ui.status import FORBIDDEN
 
 __all__ = ["Sampler"]
 
@@ -57,10 +58,12 @@ class _Look:
         """The monotonic time at which to look again."""
         return self._began + (self._interval if watched else max(self._interval, IDLE_S))
 
-    def renew(self, older_than_s: float = 0.0) -> None:
-        """Be due at once, if the last look began so long ago."""
-        if time.monotonic() - self._began >= older_than_s:
+    def renew(self, older_than_s: float = 0.0) -> bool:
+        """Be due at once, if the last look began so long ago; whether it did."""
+        is_old = time.monotonic() - self._began >= older_than_s
+        if is_old:
             self._began = float("-inf")
+        return is_old
 
     def run(self, share: float) -> None:
         """Look. It is due again after an interval of which this took `share` in CPU time."""
@@ -127,23 +130,31 @@ class Sampler:
 
     def at_most_old(self, seconds: float) -> Snapshot:
         """A snapshot that is hardly older than that, for a program that asks now and then: nobody looks at a page."""
-        for look in (self._topics, self._groups):
-            look.renew(seconds)
-        self._wake.set()
-        self._wait_for_first(groups=True)
+        with self._looked:
+            renewed = [look for look in (self._topics, self._groups) if look.renew(seconds)]
+            self._wake.set()
+            self._wait_for(renewed, FIRST_S)
         return self.snapshot
 
     def look_again(self) -> None:
         """Everything, now: something was changed. Waits a moment for it."""
-        for look in self._looks:
-            look.renew()
-        self._wake.set()
-        self._wait_for([self._topics, self._groups], A_MOMENT_S)
+        with self._looked:
+            for look in self._looks:
+                look.renew()
+            self._wake.set()
+            self._wait_for([self._topics, self._groups], A_MOMENT_S)
 
     def wait_until(self, condition: Callable[[Snapshot], bool], timeout_s: float) -> bool:
-        """Whether the snapshot fulfils the condition in time."""
-        with self._looked:
-            return self._looked.wait_for(lambda: condition(self.snapshot), timeout_s)
+        """Whether the snapshot fulfils the condition in time. Looks again and again meanwhile."""
+        deadline = time.monotonic() + timeout_s
+        while not condition(self.snapshot):
+            if time.monotonic() > deadline:
+                return False
+            with self._looked:
+                self._topics.renew()
+                self._wake.set()
+                self._wait_for([self._topics], A_MOMENT_S)
+        return True
 
     def _wait_for_first(self, groups: bool) -> None:
         needed = (self._topics, self._groups) if groups else (self._topics,)
@@ -202,14 +213,15 @@ class Sampler:
         if self._logs.count and (new := [tp for tp in led if tp not in self._starts]):
             self._starts.update(known_offsets(self._cluster, new, EARLIEST))  # else the other look asks for all
         found = {name: self._topic(topic, ends) for name, topic in sorted(topics.items())}
-        self._change(
+        seen = dataclasses.replace(
+            self.snapshot,
             at_ms=int(time.time() * 1000),
             cluster_id=self._cluster.cluster_id() or "",
             controller=self._cluster.controller_id(),
             brokers=tuple(self._cluster.brokers()),
             topics=found,
         )
-        self._change(groups=self._with_lags(self.snapshot.groups))
+        self.snapshot = dataclasses.replace(seen, groups=_with_lags(seen.groups, seen.partitions))
         if self._written.is_due(time.time()):
             self._record_topics(found)
 
@@ -244,7 +256,8 @@ class Sampler:
                 for tp, replica in found.partitions.items()
                 if not replica.is_future and leaders.get(tp) == found.broker_id
             }
-        except (BrokerError, UnsupportedVersion) as error:  # it may be forbidden, or unknown: then there are no sizes
+        except (BrokerError, UnsupportedVersion) as error:
+            _refuse_all_but_forbidden(error)
             logger.debug("no sizes: %s", error)
             self._sizes = {}
         known = {tp: start for tp, start in self._starts.items() if tp in self.snapshot.partitions}
@@ -266,7 +279,8 @@ class Sampler:
         groups: dict[str, Group] = {}
         try:
             coordinators = self._admin.groups_by_coordinator()
-        except (BrokerError, UnsupportedVersion) as error:  # it may be forbidden: then there are no groups
+        except (BrokerError, UnsupportedVersion) as error:
+            _refuse_all_but_forbidden(error)
             logger.debug("no groups: %s", error)
             coordinators = {}
         for node, listed in coordinators.items():
@@ -274,14 +288,10 @@ class Sampler:
             for one in listed:
                 before = self.snapshot.groups.get(one.group_id)
                 known = offsets.get(one.group_id, before.offsets if before else {})
-                groups[one.group_id] = Group(one.group_id, one.state, one.protocol_type, known)
-        self._change(groups=self._with_lags(groups))
+                groups[one.group_id] = Group(one.group_id, one.state, one.protocol_type, known, type=one.group_type)
+        self._change(groups=_with_lags(groups, self.snapshot.partitions))
         if self._read.is_due(time.time()):
             self._record_groups(self.snapshot.groups)
-
-    def _with_lags(self, groups: Mapping[str, Group]) -> dict[str, Group]:
-        partitions = self.snapshot.partitions
-        return {name: dataclasses.replace(group, lags=_lags(group, partitions)) for name, group in groups.items()}
 
     def _record_groups(self, groups: Mapping[str, Group]) -> None:
         offsets = {
@@ -295,6 +305,10 @@ class Sampler:
         self._read.record(time.time(), values | lags | {("lag", ""): sum(lags.values())})
 
 
+def _with_lags(groups: Mapping[str, Group], partitions: Mapping[TopicPartition, Partition]) -> dict[str, Group]:
+    return {name: dataclasses.replace(group, lags=_lags(group, partitions)) for name, group in groups.items()}
+
+
 def _lags(group: Group, partitions: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, int]:
     if not group.has_lag:
         return {}
@@ -304,3 +318,9 @@ def _lags(group: Group, partitions: Mapping[TopicPartition, Partition]) -> dict[
         if known is not None and known.end >= 0:
             found[tp] = max(known.end - at.offset, 0)
     return found
+
+
+def _refuse_all_but_forbidden(error: BrokerError | UnsupportedVersion) -> None:
+    """What this client may not see, or the brokers do not know, is not there. Any other error is one."""
+    if isinstance(error, BrokerError) and error.code not in FORBIDDEN:
+        raise error

@@ -16,7 +16,7 @@ from pykafka_ui.app import make_app
 from pykafka_ui.console import Console, Loads
 from pykafka_ui.loads.asked import LoadsAsked
 from pykafka_ui.loads.places import LoadPlace, LoadPlaces
-from pykafka_ui.loads.verifications import Cluster, Verifications
+from pykafka_ui.loads.verifications import LogSource, Verifications
 from pykafka_ui.values import Decoder
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_format import RegistrySettings, registry_address
@@ -76,7 +76,7 @@ def _loads(asked: LoadsAsked) -> Loads | None:
     if not asked.urls:
         return None
     places = [LoadPlace(url, asked.zookeeper_connect, asked.storage_options) for url in asked.urls]
-    return Loads(LoadPlaces(places), Verifications(Cluster(asked.bootstrap_servers, asked.options)))
+    return Loads(LoadPlaces(places), Verifications(LogSource(asked.bootstrap_servers, asked.options)))
 
 
 def _registry(urls: str) -> RegistrySettings:

@@ -89,6 +89,8 @@ class Group:
     protocol_type: str
     offsets: Mapping[TopicPartition, CommittedOffset] = dataclasses.field(default_factory=dict)
     lags: Mapping[TopicPartition, int] = dataclasses.field(default_factory=dict)
+    type: str = ""
+    """Of its protocol: classic, consumer (KIP-848) or share; "" from brokers that are too old to tell."""
 
     @cached_property
     def lag(self) -> int:

@@ -6,13 +6,16 @@ from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import BrokerError, ErrorCode, UnsupportedVersion
 from pykafka_ui.loads.places import UnknownPlace
 
-__all__ = ["status_of"]
+__all__ = ["FORBIDDEN", "status_of"]
 
+FORBIDDEN = (
+    ErrorCode.topic_authorization_failed,
+    ErrorCode.group_authorization_failed,
+    ErrorCode.cluster_authorization_failed,
+    ErrorCode.transactional_id_authorization_failed,
+)
 _STATUS = {
-    ErrorCode.topic_authorization_failed: 403,
-    ErrorCode.group_authorization_failed: 403,
-    ErrorCode.cluster_authorization_failed: 403,
-    ErrorCode.transactional_id_authorization_failed: 403,
+    **dict.fromkeys(FORBIDDEN, 403),
     ErrorCode.unknown_topic_or_partition: 404,
     ErrorCode.topic_already_exists: 409,
     ErrorCode.non_empty_group: 409,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
@@ -18,6 +18,7 @@ from spark_connector.loads.files.destination import FilesDestination
 from spark_connector.loads.record import LoadError, LoadInterrupted
 from spark_connector.loads.target import Target, is_database_url
 from spark_connector.storage import Storage, heals_by_waiting, open_storage
+from spark_connector.url_secrets import without_secrets
 
 __all__ = ["existing_format", "open_destination"]
 
@@ -43,11 +44,17 @@ def open_destination(target: Target) -> Iterator[Destination]:
             destination.log.close()
 
 
-def existing_format(to: str, storage_options: Mapping[str, str]) -> str:
-    """`sql` for a database URL, `delta` for the directory of a Delta table, else `parquet` for all kinds of files."""
-    if is_database_url(to):
+def existing_format(place: Target) -> str:
+    """`sql` for a database URL, `delta` for the directory of a Delta table, else `parquet` for all kinds of files.
+
+    Raises as `open_destination` does.
+    """
+    if is_database_url(place.to):
         return "sql"
-    return "delta" if open_storage(to, storage_options).names("_delta_log") else "parquet"
+    with _plain_os_errors(place):
+        storage = open_storage(place.to, place.storage_options)
+        _check_reachable(storage.url)
+        return "delta" if storage.names("_delta_log") else "parquet"
 
 
 def _open(target: Target) -> Destination:
@@ -78,7 +85,7 @@ def _open_files(target: Target) -> FilesDestination:
 def _open_output(target: Target, needed: str) -> Storage:
     output = open_storage(target.to, target.storage_options)
     if not output.renames_directories:
-        raise ConfigError(f"'{target.to}': {needed}")
+        raise ConfigError(f"'{without_secrets(target.to)}': {needed}")
     _check_reachable(output.url)
     return output
 
@@ -112,5 +119,5 @@ def _plain_os_errors(target: Target) -> Iterator[None]:
         raise  # some of them are OSErrors too
     except OSError as error:
         kind = LoadInterrupted if heals_by_waiting(error) else LoadError
-        where = target.address.shown if target.format == "sql" else target.to
+        where = target.address.shown if target.format == "sql" else without_secrets(target.to)
         raise kind(f"{where}: {type(error).__name__}: {error}") from error

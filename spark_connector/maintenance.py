@@ -47,9 +47,8 @@ def targets(
     Its format is that of what is there. The offsets of a group may be kept in ZooKeeper; without `zookeeper_connect`
     such a target can be shown, but not opened. Raises ConfigError, LoadError and OffsetStoreError.
     """
-    options = dict(storage_options or {})
-    format = "sql" if table is not None else existing_format(to, options)
-    place = Target(to, _ANY, storage_options=options, format=format, table=table)
+    place = Target(to, _ANY, storage_options=dict(storage_options or {}), table=table)
+    place = replace(place, format="sql" if table is not None else existing_format(place))
     with open_destination(place.check()) as site:
         kinds = site.groups()
     return [

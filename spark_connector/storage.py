@@ -26,6 +26,7 @@ import fsspec
 from hdfs_native.fsspec import HdfsFileSystem
 
 from broker.errors import ConfigError
+from spark_connector.url_secrets import without_secrets
 
 __all__ = ["LocalStorage", "Storage", "heals_by_waiting", "open_storage"]
 
@@ -93,9 +94,9 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
     try:
         filesystem, root = fsspec.core.url_to_fs(url, **(options or {}))
     except (ValueError, ImportError, OSError) as error:
-        raise ConfigError(f"cannot use '{url}': {error}") from error
+        raise ConfigError(f"cannot use '{without_secrets(url)}': {error}") from error
     if not root.strip("/"):
-        raise ConfigError(f"'{url}' names no directory: give a path below the root")
+        raise ConfigError(f"'{without_secrets(url)}' names no directory: give a path below the root")
     return Storage(filesystem, root.rstrip("/"), url.rstrip("/"), options or {})
 
 

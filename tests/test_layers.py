@@ -57,6 +57,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"options"},
     {"formats", "offset_store"},
     {"storage", "errors", "worker_clients", "spark_versions"},
+    {"url_secrets"},
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py
 # and spark_connector/load.py choose one.
@@ -68,7 +69,7 @@ CONNECTOR_RANK = {layer: rank for rank, row in enumerate(CONNECTOR_ROWS) for lay
 UI_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.tools"),
     *("spark_connector.formats", "spark_connector.errors", "spark_connector.loads", "spark_connector.maintenance"),
-    *("spark_connector.cli.session", "spark_connector.cli.load_options"),
+    *("spark_connector.cli.session", "spark_connector.cli.load_options", "spark_connector.url_secrets"),
 )
 CONNECTOR_MAY_IMPORT = ("broker.client", "broker.records", "broker.protocol", "broker.errors")
 # Its commands have the options of all others, and find Java for Spark as a broker does for ZooKeeper.

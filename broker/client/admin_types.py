@@ -92,6 +92,11 @@ class GroupDescription(NamedTuple):
         """Whether it has members: then nobody else may change its offsets."""
         return self.state not in ("Empty", "Dead", "")
 
+    @property
+    def owners(self) -> dict[TopicPartition, MemberDescription]:
+        """Partition → the member that reads it."""
+        return {tp: member for member in self.members for tp in member.partitions}
+
 
 class TransactionListing(NamedTuple):
     """A transactional id and its state: Empty, Ongoing, PrepareCommit, CompleteAbort, …"""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 __all__ = ["LoadsAsked"]
 
 
-class LoadsAsked(NamedTuple):
+@dataclass(frozen=True)
+class LoadsAsked:
     """`urls` of `--loads`. `options` are the reader's (`kafka.…`), for the brokers that have the log."""
 
-    urls: Sequence[str]
+    urls: Sequence[str] = field(repr=False)
     zookeeper_connect: str | None
-    storage_options: Mapping[str, str]
+    storage_options: Mapping[str, str] = field(repr=False)
     bootstrap_servers: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)

@@ -92,7 +92,7 @@ class LoadPages:
         return RedirectResponse(_to_group(at, group), 303)
 
     def stop(self, at: str, group: str) -> Response:
-        self._verifications.stop()
+        self._verifications.stop(at, group)
         return RedirectResponse(_to_group(at, group), 303)
 
 

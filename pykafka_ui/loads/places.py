@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from broker.errors import ConfigError, PykafkaError
+from broker.errors import PykafkaError
 from pykafka_ui.recent import Recent
 from spark_connector.loads.history import WHAT_TO_DO, History, HistoryEntry
 from spark_connector.loads.target import Target
 from spark_connector.maintenance import history, targets
+from spark_connector.url_secrets import without_secrets
 
 __all__ = ["GroupOfLoads", "LoadPlace", "LoadPlaces", "PlaceContent", "UnknownPlace"]
 
@@ -41,7 +42,7 @@ class LoadPlace:
     def shown(self) -> str:
         """Its URL without a password. Raises ConfigError for a database without a table."""
         checked = Target(self.to, "any").check()
-        return checked.address.shown if checked.format == "sql" else self.to
+        return checked.address.shown if checked.format == "sql" else without_secrets(self.to)
 
     def targets(self) -> list[Target]:
         """One for each group that has loads here."""
@@ -151,5 +152,5 @@ def _read(target: Target) -> GroupOfLoads:
         return GroupOfLoads(target, History([]), "its offsets are in ZooKeeper: start with --zookeeper HOST:PORT")
     try:
         return GroupOfLoads(target, history(target))
-    except ConfigError as error:
+    except PykafkaError as error:
         return GroupOfLoads(target, History([]), str(error))

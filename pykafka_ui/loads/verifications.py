@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import signal
+import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,18 +22,18 @@ from spark_connector.loads.audit.verify import LoadCheck, Totals, Verification
 from spark_connector.loads.target import Target
 from spark_connector.maintenance import verify
 
-__all__ = ["Cluster", "LoadVerdict", "VerificationState", "Verifications"]
+__all__ = ["LoadVerdict", "LogSource", "VerificationState", "Verifications"]
 
 _MOST_TEXTS = 20
 """Problems and notes of one load that are kept."""
 
 
 @dataclass(frozen=True)
-class Cluster:
+class LogSource:
     """The brokers that have the log: their addresses, and the reader's options for them (`kafka.…`)."""
 
     bootstrap_servers: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,9 @@ class LoadVerdict:
     @classmethod
     def of(cls, check: LoadCheck) -> LoadVerdict:
         return cls(check.verdict, check.totals, _some(check.problems), _some(check.notes))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "totals": self.totals._asdict()}
 
 
 @dataclass(frozen=True)
@@ -68,16 +72,18 @@ class VerificationState:
         return verdicts is not None and not self.problems and all(v.verdict != "mismatch" for v in verdicts.values())
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "is_ok": self.is_ok}
+        verdicts = self.verdicts and {name: one.to_json() for name, one in self.verdicts.items()}
+        return {**asdict(replace(self, verdicts=None)), "verdicts": verdicts, "is_ok": self.is_ok}
 
 
 class Verifications:
     """The newest verification of each group. Thread-safe."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, log: LogSource) -> None:
+        self._log = log
         self._lock = threading.Lock()
         self._states: dict[tuple[str, str], VerificationState] = {}
+        self._stopped = False
         self._running: tuple[tuple[str, str], multiprocessing.process.BaseProcess] | None = None
 
     def state(self, url: str, group: str) -> VerificationState | None:
@@ -94,41 +100,47 @@ class Verifications:
                 raise ConfigError(f"one at a time: {' '.join(reversed(self._running[0]))} is being verified")
             spawn = multiprocessing.get_context("spawn")
             ours, theirs = spawn.Pipe(duplex=False)
-            process = spawn.Process(target=_verify, args=(theirs, target, self._cluster), daemon=True)
+            process = spawn.Process(target=_verify, args=(theirs, target, self._log), daemon=True)
             process.start()
             theirs.close()
             self._running = key, process
             self._states[key] = VerificationState()
         threading.Thread(target=self._follow, args=(key, process, ours), name="ui-verification", daemon=True).start()
 
-    def stop(self) -> None:
-        """End what is running. It is then shown as stopped."""
+    def stop(self, url: str | None = None, group: str | None = None) -> None:
+        """End the verification of a group, or whatever runs. It is then shown as stopped."""
         with self._lock:
-            if self._running is not None:
+            if self._running is not None and (url is None or self._running[0] == (url, group)):
+                self._stopped = True
                 self._running[1].terminate()
 
     def _follow(self, key: tuple[str, str], process: multiprocessing.process.BaseProcess, news: Connection) -> None:
-        with news, contextlib.suppress(EOFError):
-            while True:
-                self._states[key] = news.recv()
-        process.join()
-        with self._lock:
-            state = self._states[key]
-            if state.is_running:
-                self._states[key] = replace(state, is_running=False, error="it was stopped")
-            self._running = None
+        try:
+            with news, contextlib.suppress(EOFError, OSError):  # it has ended, perhaps while it was speaking
+                while True:
+                    self._states[key] = news.recv()
+        finally:
+            process.join()
+            with self._lock:
+                state, why = self._states[key], "it was stopped"
+                if not self._stopped:
+                    why = f"its process ended with {process.exitcode}; was there enough memory?"
+                if state.is_running:
+                    self._states[key] = replace(state, is_running=False, error=why)
+                self._running, self._stopped = None, False
 
 
-def _verify(news: Connection, target: Target, cluster: Cluster) -> None:
-    """The process. Ctrl-C ends it with its parent."""
+def _verify(news: Connection, target: Target, log: LogSource) -> None:
+    """The process. Ctrl-C ends its parent, which ends it; then it tidies up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
     def on_load(done: int, loads: int) -> None:
         news.send(VerificationState(done=done, loads=loads))
 
     try:
         with quiet_session("pykafka ui", target.storage_options) as session:
-            found = verify(target, cluster.bootstrap_servers, options=cluster.options, session=session, on_load=on_load)
+            found = verify(target, log.bootstrap_servers, options=log.options, session=session, on_load=on_load)
     except Exception as error:  # whatever it is, it belongs on the page
         news.send(VerificationState(is_running=False, error=str(error) or type(error).__name__))
     else:

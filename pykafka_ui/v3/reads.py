@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fastapi import APIRouter, HTTPException
 from starlette.requests import Request
 
 from broker.client.admin_types import GroupDescription, MemberDescription
 from broker.client.cluster_metadata import Node
+from broker.errors import PykafkaError
 from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.console import Console
@@ -42,12 +45,12 @@ class Reads:
             ("/{cluster_id}/topics/{topic_name}/partitions/{partition_id}/replicas/{broker_id}", self.replica),
             ("/{cluster_id}/consumer-groups", self.groups),
             (f"{group}/consumers", self.consumers),
-            (f"{group}/consumers/{{consumer_id}}", self.consumer),
-            (f"{group}/consumers/{{consumer_id}}/assignments", self.assignments),
+            (f"{group}/consumers/{{consumer_id:path}}/assignments", self.assignments),
             (
-                f"{group}/consumers/{{consumer_id}}/assignments/{{topic_name}}/partitions/{{partition_id}}",
+                f"{group}/consumers/{{consumer_id:path}}/assignments/{{topic_name}}/partitions/{{partition_id}}",
                 self.assignment,
             ),
+            (f"{group}/consumers/{{consumer_id:path}}", self.consumer),
             (f"{group}/lag-summary", self.lag_summary),
             (f"{group}/lags", self.lags),
             (f"{group}/lags/{{topic_name}}/partitions/{{partition_id}}", self.lag),
@@ -238,23 +241,21 @@ class Reads:
     def lags(self, request: Request, cluster_id: str, group_id: str) -> Document:
         """A group's offset and lag in each partition."""
         links, found = Links(request, cluster_id), snapshot_of(self._console, cluster_id)
-        one, owners = self._group(cluster_id, group_id), self._owners(group_id)
+        one, owners = _group_of(found, group_id), self._owners(group_id)
         rows = [_lag_document(links, found, one, tp, owners.get(tp)) for tp in sorted(one.offsets)]
         return links.collection("KafkaConsumerLagList", rows, "consumer-groups", group_id, "lags")
 
     def lag(self, request: Request, cluster_id: str, group_id: str, topic_name: str, partition_id: int) -> Document:
         """A group's offset and lag in one partition."""
-        one, tp = self._group(cluster_id, group_id), TopicPartition(topic_name, partition_id)
+        found, tp = snapshot_of(self._console, cluster_id), TopicPartition(topic_name, partition_id)
+        one = _group_of(found, group_id)
         if tp not in one.offsets:
             raise HTTPException(404, f"group {group_id!r} has no offset of {tp}")
-        found, owner = snapshot_of(self._console, cluster_id), self._owners(group_id).get(tp)
+        owner = self._owners(group_id).get(tp)
         return _lag_document(Links(request, cluster_id), found, one, tp, owner)
 
     def _group(self, cluster_id: str, name: str) -> Group:
-        found = snapshot_of(self._console, cluster_id).groups
-        if name not in found:
-            raise HTTPException(404, f"there is no group {name!r}")
-        return found[name]
+        return _group_of(snapshot_of(self._console, cluster_id), name)
 
     def _member(self, cluster_id: str, group_id: str, consumer_id: str) -> MemberDescription:
         self._group(cluster_id, group_id)
@@ -263,8 +264,12 @@ class Reads:
                 return one
         raise HTTPException(404, f"group {group_id!r} has no member {consumer_id!r}")
 
-    def _owners(self, group_id: str) -> dict[TopicPartition, MemberDescription]:
-        return {tp: member for member in self._console.group(group_id).members for tp in member.partitions}
+    def _owners(self, group_id: str) -> Mapping[TopicPartition, MemberDescription]:
+        """The members, as far as they can be had: lags are known without them."""
+        try:
+            return self._console.group(group_id).owners
+        except PykafkaError:
+            return {}
 
 
 def snapshot_of(console: Console, cluster_id: str | None = None) -> Snapshot:
@@ -275,6 +280,12 @@ def snapshot_of(console: Console, cluster_id: str | None = None) -> Snapshot:
     if cluster_id is not None and cluster_id != found.cluster_id:
         raise HTTPException(404, f"there is no cluster {cluster_id!r}; this one is {found.cluster_id!r}")
     return found
+
+
+def _group_of(found: Snapshot, name: str) -> Group:
+    if name not in found.groups:
+        raise HTTPException(404, f"there is no group {name!r}")
+    return found.groups[name]
 
 
 def _cluster_document(links: Links, found: Snapshot) -> Document:
@@ -359,8 +370,8 @@ def _group_document(links: Links, one: Group, about: GroupDescription | None = N
         consumer_group_id=one.id,
         is_simple=not one.protocol_type,
         partition_assignor=about.protocol if about else "",
-        state=upper_snake(about.state if about else one.state),
-        type="CLASSIC",
+        state=upper_snake(one.state if about is None or about.state == "Dead" else about.state),
+        type=upper_snake(one.type) or "CLASSIC",
         is_mixed_consumer_group=False,
         coordinator=links.to("brokers", about.coordinator.id) if about else None,
         consumers=links.to(*at, "consumers"),

@@ -6,6 +6,7 @@ import base64
 import binascii
 import dataclasses
 import json
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +15,7 @@ from broker.errors import ConfigError
 
 __all__ = ["Sent", "concatenated", "parse_sent", "time_text"]
 
+_SPACE = re.compile(r"\s*")
 _TYPES = ("BINARY", "JSON", "STRING")
 
 
@@ -34,7 +36,9 @@ def concatenated(text: str) -> Iterator[Any]:
     """The JSON values of a text, with nothing or white space between them."""
     decoder, at = json.JSONDecoder(), 0
     while True:
-        at += len(text[at:]) - len(text[at:].lstrip())
+        space = _SPACE.match(text, at)
+        assert space is not None  # it matches nothing, too
+        at = space.end()
         if at == len(text):
             return
         try:
@@ -57,8 +61,11 @@ def parse_sent(document: Any) -> Sent:
 
 
 def time_text(ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """ISO 8601 in UTC with milliseconds; "" for a time that has no such form."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return ""
 
 
 def _content(document: dict[str, Any], name: str) -> tuple[bytes | None, str | None]:
@@ -72,17 +79,21 @@ def _content(document: dict[str, Any], name: str) -> tuple[bytes | None, str | N
     if data is None:
         return None, kind
     if kind == "JSON":
-        return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(), kind
+        return _utf8(name, json.dumps(data, ensure_ascii=False, separators=(",", ":"))), kind
     if not isinstance(data, str):
         raise ConfigError(f"{name}: the data of {kind} must be text")
     return (_base64(name, data) if kind == "BINARY" else _utf8(name, data)), kind
 
 
 def _headers(document: dict[str, Any]) -> list[tuple[str, bytes | None]]:
-    found = []
-    for one in document.get("headers") or ():
+    found: list[tuple[str, bytes | None]] = []
+    headers = document.get("headers") or []
+    if not isinstance(headers, list):
+        raise ConfigError("headers: must be a list")
+    for one in headers:
         if not isinstance(one, dict) or not isinstance(one.get("name"), str):
             raise ConfigError("headers: each needs a name")
+        _utf8("headers", one["name"])
         value = one.get("value")
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"header {one['name']}: its value must be base64")
@@ -95,7 +106,8 @@ def _timestamp(document: dict[str, Any]) -> int | None:
     if given is None:
         return None
     try:
-        return round(datetime.fromisoformat(str(given)).timestamp() * 1000)
+        moment = datetime.fromisoformat(str(given))
+        return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise ConfigError(f"timestamp={str(given)[:40]}: expected a time such as 2026-01-31T12:00:00Z") from None
 

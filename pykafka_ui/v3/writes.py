@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Body, HTTPException
-from pydantic import BaseModel
+from fastapi import APIRouter, HTTPException
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.client.admin_types import NewTopic
+from broker.client.cluster_metadata import UnknownTopic
 from broker.client.producer_batch import RecordFuture
 from broker.errors import PykafkaError
 from broker.protocol.described_config import ResourceType
-from pykafka_ui.console import Console
+from pykafka_ui.console import DELIVERED_S, Console
 from pykafka_ui.status import status_of
 from pykafka_ui.v3.reads import snapshot_of, topic_document
 from pykafka_ui.v3.record_json import Sent, concatenated, parse_sent, time_text
@@ -38,8 +40,8 @@ class TopicToCreate(BaseModel):
     """REST Proxy's CreateTopicRequestData; what is left out is the broker's default."""
 
     topic_name: str
-    partitions_count: int = -1
-    replication_factor: int = -1
+    partitions_count: int = Field(-1, ge=-1, le=2**15 - 1)
+    replication_factor: int = Field(-1, ge=-1, le=2**15 - 1)
     replicas_assignments: dict[int, list[int]] = {}
     configs: list[Setting] = []
 
@@ -75,6 +77,8 @@ class Writes:
         """Make a topic. It is answered when it is there."""
         snapshot_of(self._console, cluster_id)
         settings = {one.name: one.value for one in wanted.configs if one.value is not None}
+        if sorted(wanted.replicas_assignments) != list(range(len(wanted.replicas_assignments))):
+            raise HTTPException(400, "replicas_assignments: must name partitions from 0 on, without a gap")
         assigned = [wanted.replicas_assignments[index] for index in sorted(wanted.replicas_assignments)]
         name = wanted.topic_name
         self._console.create_topic(
@@ -127,14 +131,19 @@ class Writes:
         lines = "".join(json.dumps(report) + "\n" for report in reports)
         return Response(lines, media_type="application/json")
 
-    def batch(
-        self, cluster_id: str, topic_name: str, entries: Annotated[list[dict[str, Any]], Body(embed=True)]
-    ) -> Document:
-        """Write records that have an `id` each, by which the answer tells what became of them."""
+    async def batch(self, request: Request, cluster_id: str, topic_name: str) -> Document:
+        """Write records (`entries`) that have an `id` each, by which the answer tells what became of them."""
+        text = await self._body(request)
+        return await run_in_threadpool(self._write_batch, cluster_id, topic_name, text)
+
+    def _write_batch(self, cluster_id: str, topic_name: str, text: str) -> Document:
         snapshot_of(self._console, cluster_id)
+        document = next(concatenated(text), None)
+        entries = document.get("entries") if isinstance(document, dict) else None
+        if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+            raise HTTPException(400, "entries: a list of records is needed")
         successes, failures = [], []
-        reports = self._written(cluster_id, topic_name, entries)
-        for entry, report in zip(entries, reports, strict=True):
+        for entry, report in zip(entries, self._written(cluster_id, topic_name, entries), strict=True):
             named = {"id": str(entry.get("id", ""))[:80], **report}
             if named["error_code"] == 200:
                 del named["error_code"]
@@ -144,31 +153,36 @@ class Writes:
         return {"successes": successes, "failures": failures}
 
     def _written(self, cluster_id: str, topic: str, documents: Sequence[Any]) -> Iterator[Document]:
-        """A report for each, when it is acknowledged."""
+        """A report for each, when it is acknowledged. Raises UnknownTopic."""
+        partitions = self._console.ask(lambda admin: admin.cluster.topic(topic)).partitions
         waiting: list[tuple[Sent, RecordFuture] | PykafkaError] = []
         for document in documents:
             try:
                 one = parse_sent(document)
+                if one.partition is not None and one.partition not in partitions:
+                    raise UnknownTopic(f"topic {topic!r} has {len(partitions)} partitions, but no {one.partition}")
                 waiting.append((one, self._console.send(topic, one)))
             except PykafkaError as error:
                 waiting.append(error)
+        deadline = time.monotonic() + DELIVERED_S
         for found in waiting:
             try:
                 if isinstance(found, PykafkaError):
                     raise found
-                yield self._report(cluster_id, *found)
+                yield _report(cluster_id, *found, deadline - time.monotonic())
             except PykafkaError as error:
                 yield {"error_code": status_of(error), "message": str(error)}
 
-    def _report(self, cluster_id: str, sent: Sent, future: RecordFuture) -> Document:
-        at = future.result(self._console.patience_s)
-        return {
-            "error_code": 200,
-            "cluster_id": cluster_id,
-            "topic_name": at.topic,
-            "partition_id": at.partition,
-            "offset": at.offset,
-            "timestamp": time_text(at.timestamp),
-            "key": sent.key_type and {"type": sent.key_type, "size": len(sent.key or b"")},
-            "value": sent.value_type and {"type": sent.value_type, "size": len(sent.value or b"")},
-        }
+
+def _report(cluster_id: str, sent: Sent, future: RecordFuture, timeout_s: float) -> Document:
+    at = future.result(max(timeout_s, 0.001))
+    return {
+        "error_code": 200,
+        "cluster_id": cluster_id,
+        "topic_name": at.topic,
+        "partition_id": at.partition,
+        "offset": at.offset,
+        "timestamp": time_text(at.timestamp),
+        "key": sent.key_type and {"type": sent.key_type, "size": len(sent.key or b"")},
+        "value": sent.value_type and {"type": sent.value_type, "size": len(sent.value or b"")},
+    }

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from broker.errors import ConfigError
 from spark_connector.offset_store.base import check_group
+from spark_connector.url_secrets import without_secrets
 
 __all__ = ["FILE_FORMATS", "FORMATS", "OFFSET_KINDS", "DatabaseAddress", "Target", "is_database_url"]
 
@@ -99,11 +100,6 @@ def _natural_format(target: Target) -> str:
 _DIALECTS = frozenset({"sqlite", "postgresql", "mysql", "mariadb", "mssql", "oracle"})
 _SCHEME = re.compile(r"(?P<dialect>[a-z][a-z0-9]*)(\+[a-z0-9_]+)?://")
 _NAME = re.compile(r"[^\x00-\x1f\"`\[\];#]{1,128}")  # no #: it separates URL and table in a load's `output`
-# As SQLAlchemy parses it: a user name may hold an @, a password may hold anything else.
-_PASSWORD = re.compile(r"(?<=://)(?P<user>[^:/]*):(?:[^?]*|[^@]*)@")
-_SECRET = re.compile(
-    r"(?P<name>[?&][^=&#]*(?:password|passwd|pwd|token|secret|sslkey|odbc_connect)[^=&#]*=)[^&#]*", re.IGNORECASE
-)
 
 
 def is_database_url(to: str) -> bool:
@@ -146,7 +142,7 @@ class DatabaseAddress:
     @property
     def shown(self) -> str:
         """URL and table without the password: the `output` in the records of loads."""
-        url = _SECRET.sub(r"\g<name>***", _PASSWORD.sub(r"\g<user>:***@", self.url))
+        url = without_secrets(self.url)
         return f"{url}#{self.schema}.{self.table}" if self.schema else f"{url}#{self.table}"
 
 

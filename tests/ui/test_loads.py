@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import socket
@@ -14,10 +15,12 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from broker.errors import ConfigError
+from pykafka_ui.loads.asked import LoadsAsked
 from pykafka_ui.loads.places import LoadPlace, LoadPlaces, UnknownPlace
-from pykafka_ui.loads.verifications import Cluster, Verifications, VerificationState
+from pykafka_ui.loads.verifications import LogSource, Verifications, VerificationState
 from spark_connector.loads.history import Owner, intent_of
 from spark_connector.loads.planner import plan_load
+from spark_connector.storage import LocalStorage
 from tests.support.chromium import Tab
 from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads, open_files
@@ -200,7 +203,7 @@ def state_of(verifications: Verifications, loaded: Loaded, group: str) -> Verifi
 
 
 def test_one_verification_at_a_time_which_can_be_stopped(silent: str, loaded: Loaded) -> None:
-    verifications = Verifications(Cluster(silent, {}))
+    verifications = Verifications(LogSource(silent, {}))
     places = LoadPlaces([LoadPlace(loaded.at)])
     nightly, hourly = (places.target(loaded.at, group) for group in ("nightly", "hourly"))
     verifications.start(loaded.at, nightly)
@@ -208,15 +211,78 @@ def test_one_verification_at_a_time_which_can_be_stopped(silent: str, loaded: Lo
     with pytest.raises(ConfigError, match=f"one at a time: nightly {re.escape(loaded.at)} is being verified"):
         verifications.start(loaded.at, hourly)
     assert state_of(verifications, loaded, "nightly").is_running
-    verifications.stop()
+    verifications.stop(loaded.at, "hourly")
+    assert state_of(verifications, loaded, "nightly").is_running, "it was another that should be stopped"
+    verifications.stop(loaded.at, "nightly")
     eventually(lambda: state_of(verifications, loaded, "nightly").error == "it was stopped")
     verifications.start(loaded.at, hourly)
     verifications.stop()
     eventually(lambda: not state_of(verifications, loaded, "hourly").is_running)
 
 
+def test_a_process_that_dies_is_told(silent: str, loaded: Loaded) -> None:
+    """As for want of memory; the next one can begin."""
+    verifications = Verifications(LogSource(silent, {}))
+    places = LoadPlaces([LoadPlace(loaded.at)])
+    verifications.start(loaded.at, places.target(loaded.at, "nightly"))
+    (child,) = multiprocessing.active_children()
+    child.kill()
+    eventually(lambda: "ended with -9" in state_of(verifications, loaded, "nightly").error)
+    verifications.start(loaded.at, places.target(loaded.at, "hourly"))
+    verifications.stop()
+    eventually(lambda: not state_of(verifications, loaded, "hourly").is_running)
+
+
+def test_no_secret_is_in_a_repr() -> None:
+    source = LogSource("broker:9092", {"kafka.sasl.jaas.config": "secret"})
+    asked = LoadsAsked(["postgres://ann:secret@db/lake#t"], None, {"token": "secret"}, "broker:9092", source.options)
+    for one in (source, asked, LoadPlace("postgres://ann:secret@db/lake#t")):
+        assert "secret" not in repr(one)
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "postgres://ann:secret@127.0.0.1:1/lake#flights",
+        "redshift+x://ann:secret@h/lake?password=secret",
+        "s3://ann:secret@h/x",
+    ],
+)
+def test_a_url_of_an_unknown_kind_shows_no_password(to: str) -> None:
+    places = LoadPlaces([LoadPlace(to)])
+    (found,) = places.content()
+    assert found.error
+    assert "secret" not in f"{found}"
+
+
+def test_a_directory_that_may_not_be_read_hides_no_other(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = LocalStorage.names
+
+    def refused(self: LocalStorage, path: str) -> list[str]:
+        if "forbidden" in self.url:
+            raise PermissionError(13, "Permission denied")
+        return names(self, path)
+
+    monkeypatch.setattr(LocalStorage, "names", refused)
+    forbidden, good = LoadPlaces([LoadPlace("/forbidden"), LoadPlace(loaded.at)]).content()
+    assert "Permission denied" in forbidden.error
+    assert [one.name for one in good.groups] == ["hourly", "nightly"]
+
+
+def test_a_group_that_cannot_be_read_hides_no_other(broker: Kafka, loaded: Loaded, tmp_path: Path) -> None:
+    for group in ("good", "strange"):
+        PlainLoads(broker.bootstrap, TOPIC, tmp_path, group=group, new_group=True).must_load()
+    (entry,) = (tmp_path / "_offsets" / "strange").glob("*1.json")
+    newer = entry.read_bytes().replace(b'"load": {\n  "version": 1,', b'"load": {\n  "version": 99,')
+    assert newer != entry.read_bytes()
+    entry.write_bytes(newer)
+    good, strange = LoadPlaces([LoadPlace(str(tmp_path))]).content()[0].groups
+    assert (good.error, good.rows > 0) == ("", True)
+    assert "another version" in strange.error
+
+
 def test_why_it_cannot_be_verified(loaded: Loaded) -> None:
-    verifications = Verifications(Cluster("127.0.0.1:1", {"kafka.default.api.timeout.ms": "2000"}))
+    verifications = Verifications(LogSource("127.0.0.1:1", {"kafka.default.api.timeout.ms": "2000"}))
     verifications.start(loaded.at, LoadPlaces([LoadPlace(loaded.at)]).target(loaded.at, "nightly"))
     eventually(lambda: not state_of(verifications, loaded, "nightly").is_running)
     assert "127.0.0.1:1" in state_of(verifications, loaded, "nightly").error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +21,7 @@ from broker.client.consumer import Consumer, ConsumerRecord
 from broker.errors import ConfigError
 from broker.protocol.described_config import ResourceType
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.v3.record_json import concatenated, parse_sent
+from pykafka_ui.v3.record_json import concatenated, parse_sent, time_text
 from pykafka_ui.v3.resources import upper_snake
 from tests.support.kafka import Kafka
 from tests.support.ui_process import Answer, UiProcess
@@ -166,6 +167,9 @@ def test_records_are_written_as_they_are_sent(ui: UiProcess, cluster_path: str, 
         ({"partition_id": -1}, "partition_id=-1: there is no such partition"),
         ({"partition_id": "one"}, "partition_id=one"),
         ({"headers": [{}]}, "headers: each needs a name"),
+        ({"headers": 5}, "headers: must be a list"),
+        ({"headers": [{"name": "\ud800"}]}, "headers: half a character"),
+        ({"value": {"type": "JSON", "data": "\ud800"}}, "value: half a character"),
         ({"headers": [{"name": "h", "value": 1}]}, "header h: its value must be base64"),
         ({"timestamp": "soon"}, "timestamp=soon: expected a time"),
         ([], "a record must be a JSON object"),
@@ -187,7 +191,7 @@ def test_a_bad_record_does_not_keep_others_from_being_written(
     found = reports(
         send(ui, f"{cluster_path}/topics/{topic}/records", "".join(map(json.dumps, (good, bad, lost, good))))
     )
-    assert [one["error_code"] for one in found] == [200, 400, 400, 200]
+    assert [one["error_code"] for one in found] == [200, 400, 404, 200]
     assert [one.get("offset") for one in found] == [0, None, None, 1]
     entries = [{"id": "a", **good}, {"id": "b", **bad}]
     answer = send(ui, f"{cluster_path}/topics/{topic}/records:batch", {"entries": entries})
@@ -202,7 +206,11 @@ def test_a_bad_record_does_not_keep_others_from_being_written(
         ("topics/{topic}/records", '{"value"', 400, "not JSON"),
         ("topics/{topic}/records", "[" * 100_000, 400, "not JSON"),
         ("topics/{topic}/records", " " * (17 << 20), 413, "at most"),
+        ("topics/{topic}/records", '{"value": null}', 404, "there is no topic"),
+        ("topics/{topic}/records:batch", "[]", 400, "entries"),
         ("topics", "{}", 400, "topic_name"),
+        ("topics", '{"topic_name": "t", "partitions_count": 1099511627776}', 400, "partitions_count"),
+        ("topics", '{"topic_name": "t", "replicas_assignments": {"0": [1], "2": [1]}}', 400, "without a gap"),
         ("topics", '{"topic_name": "bad name"}', 400, "bad name"),
         ("topics/{topic}/configs:alter", '{"data": [{"name": "x", "operation": "TWIST"}]}', 400, "SET or DELETE"),
     ],
@@ -246,6 +254,28 @@ def test_another_sites_page_writes_nothing(ui: UiProcess, cluster_path: str, top
 def test_concatenated_values_are_told_apart(values: list[Any]) -> None:
     assert list(concatenated("".join(map(json.dumps, values)))) == values
     assert list(concatenated(" \n".join(map(json.dumps, values)) + "\n")) == values
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("partition_id", "headers", "key", "value", "timestamp"), JSON))
+    | JSON
+)
+def test_whatever_a_record_is_it_is_taken_or_refused(record: Any) -> None:
+    with contextlib.suppress(ConfigError):
+        sent = parse_sent(record)
+        assert sent.timestamp is None or isinstance(time_text(sent.timestamp), str)
+
+
+def test_many_small_records_take_no_time_for_the_rest_of_the_body() -> None:
+    began = time.process_time()
+    assert sum(1 for _ in concatenated("{} " * 1_000_000)) == 1_000_000
+    assert time.process_time() - began < 30, "it takes 1 s; hours if each record copied the rest"
 
 
 @given(st.text())
