@@ -455,6 +455,8 @@ class BrokerServer:
             try:
                 self._logs.tick(lambda job: loop.run_in_executor(None, job))
                 self._listeners.close_idle()
+                self._listeners.renew_certificates()
+                self._peers.renew_certificates()
             except Exception:
                 logger.exception("periodic work on the logs failed")
 

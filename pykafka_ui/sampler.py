@@ -87,7 +87,7 @@ class Sampler:
         self._topics = _Look("topics", self._look_at_topics, ENDS_S)
         self._logs = _Look("sizes", self._look_at_logs, SIZES_S)
         self._groups = _Look("groups", self._look_at_groups, GROUPS_S)
-        self._looks = (self._topics, self._logs, self._groups)
+        self._looks = (self._topics, self._groups, self._logs)
         self._written, self._read = History(), History()
         self._ends_grown, self._offsets_grown = Growth(), Growth()
         self._wanted_at = float("-inf")
@@ -157,9 +157,11 @@ class Sampler:
         return True
 
     def _wait_for_first(self, groups: bool) -> None:
-        needed = (self._topics, self._groups) if groups else (self._topics,)
+        def is_there() -> bool:
+            return self._groups.count > 0 if groups else bool(self.snapshot.at_ms or self._topics.count)
+
         with self._looked:
-            self._looked.wait_for(lambda: all(one.count for one in needed), FIRST_S)
+            self._looked.wait_for(is_there, FIRST_S)
 
     def _wait_for(self, looks: list[_Look], timeout_s: float) -> None:
         counts = [one.count for one in looks]
@@ -203,6 +205,8 @@ class Sampler:
     def _look_at_topics(self) -> None:
         self._cluster.expire()
         topics = self._cluster.topics()
+        if not self.snapshot.at_ms:
+            self._show(topics, {})  # the ends take longer, and somebody looks at an empty page
         led = [
             TopicPartition(name, index)
             for name, topic in topics.items()
@@ -212,18 +216,22 @@ class Sampler:
         ends = known_offsets(self._cluster, led, LATEST)
         if self._logs.count and (new := [tp for tp in led if tp not in self._starts]):
             self._starts.update(known_offsets(self._cluster, new, EARLIEST))  # else the other look asks for all
-        found = {name: self._topic(topic, ends) for name, topic in sorted(topics.items())}
+        self._show(topics, ends)
+        if self._written.is_due(time.time()):
+            self._record_topics(self.snapshot.topics)
+
+    def _show(self, topics: Mapping[str, TopicMetadata], ends: Mapping[TopicPartition, int]) -> None:
         seen = dataclasses.replace(
             self.snapshot,
             at_ms=int(time.time() * 1000),
             cluster_id=self._cluster.cluster_id() or "",
             controller=self._cluster.controller_id(),
             brokers=tuple(self._cluster.brokers()),
-            topics=found,
+            topics={name: self._topic(topic, ends) for name, topic in sorted(topics.items())},
         )
-        self.snapshot = dataclasses.replace(seen, groups=_with_lags(seen.groups, seen.partitions))
-        if self._written.is_due(time.time()):
-            self._record_topics(found)
+        with self._looked:
+            self.snapshot = dataclasses.replace(seen, groups=_with_lags(seen.groups, seen.partitions))
+            self._looked.notify_all()
 
     def _topic(self, topic: TopicMetadata, ends: Mapping[TopicPartition, int]) -> Topic:
         """Where a partition does not answer, its end is that of the look before."""

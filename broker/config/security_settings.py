@@ -14,6 +14,7 @@ from functools import partial
 from broker.config.listener import PROTOCOLS, Listener
 from broker.errors import ConfigError
 from broker.security.jaas import Login, LoginModule, parse_jaas
+from broker.security.principal_mapping import PrincipalMapping
 from broker.security.stores import SECURITY, StoreSettings
 from broker.settings import Long, at_least, did_you_mean, one_of, parse_properties, setting, settings_of
 
@@ -52,6 +53,14 @@ def _supported(value: tuple[str, ...] | str | None) -> str | None:
 def parse_super_users(text: str) -> frozenset[str]:
     """The principals in `super.users`, which are separated by semicolons since names of certificates have commas."""
     return frozenset(one.strip() for one in text.split(";") if one.strip())
+
+
+def _mapping_rules(value: str) -> str | None:
+    try:
+        PrincipalMapping(value)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def _principals(value: str) -> str | None:
@@ -98,6 +107,12 @@ class SecuritySettings(StoreSettings):
         "none",
         "Whether clients show a certificate: none, requested or required.",
         one_of(("none", "requested", "required")),
+    )
+    ssl_principal_mapping_rules: str = _security(
+        "DEFAULT",
+        "RULE:PATTERN/REPLACEMENT/[LU],…,DEFAULT: what a client is called after its certificate's distinguished name "
+        "(KIP-371). A client to which no rule applies is refused.",
+        _mapping_rules,
     )
     ssl_enabled_protocols: tuple[str, ...] = _security(
         ("TLSv1.2", "TLSv1.3"), "Accepted TLS versions.", one_of(("TLSv1.2", "TLSv1.3"))

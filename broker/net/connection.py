@@ -24,6 +24,7 @@ from broker.net.router import Client, Router
 from broker.net.sasl import SaslSession
 from broker.net.tls import TlsStream
 from broker.protocol.messages import peek
+from broker.security.principal_mapping import NoMatchingRule, PrincipalMapping
 
 __all__ = ["Connection"]
 
@@ -51,8 +52,10 @@ class Connection(asyncio.BufferedProtocol):
         on_close: Callable[[Connection], None],
         listener: str,
         sasl: SaslSession | None,
+        mapping: PrincipalMapping,
     ) -> None:
         self._router = router
+        self._mapping = mapping
         self._memory = memory
         self._counts = counts
         self._max_request_bytes = max_request_bytes
@@ -89,11 +92,18 @@ class Connection(asyncio.BufferedProtocol):
         self._counts.accepted += 1
         self._on_open(self)
 
-    def secured(self, principal: str | None) -> None:
-        """Called after the TLS handshake, with the name in the client's certificate."""
-        if principal is not None:
-            self.client = dataclasses.replace(self.client, principal=principal)
-            self._counts.successful_authentications += 1
+    def secured(self, name: str | None) -> None:
+        """Called after the TLS handshake, with the distinguished name in the client's certificate."""
+        if name is None or self._sasl is not None:
+            return  # who logs in is known by that, as in Kafka
+        try:
+            principal = f"User:{self._mapping.user_of(name)}"
+        except NoMatchingRule as error:
+            self._counts.failed_authentications += 1
+            self.close(LOGIN, str(error))
+            return
+        self.client = dataclasses.replace(self.client, principal=principal)
+        self._counts.successful_authentications += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._serving is not None:

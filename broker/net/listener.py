@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
+import functools
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 
 from broker.config.broker_config import BrokerConfig
@@ -19,9 +19,11 @@ from broker.errors import ConfigError
 from broker.metrics import Metrics
 from broker.net.connection import Connection
 from broker.net.frame_reader import RequestMemory
+from broker.net.renewed_context import RenewedContext
 from broker.net.router import Router
 from broker.net.sasl import FindCredential, SaslSession
 from broker.net.tls import TlsStream, server_context
+from broker.security.principal_mapping import PrincipalMapping
 
 __all__ = ["ConnectionLimits", "ListenerSet", "parse_overrides"]
 
@@ -44,7 +46,7 @@ class ListenerSet:
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
         self._security = config.listener_security()
-        self._contexts: dict[str, ssl.SSLContext] = {}
+        self._contexts: dict[str, RenewedContext] = {}
         self.bound: list[Listener] = []
 
     def bind(self) -> list[Listener]:
@@ -54,7 +56,8 @@ class ListenerSet:
         """
         for name, security in self._security.items():
             if security.listener.encrypted:
-                self._contexts[name] = server_context(security)
+                make = functools.partial(server_context, security)
+                self._contexts[name] = RenewedContext(f"listener {name}", security.settings, make)
         for wanted in self._config.parsed_listeners():
             try:
                 bound = self._bind_one(wanted)
@@ -94,7 +97,8 @@ class ListenerSet:
     ) -> Callable[[], Connection | TlsStream]:
         """A factory of the protocol objects of a listener's connections."""
         counts, security = self._metrics.listeners[listener.name], self._security[listener.name]
-        context = self._contexts.get(listener.name)
+        renewed = self._contexts.get(listener.name)
+        mapping = PrincipalMapping(security.settings.ssl_principal_mapping_rules)
 
         def make() -> Connection | TlsStream:
             sasl = SaslSession(security, find) if listener.sasl else None
@@ -107,10 +111,16 @@ class ListenerSet:
                 on_close=self._forget,
                 listener=listener.name,
                 sasl=sasl,
+                mapping=mapping,
             )
-            return connection if context is None else TlsStream(connection, context)
+            return connection if renewed is None else TlsStream(connection, renewed.context)
 
         return make
+
+    def renew_certificates(self) -> None:
+        """Look whether key stores and trust stores have changed; new connections use the changed ones."""
+        for one in self._contexts.values():
+            one.renew()
 
     def close_idle(self) -> int:
         """Close connections that are idle (connections.max.idle.ms) or take too long to send a request

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import ssl
 
 from broker.config.broker_config import BrokerConfig
 from broker.errors import ConfigError
+from broker.net.renewed_context import RenewedContext
 from broker.net.tls import peer_context
 from broker.security.jaas import Login
 
@@ -19,8 +21,18 @@ class PeerSecurity:
 
     listener: str = "PLAINTEXT"
     """The inter-broker listener: brokers connect to this listener of other brokers."""
-    tls: ssl.SSLContext | None = None
+    stores: RenewedContext | None = None
     login: Login | None = None
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """For a new connection."""
+        return None if self.stores is None else self.stores.context
+
+    def renew_certificates(self) -> None:
+        """Look whether the key store and the trust store have changed."""
+        if self.stores is not None:
+            self.stores.renew()
 
     @classmethod
     def of(cls, config: BrokerConfig) -> PeerSecurity:
@@ -28,7 +40,10 @@ class PeerSecurity:
         between = config.inter_broker()
         listener = between.security.listener
         try:
-            tls = peer_context(between.security) if listener.encrypted else None
+            stores = None
+            if listener.encrypted:
+                make = functools.partial(peer_context, between.security)
+                stores = RenewedContext("connections to other brokers", between.security.settings, make)
         except ConfigError as error:
             raise ConfigError(f"listener {listener.name}, for connections to other brokers: {error}") from None
-        return cls(listener.name, tls, between.login)
+        return cls(listener.name, stores, between.login)

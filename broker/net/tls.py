@@ -17,7 +17,7 @@ from broker.config.security_settings import ListenerSecurity, SecuritySettings
 from broker.errors import ConfigError
 from broker.security.stores import has_key, has_trust, load_key, load_trust
 
-__all__ = ["TlsStream", "certificate_principal", "peer_context", "server_context"]
+__all__ = ["TlsStream", "distinguished_name", "peer_context", "server_context"]
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 SLICE_BYTES: Final = 64 * 1024
@@ -97,13 +97,13 @@ def _context(protocol: ssl._SSLMethod, settings: SecuritySettings) -> ssl.SSLCon
     return context
 
 
-def certificate_principal(certificate: Mapping[str, Any] | None) -> str | None:
-    """`User:CN=alice,O=…` of a client's certificate, in Java's notation (RFC 2253); None without a certificate."""
+def distinguished_name(certificate: Mapping[str, Any] | None) -> str | None:
+    """`CN=alice,O=…` of a client's certificate, in Java's notation (RFC 2253); None without a certificate."""
     if not certificate:
         return None
     parts: Iterable[Any] = reversed(certificate["subject"])
     names = ("+".join(f"{_SHORT_NAMES.get(key, key)}={_escaped(value)}" for key, value in part) for part in parts)
-    return "User:" + ",".join(names)
+    return ",".join(names)
 
 
 def _escaped(value: str) -> str:
@@ -120,7 +120,7 @@ class Secured(Protocol):
     def buffer_updated(self, nbytes: int) -> None: ...
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
-    def secured(self, principal: str | None) -> None:
+    def secured(self, name: str | None) -> None:
         """Called after the handshake."""
 
     def close(self, reason: str, text: str = "") -> None: ...
@@ -238,7 +238,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         self._flush()
         self._shaken = True
         self._cancel_timer()
-        self._connection.secured(certificate_principal(self._tls.getpeercert()))
+        self._connection.secured(distinguished_name(self._tls.getpeercert()))
         self._read()
 
     def _read(self) -> None:

@@ -38,7 +38,13 @@ EVERY_S = 5.0
 PATHS = ("/", "/topics", "/topics?sort=-rate", "/groups", "/topics/t-0001", "/groups/g-0001", "/brokers", "/metrics")
 PRODUCED_S, ROUNDS = 10.0, 9
 POINTS = 24 * 3600 // STEP_S
-SETTINGS = {"num.partitions": "1", "log.retention.bytes": str(256 << 20), "log.segment.bytes": str(64 << 20)}
+SETTINGS = {
+    "num.partitions": "1",
+    "log.retention.bytes": str(256 << 20),
+    "log.segment.bytes": str(64 << 20),
+    "log.retention.check.interval.ms": "1000",  # a producer writes 700 MB/s
+    "log.segment.delete.delay.ms": "1000",
+}
 
 
 def run(scale: float = 1.0) -> Iterator[Row]:

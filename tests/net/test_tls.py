@@ -112,6 +112,26 @@ async def test_the_certificate_names_the_client(certificates: Certificates) -> N
     assert metrics.listeners["SSL"].successful_authentications == 1
 
 
+async def test_rules_say_what_a_client_is_called(certificates: Certificates) -> None:
+    """And one to whom none applies is not let in (KIP-371)."""
+    metrics, context = Metrics(), client_context(certificates, own=certificates.client)
+    settings = tls_settings(certificates, ssl_client_auth="required")
+    rules = {r"ssl_principal_mapping_rules": r"RULE:^CN=(.*?),OU=.*$/$1@mapped/U,DEFAULT"}
+    async with serving(echo, metrics, **settings, **rules) as (host, port, _):
+        reader, writer = await asyncio.open_connection(host, port, ssl=context)
+        writer.write(request(1))
+        assert body(await read_frame(reader)).cluster_id == "SSL User:CAROL@MAPPED"
+        writer.close()
+        await writer.wait_closed()
+    rules = {"ssl_principal_mapping_rules": "RULE:^UID=(.*)$/$1/"}
+    async with serving(echo, metrics, **settings, **rules) as (host, port, _):
+        reader, writer = await asyncio.open_connection(host, port, ssl=context)
+        assert await closed_by_peer(reader)
+        writer.close()
+    counts = metrics.listeners["SSL"]
+    assert (counts.successful_authentications, counts.failed_authentications) == (1, 1)
+
+
 class TestNotLetIn:
     """Each closes its own connection only, with the reason in the log and in the metrics."""
 
@@ -292,5 +312,5 @@ def test_a_principal_is_written_as_java_does() -> None:
         (("organizationName", "Big, Inc."),),
         (("commonName", "#carol"), ("userId", "c")),
     )
-    assert tls.certificate_principal({"subject": subject}) == r"User:CN=\#carol+UID=c,O=Big\, Inc.,C=DE"
-    assert tls.certificate_principal({}) is None
+    assert tls.distinguished_name({"subject": subject}) == r"CN=\#carol+UID=c,O=Big\, Inc.,C=DE"
+    assert tls.distinguished_name({}) is None

@@ -118,8 +118,8 @@ def connect(cluster: Brokers, broker_id: int, listener: str, user: str = "") -> 
     host, _, port = cluster.addresses[broker_id][listener].rpartition(":")
     security = PeerSecurity()
     if user:
-        tls = cluster.running[broker_id]._peers.tls
-        security = PeerSecurity(listener, tls, Login("PLAIN", user, USERS[user]))
+        stores = cluster.running[broker_id]._peers.stores
+        security = PeerSecurity(listener, stores, Login("PLAIN", user, USERS[user]))
     return PeerConnection(host, int(port), client_id="test", security=security)
 
 
