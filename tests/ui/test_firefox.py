@@ -57,8 +57,10 @@ def test_the_flows_of_the_console_in_firefox(tab: Firefox, broker: Kafka, lake: 
     tab.type("[type=search]", "FOX")
     tab.see("tbody a", TOPIC)
     tab.click("tbody a", TOPIC)
+    tab.see("h1", TOPIC)  # the list has such cells and links, too
     tab.see("#list td", "in sync")
     tab.click("a", "Records")
+    tab.see("h1", f"Records of {TOPIC}")
     tab.count("#records tbody tr", 30)
     tab.click("#records summary", '"number": 29')
     tab.see("#records .string", "<b>Ann</b>")
@@ -77,6 +79,7 @@ def test_the_flows_of_the_console_in_firefox(tab: Firefox, broker: Kafka, lake: 
     tab.see("dd", "31")
     tab.click("nav a", "Loads")
     tab.click("tbody a", "nightly")
+    tab.see("h1", "Loads of nightly")
     tab.click("button", "Verify")
     tab.see("#verification", "Verified: 1 loads agree")
     for path, heading in (("/transactions", "Open transactions"), ("/brokers", "Brokers")):
