@@ -135,7 +135,7 @@ class TestLongPoll:
                 answer = ask.receive(ApiKey.FETCH, 12)
                 delays.append(time.monotonic() - started)
                 assert len(records_of(answer.responses[0].partitions[0])) == 1
-        assert sorted(delays)[1] < 0.05, delays  # a busy machine may hold up the others
+        assert sorted(delays)[5] < 0.05, delays  # a busy machine may hold up the others
 
     def test_an_append_that_comes_in_the_same_moment_is_not_missed(
         self, ask: Requests, broker: BrokerProcess, topic: str

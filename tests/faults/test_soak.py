@@ -70,6 +70,7 @@ OPEN_FILES = 150 * DESCRIPTORS_PER_SEGMENT
 PRODUCE_P99_MS, CROWDED_PRODUCE_P99_MS = 100, 2_000
 """Of a small produce with the broker's event loop at work: while it got the core it needed, and whatever else the
 machine did, when the wait for a core is most of it."""
+TRIES = 3
 CROWDED, FEW = 0.2, 200
 """The share of time without a core from which a sample counts as crowded; produces below which nothing is judged."""
 WORKER_THREADS = 8
@@ -89,7 +90,7 @@ class Plan:
     """The most of the steady time that a writer may have paused for readers that did not follow."""
 
 
-FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=30, held_share=0.8)
+FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=15, held_share=0.8)
 FULL = Plan(peak_s=10, steady_s=MINUTES * 60 - 10, every_s=5, rss_growth_mb=10, held_share=0.1)
 
 
@@ -112,15 +113,27 @@ def broker(tmp_path: Path, zookeeper: str) -> Iterator[BrokerProcess]:
         yield process
 
 
-@pytest.mark.timeout(180)
-def test_some_seconds_near_the_peak_leave_nothing_behind(broker: BrokerProcess, tmp_path: Path) -> None:
-    _judge(FAST, _run(broker, FAST, tmp_path))
+@pytest.mark.timeout(300)
+def test_some_seconds_near_the_peak_leave_nothing_behind(zookeeper: str, tmp_path: Path) -> None:
+    """A leak is in every run. A step of the allocator, which bends the line through seven samples, is in one of five."""
+    growths: list[float] = []
+    while len(growths) < TRIES and min(growths, default=FAST.rss_growth_mb) >= FAST.rss_growth_mb:
+        directory = tmp_path / str(len(growths))
+        directory.mkdir()
+        chroot = f"{zookeeper}/{tmp_path.name}-{directory.name}"
+        with BrokerProcess(directory / "broker", SETTINGS, zookeeper=chroot) as broker:
+            run = _run(broker, FAST, directory)
+        _judge(FAST, run)
+        growths.append(_growth_mb(FAST, run))
+    assert min(growths) < FAST.rss_growth_mb, growths
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(MINUTES * 60 + 300)
 def test_half_an_hour_near_the_peak_leaves_nothing_behind(broker: BrokerProcess, tmp_path: Path) -> None:
-    _judge(FULL, _run(broker, FULL, tmp_path))
+    run = _run(broker, FULL, tmp_path)
+    _judge(FULL, run)
+    assert _growth_mb(FULL, run) < FULL.rss_growth_mb
 
 
 def _run(broker: BrokerProcess, plan: Plan, directory: Path) -> Run:
@@ -175,10 +188,7 @@ def _watch(plan: Plan, load: SoakLoad, probe: Probe) -> None:
 
 def _judge(plan: Plan, run: Run) -> None:
     late = run.samples[len(run.samples) // 2 :]
-    length = (plan.steady_s + plan.peak_s) / 1800
-    growth = growth_per_half_hour([(s.seconds, s.rss_mb) for s in late]) * length
-    print(_summary(run, growth))
-    assert growth < plan.rss_growth_mb
+    print(_summary(run, _growth_mb(plan, run)))
     assert run.after.files - run.before.files < OPEN_FILES
     early = run.samples[: len(run.samples) // 2]
     assert max(s.threads for s in late) <= max(s.threads for s in early) + WORKER_THREADS
@@ -197,6 +207,12 @@ def _judge(plan: Plan, run: Run) -> None:
     assert len(calm) < FEW or quantile(calm, 0.99) * 1e3 < PRODUCE_P99_MS
     complaints = [line for line in run.log.splitlines() if " ERROR " in line or "Traceback" in line]
     assert complaints == []
+
+
+def _growth_mb(plan: Plan, run: Run) -> float:
+    """By the second half of the samples, for the length of the whole run."""
+    late = run.samples[len(run.samples) // 2 :]
+    return growth_per_half_hour([(s.seconds, s.rss_mb) for s in late]) * (plan.steady_s + plan.peak_s) / 1800
 
 
 def _latencies(run: Run) -> tuple[list[float], list[float]]:
