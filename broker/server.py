@@ -20,6 +20,7 @@ from broker.api.fetch_sessions import FetchSessionCache
 from broker.api.table import make_routes
 from broker.boot_id import may_have_lost_records, record_boot
 from broker.clock import Clock, SystemClock
+from broker.cluster.acls import Acls
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controller import Controller
@@ -45,14 +46,16 @@ from broker.net.listener import ListenerSet
 from broker.net.peer_connection import PeerConnection
 from broker.net.peer_security import PeerSecurity
 from broker.net.request_log import RequestLog
-from broker.net.router import Router
+from broker.net.router import ANONYMOUS, Router
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.isr_writer import IsrWriter
 from broker.replica.replica_manager import stored_log_config
+from broker.security.acl_decisions import AclSnapshot
 from broker.security.authorizer import Authorizer
 from broker.web.collector import MetricSources
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
+from broker.zookeeper.acl_store import AclStore
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper, ZooKeeperSupervisor
@@ -142,6 +145,8 @@ class BrokerServer:
         configs = self._broker_configs(registry, changes)
         users = Users(registry, self._calls, notify=changes.notify_config_change)
         await users.refresh()
+        authorizer = self._authorizer()
+        acls = await self._acls(authorizer)
         detector = self._detector = self._failure_detector()
         controller = self._make_controller(election, registry, changes, detector)
         reassignments = PartitionReassignments(controller, self._topics, registry, self._calls)
@@ -160,13 +165,16 @@ class BrokerServer:
             controller,
             reassignments,
             self._fetch_sessions(),
-            self._authorizer(),
+            authorizer,
+            acls,
             self._metrics,
             self._check_threads,
         )
         self._begin(self._isr_writer(registry, changes, detector).run())
         watch = ClusterWatch(registry, changes, self._topics, configs)
         watch.add_config_listener("users", users.refresh)
+        if acls is not None:
+            watch.add_config_listener("acls", acls.load)
         self._watch(watch)
         self._control(controller, reassignments)
         self._leave = lambda: self._hand_over(registry, changes, election)
@@ -202,17 +210,40 @@ class BrokerServer:
     def _authorizer(self) -> Authorizer:
         """Super users act as brokers, and who brokers log in as. Without logins, all do who reach the listener."""
         users = set(parse_super_users(self.config.super_users))
+        acls = AclSnapshot() if self.config.authorizer_class_name else None
         if self._isolation is not None:
-            return Authorizer(users)
+            return Authorizer(users, acls=acls)
         between = self.config.inter_broker()
         if between.login is not None:
             users.add(f"User:{between.login.user}")
         if between.security.authenticates:
-            return Authorizer(users)
+            return Authorizer(users, acls=acls)
         name = between.security.listener.name
+        if acls is not None:
+            if not self.config.standalone and ANONYMOUS not in users:
+                logger.warning(
+                    "listener %s, which brokers use among themselves, does not authenticate: they are %s and need an "
+                    "ACL for ClusterAction, or a listener with a login",
+                    name,
+                    ANONYMOUS,
+                )
+            return Authorizer(users, acls=acls)
         if not self.config.standalone:  # else there are no other brokers
             logger.info("listener %s does not authenticate: whoever reaches it may act as a broker", name)
         return Authorizer(users, open_listener=name)
+
+    async def _acls(self, authorizer: Authorizer) -> Acls | None:
+        """Read the ACLs, and follow their changes; None without an authorizer."""
+        assert self._store is not None
+        if authorizer.acls is None:
+            return None
+        store = AclStore(self._store)
+        acls = Acls(store, self._calls, authorizer, allow_if_none=self.config.allow_everyone_if_no_acl_found)
+        await self._calls(store.ensure_paths)
+        self._undo.extend(watch.cancel for watch in acls.watch())
+        await acls.load()
+        self._begin(acls.run())
+        return acls
 
     def _make_controller(
         self,

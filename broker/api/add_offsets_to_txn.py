@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.api.context import ApiContext, Client, Request
+from broker.api.permissions import ADD_OFFSETS_GROUP, ADD_OFFSETS_TRANSACTION
 from broker.api.transaction_requests import Answer, code_for_version, producer_of, when_known
 
 __all__ = ["handle"]
@@ -16,6 +17,9 @@ __all__ = ["handle"]
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     body = request.body
+    for need, name in ((ADD_OFFSETS_TRANSACTION, body.transactional_id), (ADD_OFFSETS_GROUP, body.group_id)):
+        if not context.allows(client, need, name):
+            return {"error_code": need.code}
     added = context.transactions.add_offsets(
         body.transactional_id, producer_of(body), context.groups.partition_for(body.group_id)
     )

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import ADD_PARTITIONS_AS_BROKER, ADD_PARTITIONS_TOPIC, ADD_PARTITIONS_TRANSACTION
 from broker.api.transaction_requests import Answer, code_for_version, encoded_once, producer_of, when_known
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
@@ -31,11 +32,14 @@ Codes = Mapping[TopicPartition, ErrorCode]
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     body = request.body
     if field(body, "transactions") is not None:
-        if not context.authorizer.allows_cluster_action(client.principal, client.listener):
+        if not context.allows(client, ADD_PARTITIONS_AS_BROKER):
             return {"error_code": ErrorCode.cluster_authorization_failed, "results_by_transaction": []}
         return _add_batch(context, request)
     partitions = _partitions(body.v3_and_below_topics)
-    refused = _refused(context, partitions, internal=False)
+    if not context.allows(client, ADD_PARTITIONS_TRANSACTION, body.v3_and_below_transactional_id):
+        refused = dict.fromkeys(partitions, ADD_PARTITIONS_TRANSACTION.code)
+    else:
+        refused = _refused(context, partitions, client)
     if refused:
         return {"results_by_topic_v3_and_below": _results(refused)}
 
@@ -66,7 +70,7 @@ async def _add_batch(context: ApiContext, request: Request) -> Fields:
 
 async def _add_or_verify(context: ApiContext, asked: Any, partitions: Sequence[TopicPartition]) -> Codes:
     transactional_id, producer = asked.transactional_id, producer_of(asked)
-    refused = _refused(context, partitions, internal=True)
+    refused = _refused(context, partitions, None)
     if refused:
         return refused
     if asked.verify_only:
@@ -80,14 +84,18 @@ def _partitions(topics: Any) -> list[TopicPartition]:
 
 
 def _refused(
-    context: ApiContext, partitions: Sequence[TopicPartition], *, internal: bool
+    context: ApiContext, partitions: Sequence[TopicPartition], client: Client | None
 ) -> dict[TopicPartition, ErrorCode]:
-    """A result for every partition if one of them cannot be added, else an empty dict. `internal` allows internal
-    topics."""
+    """A result for every partition if one of them cannot be added, else an empty dict.
+
+    `client` is None for a broker, which may also add internal topics.
+    """
     errors = {}
     for tp in partitions:
-        if tp.topic in INTERNAL_TOPICS and not internal:
-            errors[tp] = ErrorCode.topic_authorization_failed
+        if client is not None and (
+            tp.topic in INTERNAL_TOPICS or not context.allows(client, ADD_PARTITIONS_TOPIC, tp.topic)
+        ):
+            errors[tp] = ADD_PARTITIONS_TOPIC.code
         elif context.topics.metadata.partition(tp) is None:
             errors[tp] = ErrorCode.unknown_topic_or_partition
     return {tp: errors.get(tp, ErrorCode.operation_not_attempted) for tp in partitions} if errors else {}

@@ -19,7 +19,7 @@ __all__ = ["handle"]
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Replace the settings of each resource. Each succeeds or fails alone."""
-    return await alter_each(context, request, _replacing_changes)
+    return await alter_each(context, request, client, _replacing_changes)
 
 
 def _replacing_changes(asked: Sequence[Any], current: Mapping[str, str], keys: Mapping[str, Setting]) -> Changes:

@@ -6,6 +6,7 @@ Only the controller answers. The reassignment runs on after the answer; ListPart
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import ALTER_REASSIGNMENTS
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition, by_topic
@@ -23,6 +24,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     }
     code, message, results = ErrorCode.none, None, {}
     try:
+        context.check(client, ALTER_REASSIGNMENTS)
         results = await context.reassignments.alter(targets, may_change_factor=may_change_factor)
     except BrokerError as error:
         code, message = error.code, error.message

@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import ALTER_LOG_DIRS
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
@@ -20,15 +21,15 @@ logger = logging.getLogger(__name__)
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each partition has its own result."""
+    allowed = context.allows(client, ALTER_LOG_DIRS)
     asked = [
         (TopicPartition(topic.name, index), directory.path)
         for directory in request.body.dirs
         for topic in directory.topics
         for index in topic.partitions
     ]
-    results = by_topic(
-        (tp, {"partition_index": tp.partition, "error_code": _place(context, tp, path)}) for tp, path in asked
-    )
+    codes = ((tp, _place(context, tp, path) if allowed else ALTER_LOG_DIRS.code) for tp, path in asked)
+    results = by_topic((tp, {"partition_index": tp.partition, "error_code": code}) for tp, code in codes)
     return {"results": [{"topic_name": name, "partitions": partitions} for name, partitions in results.items()]}
 
 

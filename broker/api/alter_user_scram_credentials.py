@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import ALTER_SCRAM, ALTER_SCRAM_OF_SUPER_USER
 from broker.errors import BrokerError, ErrorCode
 from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 
@@ -24,8 +25,13 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     """Each user succeeds or fails alone."""
     changes: dict[str, Changes] = {}
     failed: dict[str, BrokerError] = {}
-    may_change_all = context.authorizer.allows_cluster_action(client.principal, client.listener)
-    for change in (*request.body.deletions, *request.body.upsertions):
+    every = (*request.body.deletions, *request.body.upsertions)
+    if not context.allows(client, ALTER_SCRAM):
+        refused = context.refusal(client, ALTER_SCRAM)
+        failed = dict.fromkeys((change.name for change in every), refused)
+        return {"results": [{"user": u, "error_code": e.code, "error_message": e.message} for u, e in failed.items()]}
+    may_change_all = context.allows(client, ALTER_SCRAM_OF_SUPER_USER, asked=False)
+    for change in every:
         if not may_change_all and context.authorizer.is_super_user(f"User:{change.name}"):
             failed[change.name] = BrokerError(
                 ErrorCode.cluster_authorization_failed, "Only super users may change the credentials of super users"

@@ -1,19 +1,30 @@
 """The operations a client is allowed, as bit fields for Metadata and the Describe APIs (KIP-430).
 
-There is no authorizer: every client may do everything that a resource of this kind supports (Kafka's
-`AclEntry.supportedOperations`). A request that does not ask for them gets NOT_ASKED.
+The bit of an operation is its number. A request that does not ask for them gets NOT_ASKED.
 """
 
 from __future__ import annotations
 
-__all__ = ["CLUSTER_OPERATIONS", "GROUP_OPERATIONS", "NOT_ASKED", "TOPIC_OPERATIONS"]
+import functools
+from collections.abc import Sequence
+
+from broker.api.context import ApiContext, Client
+from broker.api.permissions import Permission
+from broker.protocol.api_keys import ApiKey
+from broker.security.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclResourceType
+
+__all__ = ["NOT_ASKED", "authorized_operations"]
 
 NOT_ASKED = -(2**31)
 
-# Kafka's AclOperation: the number is the bit.
-READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = (
-    1 << code for code in range(3, 13)
-)
-CLUSTER_OPERATIONS = CREATE | CLUSTER_ACTION | DESCRIBE_CONFIGS | ALTER_CONFIGS | IDEMPOTENT_WRITE | ALTER | DESCRIBE
-TOPIC_OPERATIONS = READ | WRITE | CREATE | DESCRIBE | DELETE | ALTER | DESCRIBE_CONFIGS | ALTER_CONFIGS
-GROUP_OPERATIONS = READ | DELETE | DESCRIBE | DESCRIBE_CONFIGS | ALTER_CONFIGS
+
+def authorized_operations(
+    context: ApiContext, client: Client, api: ApiKey, resource: AclResourceType, name: str = CLUSTER_NAME
+) -> int:
+    """What the client may do with a resource, of all that can be done with one of its type."""
+    return sum(1 << need.operation for need in _needs(api, resource) if context.allows(client, need, name, asked=False))
+
+
+@functools.cache
+def _needs(api: ApiKey, resource: AclResourceType) -> Sequence[Permission]:
+    return tuple(Permission(api, operation, resource) for operation in SUPPORTED_OPERATIONS[resource])

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from broker.api.config_entries import broker_entries, cluster_entries, topic_entries
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client
+from broker.api.permissions import Permission
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import TOPIC_KEYS
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ResourceType
 from broker.protocol.topic_names import check_topic_name
+from broker.security.acl_types import CLUSTER_NAME, AclResourceType
 from broker.settings import Setting, settings_of
 from broker.zookeeper.cluster_metadata import Topic
 
-__all__ = ["Changes", "ConfigResource", "resource"]
+__all__ = ["Changes", "ConfigResource", "check_resource", "resource"]
 
 Changes = dict[str, str | None]
 """Setting → new value, or None to delete it."""
 
+_ACL_TYPES = {ResourceType.TOPIC: AclResourceType.TOPIC, ResourceType.GROUP: AclResourceType.GROUP}
 _ROOT = "root"
 _LEVELS = {
     "TRACE": 5,
@@ -51,6 +54,16 @@ class ConfigResource(Protocol):
 
     async def alter(self, changes: Changes, *, validate_only: bool) -> None:
         """Make all of the changes, or none. Raises BrokerError (Kafka's codes) or ConfigError (a bad value)."""
+
+
+def check_resource(context: ApiContext, client: Client, needs: Iterable[Permission], asked: Any) -> None:
+    """Raise BrokerError if the client lacks the one of `needs` that is for the type of the resource.
+
+    Brokers and what belongs to them need a right on the cluster.
+    """
+    kind, name = _ACL_TYPES.get(asked.resource_type, AclResourceType.CLUSTER), asked.resource_name
+    need = next(one for one in needs if one.resource is kind)
+    context.check(client, need, CLUSTER_NAME if kind is AclResourceType.CLUSTER else name)
 
 
 def resource(context: ApiContext, kind: int, name: str) -> ConfigResource:

@@ -12,7 +12,9 @@ from typing import Any, TypeAlias
 
 from broker.api.check_threads import CheckThreads
 from broker.api.fetch_sessions import FetchSessionCache
+from broker.api.permissions import Permission
 from broker.clock import Clock
+from broker.cluster.acls import Acls
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.controller import Controller
 from broker.cluster.partition_reassignments import PartitionReassignments
@@ -24,10 +26,12 @@ from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transaction_verifier import TransactionVerifier
+from broker.errors import BrokerError
 from broker.log.manager import LogManager
 from broker.metrics import Metrics
 from broker.net.router import Client
 from broker.protocol.messages import Request
+from broker.security.acl_types import CLUSTER_NAME
 from broker.security.authorizer import Authorizer
 
 __all__ = ["ApiContext", "Client", "Fields", "Request"]
@@ -55,6 +59,8 @@ class ApiContext:
     reassignments: PartitionReassignments
     fetch_sessions: FetchSessionCache
     authorizer: Authorizer
+    acls: Acls | None = None
+    """None without an authorizer."""
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     check_threads: CheckThreads = dataclasses.field(default_factory=CheckThreads)
 
@@ -62,3 +68,18 @@ class ApiContext:
     def config(self) -> BrokerConfig:
         """The settings in force. They can change at run time, so do not cache them."""
         return self.configs.dynamic.current
+
+    def allows(self, client: Client, need: Permission, name: str = CLUSTER_NAME, *, asked: bool = True) -> bool:
+        """Whether the client has this right on the resource. `asked`: as in `Authorizer.allows`."""
+        return self.authorizer.allows(client, need, name, asked=asked)
+
+    def check(self, client: Client, need: Permission, name: str = CLUSTER_NAME) -> None:
+        """Raise BrokerError with the code of the right if the client lacks it."""
+        if not self.authorizer.allows(client, need, name):
+            raise self.refusal(client, need, name)
+
+    def refusal(self, client: Client, need: Permission, name: str = CLUSTER_NAME) -> BrokerError:
+        """What a client is answered that lacks a right."""
+        return BrokerError(
+            need.code, f"{client.principal} lacks the right {need.operation.title} on {need.resource.title} {name}"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import CREATE_PARTITIONS_TOPIC
 from broker.errors import BrokerError, ErrorCode
 
 __all__ = ["handle"]
@@ -18,6 +19,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         assignments = None if topic.assignments is None else [tuple(a.broker_ids) for a in topic.assignments]
         code, message = ErrorCode.none, None
         try:
+            context.check(client, CREATE_PARTITIONS_TOPIC, topic.name)
             if times[topic.name] > 1:
                 raise BrokerError(ErrorCode.invalid_request, "the topic is in the request more than once")
             await context.topics.add_partitions(

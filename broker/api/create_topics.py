@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.api.config_entries import topic_entries
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import CREATE_TOPICS_ANY, CREATE_TOPICS_CONFIGS, CREATE_TOPICS_TOPIC
 from broker.cluster.topics import NewTopic
 from broker.errors import BrokerError, ConfigError, ErrorCode
 
@@ -22,15 +23,17 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     """Create each topic. A name that is twice in the request is refused."""
     names = Counter(topic.name for topic in request.body.topics)
     once = [topic for topic in request.body.topics if names[topic.name] == 1]
-    results = [await _create(context, topic, request.body.validate_only) for topic in once]
+    results = [await _create(context, request, client, topic) for topic in once]
     for name in (name for name, times in names.items() if times > 1):
         error = BrokerError(ErrorCode.invalid_request, f"topic {name} is in the request more than once")
         results.append(_failed(name, error))
     return {"topics": results}
 
 
-async def _create(context: ApiContext, asked: Any, validate_only: bool) -> Fields:
+async def _create(context: ApiContext, request: Request, client: Client, asked: Any) -> Fields:
     try:
+        if not context.allows(client, CREATE_TOPICS_ANY, asked=False):
+            context.check(client, CREATE_TOPICS_TOPIC, asked.name)
         new = NewTopic(
             asked.name,
             asked.num_partitions,
@@ -38,11 +41,14 @@ async def _create(context: ApiContext, asked: Any, validate_only: bool) -> Field
             _assignment(asked),
             {c.name: c.value for c in asked.configs},
         )
-        record = await context.topics.create(new, validate_only=validate_only)
+        record = await context.topics.create(new, validate_only=request.body.validate_only)
     except BrokerError as error:
         return _failed(asked.name, error)
     except ConfigError as error:
         return _failed(asked.name, BrokerError(ErrorCode.invalid_config, str(error)))
+    if not context.allows(client, CREATE_TOPICS_CONFIGS, asked.name, asked=False):
+        created = _failed(asked.name, BrokerError(ErrorCode.none))
+        return {**created, "topic_id": record.topic_id, "topic_config_error_code": CREATE_TOPICS_CONFIGS.code}
     entries = topic_entries(context.configs.dynamic, record.config)
     return {
         "name": asked.name,

@@ -14,6 +14,7 @@ import asyncio
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import DELETE_RECORDS_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import to_ms
 from broker.protocol.topic_names import INTERNAL_TOPICS
@@ -38,6 +39,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         for asked in topic.partitions:
             answer: dict[str, Any] = {"partition_index": asked.partition_index, "low_watermark": NO_OFFSET}
             try:
+                context.check(client, DELETE_RECORDS_TOPIC, topic.name)
                 partition, before = _delete(context, TopicPartition(topic.name, asked.partition_index), asked.offset)
             except BrokerError as error:
                 answer["error_code"] = error.code

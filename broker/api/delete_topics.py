@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import DELETE_TOPICS_DESCRIBE, DELETE_TOPICS_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 
@@ -41,7 +42,9 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
                 )
             if times[named] > 1:
                 raise BrokerError(ErrorCode.invalid_request, "the topic is in the request more than once")
-            name = _name_of(context, named)
+            found = _name_of(context, client, named)
+            context.check(client, DELETE_TOPICS_TOPIC, found)
+            name = found
             topic_id = await context.topics.delete(name)
         except BrokerError as error:
             code, message = error.code, error.message or None
@@ -49,7 +52,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     return {"responses": responses}
 
 
-def _name_of(context: ApiContext, named: Named) -> str:
+def _name_of(context: ApiContext, client: Client, named: Named) -> str:
     name, topic_id = named
     if name is not None:
         if topic_id != _NO_ID:
@@ -60,4 +63,6 @@ def _name_of(context: ApiContext, named: Named) -> str:
     topic = context.topics.metadata.topic_by_id(topic_id)
     if topic is None:
         raise BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
+    if not context.allows(client, DELETE_TOPICS_DESCRIBE, topic.name):
+        raise BrokerError(DELETE_TOPICS_DESCRIBE.code, "Topic authorization failed.")  # without its name
     return topic.name

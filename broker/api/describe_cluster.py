@@ -6,10 +6,12 @@ Version notes: from 1 the client says whether it asks a broker or a KRaft contro
 
 from __future__ import annotations
 
-from broker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from broker.api.authorized_operations import NOT_ASKED, authorized_operations
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import DESCRIBE_CLUSTER_OPERATIONS
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
+from broker.security.acl_types import AclResourceType
 
 __all__ = ["handle"]
 
@@ -27,13 +29,16 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
             "cluster_authorized_operations": NOT_ASKED,
         }
     metadata = context.topics.metadata
-    asked = request.body.include_cluster_authorized_operations
+    operations = NOT_ASKED
+    if request.body.include_cluster_authorized_operations:
+        shown = context.allows(client, DESCRIBE_CLUSTER_OPERATIONS, asked=False)
+        operations = authorized_operations(context, client, request.api, AclResourceType.CLUSTER) if shown else 0
     return {
         "error_code": ErrorCode.none,
         "cluster_id": metadata.cluster_id,
         "controller_id": metadata.controller_id,
         "endpoint_type": BROKERS,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
+        "cluster_authorized_operations": operations,
         "brokers": [
             {"broker_id": broker_id, "host": at.host, "port": at.port, "rack": metadata.brokers[broker_id].rack}
             for broker_id, at in metadata.endpoints(client.listener).items()

@@ -8,23 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from broker.api.config_resources import resource
+from broker.api.config_resources import check_resource, resource
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import DESCRIBE_CONFIGS_CLUSTER, DESCRIBE_CONFIGS_GROUP, DESCRIBE_CONFIGS_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.protocol.messages import field
 
 __all__ = ["handle"]
 
+_NEEDS = (DESCRIBE_CONFIGS_CLUSTER, DESCRIBE_CONFIGS_GROUP, DESCRIBE_CONFIGS_TOPIC)
+
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each resource succeeds or fails alone."""
-    return {"results": [_resource(context, asked, request.body) for asked in request.body.resources]}
+    return {"results": [_resource(context, client, asked, request.body) for asked in request.body.resources]}
 
 
-def _resource(context: ApiContext, asked: Any, body: Any) -> Fields:
+def _resource(context: ApiContext, client: Client, asked: Any, body: Any) -> Fields:
     answer = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     try:
+        check_resource(context, client, _NEEDS, asked)
         entries = resource(context, asked.resource_type, asked.resource_name).describe()
     except BrokerError as error:
         return {**answer, "error_code": error.code, "error_message": error.message or None, "configs": ()}

@@ -5,24 +5,38 @@ Version notes: 3 — the operations the client is allowed, on request; 6 — an 
 
 from __future__ import annotations
 
-from broker.api.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
+from broker.api.authorized_operations import NOT_ASKED, authorized_operations
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import DESCRIBE_GROUPS_GROUP
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
+from broker.security.acl_types import AclResourceType
 
 __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    operations = GROUP_OPERATIONS if field(request.body, "include_authorized_operations", False) else NOT_ASKED
-    return {
-        "groups": [await _describe(context, group_id, request.version, operations) for group_id in request.body.groups]
-    }
+    return {"groups": [await _describe(context, request, client, group_id) for group_id in request.body.groups]}
 
 
-async def _describe(context: ApiContext, group_id: str, version: int, operations: int) -> Fields:
+async def _describe(context: ApiContext, request: Request, client: Client, group_id: str) -> Fields:
+    if not context.allows(client, DESCRIBE_GROUPS_GROUP, group_id):
+        refused = context.refusal(client, DESCRIBE_GROUPS_GROUP, group_id)
+        return {
+            "error_code": refused.code,
+            "error_message": refused.message,
+            "group_id": group_id,
+            "group_state": "",
+            "protocol_type": "",
+            "protocol_data": "",
+            "authorized_operations": NOT_ASKED,
+            "members": (),
+        }
     found = await context.groups.describe(group_id)
-    absent = found.error is ErrorCode.none and found.state == "Dead" and version >= 6
+    absent = found.error is ErrorCode.none and found.state == "Dead" and request.version >= 6
+    operations = NOT_ASKED
+    if found.error is ErrorCode.none and not absent and field(request.body, "include_authorized_operations", False):
+        operations = authorized_operations(context, client, request.api, AclResourceType.GROUP, group_id)
     return {
         "error_code": ErrorCode.group_id_not_found if absent else found.error,
         "error_message": f"Group {group_id} not found." if absent else None,
@@ -30,7 +44,7 @@ async def _describe(context: ApiContext, group_id: str, version: int, operations
         "group_state": found.state,
         "protocol_type": found.protocol_type,
         "protocol_data": found.protocol_name,
-        "authorized_operations": operations if found.error is ErrorCode.none and not absent else NOT_ASKED,
+        "authorized_operations": operations,
         "members": [
             {
                 "member_id": m.member_id,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import DESCRIBE_LOG_DIRS
 from broker.errors import ErrorCode
 
 __all__ = ["handle"]
@@ -21,6 +22,8 @@ UNKNOWN = -1
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Every directory, with the requested partitions in it. Null means all partitions."""
+    if not context.allows(client, DESCRIBE_LOG_DIRS):
+        return {"error_code": DESCRIBE_LOG_DIRS.code, "results": ()}
     asked = request.body.topics
     wanted = None if asked is None else {(topic.topic, index) for topic in asked for index in topic.partitions}
     sizes: dict[Path, dict[str, list[Fields]]] = defaultdict(lambda: defaultdict(list))

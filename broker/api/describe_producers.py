@@ -6,6 +6,7 @@ Every replica answers, as in Kafka, so that the states of a leader and its follo
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import DESCRIBE_PRODUCERS_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.log.producer_state import ProducerEntry
 from broker.protocol.topic_names import check_topic_name
@@ -20,7 +21,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
             {
                 "name": topic.name,
                 "partitions": [
-                    _partition(context, TopicPartition(topic.name, index)) for index in topic.partition_indexes
+                    _partition(context, client, TopicPartition(topic.name, index)) for index in topic.partition_indexes
                 ],
             }
             for topic in request.body.topics
@@ -28,8 +29,9 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     }
 
 
-def _partition(context: ApiContext, tp: TopicPartition) -> Fields:
+def _partition(context: ApiContext, client: Client, tp: TopicPartition) -> Fields:
     try:
+        context.check(client, DESCRIBE_PRODUCERS_TOPIC, tp.topic)
         check_topic_name(tp.topic)
         producers = context.topics.replica(tp).log.producers
     except BrokerError as error:

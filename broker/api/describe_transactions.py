@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import DESCRIBE_TRANSACTION, DESCRIBE_TRANSACTION_TOPIC
 from broker.coordinator.transaction_records import TransactionMetadata
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import by_topic
@@ -13,10 +14,13 @@ __all__ = ["handle"]
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Describe each id. An unknown one gets TRANSACTIONAL_ID_NOT_FOUND."""
     names = request.body.transactional_ids
-    return {"transaction_states": [_describe(name, context.transactions.describe(name)) for name in names]}
+    return {"transaction_states": [_describe(context, client, name) for name in names]}
 
 
-def _describe(transactional_id: str, found: TransactionMetadata | ErrorCode) -> Fields:
+def _describe(context: ApiContext, client: Client, transactional_id: str) -> Fields:
+    found: TransactionMetadata | ErrorCode = DESCRIBE_TRANSACTION.code
+    if context.allows(client, DESCRIBE_TRANSACTION, transactional_id):
+        found = context.transactions.describe(transactional_id)
     if isinstance(found, ErrorCode):
         return {
             "error_code": found,
@@ -25,7 +29,11 @@ def _describe(transactional_id: str, found: TransactionMetadata | ErrorCode) -> 
             "producer_id": 0,
             "producer_epoch": 0,
         }
-    topics = by_topic((tp, tp.partition) for tp in sorted(found.partitions))
+    topics = by_topic(
+        (tp, tp.partition)
+        for tp in sorted(found.partitions)
+        if context.allows(client, DESCRIBE_TRANSACTION_TOPIC, tp.topic, asked=False)
+    )
     return {
         "error_code": ErrorCode.none,
         "transactional_id": transactional_id,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import collections
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import DESCRIBE_SCRAM
 from broker.errors import ErrorCode
 
 __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+    if not context.allows(client, DESCRIBE_SCRAM):
+        refused = context.refusal(client, DESCRIBE_SCRAM)
+        return {"error_code": refused.code, "error_message": refused.message, "results": ()}
     known = context.users.credentials()
     asked = collections.Counter(user.name for user in request.body.users or ()) or collections.Counter(list(known))
     return {

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import ELECT_LEADERS
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition, by_topic
@@ -27,6 +28,9 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     metadata = context.topics.metadata
     kind = field(request.body, "election_type", PREFERRED)
     asked = request.body.topic_partitions
+    if not context.allows(client, ELECT_LEADERS):
+        refused = context.refusal(client, ELECT_LEADERS)
+        return _answer(refused.code, {TopicPartition(t.topic, i): refused for t in asked or () for i in t.partitions})
     if kind not in (PREFERRED, UNCLEAN):
         refused = BrokerError(ErrorCode.invalid_request, f"there is no election type {kind}")
         return _answer(refused.code, {TopicPartition(t.topic, i): refused for t in asked or () for i in t.partitions})

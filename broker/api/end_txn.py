@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.api.context import ApiContext, Client, Request
+from broker.api.permissions import END_TRANSACTION
 from broker.api.transaction_requests import Answer, code_for_version, encoded_once, producer_of, when_known
 from broker.errors import ErrorCode
 
@@ -18,6 +19,8 @@ __all__ = ["handle"]
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     body = request.body
+    if not context.allows(client, END_TRANSACTION, body.transactional_id):
+        return {"error_code": END_TRANSACTION.code}
     ended = context.transactions.end(body.transactional_id, producer_of(body), commit=body.committed)
 
     def answer(code: ErrorCode) -> Answer:

@@ -31,6 +31,7 @@ from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext, Client, Request
 from broker.api.current_leader import LED_ELSEWHERE, current_leader
 from broker.api.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchSession, Found
+from broker.api.permissions import FETCH_AS_FOLLOWER, FETCH_TOPIC
 from broker.api.replica_fetch import FollowerId, follower_of, read_for_follower
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import ColdRead, FileSlice, unless_cold
@@ -60,7 +61,7 @@ _FIRST_WITH_LEADERS = 16
 class _Read:
     """What one pass over the requested partitions found. `complete`: there is no reason to wait for more."""
 
-    listener: str
+    client: Client
     follower: FollowerId
     nearby: Collection[int] = ()
     """The brokers in the consumer's rack, if it should read from them; none if this one is among them."""
@@ -81,13 +82,15 @@ def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Pa
     """Answer at once if there is enough to read, otherwise wait for more."""
     body, session = request.body, None
     replica = follower_of(body).broker_id
-    if replica >= 0 and not context.authorizer.allows_cluster_action(client.principal, client.listener):
+    if replica >= 0 and not context.allows(client, FETCH_AS_FOLLOWER):
         return _deny(context, request)
     if field(body, "session_epoch", FINAL_EPOCH) != FINAL_EPOCH or field(body, "session_id", NO_SESSION) != NO_SESSION:
         try:
             session = context.fetch_sessions.begin(request, replica=replica)
         except BrokerError as error:
             return _refuse(context, request, error.code, NO_SESSION)
+        if session is not None:
+            session.note_access((context.authorizer.acls, client.principal))
 
     def read() -> _Read:
         return _read(context, request, client, session, is_first=True)
@@ -257,7 +260,7 @@ def _read(
     is_first: bool = False,
 ) -> _Read:
     body, nearby = request.body, _brokers_nearby(context, request, client)
-    read = _Read(client.listener, follower_of(body), nearby, is_first=is_first)
+    read = _Read(client, follower_of(body), nearby, is_first=is_first)
     budget = min(body.max_bytes, context.config.fetch_max_bytes)
     if session is not None:
         metadata = weakref.ref(context.topics.metadata)  # a session is kept for long, perhaps without its client
@@ -344,7 +347,7 @@ def _failed(
     read.errors.append(int(code))
     leader = None
     if topic is not None and code in LED_ELSEWHERE and request.version >= _FIRST_WITH_LEADERS:
-        leader = current_leader(context.topics.metadata, TopicPartition(topic, asked.partition), read.listener)
+        leader = current_leader(context.topics.metadata, TopicPartition(topic, asked.partition), read.client.listener)
     none_aborted = () if code in _UNKNOWN else None
     return PartitionAnswer(asked.partition, int(code), -1, -1, -1, none_aborted, None, leader=leader)
 
@@ -353,6 +356,7 @@ def _read_for_consumer(
     context: ApiContext, request: Request, tp: TopicPartition, asked: Any, budget: int, read: _Read
 ) -> tuple[Replica, FileSlice | None, Sequence[tuple[int, int]] | None, tuple[int, int] | None, int]:
     """(partition, records, aborted transactions, where the logs diverge, the broker to read from instead)."""
+    context.check(read.client, FETCH_TOPIC, tp.topic)
     committed, preferred = request.body.isolation_level == _COMMITTED, NO_REPLICA
     epoch = field(asked, "current_leader_epoch", -1)
     partition: Replica

@@ -187,6 +187,7 @@ class FetchSession:
         """Whether it was older than `EVICTION_MS` when it was last used."""
         self._orders = count()
         self._compared_s = 0.0
+        self._access: object = None
         self.update(request)
 
     def update(self, request: Request) -> None:
@@ -212,6 +213,12 @@ class FetchSession:
             # Other records can be read; an old client must be told of a topic that is compressed with zstd from now on.
             self.changed.update(self.partitions.values())
         self.committed = committed
+
+    def note_access(self, access: object) -> None:
+        """Look at all partitions if the ACLs are others than before, or the client is. `access` is equal if not."""
+        if access != self._access:
+            self._access = access
+            self.changed.update(self.partitions.values())
 
     def compare(self, now_s: float) -> None:
         """Notice changes that no waiter is told."""

@@ -11,6 +11,7 @@ import asyncio
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import FIND_GROUP, FIND_TRANSACTION
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
@@ -21,6 +22,7 @@ __all__ = ["handle"]
 
 GROUP = 0
 TRANSACTION = 1
+_NEEDS = {GROUP: FIND_GROUP, TRANSACTION: FIND_TRANSACTION}
 
 LOAD_WAIT_S = 0.25
 """How long a request waits for the loads of partitions. If they end within this time, the client need not retry its
@@ -32,17 +34,19 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     keys = field(request.body, "coordinator_keys")
     deadline = asyncio.get_running_loop().time() + LOAD_WAIT_S
     if keys is None:
-        return await _find(context, kind, request.body.key, client.listener, deadline)
-    return {"coordinators": [await _find(context, kind, key, client.listener, deadline) for key in keys]}
+        return await _find(context, client, kind, request.body.key, deadline)
+    return {"coordinators": [await _find(context, client, kind, key, deadline) for key in keys]}
 
 
-async def _find(context: ApiContext, kind: int, key: str, listener: str, deadline: float) -> Fields:
+async def _find(context: ApiContext, client: Client, kind: int, key: str, deadline: float) -> Fields:
     answer = {"key": key, "node_id": -1, "host": "", "port": -1}
     try:
+        if kind in _NEEDS:
+            context.check(client, _NEEDS[kind], key)
         broker = await _coordinator(context, kind, key, deadline)
-        at = broker.endpoint(listener)
+        at = broker.endpoint(client.listener)
         if at is None:
-            raise _unavailable(f"broker {broker.broker_id} has no listener {listener}")
+            raise _unavailable(f"broker {broker.broker_id} has no listener {client.listener}")
     except BrokerError as error:
         return {**answer, "error_code": error.code, "error_message": error.message}
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import HEARTBEAT
 from broker.protocol.messages import field
 
 __all__ = ["handle"]
@@ -10,6 +11,8 @@ __all__ = ["handle"]
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     body = request.body
+    if not context.allows(client, HEARTBEAT, body.group_id):
+        return {"error_code": HEARTBEAT.code}
     error = await context.groups.heartbeat(
         body.group_id, body.generation_id, body.member_id, field(body, "group_instance_id")
     )

@@ -10,12 +10,26 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from broker.api.config_resources import Changes, resource
+from broker.api.config_resources import Changes, check_resource, resource
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import (
+    ALTER_CONFIGS_CLUSTER,
+    ALTER_CONFIGS_GROUP,
+    ALTER_CONFIGS_TOPIC,
+    INCREMENTAL_ALTER_CLUSTER,
+    INCREMENTAL_ALTER_GROUP,
+    INCREMENTAL_ALTER_TOPIC,
+)
 from broker.errors import BrokerError, ConfigError, ErrorCode
+from broker.protocol.api_keys import ApiKey
 from broker.settings import Setting
 
 __all__ = ["alter_each", "check_named_once", "handle"]
+
+_NEEDS = {
+    ApiKey.ALTER_CONFIGS: (ALTER_CONFIGS_CLUSTER, ALTER_CONFIGS_GROUP, ALTER_CONFIGS_TOPIC),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (INCREMENTAL_ALTER_CLUSTER, INCREMENTAL_ALTER_GROUP, INCREMENTAL_ALTER_TOPIC),
+}
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
@@ -24,16 +38,17 @@ ChangesOf = Callable[[Sequence[Any], Mapping[str, str], Mapping[str, Setting]], 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Alter each resource. Each succeeds or fails alone."""
-    return await alter_each(context, request, incremental_changes)
+    return await alter_each(context, request, client, incremental_changes)
 
 
-async def alter_each(context: ApiContext, request: Request, changes_of: ChangesOf) -> Fields:
+async def alter_each(context: ApiContext, request: Request, client: Client, changes_of: ChangesOf) -> Fields:
     """Apply `changes_of(requested changes, values set on the resource, its known settings)` to each resource."""
     named = Counter((asked.resource_type, asked.resource_name) for asked in request.body.resources)
     responses = []
     for asked in request.body.resources:
         code, message = ErrorCode.none, None
         try:
+            check_resource(context, client, _NEEDS[request.api], asked)
             if named[asked.resource_type, asked.resource_name] > 1:
                 raise BrokerError(ErrorCode.invalid_request, "a resource may be in the request only once")
             await _alter(context, asked, request.body.validate_only, changes_of)

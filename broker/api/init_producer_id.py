@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import INIT_IDEMPOTENT, INIT_IDEMPOTENT_TOPIC, INIT_TRANSACTION
 from broker.api.transaction_requests import code_for_version
 from broker.coordinator.transaction_records import NO_EPOCH, NO_PRODUCER_ID
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
@@ -30,7 +31,12 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields | Aw
     if (claimed.producer_id == NO_PRODUCER_ID) is not (claimed.epoch == NO_EPOCH):
         return _refused(ErrorCode.invalid_request)
     if body.transactional_id is not None:
+        if not context.allows(client, INIT_TRANSACTION, body.transactional_id):
+            return _refused(INIT_TRANSACTION.code)
         return _init_transactional(context, request, None if claimed.epoch == NO_EPOCH else claimed)
+    may_write = context.allows(client, INIT_IDEMPOTENT, asked=False)
+    if not may_write and not context.authorizer.allows_any(client, INIT_IDEMPOTENT_TOPIC):
+        return _refused(INIT_IDEMPOTENT.code)
     ready = context.producer_ids.take()
     return _answer(ready, 0) if ready is not None else _wait(context)
 

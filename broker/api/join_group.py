@@ -7,6 +7,7 @@ reason (KIP-800); 9 — a static leader that comes back may skip the assignment 
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import JOIN_GROUP
 from broker.coordinator.group_messages import JoinRequest
 from broker.protocol.messages import field, to_ms
 
@@ -15,6 +16,8 @@ __all__ = ["handle"]
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     body = request.body
+    if not context.allows(client, JOIN_GROUP, body.group_id):
+        return {"error_code": JOIN_GROUP.code, "protocol_name": None if request.version >= 7 else ""}
     reply = await context.groups.join(
         JoinRequest(
             group_id=body.group_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import LEAVE_GROUP
 from broker.coordinator.group_messages import LeavingMember
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
@@ -13,6 +14,8 @@ __all__ = ["handle"]
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Remove the members from the group. Before version 3 the only member's error is that of the answer."""
     body = request.body
+    if not context.allows(client, LEAVE_GROUP, body.group_id):
+        return {"error_code": LEAVE_GROUP.code, "members": ()}
     asked = field(body, "members")
     if asked is None:
         reply = await context.groups.leave(body.group_id, [LeavingMember(body.member_id)])

@@ -6,6 +6,7 @@ There are no subscriptions to client metrics and no settings of groups here.
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import LIST_CONFIG_RESOURCES
 from broker.errors import ErrorCode
 from broker.protocol.described_config import ResourceType
 from broker.protocol.messages import field
@@ -15,6 +16,8 @@ __all__ = ["handle"]
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Names and types. A request without types means all."""
+    if not context.allows(client, LIST_CONFIG_RESOURCES):
+        return {"error_code": LIST_CONFIG_RESOURCES.code, "config_resources": ()}
     asked = field(request.body, "resource_types", (ResourceType.CLIENT_METRICS,)) or tuple(ResourceType)
     if any(kind not in tuple(ResourceType) for kind in asked):
         return {"error_code": ErrorCode.unsupported_version}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import LIST_GROUPS_ANY, LIST_GROUPS_GROUP
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
 
@@ -15,6 +16,8 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     if types and "classic" not in {t.lower() for t in types}:
         return {"error_code": ErrorCode.none, "groups": ()}
     error, groups = await context.groups.list_groups(field(request.body, "states_filter", ()))
+    if not context.allows(client, LIST_GROUPS_ANY, asked=False):
+        groups = [one for one in groups if context.allows(client, LIST_GROUPS_GROUP, one.group_id, asked=False)]
     return {
         "error_code": error,
         "groups": [

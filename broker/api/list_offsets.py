@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import LIST_OFFSETS_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.log.leader_epochs import NO_EPOCH
 from broker.log.segment_file import ColdRead, unless_cold
@@ -48,7 +49,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
     for topic in topics:
         for asked in topic.partitions:
             tp = TopicPartition(topic.name, asked.partition_index)
-            attempt = functools.partial(_partition, context, request, tp, asked, times)
+            attempt = functools.partial(_partition, context, request, client, tp, asked, times)
             try:
                 found.append(unless_cold(attempt))
             except ColdRead as missed:
@@ -72,9 +73,15 @@ def _answer(topics: Sequence[Any], found: Iterable[Answer]) -> Answer:
 
 
 def _partition(
-    context: ApiContext, request: Request, tp: TopicPartition, asked: Any, times: Mapping[tuple[str, int], int]
+    context: ApiContext,
+    request: Request,
+    client: Client,
+    tp: TopicPartition,
+    asked: Any,
+    times: Mapping[tuple[str, int], int],
 ) -> Answer:
     try:
+        context.check(client, LIST_OFFSETS_TOPIC, tp.topic)
         if times[tp] > 1:
             raise BrokerError(ErrorCode.invalid_request, f"{tp} is in the request more than once")
         if asked.timestamp < LATEST_TIERED or (asked.timestamp == LATEST_TIERED and request.version < _FIRST_TIERED):

@@ -6,6 +6,7 @@ Only the controller answers. Partitions that are not being reassigned are left o
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import LIST_REASSIGNMENTS
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
@@ -13,6 +14,9 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+    if not context.allows(client, LIST_REASSIGNMENTS):
+        refused = context.refusal(client, LIST_REASSIGNMENTS)
+        return {"error_code": refused.code, "error_message": refused.message, "topics": ()}
     if not context.controller.is_active:
         message = "this broker is not the controller"
         return {"error_code": ErrorCode.not_controller, "error_message": message, "topics": ()}

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import LIST_TRANSACTION
 from broker.coordinator.transaction_records import TransactionMetadata, TransactionState
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
@@ -31,6 +32,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     error, found = context.transactions.list(
         states, frozenset(body.producer_id_filters), field(body, "duration_filter", -1)
     )
+    found = [one for one in found if context.allows(client, LIST_TRANSACTION, one[0], asked=False)]
     pattern = field(body, "transactional_id_pattern")
     if pattern:
         try:

@@ -10,17 +10,19 @@ operations the client is allowed, on request; 10 — topic ids; 12 — topics ma
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from broker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from broker.api.authorized_operations import NOT_ASKED, authorized_operations
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import METADATA_CLUSTER, METADATA_CREATE, METADATA_CREATE_ANY, METADATA_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.net.response import Response
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.metadata_response import encode_metadata, encode_topic
 from broker.protocol.topic_names import INTERNAL_TOPICS, absence
+from broker.security.acl_types import AclResourceType
 from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 
 __all__ = ["describe_topic", "handle"]
@@ -39,7 +41,13 @@ def handle(context: ApiContext, request: Request, client: Client) -> Response | 
         refused = [_absent(item.name or "", _NO_ID, ErrorCode.invalid_request) for item in wanted]
         return _response(context, request, client, [_encode_refused(context, request, topic) for topic in refused])
     if context.config.auto_create_topics_enable and field(request.body, "allow_auto_topic_creation", True):
-        missing = [t.name for t in wanted if t.name is not None and t.name not in context.topics.metadata.topics]
+        missing = [
+            topic.name
+            for topic in wanted
+            if topic.name is not None
+            and topic.name not in context.topics.metadata.topics
+            and context.allows(client, METADATA_TOPIC, topic.name)
+        ]
         if missing:
             return _create_and_answer(context, request, client, wanted, missing)
     return _answer(context, request, client, wanted, {})
@@ -49,8 +57,11 @@ async def _create_and_answer(
     context: ApiContext, request: Request, client: Client, wanted: Sequence[Any], missing: Sequence[str]
 ) -> Response:
     failed: dict[str, BrokerError] = {}
+    may_create_any = context.allows(client, METADATA_CREATE_ANY, asked=False)
     for name in missing:
         try:
+            if not may_create_any:
+                context.check(client, METADATA_CREATE, name)
             await context.topics.create_default(name)
         except BrokerError as error:
             if error.code is not ErrorCode.topic_already_exists:
@@ -66,15 +77,18 @@ def _answer(
     failed: Mapping[str, BrokerError],
 ) -> Response:
     metadata = context.topics.metadata
-    operations = TOPIC_OPERATIONS if field(request.body, "include_topic_authorized_operations", False) else NOT_ASKED
+    shows_operations = field(request.body, "include_topic_authorized_operations", False)
     endpoints = metadata.endpoints(client.listener)
-    key = (request.version, operations, tuple(metadata.brokers), tuple(endpoints))
+    reachable = (tuple(metadata.brokers), tuple(endpoints))
     topics = []
-    asked = () if wanted is None else {(item.name, field(item, "topic_id")): item for item in wanted}.values()
-    for found in metadata.topics.values() if wanted is None else [_find(metadata, one, failed) for one in asked]:
+    for found in _chosen(context, client, wanted, failed):
         if not isinstance(found, Topic):
             topics.append(_encode_refused(context, request, found))
             continue
+        operations = NOT_ASKED
+        if shows_operations:
+            operations = authorized_operations(context, client, request.api, AclResourceType.TOPIC, found.name)
+        key = (request.version, operations, *reachable)
         encoded = found.encoded.get(key)
         if encoded is None:
             encoded = found.encoded[key] = encode_topic(
@@ -102,16 +116,43 @@ def _response(context: ApiContext, request: Request, client: Client, topics: Seq
         ],
         "cluster_id": metadata.cluster_id,
         "controller_id": metadata.controller_id,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
+        "cluster_authorized_operations": _cluster_operations(context, request, client) if asked else NOT_ASKED,
     }
     return encode_metadata(request, body, topics)
 
 
-def _find(metadata: ClusterMetadata, item: Any, failed: Mapping[str, BrokerError]) -> Topic | Fields:
-    """The topic, or the error answer if it does not exist."""
-    topic_id = field(item, "topic_id") or _NO_ID
+def _cluster_operations(context: ApiContext, request: Request, client: Client) -> int:
+    if not context.allows(client, METADATA_CLUSTER, asked=False):
+        return 0
+    return authorized_operations(context, client, request.api, AclResourceType.CLUSTER)
+
+
+def _chosen(
+    context: ApiContext, client: Client, wanted: Sequence[Any] | None, failed: Mapping[str, BrokerError]
+) -> Iterator[Topic | Fields]:
+    """The topics asked for, each once; all that the client may describe if `wanted` is None."""
+    metadata = context.topics.metadata
+    if wanted is None:
+        yield from (
+            topic
+            for topic in metadata.topics.values()
+            if context.allows(client, METADATA_TOPIC, topic.name, asked=False)
+        )
+        return
+    for item in {(item.name, field(item, "topic_id")): item for item in wanted}.values():
+        yield _find(context, client, item, failed)
+
+
+def _find(context: ApiContext, client: Client, item: Any, failed: Mapping[str, BrokerError]) -> Topic | Fields:
+    """The topic, or the error answer if it does not exist or the client may not describe it."""
+    topic_id, metadata = field(item, "topic_id") or _NO_ID, context.topics.metadata
     if item.name is None:
-        return metadata.topic_by_id(topic_id) or _absent(None, topic_id, ErrorCode.unknown_topic_id)
+        found = metadata.topic_by_id(topic_id)
+        if found is not None and context.allows(client, METADATA_TOPIC, found.name):
+            return found
+        return _absent(None, topic_id, ErrorCode.unknown_topic_id)
+    if not context.allows(client, METADATA_TOPIC, item.name):
+        return _absent(item.name, _NO_ID, METADATA_TOPIC.code)
     topic = metadata.topics.get(item.name)
     if topic is None:
         return _absent(item.name, _NO_ID, failed[item.name].code if item.name in failed else absence(item.name))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.offset_requests import asked_partitions, committed_offset, results_by_topic
+from broker.api.offset_requests import asked_partitions, committed_offset, refused_partitions, results_by_topic
+from broker.api.permissions import COMMIT_GROUP, COMMIT_TOPIC
 from broker.coordinator.group_messages import CommitRequest
 from broker.protocol.messages import field, to_ms
 
@@ -13,7 +14,9 @@ __all__ = ["handle"]
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Store the offsets of the partitions that exist. The others get an error."""
     body = request.body
-    known, results = asked_partitions(context, body.topics)
+    if not context.allows(client, COMMIT_GROUP, body.group_id):
+        return {"topics": results_by_topic(body.topics, refused_partitions(body.topics, COMMIT_GROUP.code))}
+    known, results = asked_partitions(context, client, COMMIT_TOPIC, body.topics)
     if known:
         results |= await context.groups.commit_offsets(
             CommitRequest(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.offset_requests import asked_partitions, results_by_topic
+from broker.api.permissions import DELETE_OFFSETS_GROUP, DELETE_OFFSETS_TOPIC
 from broker.errors import ErrorCode
 
 __all__ = ["handle"]
@@ -15,7 +16,9 @@ __all__ = ["handle"]
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Delete the offsets of the partitions that exist, or return an error for the whole group."""
     topics = request.body.topics
-    known, results = asked_partitions(context, topics)
+    if not context.allows(client, DELETE_OFFSETS_GROUP, request.body.group_id):
+        return {"error_code": DELETE_OFFSETS_GROUP.code, "topics": ()}
+    known, results = asked_partitions(context, client, DELETE_OFFSETS_TOPIC, topics)
     error, deleted = await context.groups.delete_offsets(request.body.group_id, known)
     if error is not ErrorCode.none:
         return {"error_code": error, "topics": ()}

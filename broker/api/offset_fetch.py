@@ -6,10 +6,12 @@ transaction may still change an offset (KIP-447). 8 — several groups at once (
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import FETCH_OFFSETS_GROUP, FETCH_OFFSETS_TOPIC
 from broker.coordinator.group_messages import FetchReply
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
@@ -23,22 +25,37 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     groups = field(request.body, "groups")
     stable = field(request.body, "require_stable", False)
     if groups is None:
-        reply = await _fetch(context, request.body.group_id, request.body.topics, stable)
+        reply, refused = await _fetch(context, client, request.body.group_id, request.body.topics, stable)
         if request.version == 1 and reply.error is not ErrorCode.none:
             return {"topics": _failed(request.body.topics or (), reply.error)}
-        return {"error_code": reply.error, "topics": _topics(reply)}
+        return {"error_code": reply.error, "topics": _topics(reply, refused)}
     answers = []
     for group in groups:
-        reply = await _fetch(context, group.group_id, group.topics, stable)
-        answers.append({"group_id": group.group_id, "error_code": reply.error, "topics": _topics(reply)})
+        reply, refused = await _fetch(context, client, group.group_id, group.topics, stable)
+        answers.append({"group_id": group.group_id, "error_code": reply.error, "topics": _topics(reply, refused)})
     return {"groups": answers}
 
 
-async def _fetch(context: ApiContext, group_id: str, topics: Sequence[Any] | None, stable: bool) -> FetchReply:
+async def _fetch(
+    context: ApiContext, client: Client, group_id: str, topics: Sequence[Any] | None, stable: bool
+) -> tuple[FetchReply, list[TopicPartition]]:
+    """The reply, and the partitions that were asked for and that the client may not describe."""
+    if not context.allows(client, FETCH_OFFSETS_GROUP, group_id):
+        return FetchReply(FETCH_OFFSETS_GROUP.code, {}), []
     if topics is None:
-        return await context.groups.fetch_offsets(group_id, None, require_stable=stable)
-    wanted = [TopicPartition(topic.name, index) for topic in topics for index in topic.partition_indexes]
-    return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable)
+        reply = await context.groups.fetch_offsets(group_id, None, require_stable=stable)
+        shown = {
+            tp: found
+            for tp, found in reply.offsets.items()
+            if context.allows(client, FETCH_OFFSETS_TOPIC, tp.topic, asked=False)
+        }
+        return dataclasses.replace(reply, offsets=shown), []
+    wanted: list[TopicPartition] = []
+    refused: list[TopicPartition] = []
+    for topic in topics:
+        of_topic = [TopicPartition(topic.name, index) for index in topic.partition_indexes]
+        (wanted if context.allows(client, FETCH_OFFSETS_TOPIC, topic.name) else refused).extend(of_topic)
+    return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable), refused
 
 
 def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Fields]:
@@ -46,17 +63,14 @@ def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Fields]:
     return [
         {
             "name": topic.name,
-            "partitions": [
-                {"partition_index": index, "committed_offset": -1, "metadata": "", "error_code": error}
-                for index in topic.partition_indexes
-            ],
+            "partitions": [_no_offset(TopicPartition(topic.name, index), error) for index in topic.partition_indexes],
         }
         for topic in topics
     ]
 
 
-def _topics(reply: FetchReply) -> list[Fields]:
-    answers = (
+def _topics(reply: FetchReply, refused: Sequence[TopicPartition]) -> list[Fields]:
+    answers: list[tuple[TopicPartition, Fields]] = [
         (
             tp,
             {
@@ -68,5 +82,11 @@ def _topics(reply: FetchReply) -> list[Fields]:
             },
         )
         for tp, found in reply.offsets.items()
-    )
+    ]
+    if reply.error is ErrorCode.none:
+        answers += [(tp, _no_offset(tp, FETCH_OFFSETS_TOPIC.code)) for tp in refused]
     return [{"name": name, "partitions": partitions} for name, partitions in by_topic(answers).items()]
+
+
+def _no_offset(tp: TopicPartition, error: ErrorCode) -> Fields:
+    return {"partition_index": tp.partition, "committed_offset": -1, "metadata": "", "error_code": error}

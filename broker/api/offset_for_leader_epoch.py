@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import END_OF_EPOCH_AS_BROKER, END_OF_EPOCH_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
@@ -12,19 +13,25 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+    is_broker = context.allows(client, END_OF_EPOCH_AS_BROKER, asked=False)
     return {
         "topics": [
             {
                 "topic": topic.topic,
-                "partitions": [_partition(context, topic.topic, asked) for asked in topic.partitions],
+                "partitions": [
+                    _partition(context, None if is_broker else client, topic.topic, asked) for asked in topic.partitions
+                ],
             }
             for topic in request.body.topics
         ]
     }
 
 
-def _partition(context: ApiContext, topic: str, asked: Any) -> Fields:
+def _partition(context: ApiContext, client: Client | None, topic: str, asked: Any) -> Fields:
+    """`client` is None for a broker, which may ask about every topic."""
     try:
+        if client is not None:
+            context.check(client, END_OF_EPOCH_TOPIC, topic)
         partition = context.topics.partition(TopicPartition(topic, asked.partition), asked.current_leader_epoch)
     except BrokerError as error:
         return {"error_code": error.code, "partition": asked.partition, "leader_epoch": -1, "end_offset": -1}

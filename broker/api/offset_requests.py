@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from broker.api.context import ApiContext, Fields
+from broker.api.context import ApiContext, Client, Fields
+from broker.api.permissions import Permission
 from broker.coordinator.group_records import OffsetAndMetadata
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["asked_partitions", "committed_offset", "results_by_topic"]
+__all__ = ["asked_partitions", "committed_offset", "refused_partitions", "results_by_topic"]
 
 
 def asked_partitions(
-    context: ApiContext, topics: Iterable[Any]
+    context: ApiContext, client: Client, need: Permission, topics: Iterable[Any]
 ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, ErrorCode]]:
-    """The partitions of a request that exist, with their entries, and an error for each of the others."""
+    """The partitions of a request that exist, with their entries, and an error for each of the others.
+
+    `need`: the right on their topics.
+    """
     known, errors = {}, {}
     for topic in topics:
         for asked in topic.partitions:
             tp = TopicPartition(topic.name, asked.partition_index)
-            if context.topics.metadata.partition(tp) is None:
+            if not context.allows(client, need, topic.name):
+                errors[tp] = need.code
+            elif context.topics.metadata.partition(tp) is None:
                 errors[tp] = ErrorCode.unknown_topic_or_partition
             else:
                 known[tp] = asked
@@ -33,6 +39,11 @@ def committed_offset(asked: Any) -> OffsetAndMetadata:
     return OffsetAndMetadata(
         asked.committed_offset, field(asked, "committed_leader_epoch", -1), asked.committed_metadata or ""
     )
+
+
+def refused_partitions(topics: Iterable[Any], code: ErrorCode) -> dict[TopicPartition, ErrorCode]:
+    """The same error for every partition of a request."""
+    return {TopicPartition(topic.name, asked.partition_index): code for topic in topics for asked in topic.partitions}
 
 
 def results_by_topic(topics: Iterable[Any], results: Mapping[TopicPartition, ErrorCode]) -> list[Fields]:

@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.current_leader import current_leader
+from broker.api.permissions import PRODUCE_TOPIC, PRODUCE_TRANSACTION
 from broker.api.transaction_requests import code_for_version
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, RecordsRefused
@@ -131,7 +132,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | De
             part = _Part(TopicPartition(topic.name, data.index))
             parts.append(part)
             try:
-                partition = _partition(context, request, part.tp)
+                partition = _partition(context, request, client, part.tp)
                 batch = _batch_of(data.records, request.version)
             except BrokerError as error:
                 part.failed = _failed(context, part.tp, error)
@@ -378,9 +379,12 @@ def _failed(
     }
 
 
-def _partition(context: ApiContext, request: Request, tp: TopicPartition) -> Partition:
+def _partition(context: ApiContext, request: Request, client: Client, tp: TopicPartition) -> Partition:
     """The partition, if the request may write to it."""
-    acks = request.body.acks
+    acks, transactional_id = request.body.acks, request.body.transactional_id
+    if transactional_id is not None:
+        context.check(client, PRODUCE_TRANSACTION, transactional_id)
+    context.check(client, PRODUCE_TOPIC, tp.topic)
     if acks not in (_ALL, 0, 1) and context.topics.metadata.partition(tp) is not None:
         raise BrokerError(ErrorCode.invalid_required_acks, f"acks={acks} is not 0, 1 or all")
     if tp.topic in INTERNAL_TOPICS:

@@ -6,6 +6,7 @@ Version notes: from 5 a member must send its protocol type and name (KIP-559).
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import SYNC_GROUP
 from broker.coordinator.group_messages import SyncRequest
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
@@ -17,6 +18,8 @@ _FIRST_WITH_PROTOCOL = 5
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     body = request.body
+    if not context.allows(client, SYNC_GROUP, body.group_id):
+        return {"error_code": SYNC_GROUP.code, "assignment": b""}
     if request.version >= _FIRST_WITH_PROTOCOL and None in (body.protocol_type, body.protocol_name):
         return {"error_code": ErrorCode.inconsistent_group_protocol, "assignment": b""}
     reply = await context.groups.sync(

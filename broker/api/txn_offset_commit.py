@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.offset_requests import asked_partitions, committed_offset, results_by_topic
+from broker.api.offset_requests import asked_partitions, committed_offset, refused_partitions, results_by_topic
+from broker.api.permissions import COMMIT_TRANSACTION, COMMIT_TRANSACTION_GROUP, COMMIT_TRANSACTION_TOPIC
 from broker.api.transaction_requests import code_for_version, producer_of
 from broker.coordinator.group_messages import CommitRequest
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
@@ -27,7 +28,10 @@ __all__ = ["handle"]
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Store the offsets of the partitions that exist. Each partition has its own result."""
     body = request.body
-    known, results = asked_partitions(context, body.topics)
+    for need, name in ((COMMIT_TRANSACTION, body.transactional_id), (COMMIT_TRANSACTION_GROUP, body.group_id)):
+        if not context.allows(client, need, name):
+            return {"topics": results_by_topic(body.topics, refused_partitions(body.topics, need.code))}
+    known, results = asked_partitions(context, client, COMMIT_TRANSACTION_TOPIC, body.topics)
     if known:
         refused = await _refusal(context, body)
         stored = dict.fromkeys(known, refused) if refused is not ErrorCode.none else await _store(context, body, known)

@@ -31,6 +31,7 @@ __all__ = [
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 LISTENER_PREFIX = "listener.name."
+ACL_AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
 _JAAS = "sasl.jaas.config"
 _security = partial(setting, group=SECURITY)
 _NOT_PER_LISTENER = frozenset(
@@ -40,6 +41,8 @@ _NOT_PER_LISTENER = frozenset(
         "security.inter.broker.protocol",
         "sasl.mechanism.inter.broker.protocol",
         "super.users",
+        "authorizer.class.name",
+        "allow.everyone.if.no.acl.found",
     ]
 )
 
@@ -94,9 +97,17 @@ class SecuritySettings(StoreSettings):
     )
     super_users: str = _security(
         "",
-        "User:name;…: who may do what only brokers do, such as fetch as a follower. The user that brokers log in with "
-        "need not be named.",
+        "User:name;…: who may do everything, also what only brokers do, such as fetch as a follower. The user that "
+        "brokers log in with need not be named.",
         _principals,
+    )
+    authorizer_class_name: str = _security(
+        "",
+        f"{ACL_AUTHORIZER}: ACLs decide who may do what. Empty: everybody may do everything that brokers do not do.",
+        one_of(("", ACL_AUTHORIZER, "org.apache.kafka.metadata.authorizer.StandardAuthorizer")),
+    )
+    allow_everyone_if_no_acl_found: bool = _security(
+        False, "Whether everybody may use a resource that no ACL applies to (with an authorizer)."
     )
     ssl_endpoint_identification_algorithm: str = _security(
         "https",

@@ -10,6 +10,11 @@ __all__ = ["ApiKey"]
 class ApiKey(IntEnum):
     """First field of every request header."""
 
+    @property
+    def title(self) -> str:
+        """As Kafka writes it: `AddPartitionsToTxn`."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2

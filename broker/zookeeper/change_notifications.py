@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper import znodes
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import NoNode
 
-__all__ = ["ChangeNotifications"]
+__all__ = ["ChangeNotifications", "NodeChanges"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,38 +48,54 @@ class ChangeNotifications:
 
     def watch_config_changes(self, callback: Callable[[list[str]], None]) -> Watch:
         """Call back with the entity paths of configs that were written, oldest first."""
-        return self._watch(
-            znodes.CONFIG_CHANGES, lambda path, data: [znodes.decode_config_change(path, data)], callback
-        )
+
+        def decode(path: str, data: bytes) -> list[str]:
+            return [znodes.decode_config_change(path, data)]
+
+        return NodeChanges(self._zk, znodes.CONFIG_CHANGES, decode).watch(callback)
 
     def watch_isr_changes(self, callback: Callable[[list[TopicPartition]], None]) -> Watch:
         """Call back with the partitions whose leader or ISR were written, oldest first."""
-        return self._watch(znodes.ISR_CHANGES, znodes.decode_isr_change, callback)
+        return NodeChanges(self._zk, znodes.ISR_CHANGES, znodes.decode_isr_change).watch(callback)
 
-    def _watch(self, root: str, decode: Callable[[str, bytes], list[T]], callback: Callable[[list[T]], None]) -> Watch:
-        last_seen = ""  # names end in a growing ten-digit number, so they sort by age
+
+class NodeChanges(Generic[T]):
+    """The sequence nodes below one root: each is read once, and deleted when it is old."""
+
+    def __init__(self, zk: MetadataStore, root: str, decode: Callable[[str, bytes], list[T]]) -> None:
+        self._zk = zk
+        self._root = root
+        self._decode = decode
+        self._last_seen = ""
+        """Names end in a growing ten-digit number, so they sort by age."""
+
+    def watch(self, callback: Callable[[list[T]], None]) -> Watch:
+        """Call back with what the nodes say, oldest first: those that exist, then each new one."""
 
         def read_new(names: list[str]) -> None:
-            nonlocal last_seen
-            paths = [f"{root}/{name}" for name in names]
-            news: list[T] = []
-            nodes = self._zk.get_many(paths)
-            # By ZooKeeper's clock. By a clock of ours that is fast, others would lose what they have not read yet.
-            newest_ms = max((node[1].created_ms for node in nodes if node is not None), default=0)
-            for name, path, node in zip(names, paths, nodes, strict=True):
-                if node is None:
-                    continue
-                data, stat = node
-                if name > last_seen:
-                    try:
-                        news += decode(path, data)
-                    except znodes.MalformedNode as error:  # another program wrote it; the others still count
-                        logger.warning("ignored a notification: %s", error)
-                if stat.created_ms < newest_ms - _KEPT_MS:
-                    with contextlib.suppress(NoNode):  # another broker was faster
-                        self._zk.delete(path)
-            last_seen = max([last_seen, *names])
+            news = self._read(names)
             if news:
                 callback(news)
 
-        return self._zk.watch_children(root, read_new)
+        return self._zk.watch_children(self._root, read_new)
+
+    def _read(self, names: list[str]) -> list[T]:
+        paths = [f"{self._root}/{name}" for name in names]
+        news: list[T] = []
+        nodes = self._zk.get_many(paths)
+        # By ZooKeeper's clock. By a clock of ours that is fast, others would lose what they have not read yet.
+        newest_ms = max((node[1].created_ms for node in nodes if node is not None), default=0)
+        for name, path, node in zip(names, paths, nodes, strict=True):
+            if node is None:
+                continue
+            data, stat = node
+            if name > self._last_seen:
+                try:
+                    news += self._decode(path, data)
+                except znodes.MalformedNode as error:  # another program wrote it; the others still count
+                    logger.warning("ignored a notification: %s", error)
+            if stat.created_ms < newest_ms - _KEPT_MS:
+                with contextlib.suppress(NoNode):  # another broker was faster
+                    self._zk.delete(path)
+        self._last_seen = max([self._last_seen, *names])
+        return news

@@ -30,7 +30,7 @@ METADATA_FILE = "standalone.metadata"
 MOVING_FILE = "standalone.metadata.moving"
 _MOVED_FILE = "standalone.metadata.moved"
 
-_NOTIFICATIONS = {znodes.CONFIG_CHANGES, znodes.ISR_CHANGES}
+_NOTIFICATIONS = {znodes.CONFIG_CHANGES, znodes.ISR_CHANGES, znodes.ACL_CHANGES, znodes.EXTENDED_ACL_CHANGES}
 """There is no other broker yet that could read their children."""
 
 

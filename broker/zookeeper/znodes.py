@@ -52,6 +52,8 @@ ALL_BROKERS = "<default>"
 USER_CONFIGS = "/config/users"
 CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
+ACL_CHANGES = "/kafka-acl-changes"
+EXTENDED_ACL_CHANGES = "/kafka-acl-extended-changes"
 NO_STATE = -1
 """As the version of a partition's state: the node does not exist yet."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"

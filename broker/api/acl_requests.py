@@ -1,0 +1,65 @@
+"""What CreateAcls, DeleteAcls and DescribeAcls share: their terms, and the answer of a broker without an authorizer."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from broker.cluster.acls import Acl
+from broker.errors import BrokerError, ErrorCode
+from broker.security.acl_types import (
+    AccessControlEntry,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+    ResourcePattern,
+)
+
+__all__ = ["NO_AUTHORIZER", "acl_of", "filter_of"]
+
+NO_AUTHORIZER = {
+    "error_code": ErrorCode.security_disabled,
+    "error_message": "no authorizer is configured on the broker: set authorizer.class.name",
+}
+
+_Term = TypeVar("_Term", AclOperation, AclPermission, AclResourceType, PatternType)
+
+
+def acl_of(asked: Any) -> Acl:
+    """Raises BrokerError `invalid_request` for a number that means nothing."""
+    pattern = ResourcePattern(
+        _term(AclResourceType, asked.resource_type),
+        asked.resource_name,
+        _term(PatternType, asked.resource_pattern_type),
+    )
+    entry = AccessControlEntry(
+        asked.principal,
+        _term(AclOperation, asked.operation),
+        _term(AclPermission, asked.permission_type),
+        asked.host,
+    )
+    return Acl(pattern, entry)
+
+
+def filter_of(asked: Any) -> AclFilter:
+    """Raises BrokerError `invalid_request` for a number that means nothing."""
+    return AclFilter(
+        _term(AclResourceType, asked.resource_type_filter),
+        asked.resource_name_filter,
+        _term(PatternType, asked.pattern_type_filter),
+        asked.principal_filter,
+        asked.host_filter,
+        _term(AclOperation, asked.operation),
+        _term(AclPermission, asked.permission_type),
+    )
+
+
+def _term(terms: type[_Term], number: int) -> _Term:
+    try:
+        found = terms(number)
+    except ValueError:
+        found = terms(0)
+    if found == 0:
+        raise BrokerError(ErrorCode.invalid_request, f"{number} is no {terms.__name__}")
+    return found

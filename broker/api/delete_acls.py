@@ -1,0 +1,55 @@
+"""DeleteAcls: delete the ACLs that filters choose (KIP-140, KIP-290), and say which they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.api.acl_requests import NO_AUTHORIZER, filter_of
+from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import DELETE_ACLS
+from broker.cluster.acls import Deleted
+from broker.errors import BrokerError, ErrorCode
+from broker.security.acl_types import AclFilter
+
+__all__ = ["handle"]
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+    """Each filter succeeds or fails alone."""
+    asked = request.body.filters
+    if context.acls is None:
+        return {"filter_results": [{**NO_AUTHORIZER, "matching_acls": ()} for _ in asked]}
+    if not context.allows(client, DELETE_ACLS):
+        return {"filter_results": [_refused(context.refusal(client, DELETE_ACLS)) for _ in asked]}
+    filters: dict[int, AclFilter] = {}
+    results: dict[int, Fields] = {}
+    for number, one in enumerate(asked):
+        try:
+            filters[number] = filter_of(one)
+        except BrokerError as error:
+            results[number] = _refused(error)
+    deleted = await context.acls.delete(list(filters.values()))
+    results.update(zip(filters, map(_result, deleted), strict=True))
+    return {"filter_results": [results[number] for number in range(len(asked))]}
+
+
+def _refused(error: BrokerError) -> Fields:
+    return {"error_code": error.code, "error_message": error.message or None, "matching_acls": ()}
+
+
+def _result(deleted: Sequence[Deleted]) -> Fields:
+    matching = [
+        {
+            "error_code": error.code if error else ErrorCode.none,
+            "error_message": error.message if error else None,
+            "resource_type": acl.pattern.type,
+            "resource_name": acl.pattern.name,
+            "pattern_type": acl.pattern.pattern,
+            "principal": acl.entry.principal,
+            "host": acl.entry.host,
+            "operation": acl.entry.operation,
+            "permission_type": acl.entry.permission,
+        }
+        for acl, error in deleted
+    ]
+    return {"error_code": ErrorCode.none, "error_message": None, "matching_acls": matching}

@@ -1,0 +1,39 @@
+"""DescribeAcls: the ACLs that a filter chooses (KIP-140, KIP-290)."""
+
+from __future__ import annotations
+
+from broker.api.acl_requests import NO_AUTHORIZER, filter_of
+from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.permissions import DESCRIBE_ACLS
+from broker.errors import BrokerError, ErrorCode
+
+__all__ = ["handle"]
+
+
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+    """The entries that fit, by pattern."""
+    if context.acls is None:
+        return {**NO_AUTHORIZER, "resources": ()}
+    try:
+        context.check(client, DESCRIBE_ACLS)
+        wanted = filter_of(request.body)
+    except BrokerError as error:
+        return {"error_code": error.code, "error_message": error.message, "resources": ()}
+    resources = [
+        {
+            "resource_type": pattern.type,
+            "resource_name": pattern.name,
+            "pattern_type": pattern.pattern,
+            "acls": [
+                {
+                    "principal": entry.principal,
+                    "host": entry.host,
+                    "operation": entry.operation,
+                    "permission_type": entry.permission,
+                }
+                for entry in entries
+            ],
+        }
+        for pattern, entries in context.acls.current.matching(wanted)
+    ]
+    return {"error_code": ErrorCode.none, "error_message": None, "resources": resources}

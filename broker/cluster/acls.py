@@ -1,0 +1,189 @@
+"""The ACLs of the cluster: kept in ZooKeeper (zookeeper/acl_store.py), decided by the authorizer, changed by clients.
+
+All are read at start, and those of a pattern again when a notification names it. So no decision needs ZooKeeper, and
+while that is away the last known ACLs decide. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from broker.errors import BrokerError, ErrorCode, PykafkaError
+from broker.security.acl_decisions import AclSnapshot
+from broker.security.acl_types import (
+    CLUSTER_NAME,
+    AccessControlEntry,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+    ResourcePattern,
+)
+from broker.security.authorizer import Authorizer
+from broker.zookeeper.acl_store import AclStore, Entries
+from broker.zookeeper.metadata_store import MetadataCalls, Watch
+
+__all__ = ["Acl", "Acls", "Deleted", "check_acl"]
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+
+
+class Acl(NamedTuple):
+    """One entry of a pattern."""
+
+    pattern: ResourcePattern
+    entry: AccessControlEntry
+
+
+class Deleted(NamedTuple):
+    """An ACL that a filter chose, and why it could not be deleted, if so."""
+
+    acl: Acl
+    error: BrokerError | None
+
+
+class Acls:
+    """Call `load`, then `watch`; after that the authorizer decides by what the cluster has agreed."""
+
+    def __init__(self, store: AclStore, calls: MetadataCalls, authorizer: Authorizer, *, allow_if_none: bool) -> None:
+        """`allow_if_none`: `allow.everyone.if.no.acl.found`."""
+        self._store = store
+        self._call = calls
+        self._authorizer = authorizer
+        self._allow_if_none = allow_if_none
+        self._stale: set[ResourcePattern] = set()
+        self._due = asyncio.Event()
+        self._lock = asyncio.Lock()
+        """Held from each read or write to its effect: an older read must not undo a newer one."""
+
+    @property
+    def current(self) -> AclSnapshot:
+        return self._authorizer.acls or AclSnapshot()
+
+    async def load(self, _: str = "") -> None:
+        """Read all ACLs. Raises BrokerError when ZooKeeper is away."""
+        async with self._lock:
+            found = await self._call(self._store.load)
+            self._authorizer.use(AclSnapshot(found, allow_if_none=self._allow_if_none))
+
+    def watch(self) -> list[Watch]:
+        """Note on the event loop which patterns are changed. Call it on that loop, and run `run` there."""
+        loop = asyncio.get_running_loop()
+
+        def callback(patterns: Sequence[ResourcePattern]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._note, patterns)
+
+        return self._store.watch(callback)
+
+    async def run(self) -> None:
+        """Read changed patterns again, for ever: once for any number of changes that come meanwhile."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            patterns, self._stale = self._stale, set()
+            try:
+                async with self._lock:
+                    self._apply(await self._call(self._store.read, patterns))
+                continue
+            except PykafkaError as error:
+                logger.warning("cannot read ACLs that were changed, trying again: %s", error)
+            except Exception:
+                logger.exception("reading ACLs that were changed failed")
+            self._stale |= patterns
+            asyncio.get_running_loop().call_later(RETRY_S, self._due.set)
+
+    async def create(self, acls: Sequence[Acl]) -> list[BrokerError | None]:
+        """Add ACLs; why each could not be added, or None."""
+        errors: list[BrokerError | None] = [None] * len(acls)
+        by_pattern: dict[ResourcePattern, list[int]] = defaultdict(list)
+        for number, acl in enumerate(acls):
+            try:
+                check_acl(acl)
+                by_pattern[acl.pattern].append(number)
+            except BrokerError as error:
+                errors[number] = error
+        for pattern, numbers in by_pattern.items():
+            added = frozenset(acls[number].entry for number in numbers)
+            failed = await self._update(pattern, added.union)
+            for number in numbers:
+                errors[number] = failed
+        return errors
+
+    async def delete(self, filters: Sequence[AclFilter]) -> list[list[Deleted]]:
+        """Delete the ACLs that any of the filters chooses; each is told for the first filter that chose it."""
+        patterns = [*self.current.acls, *(pattern for one in filters for pattern in one.named_patterns)]
+        results: list[list[Deleted]] = [[] for _ in filters]
+        for pattern in dict.fromkeys(patterns):
+            chosen_by = {number: one for number, one in enumerate(filters) if one.matches_pattern(pattern)}
+            if not chosen_by:
+                continue
+            chosen: dict[AccessControlEntry, int] = {}
+            error = await self._update(pattern, _without(chosen_by, chosen))
+            for entry, number in chosen.items():
+                results[number].append(Deleted(Acl(pattern, entry), error))
+        return results
+
+    async def _update(self, pattern: ResourcePattern, change: Callable[[Entries], Entries]) -> BrokerError | None:
+        try:
+            async with self._lock:
+                self._apply({pattern: await self._call(self._store.update, pattern, change)})
+        except BrokerError as error:
+            return error
+        return None
+
+    def _note(self, patterns: Iterable[ResourcePattern]) -> None:
+        self._stale.update(patterns)
+        self._due.set()
+
+    def _apply(self, news: Mapping[ResourcePattern, Collection[AccessControlEntry]]) -> None:
+        acls = self.current
+        if any(set(acls.acls.get(pattern, ())) != set(entries) for pattern, entries in news.items()):
+            self._authorizer.use(acls.changed(news))
+
+
+def _without(filters: Mapping[int, AclFilter], chosen: dict[AccessControlEntry, int]) -> Callable[[Entries], Entries]:
+    """Leaves out what a filter chooses, and notes in `chosen` what that is, with the number of the filter."""
+
+    def change(entries: Entries) -> Entries:
+        chosen.clear()  # another broker changed the entries, and this is called again
+        for entry in entries:
+            number = next((number for number, one in filters.items() if one.matches_entry(entry)), None)
+            if number is not None:
+                chosen[entry] = number
+        return entries - chosen.keys()
+
+    return change
+
+
+def check_acl(acl: Acl) -> None:
+    """Raise BrokerError `invalid_request` for what Kafka's `AclBinding` and `AclAuthorizer` refuse."""
+    pattern, entry = acl
+    if pattern.pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise _invalid(f"an ACL is for a literal or a prefixed name, not {pattern.pattern.name}")
+    if pattern.type <= AclResourceType.ANY or entry.operation <= AclOperation.ANY:
+        raise _invalid(f"an ACL names one resource type and one operation, or all of them, not {acl}")
+    if entry.permission not in (AclPermission.ALLOW, AclPermission.DENY):
+        raise _invalid(f"an ACL allows or denies, not {entry.permission.name}")
+    if pattern.type is AclResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
+        raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if not pattern.name:
+        raise _invalid("Invalid empty resource name")
+    if "/" in pattern.name or pattern.name in (".", "..") or not pattern.name.isprintable():
+        raise _invalid(f"ACL binding contains invalid resource name: {pattern.name!r}")
+    kind, colon, name = entry.principal.partition(":")
+    if not kind or not colon or not name:
+        raise _invalid(f"expected a string in format principalType:principalName but got {entry.principal!r}")
+    if not entry.host:
+        raise _invalid("an ACL names a host, or * for all")
+
+
+def _invalid(reason: str) -> BrokerError:
+    return BrokerError(ErrorCode.invalid_request, reason)

@@ -1,0 +1,171 @@
+"""ACLs in Kafka's layout (kafka.zk.ZkAclStore, ZkAclChangeStore).
+
+`/kafka-acl/<Type>/<name>` has the entries of a literal pattern, `/kafka-acl-extended/prefixed/<Type>/<name>` those of a
+prefix. Whoever changes one writes a sequence node to `/kafka-acl-changes` or `/kafka-acl-extended-changes`, which names
+the pattern, and every broker reads that pattern again. Blocking: call it from worker threads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Sequence
+
+from broker.security.acl_types import (
+    ANY_PRINCIPAL,
+    AccessControlEntry,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+    ResourcePattern,
+)
+from broker.zookeeper import znodes
+from broker.zookeeper.change_notifications import NodeChanges
+from broker.zookeeper.metadata_store import MetadataStore, Watch
+from broker.zookeeper.operations import BadVersion, NodeExists, NoNode
+from broker.zookeeper.znodes import MalformedNode
+
+__all__ = ["AclStore", "Entries", "acl_path"]
+
+logger = logging.getLogger(__name__)
+
+Entries = frozenset[AccessControlEntry]
+
+_ROOTS = {PatternType.LITERAL: "/kafka-acl", PatternType.PREFIXED: "/kafka-acl-extended/prefixed"}
+_CHANGES = {PatternType.LITERAL: znodes.ACL_CHANGES, PatternType.PREFIXED: znodes.EXTENDED_ACL_CHANGES}
+_TYPES = [type for type in AclResourceType if type > AclResourceType.ANY]
+_NOBODY = frozenset({AccessControlEntry(ANY_PRINCIPAL, AclOperation.ALL, AclPermission.DENY)})
+"""What a node counts as that cannot be read: it might deny something."""
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
+
+
+class AclStore:
+    """Reads, changes and watches the ACLs of the cluster."""
+
+    def __init__(self, zk: MetadataStore) -> None:
+        self._zk = zk
+
+    def ensure_paths(self) -> None:
+        """Create the nodes that Kafka's tools expect."""
+        for path in (*_ROOTS.values(), *_CHANGES.values()):
+            self._zk.ensure_path(path)
+        for kind, type in ((kind, type) for kind in _ROOTS for type in _TYPES):
+            self._zk.ensure_path(f"{_ROOTS[kind]}/{type.title}")
+
+    def load(self) -> dict[ResourcePattern, Entries]:
+        """The entries of all patterns."""
+        kinds = [(kind, type) for kind in _ROOTS for type in _TYPES]
+        names = self._zk.children_many([f"{_ROOTS[kind]}/{type.title}" for kind, type in kinds])
+        patterns = [
+            ResourcePattern(type, name, kind)
+            for (kind, type), found in zip(kinds, names, strict=True)
+            for name in found
+        ]
+        return self.read(patterns)
+
+    def read(self, patterns: Collection[ResourcePattern]) -> dict[ResourcePattern, Entries]:
+        """The entries of these patterns; none for one that has no node."""
+        nodes = self._zk.get_many([acl_path(pattern) for pattern in patterns])
+        return {
+            pattern: frozenset() if node is None else _decode(pattern, node[0])
+            for pattern, node in zip(patterns, nodes, strict=True)
+        }
+
+    def update(self, pattern: ResourcePattern, change: Callable[[Entries], Entries]) -> Entries:
+        """Replace the entries of a pattern by `change(entries)` and notify the brokers; returns the new ones.
+
+        Concurrent updates keep each other's changes, so `change` may be called more than once.
+        """
+        path = acl_path(pattern)
+        while True:
+            try:
+                data, stat = self._zk.get(path)
+            except NoNode:
+                data, stat = b"", None
+            before = _decode(pattern, data) if stat is not None else frozenset()
+            after = change(before)
+            if after == before:
+                return after
+            try:
+                if stat is None:
+                    self._zk.create(path, _encode(after), parents=True)
+                elif after:
+                    self._zk.set(path, _encode(after), stat.version)
+                else:
+                    self._zk.delete(path, stat.version)
+            except (BadVersion, NodeExists, NoNode):
+                continue  # another broker was faster
+            self._notify(pattern)
+            return after
+
+    def watch(self, callback: Callable[[Sequence[ResourcePattern]], None]) -> list[Watch]:
+        """Call back on the store's event thread with the patterns that were changed."""
+        return [
+            NodeChanges(self._zk, root, decode).watch(callback)
+            for root, decode in (
+                (_CHANGES[PatternType.LITERAL], _decode_literal_change),
+                (_CHANGES[PatternType.PREFIXED], _decode_extended_change),
+            )
+        ]
+
+    def _notify(self, pattern: ResourcePattern) -> None:
+        if pattern.pattern is PatternType.LITERAL:
+            data = f"{pattern.type.title}:{pattern.name}".encode()
+        else:
+            change = {"resourceType": pattern.type.name, "name": pattern.name, "patternType": pattern.pattern.name}
+            data = json.dumps({"version": 1, **change}).encode()
+        self._zk.create(f"{_CHANGES[pattern.pattern]}/acl_changes_", data, sequence=True, parents=True)
+
+
+def acl_path(pattern: ResourcePattern) -> str:
+    return f"{_ROOTS[pattern.pattern]}/{pattern.type.title}/{pattern.name}"
+
+
+def _encode(entries: Entries) -> bytes:
+    acls = [
+        {
+            "principal": entry.principal,
+            "permissionType": entry.permission.title,
+            "operation": entry.operation.title,
+            "host": entry.host,
+        }
+        for entry in sorted(entries)
+    ]
+    return json.dumps({"version": 1, "acls": acls}).encode()
+
+
+def _decode(pattern: ResourcePattern, data: bytes) -> Entries:
+    """The entries in a node. One that cannot be read denies everything: it would be worse to leave out a denial."""
+    try:
+        return frozenset(
+            AccessControlEntry(
+                str(one["principal"]),
+                AclOperation.of(one["operation"]),
+                AclPermission.of(one["permissionType"]),
+                str(one["host"]),
+            )
+            for one in json.loads(data)["acls"]
+        )
+    except _UNREADABLE as error:
+        logger.error("%s is denied to all but super users: %s", pattern, MalformedNode(acl_path(pattern), data, error))
+        return _NOBODY
+
+
+def _decode_literal_change(path: str, data: bytes) -> list[ResourcePattern]:
+    try:
+        type, _, name = data.decode().partition(":")
+        return [ResourcePattern(AclResourceType.of(type), name)]
+    except ValueError as error:
+        raise MalformedNode(path, data, error) from error
+
+
+def _decode_extended_change(path: str, data: bytes) -> list[ResourcePattern]:
+    try:
+        change = json.loads(data)
+        kind = PatternType[change["patternType"]]
+        if kind not in _ROOTS:
+            raise ValueError(f"the pattern type {kind.name} has no ACLs")
+        return [ResourcePattern(AclResourceType[change["resourceType"]], str(change["name"]), kind)]
+    except _UNREADABLE as error:
+        raise MalformedNode(path, data, error) from error
