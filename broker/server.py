@@ -143,8 +143,7 @@ class BrokerServer:
         self._coordinators = Coordinators(self.config, self._topics, ids, self._clock, self._coordinator_peer)
         await self._coordinators.start()
         configs = self._broker_configs(registry, changes)
-        users = Users(registry, self._calls, notify=changes.notify_config_change)
-        await users.refresh()
+        users = await self._users(registry, changes)
         authorizer = self._authorizer()
         acls = await self._acls(authorizer)
         detector = self._detector = self._failure_detector()
@@ -173,14 +172,11 @@ class BrokerServer:
         self._begin(self._isr_writer(registry, changes, detector).run())
         watch = ClusterWatch(registry, changes, self._topics, configs)
         watch.add_config_listener("users", users.refresh)
-        if acls is not None:
-            watch.add_config_listener("acls", acls.load)
-        self._watch(watch)
+        self._watch(watch, acls)
         self._control(controller, reassignments)
         self._leave = lambda: self._hand_over(registry, changes, election)
-        await self._listeners.serve(
-            Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms)), users.credential
-        )
+        router = Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms))
+        await self._listeners.serve(router, users.credential)
         self._begin(self._tick_forever())
         if self._http is not None:
             self._begin(self._serve_http(self._http))
@@ -231,6 +227,11 @@ class BrokerServer:
         if not self.config.standalone:  # else there are no other brokers
             logger.info("listener %s does not authenticate: whoever reaches it may act as a broker", name)
         return Authorizer(users, open_listener=name)
+
+    async def _users(self, registry: Registry, changes: ChangeNotifications) -> Users:
+        users = Users(registry, self._calls, notify=changes.notify_config_change)
+        await users.refresh()
+        return users
 
     async def _acls(self, authorizer: Authorizer) -> Acls | None:
         """Read the ACLs, and follow their changes; None without an authorizer."""
@@ -472,7 +473,9 @@ class BrokerServer:
         detector.subscribe(lambda _: writer.look_at_all())
         return writer
 
-    def _watch(self, watch: ClusterWatch) -> None:
+    def _watch(self, watch: ClusterWatch, acls: Acls | None) -> None:
+        if acls is not None:
+            watch.add_config_listener("acls", acls.load)
         watch.start()
         self._undo.append(watch.stop)
         self._begin(watch.run())

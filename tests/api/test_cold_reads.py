@@ -101,7 +101,7 @@ async def answer(handler: Any, partition: Partition, api: ApiKey, body: SimpleNa
 
     topics = SimpleNamespace(partition=find, replica=find)
     config = SimpleNamespace(fetch_max_bytes=1 << 20, is_rack_aware=False)
-    context = SimpleNamespace(topics=topics, config=config, metrics=None)
+    context = SimpleNamespace(topics=topics, config=config, metrics=None, check=lambda client, need, name: None)
     client = cast(Any, SimpleNamespace(listener="PLAINTEXT"))
     found = handler.handle(cast(ApiContext, context), Request(api, version, 1, None, body, 0), client)
     return await found if isinstance(found, Awaitable) else found

@@ -115,7 +115,7 @@ def broker(tmp_path: Path, zookeeper: str) -> Iterator[BrokerProcess]:
 
 @pytest.mark.timeout(300)
 def test_some_seconds_near_the_peak_leave_nothing_behind(zookeeper: str, tmp_path: Path) -> None:
-    """A leak is in every run. A step of the allocator, which bends the line through seven samples, is in one of five."""
+    """A leak is in every run. A step of the allocator bends the line through seven samples in one of five."""
     growths: list[float] = []
     while len(growths) < TRIES and min(growths, default=FAST.rss_growth_mb) >= FAST.rss_growth_mb:
         directory = tmp_path / str(len(growths))

@@ -117,12 +117,15 @@ class FetchLeader:
         topics = SimpleNamespace(
             partition=self._partition, replica=self._partition, metadata=metadata, leader_quota=ReplicationQuota(1)
         )
+        authorizer = Authorizer(open_listener="PLAINTEXT")
         context = SimpleNamespace(
             topics=topics,
             config=BrokerConfig(fetch_max_bytes=1 << 20),
             metrics=self.metrics,
             fetch_sessions=cache,
-            authorizer=Authorizer(open_listener="PLAINTEXT"),
+            authorizer=authorizer,
+            allows=authorizer.allows,
+            check=lambda client, need, name: None,
         )
         return cast(ApiContext, context)
 
