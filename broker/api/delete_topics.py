@@ -42,9 +42,8 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
                 )
             if times[named] > 1:
                 raise BrokerError(ErrorCode.invalid_request, "the topic is in the request more than once")
-            found = _name_of(context, client, named)
-            context.check(client, DELETE_TOPICS_TOPIC, found)
-            name = found
+            name = _name_of(context, client, named)
+            context.check(client, DELETE_TOPICS_TOPIC, name)
             topic_id = await context.topics.delete(name)
         except BrokerError as error:
             code, message = error.code, error.message or None
