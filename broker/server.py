@@ -179,7 +179,7 @@ class BrokerServer:
         await self._listeners.serve(router, users.credential)
         self._begin(self._tick_forever())
         if self._http is not None:
-            self._begin(self._serve_http(self._http))
+            self._begin(self._serve_http(self._http, authorizer))
         return bound
 
     def _fetch_sessions(self) -> FetchSessionCache:
@@ -300,7 +300,7 @@ class BrokerServer:
         self.config = dataclasses.replace(self.config, **found)
         self._dynamic = DynamicConfig(self.config)
 
-    async def _serve_http(self, http: HttpListener) -> None:
+    async def _serve_http(self, http: HttpListener, authorizer: Authorizer) -> None:
         assert self._coordinators is not None
         health = Health(self.config.broker_id, self._logs, self._is_store_connected, standalone=self.config.standalone)
         sources = MetricSources(
@@ -312,6 +312,7 @@ class BrokerServer:
             memory=self._listeners.memory,
             broker_id=self.config.broker_id,
             health=health,
+            authorizer=authorizer,
         )
         await http.serve(sources, health)
 

@@ -28,6 +28,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.follower import Follower
 from broker.replica.partition import Partition
+from broker.security.authorizer import Authorizer
 from broker.web.health import Health
 
 __all__ = ["FAMILIES", "Family", "MetricSources", "Samples", "collect"]
@@ -110,6 +111,9 @@ _DECLARED = (
     _counter(
         "kafka_server_socketservermetrics_failed_authentication_total", "Authentications that failed.", "listener"
     ),
+    _gauge("kafka_server_authorizermetrics_acls_count", "ACLs in force; only with an authorizer."),
+    _counter("kafka_server_authorizermetrics_authorization_allowed_total", "Decisions that allowed a request."),
+    _counter("kafka_server_authorizermetrics_authorization_denied_total", "Decisions that denied one."),
     _gauge(
         "kafka_server_socketservermetrics_memorypoolused_bytes",
         "Memory of requests being received or waiting; the limit is queued.max.request.bytes.",
@@ -267,6 +271,7 @@ class MetricSources:
     memory: RequestMemory
     broker_id: int
     health: Health
+    authorizer: Authorizer
 
 
 class _Collected(collections.defaultdict[str, Samples]):
@@ -284,6 +289,7 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     found = _Collected()
     _requests(sources.metrics, found)
     _connections(sources, found)
+    _authorizer(sources.authorizer, found)
     await _partitions(sources, found)
     _groups(sources, found)
     _transactions(sources.transactions, found)
@@ -300,7 +306,7 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
 def _requests(metrics: Metrics, found: _Collected) -> None:
     prefix = "kafka_network_requestmetrics_"
     for key, api in metrics.apis.items():
-        name = _camel_case(ApiKey(key).name)
+        name = ApiKey(key).title
         for version, count in sorted(api.requests.items()):
             found.add(f"{prefix}requests_total", count, name, str(version))
         for code, count in sorted(api.errors.items()):
@@ -325,6 +331,14 @@ def _connections(sources: MetricSources, found: _Collected) -> None:
 
     found.add(f"{prefix}memorypoolused_bytes", sources.memory.used)
     found.add(f"{prefix}memorypoolwaiting", sources.memory.waiting)
+
+
+def _authorizer(authorizer: Authorizer, found: _Collected) -> None:
+    if authorizer.acls is not None:
+        prefix = "kafka_server_authorizermetrics_"
+        found.add(f"{prefix}acls_count", len(authorizer.acls))
+        found.add(f"{prefix}authorization_allowed_total", authorizer.allowed)
+        found.add(f"{prefix}authorization_denied_total", authorizer.denied)
 
 
 async def _partitions(sources: MetricSources, found: _Collected) -> None:
@@ -448,8 +462,3 @@ def _fetch_sessions(sessions: FetchSessionMetrics, found: _Collected) -> None:
     found.add(f"{prefix}numincrementalfetchsessions", sessions.sessions)
     found.add(f"{prefix}numincrementalfetchpartitionscached", sessions.partitions)
     found.add(f"{prefix}incrementalfetchsessionevictions_total", sessions.evictions)
-
-
-def _camel_case(name: str) -> str:
-    """`API_VERSIONS` → `ApiVersions`, as in Kafka's metrics."""
-    return "".join(word.capitalize() for word in name.split("_"))

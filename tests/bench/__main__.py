@@ -19,6 +19,7 @@ SUITES = {
     "scale": "tests.bench.scale_bench:run",
     "transactions": "tests.bench.transaction_bench:run",
     "controller": "tests.bench.controller_bench:run",
+    "acl": "tests.bench.acl_bench:run",
     "ui": "tests.bench.ui_bench:run",
     "failover": "tests.bench.failover_bench:run",
     "spark": "tests.bench.spark_read_bench:run",
