@@ -218,8 +218,8 @@ class BrokerServer:
         if acls is not None:
             if not self.config.standalone and ANONYMOUS not in users:
                 logger.warning(
-                    "listener %s, which brokers use among themselves, does not authenticate: they are %s and need an "
-                    "ACL for ClusterAction, or a listener with a login",
+                    "listener %s, which brokers use among themselves, does not authenticate: they are %s and need the "
+                    "rights ClusterAction on the cluster and Describe on all topics, or a listener with a login",
                     name,
                     ANONYMOUS,
                 )

@@ -46,7 +46,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Response | 
             for topic in wanted
             if topic.name is not None
             and topic.name not in context.topics.metadata.topics
-            and context.allows(client, METADATA_TOPIC, topic.name)
+            and context.allows(client, METADATA_TOPIC, topic.name, asked=False)  # asked below
         ]
         if missing:
             return _create_and_answer(context, request, client, wanted, missing)
