@@ -111,9 +111,9 @@ _DECLARED = (
     _counter(
         "kafka_server_socketservermetrics_failed_authentication_total", "Authentications that failed.", "listener"
     ),
-    _gauge("kafka_server_authorizermetrics_acls_count", "ACLs in force; only with an authorizer."),
-    _counter("kafka_server_authorizermetrics_authorization_allowed_total", "Decisions that allowed a request."),
-    _counter("kafka_server_authorizermetrics_authorization_denied_total", "Decisions that denied one."),
+    _gauge("kafka_server_authorizermetrics_acls_count", "ACLs in force."),
+    _counter("kafka_server_authorizermetrics_authorization_allowed_total", "Decisions by ACLs that allowed something."),
+    _counter("kafka_server_authorizermetrics_authorization_denied_total", "Decisions by ACLs that denied something."),
     _gauge(
         "kafka_server_socketservermetrics_memorypoolused_bytes",
         "Memory of requests being received or waiting; the limit is queued.max.request.bytes.",
@@ -334,11 +334,10 @@ def _connections(sources: MetricSources, found: _Collected) -> None:
 
 
 def _authorizer(authorizer: Authorizer, found: _Collected) -> None:
-    if authorizer.acls is not None:
-        prefix = "kafka_server_authorizermetrics_"
-        found.add(f"{prefix}acls_count", len(authorizer.acls))
-        found.add(f"{prefix}authorization_allowed_total", authorizer.allowed)
-        found.add(f"{prefix}authorization_denied_total", authorizer.denied)
+    prefix = "kafka_server_authorizermetrics_"
+    found.add(f"{prefix}acls_count", 0 if authorizer.acls is None else len(authorizer.acls))
+    found.add(f"{prefix}authorization_allowed_total", authorizer.allowed)
+    found.add(f"{prefix}authorization_denied_total", authorizer.denied)
 
 
 async def _partitions(sources: MetricSources, found: _Collected) -> None:
