@@ -15,6 +15,7 @@ from typing import Any
 
 from broker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.controller_mutations import mutations_of
 from broker.errors import BrokerError, ErrorCode
 from broker.net.response import Response
 from broker.protocol.api_keys import ApiKey
@@ -49,9 +50,11 @@ async def _create_and_answer(
     context: ApiContext, request: Request, client: Client, wanted: Sequence[Any], missing: Sequence[str]
 ) -> Response:
     failed: dict[str, BrokerError] = {}
+    mutations = mutations_of(context, request, client, strict_from=None)
     for name in missing:
         try:
             await context.topics.create_default(name)
+            mutations.record(context.config.num_partitions)
         except BrokerError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 failed[name] = error

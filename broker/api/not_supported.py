@@ -1,7 +1,6 @@
-"""APIs of features that this broker does not have: ACLs, client quotas.
+"""APIs of a feature that this broker does not have: ACLs.
 
 DescribeAcls, CreateAcls and DeleteAcls answer SECURITY_DISABLED, as Kafka does without an authorizer.
-DescribeClientQuotas (KIP-546) answers an empty list.
 """
 
 from __future__ import annotations
@@ -13,14 +12,12 @@ __all__ = [
     "create_acls",
     "delete_acls",
     "describe_acls",
-    "describe_client_quotas",
 ]
 
 _DISABLED = {
     "error_code": ErrorCode.security_disabled,
     "error_message": "no authorizer is configured on the broker",
 }
-_NONE = {"error_code": ErrorCode.none, "error_message": None}
 
 
 def describe_acls(context: ApiContext, request: Request, client: Client) -> Fields:
@@ -33,7 +30,3 @@ def create_acls(context: ApiContext, request: Request, client: Client) -> Fields
 
 def delete_acls(context: ApiContext, request: Request, client: Client) -> Fields:
     return {"filter_results": [{**_DISABLED, "matching_acls": ()} for _ in request.body.filters]}
-
-
-def describe_client_quotas(context: ApiContext, request: Request, client: Client) -> Fields:
-    return {**_NONE, "entries": ()}

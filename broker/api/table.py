@@ -14,6 +14,7 @@ from typing import Any
 from broker.api import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
@@ -24,6 +25,7 @@ from broker.api import (
     delete_groups,
     delete_records,
     delete_topics,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -107,7 +109,8 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, alter_partition_reassignments.handle),
     (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, list_partition_reassignments.handle),
     (ApiKey.OFFSET_DELETE, 0, 0, offset_delete.handle),
-    (ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, not_supported.describe_client_quotas),
+    (ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, describe_client_quotas.handle),
+    (ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, alter_client_quotas.handle),
     (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, describe_user_scram_credentials.handle),
     (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, alter_user_scram_credentials.handle),
     (ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.handle),
@@ -128,6 +131,7 @@ _CHANGES_METADATA = frozenset(
         ApiKey.ALTER_CONFIGS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         ApiKey.ELECT_LEADERS,
     }
