@@ -17,6 +17,7 @@ from typing import Any
 from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
 from broker.api.fetch_sessions import FetchSessionCache
+from broker.api.permissions import FETCH_AS_FOLLOWER
 from broker.api.table import make_routes
 from broker.boot_id import may_have_lost_records, record_boot
 from broker.clock import Clock, SystemClock
@@ -29,6 +30,7 @@ from broker.cluster.leadership_check import LeadershipCheck
 from broker.cluster.leadership_handover import leave_partitions, rejoin_partitions
 from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.cluster.producer_ids import ProducerIds
+from broker.cluster.quota_configs import QuotaConfigs
 from broker.cluster.topics import Topics
 from broker.cluster.users import Users
 from broker.config.broker_config import BrokerConfig
@@ -47,7 +49,9 @@ from broker.net.peer_connection import PeerConnection
 from broker.net.peer_security import PeerSecurity
 from broker.net.request_log import RequestLog
 from broker.net.router import ANONYMOUS, Router
+from broker.net.throttling import Throttling
 from broker.protocol.topic_partition import TopicPartition
+from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.isr_writer import IsrWriter
 from broker.replica.replica_manager import stored_log_config
 from broker.security.acl_decisions import AclSnapshot
@@ -103,6 +107,12 @@ class BrokerServer:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._dynamic = DynamicConfig(config)
+        self._quotas = ClientQuotas(
+            config.quota_window_num,
+            config.quota_window_size_seconds,
+            config.controller_quota_window_num,
+            config.controller_quota_window_size_seconds,
+        )
         self._peers, self._isolation = _peer_security(config)
         """How this broker connects to others, and what it would need to, if that is not set."""
         self._calls = MetadataCalls()
@@ -146,6 +156,7 @@ class BrokerServer:
         users = await self._users(registry, changes)
         authorizer = self._authorizer()
         acls = await self._acls(authorizer)
+        quota_configs = await self._quota_configs(registry, changes)
         detector = self._detector = self._failure_detector()
         controller = self._make_controller(election, registry, changes, detector)
         reassignments = PartitionReassignments(controller, self._topics, registry, self._calls)
@@ -161,6 +172,7 @@ class BrokerServer:
             self._coordinators.markers,
             ids,
             users,
+            quota_configs,
             controller,
             reassignments,
             self._fetch_sessions(),
@@ -168,19 +180,27 @@ class BrokerServer:
             acls,
             self._metrics,
             self._check_threads,
+            self._quotas,
         )
         self._begin(self._isr_writer(registry, changes, detector).run())
         watch = ClusterWatch(registry, changes, self._topics, configs)
         watch.add_config_listener("users", users.refresh)
+        quota_configs.watch(watch)
         self._watch(watch, acls)
         self._control(controller, reassignments)
         self._leave = lambda: self._hand_over(registry, changes, election)
-        router = Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms))
-        await self._listeners.serve(router, users.credential)
+        await self._listeners.serve(self._router(context), users.credential)
         self._begin(self._tick_forever())
         if self._http is not None:
             self._begin(self._serve_http(self._http, authorizer))
         return bound
+
+    def _router(self, context: ApiContext) -> Router:
+        log = RequestLog(self._metrics, self.config.slow_request_log_ms)
+        throttling = Throttling(
+            self._quotas, self._metrics, lambda client: context.allows(client, FETCH_AS_FOLLOWER, asked=False)
+        )
+        return Router(make_routes(context), log, throttling)
 
     def _fetch_sessions(self) -> FetchSessionCache:
         slots = self.config.max_incremental_fetch_session_cache_slots
@@ -313,6 +333,8 @@ class BrokerServer:
             broker_id=self.config.broker_id,
             health=health,
             authorizer=authorizer,
+            quotas=self._quotas,
+            throttled_connections=lambda: self._listeners.throttled_count,
         )
         await http.serve(sources, health)
 
@@ -449,6 +471,13 @@ class BrokerServer:
         self._dynamic.subscribe(self._listeners.update_config)
         return BrokerConfigs(self._dynamic, registry, self._calls, notify=changes.notify_config_change)
 
+    async def _quota_configs(self, registry: Registry, changes: ChangeNotifications) -> QuotaConfigs:
+        rates = self._listeners.rates
+        notify = changes.notify_config_change
+        configs = QuotaConfigs(registry, self._calls, notify=notify, clients=self._quotas, connections=rates)
+        await configs.refresh()
+        return configs
+
     def _isr_writer(self, registry: Registry, changes: ChangeNotifications, detector: FailureDetector) -> IsrWriter:
         topics = self._topics
         writer = IsrWriter(
@@ -490,6 +519,7 @@ class BrokerServer:
             try:
                 self._logs.tick(lambda job: loop.run_in_executor(None, job))
                 self._listeners.close_idle()
+                self._quotas.expire(loop.time())
                 self._listeners.renew_certificates()
                 self._peers.renew_certificates()
             except Exception:

@@ -41,11 +41,14 @@ from broker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym, ResourceType
 from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
+from broker.quotas.quota_entity import CLIENT_ID, IP, USER, QuotaEntity
 from broker.security.scram import MIN_ITERATIONS, ScramMechanism
 
 __all__ = ["Admin", "NewTopic", "ResourceType"]
 
 _SET, _DELETE = 0, 1
+_EXACT, _OF_DEFAULT, _ANY = 0, 1, 2
+"""How an entity with quotas is named."""
 
 _MECHANISMS = {one.number: one for one in ScramMechanism}
 
@@ -151,18 +154,31 @@ class Admin:
         return ask_leaders(self.cluster, before, ask, lambda row: int(row.low_watermark), what)
 
     def _change_topics(self, api: ApiKey, body: Mapping[str, Any], results: str, doing: str) -> None:
-        """Ask the controller. Its rows say when it is no longer the controller; then the new one is asked."""
-        cluster = self.cluster
-        timed = {"timeout": cluster.settings.request_timeout_ms, **body}
+        """Ask the controller. Its rows say when it is no longer the controller; then the new one is asked.
 
-        def ask() -> Any:
-            rows = getattr(cluster.connection(cluster.controller()).request(api, timed), results)
-            for row in rows:
+        Topics above the quota of controller mutations are asked for again (KIP-599).
+        """
+        cluster = self.cluster
+        left = {str(topic["name"]): topic for topic in body["topics"]}
+        rows: list[Any] = []
+
+        def ask() -> None:
+            timed = {"timeout": cluster.settings.request_timeout_ms, **body, "topics": list(left.values())}
+            timed["topic_names"] = list(left)
+            answer = cluster.connection(cluster.controller()).request(api, timed)
+            throttled = None
+            for row in getattr(answer, results):
                 if row.error_code is ErrorCode.not_controller:
                     raise BrokerError(row.error_code, f"{api.name} went to a broker that is not the controller")
-            return rows
+                if row.error_code is ErrorCode.throttling_quota_exceeded:
+                    throttled = error_of(row, f"{doing} topic {str(row.name)!r}")
+                else:
+                    left.pop(str(row.name), None)
+                    rows.append(row)
+            if throttled is not None:
+                raise throttled
 
-        rows = cluster.retrying(ask)
+        cluster.retrying(ask)
         cluster.expire()
         for row in rows:
             _check(row, f"{doing} topic {str(row.name)!r}")
@@ -440,6 +456,41 @@ class Admin:
         """One change per request: Kafka with KRaft refuses two changes of one user in a request."""
         for row in self._ask(self.cluster.controller, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body).results:
             raise_for(row.error_code, f"user {row.user!r}: {row.error_message}")
+
+    # --- quotas ------------------------------------------------------------------------------------
+
+    def describe_client_quotas(
+        self, wanted: Mapping[str, str | None] | None = None, *, strict: bool = False
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """The quotas of the entities that have each type in `wanted` (KIP-546): key → limit per second.
+
+        `wanted` maps USER, CLIENT_ID and IP to a name, to DEFAULT, or to None for any. `strict`: entities that have
+        other types, too, are left out.
+        """
+        components = [
+            {"entity_type": kind, "match_type": _ANY if name is None else _EXACT if name else _OF_DEFAULT}
+            | {"match": name or None}
+            for kind, name in (wanted or {}).items()
+        ]
+        body = {"components": components, "strict": strict}
+        answer = self._ask(self.cluster.controller, ApiKey.DESCRIBE_CLIENT_QUOTAS, body)
+        raise_for(answer.error_code, answer.error_message or "")
+        found = {}
+        for row in answer.entries or ():
+            names = {str(one.entity_type): one.entity_name or "" for one in row.entity}
+            entity = QuotaEntity(names.get(USER), names.get(CLIENT_ID), names.get(IP))
+            found[entity] = {str(one.key): float(one.value) for one in row.values}
+        return found
+
+    def alter_client_quotas(
+        self, entity: QuotaEntity, changes: Mapping[str, float | None], *, validate_only: bool = False
+    ) -> None:
+        """Set quotas of an entity, or remove those that are None. Raises BrokerError `invalid_request`."""
+        operations = [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in changes.items()]
+        parts = [{"entity_type": kind, "entity_name": name or None} for kind, name in entity.parts().items()]
+        body = {"entries": [{"entity": parts, "ops": operations}], "validate_only": validate_only}
+        for row in self._ask(self.cluster.controller, ApiKey.ALTER_CLIENT_QUOTAS, body).entries:
+            raise_for(row.error_code, f"{entity}: {row.error_message}")
 
     # --- who is asked ------------------------------------------------------------------------------
 

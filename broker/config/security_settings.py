@@ -25,6 +25,7 @@ __all__ = [
     "ListenerSecurity",
     "SecuritySettings",
     "inter_broker",
+    "inter_broker_listener",
     "listener_security",
     "parse_super_users",
 ]
@@ -220,7 +221,7 @@ class InterBroker:
 
 def inter_broker(settings: SecuritySettings, listeners: Mapping[str, ListenerSecurity]) -> InterBroker:
     """How brokers with these settings and listeners talk to each other. Raises ConfigError when they cannot."""
-    security = listeners[_inter_broker_listener(settings, [one.listener for one in listeners.values()])]
+    security = listeners[inter_broker_listener(settings, [one.listener for one in listeners.values()])]
     name = security.listener.name
     if not security.listener.sasl:
         if security.authenticates and not parse_super_users(settings.super_users):
@@ -247,7 +248,8 @@ def inter_broker(settings: SecuritySettings, listeners: Mapping[str, ListenerSec
     return InterBroker(security, login)
 
 
-def _inter_broker_listener(settings: SecuritySettings, listeners: Sequence[Listener]) -> str:
+def inter_broker_listener(settings: SecuritySettings, listeners: Sequence[Listener]) -> str:
+    """The name of the listener that brokers use among themselves. Raises ConfigError."""
     names = [one.name for one in listeners]
     name, protocol = settings.inter_broker_listener_name, settings.security_inter_broker_protocol
     if name and protocol:

@@ -17,19 +17,19 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.listener import Listener
 from broker.errors import ConfigError
 from broker.metrics import Metrics
+from broker.net.acceptor import Acceptor
 from broker.net.connection import Connection
 from broker.net.frame_reader import RequestMemory
 from broker.net.renewed_context import RenewedContext
 from broker.net.router import Router
 from broker.net.sasl import FindCredential, SaslSession
 from broker.net.tls import TlsStream, server_context
+from broker.quotas.connection_rates import ConnectionRates
 from broker.security.principal_mapping import PrincipalMapping
 
 __all__ = ["ConnectionLimits", "ListenerSet", "parse_overrides"]
 
 logger = logging.getLogger(__name__)
-
-BACKLOG = 1024
 
 
 class ListenerSet:
@@ -43,11 +43,18 @@ class ListenerSet:
         self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
         self.memory = RequestMemory(config.queued_max_request_bytes)
         self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         self._connections: set[Connection] = set()
         self._security = config.listener_security()
         self._contexts: dict[str, RenewedContext] = {}
         self.bound: list[Listener] = []
+        listeners = config.parsed_listeners()
+        self.rates = ConnectionRates(
+            config.quota_window_num,
+            config.quota_window_size_seconds,
+            protected=config.inter_broker_listener() if len(listeners) > 1 else None,
+        )
+        self.rates.configure(config.max_connection_creation_rate, config.connection_rates())
 
     def bind(self) -> list[Listener]:
         """Bind every configured listener; returns them with their ports.
@@ -87,10 +94,18 @@ class ListenerSet:
 
     async def serve(self, router: Router, find_credential: FindCredential = lambda mechanism, user: None) -> None:
         """Accept connections; `find_credential` looks up SCRAM users."""
-        loop = asyncio.get_running_loop()
         for bound, listener in zip(self._sockets, self.bound, strict=True):
-            make = self._factory(listener, router, find_credential)
-            self._servers.append(await loop.create_server(make, sock=bound, backlog=BACKLOG))
+            counts = self._metrics.listeners[listener.name]
+            acceptor = Acceptor(
+                bound,
+                listener.name,
+                self._factory(listener, router, find_credential),
+                self.rates,
+                waits=counts.accept_waits,
+                refusals=counts.ip_throttles,
+            )
+            acceptor.start()
+            self._acceptors.append(acceptor)
 
     def _factory(
         self, listener: Listener, router: Router, find: FindCredential
@@ -141,8 +156,8 @@ class ListenerSet:
 
     async def close(self) -> None:
         """Stop accepting and close every connection."""
-        for server in self._servers:
-            server.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
         for connection in list(self._connections):
             connection.close("shutdown")
         self._close_sockets()
@@ -151,10 +166,16 @@ class ListenerSet:
     def update_config(self, config: BrokerConfig) -> None:
         """Apply limits to new connections and the idle time to all; the listeners themselves do not change."""
         self._config = config
+        self.rates.configure(config.max_connection_creation_rate, config.connection_rates())
 
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    @property
+    def throttled_count(self) -> int:
+        """The connections whose clients are throttled now."""
+        return sum([connection.muted for connection in self._connections])
 
     def _close_sockets(self) -> None:
         for bound in self._sockets:

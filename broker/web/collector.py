@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from broker.cluster.topics import Topics
@@ -26,6 +27,7 @@ from broker.metrics import CleanerMetrics, FetchSessionMetrics, Histogram, Metri
 from broker.net.frame_reader import RequestMemory
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
+from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.follower import Follower
 from broker.replica.partition import Partition
 from broker.security.authorizer import Authorizer
@@ -114,6 +116,28 @@ _DECLARED = (
     _gauge("kafka_server_authorizermetrics_acls_count", "ACLs in force."),
     _counter("kafka_server_authorizermetrics_authorization_allowed_total", "Decisions by ACLs that allowed something."),
     _counter("kafka_server_authorizermetrics_authorization_denied_total", "Decisions by ACLs that denied something."),
+    _counter(
+        "kafka_server_socketservermetrics_connection_accept_throttles_total",
+        "Waits of a listener (limit `listener`: max.connection.creation.rate) and connections that were not served "
+        "(limit `ip`: the quota of their address).",
+        "listener",
+        "limit",
+    ),
+    _counter(
+        "kafka_server_socketservermetrics_connection_accept_throttle_time_seconds_total",
+        "Time of these waits, and until those connections were closed.",
+        "listener",
+        "limit",
+    ),
+    _counter(
+        "kafka_server_quotas_throttles_total",
+        "Responses after which the client was throttled, by the type of quota: Produce, Fetch, Request or "
+        "ControllerMutation.",
+        "type",
+    ),
+    _counter("kafka_server_quotas_throttle_time_seconds_total", "Time for which clients were throttled.", "type"),
+    _gauge("kafka_server_quotas_clients", "Clients with a quota that were active in the last hour.", "type"),
+    _gauge("kafka_server_quotas_throttled_connections", "Connections that are throttled now."),
     _gauge(
         "kafka_server_socketservermetrics_memorypoolused_bytes",
         "Memory of requests being received or waiting; the limit is queued.max.request.bytes.",
@@ -272,6 +296,8 @@ class MetricSources:
     broker_id: int
     health: Health
     authorizer: Authorizer
+    quotas: ClientQuotas
+    throttled_connections: Callable[[], int]
 
 
 class _Collected(collections.defaultdict[str, Samples]):
@@ -290,6 +316,7 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     _requests(sources.metrics, found)
     _connections(sources, found)
     _authorizer(sources.authorizer, found)
+    _quotas(sources, found)
     await _partitions(sources, found)
     _groups(sources, found)
     _transactions(sources.transactions, found)
@@ -329,6 +356,10 @@ def _connections(sources: MetricSources, found: _Collected) -> None:
         found.add(f"{prefix}successful_authentication_total", listener.successful_authentications, name)
         found.add(f"{prefix}failed_authentication_total", listener.failed_authentications, name)
 
+        for limit, counted in (("listener", listener.accept_waits), ("ip", listener.ip_throttles)):
+            found.add(f"{prefix}connection_accept_throttles_total", counted.throttles, name, limit)
+            found.add(f"{prefix}connection_accept_throttle_time_seconds_total", counted.seconds, name, limit)
+
     found.add(f"{prefix}memorypoolused_bytes", sources.memory.used)
     found.add(f"{prefix}memorypoolwaiting", sources.memory.waiting)
 
@@ -338,6 +369,16 @@ def _authorizer(authorizer: Authorizer, found: _Collected) -> None:
     found.add(f"{prefix}acls_count", 0 if authorizer.acls is None else len(authorizer.acls))
     found.add(f"{prefix}authorization_allowed_total", authorizer.allowed)
     found.add(f"{prefix}authorization_denied_total", authorizer.denied)
+
+
+def _quotas(sources: MetricSources, found: _Collected) -> None:
+    prefix = "kafka_server_quotas_"
+    for kind, clients in sources.quotas.tracked().items():
+        counted = sources.metrics.throttles[kind]
+        found.add(f"{prefix}throttles_total", counted.throttles, kind.value)
+        found.add(f"{prefix}throttle_time_seconds_total", counted.seconds, kind.value)
+        found.add(f"{prefix}clients", clients, kind.value)
+    found.add(f"{prefix}throttled_connections", sources.throttled_connections())
 
 
 async def _partitions(sources: MetricSources, found: _Collected) -> None:

@@ -386,6 +386,12 @@ CASES: dict[Permission, Case] = {
     p.INCREMENTAL_ALTER_CLUSTER: Case(settings_of(BROKER, lambda w: "")),
     p.LIST_CONFIG_RESOURCES: Case(is_anything),
     p.DESCRIBE_QUOTAS: Case(lambda w, v: {"components": (), "strict": False}),
+    p.ALTER_QUOTAS: Case(
+        lambda w, v: {
+            "entries": [{"entity": [{"entity_type": "user", "entity_name": "nobody"}], "ops": ()}],
+            "validate_only": True,
+        }
+    ),
     p.DESCRIBE_SCRAM: Case(lambda w, v: {"users": None}),
     p.ALTER_SCRAM: Case(scram_deletion("nobody")),
     p.ALTER_SCRAM_OF_SUPER_USER: Case(scram_deletion("admin"), [p.ALTER_SCRAM]),

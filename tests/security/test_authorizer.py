@@ -65,7 +65,9 @@ class TestLog:
         with caplog.at_level(logging.INFO, LOGGER):
             Authorizer(acls=AclSnapshot()).allows(ALICE, DESCRIBE_GROUPS_GROUP, "g")
         (line,) = caplog.messages
-        assert line.startswith("Principal = User:alice is Denied Operation = Describe from host = 10.0.0.1 on resource =")
+        assert line.startswith(
+            "Principal = User:alice is Denied Operation = Describe from host = 10.0.0.1 on resource ="
+        )
         assert line.endswith("resource = Group:LITERAL:g for request = DescribeGroups with resourceRefCount = 1")
 
     def test_the_rest_is_debug(self, caplog: pytest.LogCaptureFixture) -> None:
