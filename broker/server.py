@@ -138,17 +138,7 @@ class BrokerServer:
             self._http = HttpListener(self.config.metrics_listener)
             self.metrics_url = self._http.url
         registry, changes, election = await self._connect(bound)
-        metadata = await asyncio.to_thread(registry.load_metadata)
-        self._topics = Topics(
-            self._dynamic.current,
-            registry,
-            self._logs,
-            metadata,
-            self._calls,
-            peers=self._peers,
-            notify=changes.notify_config_change,
-        )
-        await self._topics.delete_left_logs()
+        self._topics = await self._load_topics(registry, changes)
         ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
         self._coordinators = Coordinators(self.config, self._topics, ids, self._clock, self._coordinator_peer)
         await self._coordinators.start()
@@ -194,6 +184,19 @@ class BrokerServer:
         if self._http is not None:
             self._begin(self._serve_http(self._http, authorizer))
         return bound
+
+    async def _load_topics(self, registry: Registry, changes: ChangeNotifications) -> Topics:
+        topics = Topics(
+            self._dynamic.current,
+            registry,
+            self._logs,
+            await asyncio.to_thread(registry.load_metadata),
+            self._calls,
+            peers=self._peers,
+            notify=changes.notify_config_change,
+        )
+        await topics.delete_left_logs()
+        return topics
 
     def _router(self, context: ApiContext) -> Router:
         log = RequestLog(self._metrics, self.config.slow_request_log_ms)
