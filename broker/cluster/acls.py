@@ -17,6 +17,7 @@ from broker.security.acl_decisions import AclSnapshot
 from broker.security.acl_types import (
     CLUSTER_NAME,
     AccessControlEntry,
+    Acl,
     AclFilter,
     AclOperation,
     AclPermission,
@@ -28,20 +29,13 @@ from broker.security.authorizer import Authorizer
 from broker.zookeeper.acl_store import AclStore, Entries
 from broker.zookeeper.metadata_store import MetadataCalls, Watch
 
-__all__ = ["Acl", "Acls", "Deleted", "check_acl"]
+__all__ = ["Acls", "Deleted", "check_acl"]
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.5
 
 Change = Callable[[Entries], Entries]
-
-
-class Acl(NamedTuple):
-    """One entry of a pattern."""
-
-    pattern: ResourcePattern
-    entry: AccessControlEntry
 
 
 class Deleted(NamedTuple):
