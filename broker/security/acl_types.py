@@ -51,9 +51,9 @@ class _Term(IntEnum):
         """The term with this title, in any case and with or without underscores. Raises ValueError."""
         wanted = title.replace("_", "").lower()
         for term in cls:
-            if term.title.lower() == wanted:
+            if term and term.title.lower() == wanted:
                 return term
-        raise ValueError(f"{title!r} is none of {', '.join(term.title for term in cls if term > 1)}")
+        raise ValueError(f"{title!r} is none of {', '.join(term.title for term in cls if term)}")
 
 
 class AclResourceType(_Term):
