@@ -129,11 +129,17 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iter
 
 
 @pytest.fixture(scope="session")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
-    """Our broker with an authorizer, shared by the session: ACLs of a test are for its own topics and groups."""
+def guarded_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
     with GuardedBroker(tmp_path_factory.mktemp("guarded") / "data") as process:
         yield process
     assert "Traceback" not in process.output, process.output[-LOG_TAIL:]
+
+
+@pytest.fixture
+def guarded(guarded_session: GuardedBroker) -> Iterator[GuardedBroker]:
+    """Our broker with an authorizer, shared by the session; each test finds it without ACLs."""
+    yield guarded_session
+    guarded_session.delete_acls()
 
 
 @pytest.fixture(scope="session")

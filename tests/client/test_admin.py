@@ -34,6 +34,7 @@ from broker.security.acl_types import (
 from broker.security.scram import ScramMechanism
 from tests.client.conftest import TopicMaker
 from tests.client.test_transaction_requests import batch
+from tests.conftest import BrokerFactory
 from tests.support.guarded import PRINCIPAL, GuardedBroker
 from tests.support.kafka import Kafka, await_topics
 from tests.support.waiting import eventually
@@ -403,6 +404,18 @@ class TestAcls:
             with pytest.raises(BrokerError, match="set authorizer.class.name") as raised:
                 call()
             assert code_of(raised) is ErrorCode.security_disabled
+
+    def test_when_the_last_one_is_gone_everybody_may_go_on(self, broker_factory: BrokerFactory, topic: str) -> None:
+        settings = {
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+        }
+        with Cluster(broker_factory(settings).bootstrap) as cluster:
+            admin, other = Admin(cluster), acl(f"{topic}-other", AclOperation.READ)
+            for _ in range(2):
+                admin.create_acls([other])
+                assert admin.delete_acls([AclFilter.of(other)]) == [other]
+            admin.create_topic(topic)
 
     def test_what_only_a_newer_kafka_knows_is_unknown(self) -> None:
         assert AclOperation(99) is AclOperation.UNKNOWN

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.security.acl_types import EVERY_ACL
 from tests.support.broker_process import BrokerProcess
 
 ALICE, PASSWORD = "alice", "alice-s3cret"
@@ -28,12 +32,12 @@ class GuardedBroker(BrokerProcess):
         super().__init__(data_dir, _SETTINGS, standalone=True)
 
     @property
-    def super_user(self) -> dict[str, str]:
+    def super_user(self) -> dict[str, Any]:
         """The properties of a client that may do everything, in librdkafka's names, which ours takes as well."""
         return {"bootstrap.servers": self.listeners["PLAINTEXT"]}
 
     @property
-    def alice(self) -> dict[str, str]:
+    def alice(self) -> dict[str, Any]:
         """Those of alice."""
         return {
             "bootstrap.servers": self.listeners["SASL_PLAINTEXT"],
@@ -42,3 +46,7 @@ class GuardedBroker(BrokerProcess):
             "sasl.username": ALICE,
             "sasl.password": PASSWORD,
         }
+
+    def delete_acls(self) -> None:
+        with Cluster(self.super_user) as cluster:
+            Admin(cluster).delete_acls([EVERY_ACL])
