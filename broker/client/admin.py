@@ -1,4 +1,4 @@
-"""Administration of a cluster: topics, settings, groups, transactions, data directories, users.
+"""Administration of a cluster: topics, settings, groups, transactions, data directories, users, ACLs.
 
 Every method blocks until it is done, retries what is retriable, and raises BrokerError with the broker's message.
 What the methods take and return is in admin_types.py.
@@ -12,8 +12,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+from broker.client.acl_requests import creation_row, decode_acl, filter_fields
 from broker.client.admin_types import (
     ALL_BROKERS,
     HIGH_WATERMARK,
@@ -42,9 +43,12 @@ from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSy
 from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.quota_entity import CLIENT_ID, IP, USER, QuotaEntity
+from broker.security.acl_types import EVERY_ACL, Acl, AclFilter
 from broker.security.scram import MIN_ITERATIONS, ScramMechanism
 
 __all__ = ["Admin", "NewTopic", "ResourceType"]
+
+T = TypeVar("T")
 
 _SET, _DELETE = 0, 1
 _EXACT, _OF_DEFAULT, _ANY = 0, 1, 2
@@ -491,6 +495,60 @@ class Admin:
         body = {"entries": [{"entity": parts, "ops": operations}], "validate_only": validate_only}
         for row in self._ask(self.cluster.controller, ApiKey.ALTER_CLIENT_QUOTAS, body).entries:
             raise_for(row.error_code, f"{entity}: {row.error_message}")
+
+    # --- access control lists ------------------------------------------------------------------------
+    # All three ask the controller: what one of them has changed, the next one sees.
+
+    def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Add ACLs, in one request. Raises the first failure; the other ACLs are added in any case.
+
+        Raises BrokerError: `security_disabled` (a broker without an authorizer), `cluster_authorization_failed`,
+        `invalid_request`.
+        """
+        wanted = list(acls)
+        body = {"creations": [creation_row(acl) for acl in wanted]}
+
+        def check(answer: Any) -> None:
+            for acl, row in zip(wanted, answer.results, strict=True):
+                _check(row, f"adding the ACL {acl}")
+
+        self._ask_about_acls(ApiKey.CREATE_ACLS, body, check)
+
+    def describe_acls(self, wanted: AclFilter = EVERY_ACL) -> list[Acl]:
+        """The ACLs that a filter chooses, sorted; without a filter all of them.
+
+        Raises BrokerError: `security_disabled`, `cluster_authorization_failed`.
+        """
+
+        def read(answer: Any) -> list[Acl]:
+            _check(answer, "describing the ACLs")
+            return sorted(decode_acl(row, entry) for row in answer.resources for entry in row.acls)
+
+        return self._ask_about_acls(ApiKey.DESCRIBE_ACLS, filter_fields(wanted), read)
+
+    def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
+        """Delete the ACLs that any of the filters chooses; returns them, sorted. It is no error if there are none.
+
+        Raises the first failure; other ACLs may be deleted by then. Raises BrokerError: `security_disabled`,
+        `cluster_authorization_failed`, `invalid_request`.
+        """
+        deleted: set[Acl] = set()
+
+        def read(answer: Any) -> None:
+            rows = [row for result in answer.filter_results for row in result.matching_acls]
+            deleted.update(decode_acl(row, row) for row in rows if row.error_code is ErrorCode.none)
+            for result in answer.filter_results:
+                _check(result, "deleting ACLs")
+            for row in rows:
+                _check(row, f"deleting the ACL {decode_acl(row, row)}")
+
+        self._ask_about_acls(ApiKey.DELETE_ACLS, {"filters": [filter_fields(one) for one in filters]}, read)
+        return sorted(deleted)
+
+    def _ask_about_acls(self, api: ApiKey, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
+        """What `read` makes of the answer. Asks again when it raises a retriable error."""
+        cluster = self.cluster
+        return cluster.retrying(lambda: read(cluster.connection(cluster.controller()).request(api, body)))
 
     # --- who is asked ------------------------------------------------------------------------------
 

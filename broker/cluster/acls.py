@@ -17,6 +17,7 @@ from broker.security.acl_decisions import AclSnapshot
 from broker.security.acl_types import (
     CLUSTER_NAME,
     AccessControlEntry,
+    Acl,
     AclFilter,
     AclOperation,
     AclPermission,
@@ -28,20 +29,13 @@ from broker.security.authorizer import Authorizer
 from broker.zookeeper.acl_store import AclStore, Entries
 from broker.zookeeper.metadata_store import MetadataCalls, Watch
 
-__all__ = ["Acl", "Acls", "Deleted", "check_acl"]
+__all__ = ["Acls", "Deleted", "check_acl"]
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.5
 
 Change = Callable[[Entries], Entries]
-
-
-class Acl(NamedTuple):
-    """One entry of a pattern."""
-
-    pattern: ResourcePattern
-    entry: AccessControlEntry
 
 
 class Deleted(NamedTuple):
@@ -67,7 +61,8 @@ class Acls:
 
     @property
     def current(self) -> AclSnapshot:
-        return self._authorizer.acls or AclSnapshot()
+        acls = self._authorizer.acls
+        return AclSnapshot(allow_if_none=self._allow_if_none) if acls is None else acls
 
     async def load(self, _: str = "") -> None:
         """Read all ACLs. Raises BrokerError when ZooKeeper is away."""

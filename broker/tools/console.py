@@ -25,6 +25,7 @@ BUILT_IN = {
     "broker": "broker.tools.broker:app",
     "users": "broker.tools.users:app",
     "quotas": "broker.tools.quotas:app",
+    "acls": "broker.tools.acls:app",
     "zookeeper": "broker.tools.zookeeper:app",
     "cluster": "broker.tools.cluster:app",
     "topics": "broker.tools.topics:app",

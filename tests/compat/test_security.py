@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import ssl
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,15 +34,6 @@ VALUES = [b"%d" % number for number in range(200)] + [LARGE]
 TIMEOUT_S = 60.0
 
 each_way = pytest.mark.parametrize(("listener", "mechanism"), WAYS, ids=lambda part: part or "none")
-
-
-@pytest.fixture
-def clients_leftovers() -> Iterator[None]:
-    """aiokafka and kafka-python leave TLS sockets unclosed: the collector's complaint is no later test's fault."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @pytest.fixture(scope="module")
