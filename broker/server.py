@@ -89,7 +89,7 @@ class BrokerServer:
         self._http: HttpListener | None = None
         self._metrics = Metrics()
         self._check_threads = CheckThreads()
-        self._listeners = ListenerSet(config, self._metrics)
+        self._listeners = ListenerSet(config, self._metrics, self._clock)
         self._directories = [Path(text) for text in config.log_dirs]
         self._logs = LogManager(
             self._directories,
@@ -205,7 +205,9 @@ class BrokerServer:
         if self._isolation is not None:
             return Authorizer(users)
         between = self.config.inter_broker()
-        if between.login is not None:
+        if (
+            between.login is not None and between.login.tokens is None
+        ):  # else super.users names the subject of the token
             users.add(f"User:{between.login.user}")
         if between.security.authenticates:
             return Authorizer(users)
