@@ -96,7 +96,7 @@ class BrokerServer:
         self._http: HttpListener | None = None
         self._metrics = Metrics()
         self._check_threads = CheckThreads()
-        self._listeners = ListenerSet(config, self._metrics)
+        self._listeners = ListenerSet(config, self._metrics, self._clock)
         self._directories = [Path(text) for text in config.log_dirs]
         self._logs = LogManager(
             self._directories,
@@ -233,7 +233,9 @@ class BrokerServer:
         if self._isolation is not None:
             return Authorizer(users, acls=acls)
         between = self.config.inter_broker()
-        if between.login is not None:
+        if (
+            between.login is not None and between.login.tokens is None
+        ):  # else super.users names the subject of the token
             users.add(f"User:{between.login.user}")
         if between.security.authenticates:
             return Authorizer(users, acls=acls)

@@ -117,6 +117,7 @@ ONLY_IN = {
     "jinja2": {"pykafka_ui/render.py"},
     "jsonpath_rfc9535": {"pykafka_ui/filters.py"},
     "uvicorn": {"broker/web/", "pykafka_ui/serve.py"},
+    "jwt": {"broker/security/signed_tokens.py"},
     "rich": {"broker/tools/", "spark_connector/cli/", "pykafka_demo/", "spark_connector/progress/lag_bar.py"},
 }
 
@@ -170,6 +171,9 @@ IMPORT_IN_FUNCTION = {
     ("broker/tools/main.py", "broker.errors.ConfigError"): "the same",
     ("broker/security/stores.py", "cryptography.hazmat.primitives.serialization"): "optional: for PKCS12 files only",
     ("broker/security/stores.py", "cryptography.hazmat.primitives.serialization.pkcs12"): "the same",
+    ("broker/net/token_verifier.py", "broker.security.signed_tokens.SigningKeys"): (
+        "the libraries of the extra [oauth], for listeners with signed tokens only"
+    ),
     ("broker/server.py", "broker.zookeeper.client.ZooKeeper"): "kazoo behind it, which a standalone broker never needs",
     ("broker/web/http_listener.py", "broker.web.app.make_server"): (
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"

@@ -18,7 +18,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     if client.sasl is None:
         return _refused(BrokerError(ErrorCode.illegal_sasl_state, "this listener has no SASL login"))
     try:
-        token = client.sasl.step(request.body.auth_bytes)
+        token = await client.sasl.step(request.body.auth_bytes)
     except BrokerError as error:
         if client.sasl.failed:
             await asyncio.sleep(client.sasl.failure_delay_s)

@@ -354,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _answer_token(self, sasl: SaslSession, token: bytes) -> None:
         """Answer a bare SASL token, as clients before KIP-152 send it: no header, and no answer after a failure."""
         try:
-            answer = sasl.step(token)
+            answer = await sasl.step(token)
         except BrokerError:
             await asyncio.sleep(sasl.failure_delay_s)
             return

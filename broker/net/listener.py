@@ -13,8 +13,10 @@ import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
+from broker.clock import Clock
 from broker.config.broker_config import BrokerConfig
 from broker.config.listener import Listener
+from broker.config.security_settings import OAUTHBEARER
 from broker.errors import ConfigError
 from broker.metrics import Metrics
 from broker.net.acceptor import Acceptor
@@ -24,6 +26,7 @@ from broker.net.renewed_context import RenewedContext
 from broker.net.router import Router
 from broker.net.sasl import FindCredential, SaslSession
 from broker.net.tls import TlsStream, server_context
+from broker.net.token_verifier import TokenVerifier, token_verifier
 from broker.quotas.connection_rates import ConnectionRates
 from broker.security.principal_mapping import PrincipalMapping
 
@@ -35,7 +38,7 @@ logger = logging.getLogger(__name__)
 class ListenerSet:
     """All listeners of a broker. Counts and limits their connections, and closes idle ones."""
 
-    def __init__(self, config: BrokerConfig, metrics: Metrics | None = None) -> None:
+    def __init__(self, config: BrokerConfig, metrics: Metrics | None = None, clock: Clock | None = None) -> None:
         """Raises ConfigError for invalid limits and listeners."""
         self._config = config
         self._metrics = metrics or Metrics()
@@ -47,6 +50,9 @@ class ListenerSet:
         self._connections: set[Connection] = set()
         self._security = config.listener_security()
         self._contexts: dict[str, RenewedContext] = {}
+        self._clock = clock
+        self._verifiers: dict[str, TokenVerifier] = {}
+        """By the name of each listener with OAUTHBEARER."""
         self.bound: list[Listener] = []
         listeners = config.parsed_listeners()
         self.rates = ConnectionRates(
@@ -65,6 +71,8 @@ class ListenerSet:
             if security.listener.encrypted:
                 make = functools.partial(server_context, security)
                 self._contexts[name] = RenewedContext(f"listener {name}", security.settings, make)
+            if security.listener.sasl and OAUTHBEARER in security.settings.sasl_enabled_mechanisms:
+                self._verifiers[name] = token_verifier(security, self._clock)
         for wanted in self._config.parsed_listeners():
             try:
                 bound = self._bind_one(wanted)
@@ -94,6 +102,8 @@ class ListenerSet:
 
     async def serve(self, router: Router, find_credential: FindCredential = lambda mechanism, user: None) -> None:
         """Accept connections; `find_credential` looks up SCRAM users."""
+        for verifier in self._verifiers.values():
+            verifier.start()
         for bound, listener in zip(self._sockets, self.bound, strict=True):
             counts = self._metrics.listeners[listener.name]
             acceptor = Acceptor(
@@ -113,10 +123,12 @@ class ListenerSet:
         """A factory of the protocol objects of a listener's connections."""
         counts, security = self._metrics.listeners[listener.name], self._security[listener.name]
         renewed = self._contexts.get(listener.name)
+        verifier = self._verifiers.get(listener.name)
+        verify = None if verifier is None else verifier.verify
         mapping = PrincipalMapping(security.settings.ssl_principal_mapping_rules)
 
         def make() -> Connection | TlsStream:
-            sasl = SaslSession(security, find) if listener.sasl else None
+            sasl = SaslSession(security, find, verify) if listener.sasl else None
             connection = Connection(
                 router,
                 self._config.socket_request_max_bytes,
@@ -158,6 +170,8 @@ class ListenerSet:
         """Stop accepting and close every connection."""
         for acceptor in self._acceptors:
             acceptor.close()
+        for verifier in self._verifiers.values():
+            verifier.close()
         for connection in list(self._connections):
             connection.close("shutdown")
         self._close_sockets()
