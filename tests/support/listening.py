@@ -23,9 +23,9 @@ Body = Callable[[Request, Client], Any]
 
 @contextlib.asynccontextmanager
 async def serving(
-    handler: Body, metrics: Metrics | None = None, quotas: ClientQuotas | None = None, **settings: Any
+    handler: Body, metrics: Metrics | None = None, *, quotas: Any = None, **settings: Any
 ) -> AsyncIterator[tuple[str, int, ListenerSet]]:
-    """Metadata and ApiVersions are answered by `handler`; gives (host, port, listeners)."""
+    """Metadata and ApiVersions are answered by `handler`; gives (host, port, listeners). `quotas`: ClientQuotas."""
     config = BrokerConfig(**{"listeners": ("PLAINTEXT://127.0.0.1:0",), **settings})
     metrics = metrics or Metrics()
     listeners = ListenerSet(config, metrics)
