@@ -20,6 +20,7 @@ SUITES = {
     "transactions": "tests.bench.transaction_bench:run",
     "controller": "tests.bench.controller_bench:run",
     "ui": "tests.bench.ui_bench:run",
+    "quotas": "tests.bench.quota_bench:run",
     "failover": "tests.bench.failover_bench:run",
     "spark": "tests.bench.spark_read_bench:run",
     "spark-write": "tests.bench.spark_write_bench:run",
