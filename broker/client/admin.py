@@ -36,13 +36,14 @@ from broker.client.cluster_metadata import CoordinatorKind, Node, TopicMetadata
 from broker.client.committed_offsets import GroupOffsets
 from broker.client.coordinator import Coordinator
 from broker.client.leader_requests import ask_leaders, error_of, partition_rows, topic_rows
+from broker.client.quota_requests import alteration_row, decode_quotas, filter_body
 from broker.errors import BrokerError, ConfigError, ErrorCode, ProtocolError, raise_for
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym, ResourceType
 from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
-from broker.quotas.quota_entity import CLIENT_ID, IP, USER, QuotaEntity
+from broker.quotas.quota_entity import QuotaEntity
 from broker.security.acl_types import EVERY_ACL, Acl, AclFilter
 from broker.security.scram import MIN_ITERATIONS, ScramMechanism
 
@@ -51,8 +52,6 @@ __all__ = ["Admin", "NewTopic", "ResourceType"]
 T = TypeVar("T")
 
 _SET, _DELETE = 0, 1
-_EXACT, _OF_DEFAULT, _ANY = 0, 1, 2
-"""How an entity with quotas is named."""
 
 _MECHANISMS = {one.number: one for one in ScramMechanism}
 
@@ -471,28 +470,17 @@ class Admin:
         `wanted` maps USER, CLIENT_ID and IP to a name, to DEFAULT, or to None for any. `strict`: entities that have
         other types, too, are left out.
         """
-        components = [
-            {"entity_type": kind, "match_type": _ANY if name is None else _EXACT if name else _OF_DEFAULT}
-            | {"match": name or None}
-            for kind, name in (wanted or {}).items()
-        ]
-        body = {"components": components, "strict": strict}
-        answer = self._ask(self.cluster.controller, ApiKey.DESCRIBE_CLIENT_QUOTAS, body)
+        answer = self._ask(
+            self.cluster.controller, ApiKey.DESCRIBE_CLIENT_QUOTAS, filter_body(wanted or {}, strict=strict)
+        )
         raise_for(answer.error_code, answer.error_message or "")
-        found = {}
-        for row in answer.entries or ():
-            names = {str(one.entity_type): one.entity_name or "" for one in row.entity}
-            entity = QuotaEntity(names.get(USER), names.get(CLIENT_ID), names.get(IP))
-            found[entity] = {str(one.key): float(one.value) for one in row.values}
-        return found
+        return dict(map(decode_quotas, answer.entries or ()))
 
     def alter_client_quotas(
         self, entity: QuotaEntity, changes: Mapping[str, float | None], *, validate_only: bool = False
     ) -> None:
         """Set quotas of an entity, or remove those that are None. Raises BrokerError `invalid_request`."""
-        operations = [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in changes.items()]
-        parts = [{"entity_type": kind, "entity_name": name or None} for kind, name in entity.parts().items()]
-        body = {"entries": [{"entity": parts, "ops": operations}], "validate_only": validate_only}
+        body = {"entries": [alteration_row(entity, changes)], "validate_only": validate_only}
         for row in self._ask(self.cluster.controller, ApiKey.ALTER_CLIENT_QUOTAS, body).entries:
             raise_for(row.error_code, f"{entity}: {row.error_message}")
 
