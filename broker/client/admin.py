@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from broker.client.acl_requests import creation_row, decode_acl, filter_fields
+from broker.client.admin_rows import creatable_topic, decode_config_entry, decode_member, decode_producer, resource_name
 from broker.client.admin_types import (
     ALL_BROKERS,
     HIGH_WATERMARK,
     GroupDescription,
     GroupListing,
     LogDir,
-    MemberDescription,
     NewTopic,
     PartitionReassignment,
     ProducerState,
@@ -37,10 +37,10 @@ from broker.client.committed_offsets import GroupOffsets
 from broker.client.coordinator import Coordinator
 from broker.client.leader_requests import ask_leaders, error_of, partition_rows, topic_rows
 from broker.client.quota_requests import alteration_row, decode_quotas, filter_body
-from broker.errors import BrokerError, ConfigError, ErrorCode, ProtocolError, raise_for
+from broker.errors import BrokerError, ConfigError, ErrorCode, raise_for
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
-from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym, ResourceType
+from broker.protocol.consumer_protocol import PROTOCOL_TYPE
+from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.quota_entity import QuotaEntity
@@ -72,7 +72,7 @@ class Admin:
 
         Raises BrokerError: `topic_already_exists`, `invalid_topic_exception`, `invalid_partitions`, …
         """
-        body = {"topics": [_creatable(topic) for topic in topics], "validate_only": validate_only}
+        body = {"topics": [creatable_topic(topic) for topic in topics], "validate_only": validate_only}
         self._change_topics(ApiKey.CREATE_TOPICS, body, "topics", "creating")
 
     def create_topic(
@@ -199,8 +199,8 @@ class Admin:
         body = {"resources": [row], "include_synonyms": True, "include_documentation": True}
         answer = self._ask_about(ApiKey.DESCRIBE_CONFIGS, body, resource, name)
         (result,) = answer.results
-        _check(result, f"describing the configuration of {_named(resource, name)}")
-        return {str(entry.name): _entry(entry) for entry in result.configs}
+        _check(result, f"describing the configuration of {resource_name(resource, name)}")
+        return {str(entry.name): decode_config_entry(entry) for entry in result.configs}
 
     def alter_configs(
         self,
@@ -223,7 +223,7 @@ class Admin:
         body = {"resources": [target], "validate_only": validate_only}
         answer = self._ask_about(ApiKey.INCREMENTAL_ALTER_CONFIGS, body, resource, name)
         (result,) = answer.responses
-        _check(result, f"changing the configuration of {_named(resource, name)}")
+        _check(result, f"changing the configuration of {resource_name(resource, name)}")
 
     def _ask_about(self, api: ApiKey, body: Mapping[str, Any], resource: ResourceType, name: str) -> Any:
         """Only the broker itself knows its settings. Every broker knows those of topics and of ALL_BROKERS."""
@@ -272,7 +272,7 @@ class Admin:
             row.protocol_type,
             row.protocol_data,
             self.cluster.coordinator(group),
-            tuple(sorted(_member(member, consumers) for member in row.members)),
+            tuple(sorted(decode_member(member, consumers) for member in row.members)),
         )
 
     def delete_group(self, group: str) -> None:
@@ -353,7 +353,7 @@ class Admin:
             return partition_rows(connection.request(ApiKey.DESCRIBE_PRODUCERS, {"topics": topics}).topics)
 
         def read(row: Any) -> list[ProducerState]:
-            return sorted(map(_producer, row.active_producers))
+            return sorted(map(decode_producer, row.active_producers))
 
         return ask_leaders(self.cluster, list(partitions), ask, read, lambda tp: f"describing the producers of {tp}")
 
@@ -570,54 +570,3 @@ def _check(row: Any, what: str) -> None:
     error = error_of(row, what)
     if error is not None:
         raise error
-
-
-def _creatable(topic: NewTopic) -> dict[str, Any]:
-    return {
-        "name": topic.name,
-        "num_partitions": -1 if topic.assignment else topic.partitions,
-        "replication_factor": -1 if topic.assignment else topic.replication,
-        "assignments": [{"partition_index": i, "broker_ids": list(ids)} for i, ids in enumerate(topic.assignment)],
-        "configs": [{"name": key, "value": value} for key, value in topic.configs.items()],
-    }
-
-
-def _named(resource: ResourceType, name: str) -> str:
-    kind = resource.name.lower().replace("_", " ")
-    return "all brokers" if resource is not ResourceType.TOPIC and name == ALL_BROKERS else f"{kind} {name!r}"
-
-
-def _entry(row: Any) -> ConfigEntry:
-    return ConfigEntry(
-        row.name,
-        row.value,
-        ConfigSource(int(field(row, "config_source", -1))),
-        int(field(row, "config_type", 0)),
-        field(row, "documentation"),
-        tuple(ConfigSynonym(one.name, one.value, ConfigSource(int(one.source))) for one in field(row, "synonyms", ())),
-        row.read_only,
-        row.is_sensitive,
-    )
-
-
-def _member(row: Any, consumers: bool) -> MemberDescription:
-    partitions: tuple[TopicPartition, ...] = ()
-    if consumers and row.member_assignment:
-        try:
-            partitions = tuple(sorted(decode_assignment(row.member_assignment)))
-        except ProtocolError:  # the group leader wrote something else
-            partitions = ()
-    return MemberDescription(
-        row.member_id, field(row, "group_instance_id"), row.client_id, row.client_host.removeprefix("/"), partitions
-    )
-
-
-def _producer(row: Any) -> ProducerState:
-    return ProducerState(
-        int(row.producer_id),
-        int(row.producer_epoch),
-        int(row.last_sequence),
-        int(row.last_timestamp),
-        int(row.coordinator_epoch),
-        int(row.current_txn_start_offset),
-    )
