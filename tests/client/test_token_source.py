@@ -122,9 +122,14 @@ class TestAnEndpoint:
     def test_may_give_a_token_that_only_the_broker_can_read(
         self, provider: IdentityProvider, expires_in: bytes, requests: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        asked = []
+        asked: list[Any] = []
         answer = b'{"access_token": "opaque", "expires_in": %s}' % expires_in
-        monkeypatch.setattr(provider, "_token_answer", lambda request: asked.append(1) or (200, answer))
+
+        def give(request: Any) -> tuple[int, bytes]:
+            asked.append(request)
+            return 200, answer
+
+        monkeypatch.setattr(provider, "_token_answer", give)
         source = token_source(provider.token_url, CREDENTIALS, "here")
         assert [source.token(), source.token()] == ["opaque", "opaque"]
         assert len(asked) == requests
@@ -171,6 +176,10 @@ class TestMistakes:
             ({}, "OAUTHBEARER needs a token: set sasl.oauthbearer.token.endpoint.url"),
             ({"sasl.oauthbearer.token.endpoint.url": "https://x.example"}, "set clientId and clientSecret"),
             ({"sasl.oauthbearer.token.endpoint.url": "http://x.example"}, "must be https"),
+            (
+                {"sasl.oauthbearer.token.endpoint.url": "https://me:s3cret@x.example/t?key=s3cret"},
+                "^sasl.oauthbearer.token.endpoint.url=https://x.example/t: must not have a user or a password",
+            ),
             (
                 {"sasl.jaas.config": 'a.PlainLoginModule required username="a" password="s3cret";'},
                 "needs OAuthBearerLoginModule",

@@ -257,7 +257,7 @@ class TestMistakes:
                 "must be https: over http anybody on the way could change the answer",
             ),
             ({"url": "ftp://keys.example/jwks"}, "expected https://host/path or file:///path"),
-            ({"url": "https://user:s3cret@keys.example"}, "must not have a user or a password"),
+            ({"url": "https://user:s3cret@keys.example"}, "url=https://keys.example: must not have a user"),
             ({"url": "file://elsewhere/keys"}, "a file is named file:///path"),
             ({"url": "https://[keys"}, "is not a URL"),
             ({HANDLER: "org.example.Mine"}, "there are OAuthBearerValidatorCallbackHandler and OAuthBearerUnsecured"),

@@ -115,6 +115,18 @@ class IdentityProvider:
         payload = claims(subject, **{"lifetime_s": self.lifetime_s, **more})
         return signed(payload, number=self.number)
 
+    def listener_settings(self) -> dict[str, str]:
+        """Of a broker that takes this provider's tokens."""
+        return {
+            "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+            "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "OAUTHBEARER,PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": "Plain.PlainLoginModule required user_ann=plain-s3cret;",
+            "sasl.oauthbearer.jwks.endpoint.url": self.keys_url,
+            "sasl.oauthbearer.expected.audience": AUDIENCE,
+            "sasl.oauthbearer.expected.issuer": ISSUER,
+            "super.users": f"User:{CLIENT_ID}",
+        }
+
     def rotate(self) -> None:
         """Sign with a new key, and list no other."""
         self.number += 1
