@@ -111,7 +111,7 @@ class AclStore:
 
     def _notify(self, pattern: ResourcePattern) -> None:
         if pattern.pattern is PatternType.LITERAL:
-            data = f"{pattern.type.title}:{pattern.name}".encode()
+            data = f"{pattern.type.name}:{pattern.name}".encode()
         else:
             change = {"resourceType": pattern.type.name, "name": pattern.name, "patternType": pattern.pattern.name}
             data = json.dumps({"version": 1, **change}).encode()
