@@ -23,7 +23,7 @@ from broker.security.acl_types import (
 from broker.zookeeper import znodes
 from broker.zookeeper.change_notifications import NodeChanges
 from broker.zookeeper.metadata_store import MetadataStore, Watch
-from broker.zookeeper.operations import BadVersion, NodeExists, NoNode
+from broker.zookeeper.operations import BadVersion, Create, Delete, NodeExists, NoNode, Operation, SetData
 from broker.zookeeper.znodes import MalformedNode
 
 __all__ = ["AclStore", "Entries", "acl_path"]
@@ -87,17 +87,22 @@ class AclStore:
             after = change(before)
             if after == before:
                 return after
+            write: Operation
+            if stat is None:
+                write = Create(path, _encode(after))
+            elif after:
+                write = SetData(path, _encode(after), stat.version)
+            else:
+                write = Delete(path, stat.version)
             try:
-                if stat is None:
-                    self._zk.create(path, _encode(after), parents=True)
-                elif after:
-                    self._zk.set(path, _encode(after), stat.version)
-                else:
-                    self._zk.delete(path, stat.version)
-            except (BadVersion, NodeExists, NoNode):
+                # In one transaction: were the notification lost, other brokers would keep a right that was revoked.
+                self._zk.transaction([write, _notification(pattern)])
+            except NoNode:
+                self.ensure_paths()  # or another broker was faster
+            except (BadVersion, NodeExists):
                 continue  # another broker was faster
-            self._notify(pattern)
-            return after
+            else:
+                return after
 
     def watch(self, callback: Callable[[Sequence[ResourcePattern]], None]) -> list[Watch]:
         """Call back on the store's event thread with the patterns that were changed."""
@@ -109,17 +114,18 @@ class AclStore:
             )
         ]
 
-    def _notify(self, pattern: ResourcePattern) -> None:
-        if pattern.pattern is PatternType.LITERAL:
-            data = f"{pattern.type.name}:{pattern.name}".encode()
-        else:
-            change = {"resourceType": pattern.type.name, "name": pattern.name, "patternType": pattern.pattern.name}
-            data = json.dumps({"version": 1, **change}).encode()
-        self._zk.create(f"{_CHANGES[pattern.pattern]}/acl_changes_", data, sequence=True, parents=True)
-
 
 def acl_path(pattern: ResourcePattern) -> str:
     return f"{_ROOTS[pattern.pattern]}/{pattern.type.title}/{pattern.name}"
+
+
+def _notification(pattern: ResourcePattern) -> Create:
+    if pattern.pattern is PatternType.LITERAL:
+        data = f"{pattern.type.name}:{pattern.name}".encode()
+    else:
+        change = {"resourceType": pattern.type.name, "name": pattern.name, "patternType": pattern.pattern.name}
+        data = json.dumps({"version": 1, **change}).encode()
+    return Create(f"{_CHANGES[pattern.pattern]}/acl_changes_", data, sequence=True)
 
 
 def _encode(entries: Entries) -> bytes:
