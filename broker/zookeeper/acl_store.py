@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from broker.security.acl_types import (
     ANY_PRINCIPAL,
@@ -37,7 +38,7 @@ _CHANGES = {PatternType.LITERAL: znodes.ACL_CHANGES, PatternType.PREFIXED: znode
 _TYPES = [type for type in AclResourceType if type > AclResourceType.ANY]
 _NOBODY = frozenset({AccessControlEntry(ANY_PRINCIPAL, AclOperation.ALL, AclPermission.DENY)})
 """What a node counts as that cannot be read: it might deny something."""
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class AclStore:
@@ -142,20 +143,33 @@ def _encode(entries: Entries) -> bytes:
 
 
 def _decode(pattern: ResourcePattern, data: bytes) -> Entries:
-    """The entries in a node. One that cannot be read denies everything: it would be worse to leave out a denial."""
+    """The entries in a node; an empty one has none. One that cannot be read denies everything: it would be worse to
+    leave out a denial."""
     try:
-        return frozenset(
-            AccessControlEntry(
-                str(one["principal"]),
-                AclOperation.of(one["operation"]),
-                AclPermission.of(one["permissionType"]),
-                str(one["host"]),
-            )
-            for one in json.loads(data)["acls"]
-        )
+        return frozenset(map(_entry, _list(json.loads(data)["acls"]))) if data else frozenset()
     except _UNREADABLE as error:
         logger.error("%s is denied to all but super users: %s", pattern, MalformedNode(acl_path(pattern), data, error))
         return _NOBODY
+
+
+def _entry(found: Mapping[str, Any]) -> AccessControlEntry:
+    operation, permission = AclOperation.of(found["operation"]), AclPermission.of(found["permissionType"])
+    if operation <= AclOperation.ANY or permission <= AclPermission.ANY:
+        raise ValueError(f"an ACL does not have {operation.title} or {permission.title}")
+    return AccessControlEntry(_text(found["principal"]), operation, permission, _text(found["host"]))
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, not {type(value).__name__}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, not {type(value).__name__}")
+    value.encode()  # raises ValueError for what no answer could show
+    return value
 
 
 def _decode_literal_change(path: str, data: bytes) -> list[ResourcePattern]:
