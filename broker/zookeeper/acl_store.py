@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,8 @@ _CHANGES = {PatternType.LITERAL: znodes.ACL_CHANGES, PatternType.PREFIXED: znode
 _TYPES = [type for type in AclResourceType if type > AclResourceType.ANY]
 _NOBODY = frozenset({AccessControlEntry(ANY_PRINCIPAL, AclOperation.ALL, AclPermission.DENY)})
 """What a node counts as that cannot be read: it might deny something."""
+_NO_NODE_NAME = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+"""Finds what ZooKeeper takes in no name (org.apache.zookeeper.common.PathUtils)."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
@@ -172,10 +175,17 @@ def _text(value: Any) -> str:
     return value
 
 
+def _changed(type: AclResourceType, name: str, kind: PatternType) -> ResourcePattern:
+    """Raises ValueError for what can have no node: to read it would fail for ever, and keep the others waiting."""
+    if type <= AclResourceType.ANY or name in ("", ".", "..") or _NO_NODE_NAME.search(name):
+        raise ValueError(f"{type.title}:{name!r} can have no ACLs")
+    return ResourcePattern(type, name, kind)
+
+
 def _decode_literal_change(path: str, data: bytes) -> list[ResourcePattern]:
     try:
         type, _, name = data.decode().partition(":")
-        return [ResourcePattern(AclResourceType.of(type), name)]
+        return [_changed(AclResourceType.of(type), name, PatternType.LITERAL)]
     except ValueError as error:
         raise MalformedNode(path, data, error) from error
 
@@ -186,6 +196,6 @@ def _decode_extended_change(path: str, data: bytes) -> list[ResourcePattern]:
         kind = PatternType[change["patternType"]]
         if kind not in _ROOTS:
             raise ValueError(f"the pattern type {kind.name} has no ACLs")
-        return [ResourcePattern(AclResourceType[change["resourceType"]], str(change["name"]), kind)]
+        return [_changed(AclResourceType[change["resourceType"]], _text(change["name"]), kind)]
     except _UNREADABLE as error:
         raise MalformedNode(path, data, error) from error
