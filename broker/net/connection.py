@@ -79,6 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         """The answer that is awaited, or that is being written. Later requests wait for its end."""
         self._mute: asyncio.TimerHandle | None = None
         """The end of the throttle time. Later requests wait for it, too."""
+        self._unmuted = 0.0
+        """The end of the last throttle time, before which no request could be handled."""
         self._transport: asyncio.Transport
         self._writer: ResponseWriter
         self.client = Client("", 0, listener, sasl=sasl)
@@ -218,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
             few = len(self._queue) <= MAX_QUEUED // 2 and self._queued_bytes <= MAX_QUEUED_BYTES // 2
             if not self._queue or (few and not self._memory.full):
                 self._resume_reading()
-            self._handle(frame, received)
+            self._handle(frame, max(received, self._unmuted))
 
     def _resume_reading(self) -> None:
         """Read again if possible. Also called when the current frame gets memory; its receive timeout starts again."""
@@ -282,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _unmute(self) -> None:
         self._mute = None
-        self._last_active = self._loop.time()
+        self._last_active = self._unmuted = self._loop.time()
         if self._queue:
             self._handle_queued()
         else:

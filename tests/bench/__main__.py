@@ -21,6 +21,7 @@ SUITES = {
     "controller": "tests.bench.controller_bench:run",
     "acl": "tests.bench.acl_bench:run",
     "ui": "tests.bench.ui_bench:run",
+    "quotas": "tests.bench.quota_bench:run",
     "failover": "tests.bench.failover_bench:run",
     "spark": "tests.bench.spark_read_bench:run",
     "spark-write": "tests.bench.spark_write_bench:run",
