@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pytest
 from hypothesis import example, given
@@ -377,7 +377,8 @@ def test_a_match_filter_chooses_exactly_the_patterns_that_apply(
 
 @given(ACLS, ACLS)
 def test_changing_patterns_is_making_the_snapshot_anew(before: list[Acl], after: list[Acl]) -> None:
-    news = {pattern: [] for pattern, _ in before} | dict(snapshot(*after).acls)
+    none: dict[ResourcePattern, Collection[AccessControlEntry]] = {pattern: () for pattern, _ in before}
+    news = none | dict(snapshot(*after).acls)
     changed = snapshot(*before).changed(news)
     assert changed.acls == snapshot(*after).acls
     for name in ("a", "ab", "abc", "*"):

@@ -60,6 +60,9 @@ def by_hand(header: Any, payload: Any, signature: bytes = b"") -> str:
     return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in (*parts, signature))
 
 
+PLAIN_JAAS = "Plain.PlainLoginModule required user_ann=plain-s3cret;"
+
+
 class IdentityProvider:
     """`with IdentityProvider() as provider:`; a closed one can be opened again on the same port."""
 
@@ -120,7 +123,7 @@ class IdentityProvider:
         return {
             "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
             "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "OAUTHBEARER,PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": "Plain.PlainLoginModule required user_ann=plain-s3cret;",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN_JAAS,
             "sasl.oauthbearer.jwks.endpoint.url": self.keys_url,
             "sasl.oauthbearer.expected.audience": AUDIENCE,
             "sasl.oauthbearer.expected.issuer": ISSUER,
