@@ -16,6 +16,7 @@ from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed
 from broker.security.access_token import read_unsigned
 from broker.security.token_source import TokenSource, token_source
 from tests.support.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider, by_hand, claims, signed
+from tests.support.secured import Certificates
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 CREDENTIALS = {"clientId": CLIENT_ID, "clientSecret": CLIENT_SECRET}
@@ -101,6 +102,15 @@ class TestAnEndpoint:
             source.token()
         provider.__enter__()
         assert source.token()
+
+    def test_is_asked_over_tls_if_it_is_trusted(self, tmp_path: Path) -> None:
+        files = Certificates.make(tmp_path)
+        with IdentityProvider(files.server) as provider:
+            own = {**CREDENTIALS, "ssl.truststore.location": str(files.ca)}
+            assert token_source(provider.token_url, own, "here").token()
+            with pytest.raises(ConnectionFailed, match="certificate verify failed"):
+                token_source(provider.token_url, CREDENTIALS, "here").token()
+        assert len(provider.token_requests) == 1
 
     def test_that_refuses_the_credentials_is_not_tried_again(self, provider: IdentityProvider) -> None:
         source = token_source(provider.token_url, {**CREDENTIALS, "clientSecret": "wrong-s3cret"}, "here")

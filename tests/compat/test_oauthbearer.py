@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
@@ -16,6 +18,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider
 
+from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
@@ -247,6 +250,41 @@ def test_a_broker_that_starts_before_its_provider_lets_clients_in_later(
         eventually(lambda: "logins wait for them" in process.output)
         with provider, Cluster(client) as cluster:
             assert cluster.cluster_id()
+
+
+def test_brokers_replicate_while_their_tokens_expire(tmp_path: Path, zookeeper: str, topic: str) -> None:
+    with IdentityProvider() as provider, contextlib.ExitStack() as stack:
+        provider.lifetime_s = 1.5
+        settings = provider.listener_settings() | {
+            "inter.broker.listener.name": "SASL_PLAINTEXT",
+            "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": provider.token_url,
+            "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": f'{MODULE} clientId="{CLIENT_ID}" '
+            f'clientSecret="{CLIENT_SECRET}";',
+        }
+        brokers = [
+            stack.enter_context(
+                BrokerProcess(
+                    tmp_path / f"{number}", {**settings, "broker.id": f"{number}"}, zookeeper=f"{zookeeper}/oauth"
+                )
+            )
+            for number in (1, 2)
+        ]
+        with Cluster(brokers[0].listeners["PLAINTEXT"]) as cluster:
+            Admin(cluster).create_topic(topic, 2, 2)
+        written = 0
+        with Producer(brokers[0].listeners["PLAINTEXT"]) as producer:
+            deadline = time.monotonic() + TIMEOUT_S
+            while len(provider.token_requests) < 8 and time.monotonic() < deadline:
+                producer.send(topic, b"%d" % written).result(TIMEOUT_S)
+                written += 1
+        assert len(provider.token_requests) >= 8
+        with Cluster(brokers[0].listeners["PLAINTEXT"]) as cluster:
+            partitions = Admin(cluster).describe_topics([topic])[topic].partitions
+        assert [sorted(one.isr) for one in partitions.values()] == [[1, 2]] * 2
+    for broker in brokers:
+        assert "Traceback" not in broker.output
+        assert CLIENT_SECRET not in broker.output
 
 
 def consumed(settings: dict[str, str], topic: str, count: int = len(VALUES)) -> list[bytes | None]:

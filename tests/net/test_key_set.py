@@ -23,6 +23,7 @@ from broker.net.listener import ListenerSet
 from broker.net.token_verifier import SignedTokens, TokenVerifier, token_verifier
 from broker.security.access_token import TokenRefused, make_unsigned
 from tests.support.identity_provider import AUDIENCE, ISSUER, IdentityProvider, claims, public_jwk
+from tests.support.secured import Certificates
 
 UNSIGNED = (
     "org.apache.kafka.common.security.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
@@ -196,6 +197,20 @@ class TestKeys:
             await waiting
         with pytest.raises(ConnectionFailed):
             await verifier.verify(provider.token())
+
+    async def test_come_over_tls_from_a_server_that_is_trusted(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        files = Certificates.make(tmp_path)
+        with IdentityProvider(files.server) as provider:
+            trusting = {JAAS: f'{MODULE} ssl.truststore.location="{files.ca}";'}
+            async with verifying(settings(provider.keys_url) | trusting) as verifier:
+                assert (await verifier.verify(provider.token("ann"))).subject == "ann"
+            async with verifying(settings(provider.keys_url)):
+                async with asyncio.timeout(20):
+                    while "certificate verify failed" not in caplog.text:
+                        await asyncio.sleep(0.005)
+            assert provider.key_requests == 1
 
     async def test_behind_a_redirect_are_not_taken(
         self, provider: IdentityProvider, caplog: pytest.LogCaptureFixture
