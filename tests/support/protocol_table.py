@@ -17,7 +17,6 @@ NO_STREAMS_GROUPS = "of streams groups (KIP-1071), which are not built; Kafka St
 NO_NEW_GROUPS = "of the consumer protocol of KIP-848; clients fall back to the classic one, which is complete"
 NO_TOKENS = "delegation tokens are not built; Kafka without `delegation.token.secret.key` refuses them too"
 NO_TELEMETRY = "client metrics (KIP-714) are not gathered; clients do not push when it is not advertised"
-NO_QUOTAS = "quotas are not built"
 BETWEEN_BROKERS = "between brokers of a KRaft cluster"
 
 NOT_SERVED = {
@@ -25,7 +24,6 @@ NOT_SERVED = {
     "renew_delegation_token": NO_TOKENS,
     "expire_delegation_token": NO_TOKENS,
     "describe_delegation_token": NO_TOKENS,
-    "alter_client_quotas": NO_QUOTAS,
     "vote": NO_KRAFT,
     "begin_quorum_epoch": NO_KRAFT,
     "end_quorum_epoch": NO_KRAFT,
