@@ -24,8 +24,8 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer
 from broker.protocol.messages import Request
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.control import ControlType
 from broker.quotas.client_quotas import ClientQuotas
+from broker.records.control import ControlType
 from broker.replica.partition import Partition
 from tests.support.batches import NOW, append, append_marker, batch, open_log
 
