@@ -377,7 +377,7 @@ def test_a_match_filter_chooses_exactly_the_patterns_that_apply(
 
 @given(ACLS, ACLS)
 def test_changing_patterns_is_making_the_snapshot_anew(before: list[Acl], after: list[Acl]) -> None:
-    news = {pattern: [] for pattern, _ in before} | dict(snapshot(*after).acls)
+    news = {**{pattern: () for pattern, _ in before}, **snapshot(*after).acls}
     changed = snapshot(*before).changed(news)
     assert changed.acls == snapshot(*after).acls
     for name in ("a", "ab", "abc", "*"):
