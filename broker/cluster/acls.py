@@ -110,26 +110,38 @@ class Acls:
                 by_pattern[acl.pattern].append(number)
             except BrokerError as error:
                 errors[number] = error
+        away: BrokerError | None = None
         for pattern, numbers in by_pattern.items():
             added = frozenset(acls[number].entry for number in numbers)
-            failed = await self._update(pattern, added.union)
+            failed = away or await self._update(pattern, added.union)
+            away = failed if _is_away(failed) else None
             for number in numbers:
                 errors[number] = failed
         return errors
 
-    async def delete(self, filters: Sequence[AclFilter]) -> list[list[Deleted]]:
-        """Delete the ACLs that any of the filters chooses; each is told for the first filter that chose it."""
+    async def delete(self, filters: Sequence[AclFilter]) -> list[list[Deleted] | BrokerError]:
+        """Delete the ACLs that any of the filters chooses; each is told for the first filter that chose it.
+
+        A pattern that cannot be read or written fails its last known ACLs, or a filter that names it and finds none.
+        """
         patterns = [*self.current.acls, *(pattern for one in filters for pattern in one.named_patterns)]
         results: list[list[Deleted]] = [[] for _ in filters]
+        failed: dict[int, BrokerError] = {}
+        away: BrokerError | None = None
         for pattern in dict.fromkeys(patterns):
             chosen_by = {number: one for number, one in enumerate(filters) if one.matches_pattern(pattern)}
             if not chosen_by:
                 continue
             chosen: dict[AccessControlEntry, int] = {}
-            error = await self._update(pattern, _without(chosen_by, chosen))
+            choose = _without(chosen_by, chosen)
+            error = away or await self._update(pattern, choose)
+            if error is not None:
+                away = error if _is_away(error) else None
+                choose(frozenset(self.current.acls.get(pattern, ())))
+                failed.update(dict.fromkeys(chosen_by, error))
             for entry, number in chosen.items():
                 results[number].append(Deleted(Acl(pattern, entry), error))
-        return results
+        return [found or failed.get(number, found) for number, found in enumerate(results)]
 
     async def _update(self, pattern: ResourcePattern, change: Callable[[Entries], Entries]) -> BrokerError | None:
         try:
@@ -147,6 +159,11 @@ class Acls:
         acls = self.current
         if any(set(acls.acls.get(pattern, ())) != set(entries) for pattern, entries in news.items()):
             self._authorizer.use(acls.changed(news))
+
+
+def _is_away(error: BrokerError | None) -> bool:
+    """Whether the store does not answer. It is then not asked for the rest of a request: each would wait as long."""
+    return error is not None and error.code is ErrorCode.request_timed_out
 
 
 def _without(filters: Mapping[int, AclFilter], chosen: dict[AccessControlEntry, int]) -> Callable[[Entries], Entries]:
