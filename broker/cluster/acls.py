@@ -65,7 +65,8 @@ class Acls:
 
     @property
     def current(self) -> AclSnapshot:
-        return self._authorizer.acls or AclSnapshot()
+        acls = self._authorizer.acls
+        return AclSnapshot(allow_if_none=self._allow_if_none) if acls is None else acls  # one without ACLs is falsy
 
     async def load(self, _: str = "") -> None:
         """Read all ACLs. Raises BrokerError when ZooKeeper is away."""
