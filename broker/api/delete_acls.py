@@ -37,7 +37,9 @@ def _refused(error: BrokerError) -> Fields:
     return {"error_code": error.code, "error_message": error.message or None, "matching_acls": ()}
 
 
-def _result(deleted: Sequence[Deleted]) -> Fields:
+def _result(deleted: Sequence[Deleted] | BrokerError) -> Fields:
+    if isinstance(deleted, BrokerError):
+        return _refused(deleted)
     matching = [
         {
             "error_code": error.code if error else ErrorCode.none,
