@@ -22,6 +22,7 @@ from broker.api.table import make_routes
 from broker.boot_id import may_have_lost_records, record_boot
 from broker.clock import Clock, SystemClock
 from broker.cluster.acls import Acls
+from broker.cluster.authorizer_settings import make_authorizer
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controller import Controller
@@ -36,7 +37,6 @@ from broker.cluster.users import Users
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener, advertised_listeners
-from broker.config.security_settings import parse_super_users
 from broker.coordinator.coordinators import Coordinators
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.log.log_config import LogConfig
@@ -48,13 +48,12 @@ from broker.net.listener import ListenerSet
 from broker.net.peer_connection import PeerConnection
 from broker.net.peer_security import PeerSecurity
 from broker.net.request_log import RequestLog
-from broker.net.router import ANONYMOUS, Router
+from broker.net.router import Router
 from broker.net.throttling import Throttling
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.isr_writer import IsrWriter
 from broker.replica.replica_manager import stored_log_config
-from broker.security.acl_decisions import AclSnapshot
 from broker.security.authorizer import Authorizer
 from broker.web.collector import MetricSources
 from broker.web.health import Health
@@ -144,7 +143,7 @@ class BrokerServer:
         await self._coordinators.start()
         configs = self._broker_configs(registry, changes)
         users = await self._users(registry, changes)
-        authorizer = self._authorizer()
+        authorizer = make_authorizer(self.config, is_isolated=self._isolation is not None)
         acls = await self._acls(authorizer)
         quota_configs = await self._quota_configs(registry, changes)
         detector = self._detector = self._failure_detector()
@@ -225,33 +224,6 @@ class BrokerServer:
         if peer is None:
             raise BrokerError(ErrorCode.broker_not_available, f"no address of broker {broker_id} is known")
         return peer
-
-    def _authorizer(self) -> Authorizer:
-        """Super users act as brokers, and who brokers log in as. Without logins, all do who reach the listener."""
-        users = set(parse_super_users(self.config.super_users))
-        acls = AclSnapshot() if self.config.authorizer_class_name else None
-        if self._isolation is not None:
-            return Authorizer(users, acls=acls)
-        between = self.config.inter_broker()
-        if (
-            between.login is not None and between.login.tokens is None
-        ):  # else super.users names the subject of the token
-            users.add(f"User:{between.login.user}")
-        if between.security.authenticates:
-            return Authorizer(users, acls=acls)
-        name = between.security.listener.name
-        if acls is not None:
-            if not self.config.standalone and ANONYMOUS not in users:
-                logger.warning(
-                    "listener %s, which brokers use among themselves, does not authenticate: they are %s and need the "
-                    "rights ClusterAction on the cluster and Describe on all topics, or a listener with a login",
-                    name,
-                    ANONYMOUS,
-                )
-            return Authorizer(users, acls=acls)
-        if not self.config.standalone:  # else there are no other brokers
-            logger.info("listener %s does not authenticate: whoever reaches it may act as a broker", name)
-        return Authorizer(users, open_listener=name)
 
     async def _users(self, registry: Registry, changes: ChangeNotifications) -> Users:
         users = Users(registry, self._calls, notify=changes.notify_config_change)

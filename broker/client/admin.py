@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from broker.client.acl_requests import creation_row, decode_acl, filter_fields
+from broker.client.admin_rows import creatable_topic, decode_config_entry, decode_member, decode_producer, resource_name
 from broker.client.admin_types import (
     ALL_BROKERS,
     HIGH_WATERMARK,
     GroupDescription,
     GroupListing,
     LogDir,
-    MemberDescription,
     NewTopic,
     PartitionReassignment,
     ProducerState,
@@ -36,13 +36,14 @@ from broker.client.cluster_metadata import CoordinatorKind, Node, TopicMetadata
 from broker.client.committed_offsets import GroupOffsets
 from broker.client.coordinator import Coordinator
 from broker.client.leader_requests import ask_leaders, error_of, partition_rows, topic_rows
-from broker.errors import BrokerError, ConfigError, ErrorCode, ProtocolError, raise_for
+from broker.client.quota_requests import alteration_row, decode_quotas, filter_body
+from broker.errors import BrokerError, ConfigError, ErrorCode, raise_for
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
-from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym, ResourceType
+from broker.protocol.consumer_protocol import PROTOCOL_TYPE
+from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
-from broker.quotas.quota_entity import CLIENT_ID, IP, USER, QuotaEntity
+from broker.quotas.quota_entity import QuotaEntity
 from broker.security.acl_types import EVERY_ACL, Acl, AclFilter
 from broker.security.scram import MIN_ITERATIONS, ScramMechanism
 
@@ -51,8 +52,6 @@ __all__ = ["Admin", "NewTopic", "ResourceType"]
 T = TypeVar("T")
 
 _SET, _DELETE = 0, 1
-_EXACT, _OF_DEFAULT, _ANY = 0, 1, 2
-"""How an entity with quotas is named."""
 
 _MECHANISMS = {one.number: one for one in ScramMechanism}
 
@@ -73,7 +72,7 @@ class Admin:
 
         Raises BrokerError: `topic_already_exists`, `invalid_topic_exception`, `invalid_partitions`, …
         """
-        body = {"topics": [_creatable(topic) for topic in topics], "validate_only": validate_only}
+        body = {"topics": [creatable_topic(topic) for topic in topics], "validate_only": validate_only}
         self._change_topics(ApiKey.CREATE_TOPICS, body, "topics", "creating")
 
     def create_topic(
@@ -200,8 +199,8 @@ class Admin:
         body = {"resources": [row], "include_synonyms": True, "include_documentation": True}
         answer = self._ask_about(ApiKey.DESCRIBE_CONFIGS, body, resource, name)
         (result,) = answer.results
-        _check(result, f"describing the configuration of {_named(resource, name)}")
-        return {str(entry.name): _entry(entry) for entry in result.configs}
+        _check(result, f"describing the configuration of {resource_name(resource, name)}")
+        return {str(entry.name): decode_config_entry(entry) for entry in result.configs}
 
     def alter_configs(
         self,
@@ -224,7 +223,7 @@ class Admin:
         body = {"resources": [target], "validate_only": validate_only}
         answer = self._ask_about(ApiKey.INCREMENTAL_ALTER_CONFIGS, body, resource, name)
         (result,) = answer.responses
-        _check(result, f"changing the configuration of {_named(resource, name)}")
+        _check(result, f"changing the configuration of {resource_name(resource, name)}")
 
     def _ask_about(self, api: ApiKey, body: Mapping[str, Any], resource: ResourceType, name: str) -> Any:
         """Only the broker itself knows its settings. Every broker knows those of topics and of ALL_BROKERS."""
@@ -273,7 +272,7 @@ class Admin:
             row.protocol_type,
             row.protocol_data,
             self.cluster.coordinator(group),
-            tuple(sorted(_member(member, consumers) for member in row.members)),
+            tuple(sorted(decode_member(member, consumers) for member in row.members)),
         )
 
     def delete_group(self, group: str) -> None:
@@ -354,7 +353,7 @@ class Admin:
             return partition_rows(connection.request(ApiKey.DESCRIBE_PRODUCERS, {"topics": topics}).topics)
 
         def read(row: Any) -> list[ProducerState]:
-            return sorted(map(_producer, row.active_producers))
+            return sorted(map(decode_producer, row.active_producers))
 
         return ask_leaders(self.cluster, list(partitions), ask, read, lambda tp: f"describing the producers of {tp}")
 
@@ -471,28 +470,17 @@ class Admin:
         `wanted` maps USER, CLIENT_ID and IP to a name, to DEFAULT, or to None for any. `strict`: entities that have
         other types, too, are left out.
         """
-        components = [
-            {"entity_type": kind, "match_type": _ANY if name is None else _EXACT if name else _OF_DEFAULT}
-            | {"match": name or None}
-            for kind, name in (wanted or {}).items()
-        ]
-        body = {"components": components, "strict": strict}
-        answer = self._ask(self.cluster.controller, ApiKey.DESCRIBE_CLIENT_QUOTAS, body)
+        answer = self._ask(
+            self.cluster.controller, ApiKey.DESCRIBE_CLIENT_QUOTAS, filter_body(wanted or {}, strict=strict)
+        )
         raise_for(answer.error_code, answer.error_message or "")
-        found = {}
-        for row in answer.entries or ():
-            names = {str(one.entity_type): one.entity_name or "" for one in row.entity}
-            entity = QuotaEntity(names.get(USER), names.get(CLIENT_ID), names.get(IP))
-            found[entity] = {str(one.key): float(one.value) for one in row.values}
-        return found
+        return dict(map(decode_quotas, answer.entries or ()))
 
     def alter_client_quotas(
         self, entity: QuotaEntity, changes: Mapping[str, float | None], *, validate_only: bool = False
     ) -> None:
         """Set quotas of an entity, or remove those that are None. Raises BrokerError `invalid_request`."""
-        operations = [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in changes.items()]
-        parts = [{"entity_type": kind, "entity_name": name or None} for kind, name in entity.parts().items()]
-        body = {"entries": [{"entity": parts, "ops": operations}], "validate_only": validate_only}
+        body = {"entries": [alteration_row(entity, changes)], "validate_only": validate_only}
         for row in self._ask(self.cluster.controller, ApiKey.ALTER_CLIENT_QUOTAS, body).entries:
             raise_for(row.error_code, f"{entity}: {row.error_message}")
 
@@ -582,54 +570,3 @@ def _check(row: Any, what: str) -> None:
     error = error_of(row, what)
     if error is not None:
         raise error
-
-
-def _creatable(topic: NewTopic) -> dict[str, Any]:
-    return {
-        "name": topic.name,
-        "num_partitions": -1 if topic.assignment else topic.partitions,
-        "replication_factor": -1 if topic.assignment else topic.replication,
-        "assignments": [{"partition_index": i, "broker_ids": list(ids)} for i, ids in enumerate(topic.assignment)],
-        "configs": [{"name": key, "value": value} for key, value in topic.configs.items()],
-    }
-
-
-def _named(resource: ResourceType, name: str) -> str:
-    kind = resource.name.lower().replace("_", " ")
-    return "all brokers" if resource is not ResourceType.TOPIC and name == ALL_BROKERS else f"{kind} {name!r}"
-
-
-def _entry(row: Any) -> ConfigEntry:
-    return ConfigEntry(
-        row.name,
-        row.value,
-        ConfigSource(int(field(row, "config_source", -1))),
-        int(field(row, "config_type", 0)),
-        field(row, "documentation"),
-        tuple(ConfigSynonym(one.name, one.value, ConfigSource(int(one.source))) for one in field(row, "synonyms", ())),
-        row.read_only,
-        row.is_sensitive,
-    )
-
-
-def _member(row: Any, consumers: bool) -> MemberDescription:
-    partitions: tuple[TopicPartition, ...] = ()
-    if consumers and row.member_assignment:
-        try:
-            partitions = tuple(sorted(decode_assignment(row.member_assignment)))
-        except ProtocolError:  # the group leader wrote something else
-            partitions = ()
-    return MemberDescription(
-        row.member_id, field(row, "group_instance_id"), row.client_id, row.client_host.removeprefix("/"), partitions
-    )
-
-
-def _producer(row: Any) -> ProducerState:
-    return ProducerState(
-        int(row.producer_id),
-        int(row.producer_epoch),
-        int(row.last_sequence),
-        int(row.last_timestamp),
-        int(row.coordinator_epoch),
-        int(row.current_txn_start_offset),
-    )

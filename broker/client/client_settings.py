@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Final
 
 from broker.errors import ConfigError
-from broker.security.identity_provider import check_url
 from broker.security.jaas import Login, parse_jaas
 from broker.security.oauthbearer import client_first
 from broker.security.scram import ScramMechanism
@@ -92,7 +91,6 @@ class ClientSettings(StoreSettings):
         None,
         "OAUTHBEARER: https://… where the identity provider gives tokens for client credentials, or file:///… of a "
         "token. http is accepted for this machine only.",
-        check_url,
     )
     sasl_oauthbearer_client_credentials_client_id: str | None = _security(
         None, "Id at the token endpoint, as clientId in sasl.jaas.config."

@@ -14,8 +14,9 @@ from functools import partial
 
 from broker.config.listener import PROTOCOLS, Listener
 from broker.errors import ConfigError
-from broker.security.identity_provider import check_url, is_file
+from broker.security.identity_provider import is_file, require_url
 from broker.security.jaas import Login, LoginModule, parse_jaas
+from broker.security.oauthbearer import client_first
 from broker.security.principal_mapping import PrincipalMapping
 from broker.security.stores import SECURITY, StoreSettings
 from broker.security.token_source import LOGIN_HANDLERS, sasl_extensions, token_source
@@ -163,7 +164,6 @@ class SecuritySettings(StoreSettings):
         None,
         "OAUTHBEARER: https://… or file:///… of the identity provider's keys (JWKS), which verify access tokens. http "
         "is accepted for this machine only.",
-        check_url,
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: Long = _security(
         3600000, "The keys are fetched again after this time, and when a token names an unknown key.", at_least(0)
@@ -187,7 +187,6 @@ class SecuritySettings(StoreSettings):
         None,
         "Where a broker gets tokens to log in to others: https://… with clientId and clientSecret in "
         "listener.name.NAME.oauthbearer.sasl.jaas.config, or file:///… of a token.",
-        check_url,
     )
 
 
@@ -252,7 +251,10 @@ def listener_security(settings: SecuritySettings, listener: Listener, overrides:
             'org.apache.kafka.common.security.plain.PlainLoginModule required user_NAME="PASSWORD";'
         )
     signed = listener.sasl and OAUTHBEARER in merged.sasl_enabled_mechanisms and not unsigned
-    if signed and merged.sasl_oauthbearer_jwks_endpoint_url is None:
+    keys_url = merged.sasl_oauthbearer_jwks_endpoint_url
+    if keys_url is not None:
+        require_url(f"{prefix}sasl.oauthbearer.jwks.endpoint.url", keys_url)
+    elif signed:
         raise ConfigError(
             f"listener {listener.name} cannot verify the tokens of OAUTHBEARER: set "
             f"{prefix}sasl.oauthbearer.jwks.endpoint.url"
@@ -275,8 +277,10 @@ def _token_login(key: str, module: LoginModule, settings: SecuritySettings) -> d
     if not (any(name == "clientId" or name.startswith("unsecuredLogin") for name in options) or is_file(url or "")):
         return {}
     tokens, user = token_source(url, options, f"in {key}"), options.get("clientId", "")
+    extensions = sasl_extensions(options)
+    client_first("token", extensions)
     where = f"sasl.oauthbearer.token.endpoint.url and {key}"
-    return {OAUTHBEARER: Login(OAUTHBEARER, user, "", where, tokens, sasl_extensions(options))}
+    return {OAUTHBEARER: Login(OAUTHBEARER, user, "", where, tokens, extensions)}
 
 
 def _logins(key: str, mechanism: str, module: LoginModule) -> dict[str, Login]:

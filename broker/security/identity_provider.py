@@ -25,7 +25,7 @@ from broker.errors import ConfigError, PykafkaError
 from broker.security.stores import StoreSettings, has_key, has_trust, load_key, load_trust
 from broker.settings import parse_properties, settings_of
 
-__all__ = ["ProviderFailed", "check_url", "is_file", "provider_context", "read_url", "shown"]
+__all__ = ["ProviderFailed", "is_file", "provider_context", "read_url", "require_url", "shown"]
 
 TIMEOUT_S: Final = 10.0
 MAX_BYTES: Final = 1024 * 1024
@@ -46,10 +46,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def check_url(value: str | None) -> str | None:
-    """What is wrong with the URL in a setting; None if nothing is."""
-    if value is None:
-        return None
+def require_url(setting: str, value: str) -> None:
+    """Raise ConfigError unless the value of `setting` is a URL that may be used. The error shows it without secrets."""
+    if complaint := _complaint(value):
+        raise ConfigError(f"{setting}={shown(value)}: {complaint}")
+
+
+def _complaint(value: str) -> str | None:
     try:
         url = urlsplit(value)
         host, _ = url.hostname, url.port
@@ -67,13 +70,16 @@ def check_url(value: str | None) -> str | None:
 
 
 def is_file(url: str) -> bool:
-    return urlsplit(url).scheme == "file"
+    return url.lower().startswith("file:")
 
 
 def shown(url: str) -> str:
-    """`url` for messages."""
-    parts = urlsplit(url)
-    return SplitResult(parts.scheme, parts.netloc, parts.path, "", "").geturl()
+    """`url` for messages, without what may be secret."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "…"
+    return SplitResult(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "").geturl()
 
 
 def provider_context(options: Mapping[str, str], where: str) -> ssl.SSLContext:

@@ -11,6 +11,7 @@ import json
 from typing import Any, Final, NamedTuple
 
 import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from broker.security.access_token import TokenRefused, UnknownKey, read_json
 
@@ -71,7 +72,7 @@ class SigningKeys:
                 self._jws.decode_complete(token, key, algorithms=[algorithm])
             except jwt.InvalidSignatureError:
                 continue
-            except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+            except (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError, RecursionError):
                 raise TokenRefused("the token cannot be read") from None
             return read_json(token.split(".")[1])
         if fitting and key_id is not None:
@@ -92,7 +93,7 @@ def _usable(jwk: Any) -> _Key | None:
     try:
         public = {name: jwk[name] for name in _PUBLIC_PARTS if name in jwk}
         key = jwt.PyJWK(public, algorithm=algorithms[0]).key
-    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+    except (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError, KeyError):
         return None
     if algorithms[0] in _RSA and key.key_size < _LEAST_RSA_BITS:
         return None

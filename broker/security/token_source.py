@@ -20,7 +20,7 @@ from urllib.parse import quote_plus, urlencode
 from broker.clock import Clock, SystemClock
 from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed
 from broker.security.access_token import TokenRefused, make_unsigned, read_json
-from broker.security.identity_provider import ProviderFailed, check_url, is_file, provider_context, read_url, shown
+from broker.security.identity_provider import ProviderFailed, is_file, provider_context, read_url, require_url, shown
 
 __all__ = ["LOGIN_HANDLERS", "TokenSource", "sasl_extensions", "token_source"]
 
@@ -120,8 +120,7 @@ def token_source(
         clock = clock or SystemClock()
         claims, lifetime_s = _unsecured_claims(options, where)
         return TokenSource(functools.partial(_unsecured_token, claims, lifetime_s, clock), clock)
-    if complaint := check_url(url):
-        raise ConfigError(f"sasl.oauthbearer.token.endpoint.url={shown(url)}: {complaint}")
+    require_url("sasl.oauthbearer.token.endpoint.url", url)
     if is_file(url):
         return TokenSource(functools.partial(_from_file, url), clock)
     client_id, secret = options.get("clientId"), options.get("clientSecret")

@@ -16,6 +16,7 @@ from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed
 from broker.security.access_token import read_unsigned
 from broker.security.token_source import TokenSource, token_source
 from tests.support.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider, by_hand, claims, signed
+from tests.support.secured import Certificates
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 CREDENTIALS = {"clientId": CLIENT_ID, "clientSecret": CLIENT_SECRET}
@@ -102,6 +103,15 @@ class TestAnEndpoint:
         provider.__enter__()
         assert source.token()
 
+    def test_is_asked_over_tls_if_it_is_trusted(self, tmp_path: Path) -> None:
+        files = Certificates.make(tmp_path)
+        with IdentityProvider(files.server) as provider:
+            own = {**CREDENTIALS, "ssl.truststore.location": str(files.ca)}
+            assert token_source(provider.token_url, own, "here").token()
+            with pytest.raises(ConnectionFailed, match="certificate verify failed"):
+                token_source(provider.token_url, CREDENTIALS, "here").token()
+        assert len(provider.token_requests) == 1
+
     def test_that_refuses_the_credentials_is_not_tried_again(self, provider: IdentityProvider) -> None:
         source = token_source(provider.token_url, {**CREDENTIALS, "clientSecret": "wrong-s3cret"}, "here")
         with pytest.raises(AuthenticationFailed, match=r"HTTP 401 \(invalid_client\)$") as caught:
@@ -122,9 +132,14 @@ class TestAnEndpoint:
     def test_may_give_a_token_that_only_the_broker_can_read(
         self, provider: IdentityProvider, expires_in: bytes, requests: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        asked = []
+        asked: list[Any] = []
         answer = b'{"access_token": "opaque", "expires_in": %s}' % expires_in
-        monkeypatch.setattr(provider, "_token_answer", lambda request: asked.append(1) or (200, answer))
+
+        def give(request: Any) -> tuple[int, bytes]:
+            asked.append(request)
+            return 200, answer
+
+        monkeypatch.setattr(provider, "_token_answer", give)
         source = token_source(provider.token_url, CREDENTIALS, "here")
         assert [source.token(), source.token()] == ["opaque", "opaque"]
         assert len(asked) == requests
@@ -171,6 +186,10 @@ class TestMistakes:
             ({}, "OAUTHBEARER needs a token: set sasl.oauthbearer.token.endpoint.url"),
             ({"sasl.oauthbearer.token.endpoint.url": "https://x.example"}, "set clientId and clientSecret"),
             ({"sasl.oauthbearer.token.endpoint.url": "http://x.example"}, "must be https"),
+            (
+                {"sasl.oauthbearer.token.endpoint.url": "https://me:s3cret@x.example/t?key=s3cret"},
+                "^sasl.oauthbearer.token.endpoint.url=https://x.example/t: must not have a user or a password",
+            ),
             (
                 {"sasl.jaas.config": 'a.PlainLoginModule required username="a" password="s3cret";'},
                 "needs OAuthBearerLoginModule",

@@ -346,7 +346,7 @@ class TestAcls:
         assert admin.call("createAcls", acl=[self.acl(topic, READ), self.acl(topic, WRITE)])
         (found,) = admin.call("describeAcls", **self.all_of(topic))["resources"]
         assert (found["resourceName"], found["resourcePatternType"]) == (topic, LITERAL)
-        assert [(one["principal"], one["operation"]) for one in found["acls"]] == [
+        assert sorted((one["principal"], one["operation"]) for one in found["acls"]) == [
             (PRINCIPAL, READ),
             (PRINCIPAL, WRITE),
         ]

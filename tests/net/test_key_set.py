@@ -23,6 +23,7 @@ from broker.net.listener import ListenerSet
 from broker.net.token_verifier import SignedTokens, TokenVerifier, token_verifier
 from broker.security.access_token import TokenRefused, make_unsigned
 from tests.support.identity_provider import AUDIENCE, ISSUER, IdentityProvider, claims, public_jwk
+from tests.support.secured import Certificates
 
 UNSIGNED = (
     "org.apache.kafka.common.security.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
@@ -197,6 +198,20 @@ class TestKeys:
         with pytest.raises(ConnectionFailed):
             await verifier.verify(provider.token())
 
+    async def test_come_over_tls_from_a_server_that_is_trusted(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        files = Certificates.make(tmp_path)
+        with IdentityProvider(files.server) as provider:
+            trusting = {JAAS: f'{MODULE} ssl.truststore.location="{files.ca}";'}
+            async with verifying(settings(provider.keys_url) | trusting) as verifier:
+                assert (await verifier.verify(provider.token("ann"))).subject == "ann"
+            async with verifying(settings(provider.keys_url)):
+                async with asyncio.timeout(20):
+                    while "certificate verify failed" not in caplog.text:
+                        await asyncio.sleep(0.005)
+            assert provider.key_requests == 1
+
     async def test_behind_a_redirect_are_not_taken(
         self, provider: IdentityProvider, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -257,7 +272,7 @@ class TestMistakes:
                 "must be https: over http anybody on the way could change the answer",
             ),
             ({"url": "ftp://keys.example/jwks"}, "expected https://host/path or file:///path"),
-            ({"url": "https://user:s3cret@keys.example"}, "must not have a user or a password"),
+            ({"url": "https://user:s3cret@keys.example"}, "url=https://keys.example: must not have a user"),
             ({"url": "file://elsewhere/keys"}, "a file is named file:///path"),
             ({"url": "https://[keys"}, "is not a URL"),
             ({HANDLER: "org.example.Mine"}, "there are OAuthBearerValidatorCallbackHandler and OAuthBearerUnsecured"),

@@ -1,99 +1,238 @@
-"""The authorizer: who is asked, what is kept, what is logged."""
+"""The authorizer: which decisions it keeps and for how long, who needs none, and what it logs and counts."""
 
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 import pytest
 
-from broker.api.permissions import DESCRIBE_GROUPS_GROUP, FETCH_AS_FOLLOWER, FETCH_TOPIC, INIT_IDEMPOTENT_TOPIC
-from broker.net.router import Client
+from broker.protocol.api_keys import ApiKey
+from broker.security import authorizer as authorizer_module
 from broker.security.acl_decisions import AclSnapshot
-from broker.security.acl_types import AccessControlEntry, AclOperation, AclResourceType, PatternType, ResourcePattern
+from broker.security.acl_types import (
+    AccessControlEntry,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    ResourcePattern,
+)
 from broker.security.authorizer import Authorizer
 
 LOGGER = "kafka.authorizer.logger"
-ALICE = Client("10.0.0.1", 1, principal="User:alice")
-READABLE = AclSnapshot(
-    {ResourcePattern(AclResourceType.TOPIC, "t"): [AccessControlEntry("User:alice", AclOperation.READ)]}
-)
 
 
-def test_without_acls_all_is_allowed_but_to_act_as_a_broker() -> None:
-    authorizer = Authorizer(["User:admin"], open_listener="INTERNAL")
-    assert authorizer.allows(ALICE, FETCH_TOPIC, "t")
-    assert authorizer.allows_any(ALICE, INIT_IDEMPOTENT_TOPIC)
-    assert not authorizer.allows(ALICE, FETCH_AS_FOLLOWER)
-    assert authorizer.allows(Client("10.0.0.1", 1, principal="User:admin"), FETCH_AS_FOLLOWER)
-    assert authorizer.allows(Client("10.0.0.1", 1, listener="INTERNAL"), FETCH_AS_FOLLOWER)
+class Client(NamedTuple):
+    principal: str = "User:alice"
+    host: str = "10.0.0.1"
+    listener: str = "CLIENTS"
 
 
-def test_with_acls_an_open_listener_opens_nothing() -> None:
-    authorizer = Authorizer(open_listener="INTERNAL", acls=AclSnapshot())
-    assert not authorizer.allows(Client("10.0.0.1", 1, listener="INTERNAL"), FETCH_AS_FOLLOWER)
+class Right:
+    """Equal only to itself, as the rows of api/permissions.py."""
+
+    def __init__(
+        self,
+        operation: AclOperation = AclOperation.WRITE,
+        resource: AclResourceType = AclResourceType.TOPIC,
+        request: str = ApiKey.PRODUCE.title,
+    ) -> None:
+        self.operation = operation
+        self.resource = resource
+        self.request = request
 
 
-def test_super_users_need_no_acl() -> None:
-    authorizer = Authorizer(["User:alice"], acls=AclSnapshot())
-    assert authorizer.allows(ALICE, FETCH_TOPIC, "t")
-    assert authorizer.allows(ALICE, FETCH_AS_FOLLOWER)
-    assert authorizer.allows_any(ALICE, INIT_IDEMPOTENT_TOPIC)
+WRITE = Right()
+AS_BROKER = Right(AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, ApiKey.WRITE_TXN_MARKERS.title)
+ALICE, ROOT, OTHER = Client(), Client("User:root"), Client(host="10.0.0.2")
 
 
-def test_other_acls_decide_at_once() -> None:
-    authorizer = Authorizer(acls=READABLE)
-    for _ in range(2):
-        assert authorizer.allows(ALICE, FETCH_TOPIC, "t")
-    authorizer.use(AclSnapshot())
-    assert not authorizer.allows(ALICE, FETCH_TOPIC, "t")
-    authorizer.use(READABLE)
-    assert authorizer.allows(ALICE, FETCH_TOPIC, "t")
-    assert (authorizer.allowed, authorizer.denied) == (3, 1)
+class CountedAcls(AclSnapshot):
+    """ACLs that count how often they decide."""
+
+    asked = 0
+
+    def allows(self, principal: str, host: str, operation: AclOperation, type: AclResourceType, name: str) -> bool:
+        self.asked += 1
+        return super().allows(principal, host, operation, type, name)
 
 
-def test_names_that_clients_make_up_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.security.authorizer._MAX_DECISIONS", 10)
-    authorizer = Authorizer(acls=READABLE)
+def acls(*names: str, principal: str = "User:alice", allow_if_none: bool = False) -> CountedAcls:
+    entry = AccessControlEntry(principal, AclOperation.WRITE)
+    found = {ResourcePattern(AclResourceType.TOPIC, name): [entry] for name in names}
+    return CountedAcls(found, allow_if_none=allow_if_none)
+
+
+# --- without ACLs
+
+
+def test_without_acls_only_brokers_act_as_brokers_and_all_else_is_allowed() -> None:
+    authorizer = Authorizer({"User:root"}, open_listener="BROKERS")
+    assert authorizer.acls is None
+    assert authorizer.allows(ALICE, WRITE, "t")
+    assert authorizer.allows_any(ALICE, WRITE)
+    assert not authorizer.allows(ALICE, AS_BROKER)
+    assert authorizer.allows(ROOT, AS_BROKER)
+    assert authorizer.allows(Client(listener="BROKERS"), AS_BROKER)
+
+
+def test_without_an_open_listener_only_super_users_act_as_brokers() -> None:
+    assert not Authorizer().allows(Client(listener=""), AS_BROKER)
+
+
+# --- with ACLs
+
+
+def test_an_open_listener_is_open_to_nobody_where_acls_decide() -> None:
+    authorizer = Authorizer(open_listener="BROKERS", acls=AclSnapshot())
+    assert not authorizer.allows(Client(listener="BROKERS"), AS_BROKER)
+    entry = AccessControlEntry("User:alice", AclOperation.CLUSTER_ACTION)
+    authorizer.use(AclSnapshot({ResourcePattern(AclResourceType.CLUSTER, "kafka-cluster"): [entry]}))
+    assert authorizer.allows(ALICE, AS_BROKER)
+
+
+def test_super_users_may_do_all_even_what_is_denied() -> None:
+    denial = AccessControlEntry("User:*", AclOperation.ALL, AclPermission.DENY)
+    denied = AclSnapshot({ResourcePattern(AclResourceType.TOPIC, "*"): [denial]})
+    authorizer = Authorizer({"User:root"}, acls=denied)
+    assert authorizer.is_super_user("User:root")
+    assert authorizer.allows(ROOT, WRITE, "t")
+    assert authorizer.allows(ROOT, AS_BROKER)
+    assert authorizer.allows_any(ROOT, WRITE)
+    for name in ("User:*", "root", "User:ROOT", "user:root", "User:root ", "Group:root"):
+        assert not authorizer.is_super_user(name)
+        assert not authorizer.allows(Client(name), WRITE, "t"), name
+        assert not authorizer.allows_any(Client(name), WRITE), name
+
+
+def test_a_decision_is_made_once_for_each_principal_host_right_and_name() -> None:
+    decided = acls("t")
+    authorizer = Authorizer(acls=decided)
+    asked = [(ALICE, WRITE, "t"), (ALICE, WRITE, "u"), (OTHER, WRITE, "t"), (ROOT, WRITE, "t"), (ALICE, Right(), "t")]
+    first = [authorizer.allows(*one) for one in asked]
+    assert first == [True, False, True, False, True]
+    assert decided.asked == 5
+    assert [authorizer.allows(*one) for one in asked for _ in range(10)] == [one for one in first for _ in range(10)]
+    assert decided.asked == 5
+
+
+def test_new_acls_decide_from_the_next_question_on() -> None:
+    authorizer = Authorizer(acls=acls("t"))
+    assert authorizer.allows(ALICE, WRITE, "t")
+    authorizer.use(acls("u"))
+    assert not authorizer.allows(ALICE, WRITE, "t")
+    assert authorizer.allows(ALICE, WRITE, "u")
+    authorizer.use(acls("t"))
+    assert authorizer.allows(ALICE, WRITE, "t")
+    assert authorizer.allows_any(ALICE, WRITE)
+    authorizer.use(acls())
+    assert not authorizer.allows_any(ALICE, WRITE)
+
+
+def test_names_that_clients_make_up_take_no_more_room_than_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorizer_module, "_MAX_DECISIONS", 100)
+    authorizer = Authorizer(acls=acls("t"))
+    for number in range(1000):
+        assert not authorizer.allows(ALICE, WRITE, f"made-up-{number}")
+        assert authorizer.allows(ALICE, WRITE, "t")
+        assert len(authorizer._decisions) <= 100
+
+
+def test_long_names_that_clients_make_up_are_not_kept() -> None:
+    """A name can have 32,767 bytes: 65,536 of them would be two gigabytes."""
+    authorizer = Authorizer(acls=acls("t"))
     for number in range(100):
-        assert not authorizer.allows(ALICE, FETCH_TOPIC, f"made-up-{number}")
-        assert len(authorizer._decisions) <= 10
-    assert authorizer.allows(ALICE, FETCH_TOPIC, "t")
+        assert not authorizer.allows(ALICE, WRITE, f"{number}-{'x' * 32_000}")
+    assert not authorizer._decisions
+    assert not authorizer.allows(ALICE, WRITE, "x" * 249)
+    assert len(authorizer._decisions) == 1
 
 
-class TestLog:
-    def test_a_denial_is_one_line_in_kafkas_form(self, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.INFO, LOGGER):
-            Authorizer(acls=AclSnapshot()).allows(ALICE, DESCRIBE_GROUPS_GROUP, "g")
-        (line,) = caplog.messages
-        assert line.startswith(
-            "Principal = User:alice is Denied Operation = Describe from host = 10.0.0.1 on resource ="
-        )
-        assert line.endswith("resource = Group:LITERAL:g for request = DescribeGroups with resourceRefCount = 1")
-
-    def test_the_rest_is_debug(self, caplog: pytest.LogCaptureFixture) -> None:
-        authorizer = Authorizer(acls=READABLE)
-
-        def decide() -> None:
-            authorizer.allows(ALICE, FETCH_TOPIC, "t")
-            authorizer.allows(ALICE, FETCH_TOPIC, "u", asked=False)
-
-        with caplog.at_level(logging.INFO, LOGGER):
-            decide()
-        assert caplog.messages == []
-        with caplog.at_level(logging.DEBUG, LOGGER):
-            decide()
-        assert ["Allowed" in line for line in caplog.messages] == [True, False]
-
-    def test_a_name_makes_no_second_line(self, caplog: pytest.LogCaptureFixture) -> None:
-        mallory = Client("10.0.0.1", 1, principal="User:m\nPrincipal = User:x is Allowed")
-        with caplog.at_level(logging.INFO, LOGGER):
-            Authorizer(acls=AclSnapshot()).allows(mallory, FETCH_TOPIC, "a\nb" + "c" * 10_000)
-        (line,) = caplog.messages
-        assert "\n" not in line
-        assert len(line) < 1000
+# --- the log and the counters
 
 
-def test_a_prefix_is_shown_as_such() -> None:
-    assert str(ResourcePattern(AclResourceType.TRANSACTIONAL_ID, "x", PatternType.PREFIXED)) == (
-        "TransactionalId:PREFIXED:x"
-    )
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.DEBUG, LOGGER)
+    return caplog
+
+
+def lines(log: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    found = [(level, message) for name, level, message in log.record_tuples if name == LOGGER]
+    log.clear()
+    return found
+
+
+def test_each_decision_is_logged_as_kafka_logs_it(log: pytest.LogCaptureFixture) -> None:
+    authorizer = Authorizer({"User:root"}, acls=acls("t"))
+    for client, name in ((ALICE, "t"), (ALICE, "u"), (ROOT, "u"), (ALICE, "u")):
+        authorizer.allows(client, WRITE, name)
+    line = "Principal = User:{} is {} Operation = Write from host = 10.0.0.1 on resource = Topic:LITERAL:{} for request"
+    ending = " = Produce with resourceRefCount = 1"
+    assert lines(log) == [
+        (logging.DEBUG, line.format("alice", "Allowed", "t") + ending),
+        (logging.INFO, line.format("alice", "Denied", "u") + ending),
+        (logging.DEBUG, line.format("root", "Allowed", "u") + ending),
+        (logging.INFO, line.format("alice", "Denied", "u") + ending),
+    ]
+    authorizer.allows(ALICE, AS_BROKER)
+    ((_, message),) = lines(log)
+    assert "Operation = ClusterAction from host = 10.0.0.1 on resource = Cluster:LITERAL:kafka-cluster for " in message
+    assert "request = WriteTxnMarkers with" in message
+
+
+def test_what_was_not_asked_for_is_denied_without_noise(log: pytest.LogCaptureFixture) -> None:
+    authorizer = Authorizer(acls=acls("t"))
+    authorizer.allows(ALICE, WRITE, "u", asked=False)
+    authorizer.allows_any(OTHER, WRITE, asked=False)
+    authorizer.allows_any(ROOT, WRITE)
+    assert [level for level, _ in lines(log)] == [logging.DEBUG, logging.DEBUG, logging.INFO]
+
+
+def test_at_info_only_denials_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    authorizer = Authorizer(acls=acls("t"))
+    authorizer.allows(ALICE, WRITE, "t")
+    authorizer.allows(ALICE, WRITE, "u")
+    assert [level for level, _ in lines(caplog)] == [logging.INFO]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "t\nPrincipal = User:root is Allowed",
+        "t\r\n",
+        "t\x1b[2J",
+        "t\0",
+        "t\u2028next",
+        "t\u2029",
+        "t\x85",
+        "t\u202egnp",
+        "\ud800",
+        "%s %d %(name)s {0}",
+        "x" * 32_000,
+        "\n" * 32_000,
+    ],
+    ids=ascii,
+)
+def test_hostile_names_leave_one_short_line_that_can_be_written(log: pytest.LogCaptureFixture, hostile: str) -> None:
+    authorizer = Authorizer(acls=acls("t"))
+    assert not authorizer.allows(Client(f"User:{hostile}"), WRITE, hostile)
+    ((level, line),) = lines(log)
+    assert level == logging.INFO
+    assert len(line.splitlines()) == 1
+    assert line.isprintable()
+    assert len(line.encode()) < 1_000
+    assert line.startswith("Principal = User:")
+    assert line.endswith("for request = Produce with resourceRefCount = 1")
+
+
+def test_every_decision_is_counted_also_one_that_was_kept() -> None:
+    authorizer = Authorizer({"User:root"}, acls=acls("t"))
+    for _ in range(3):
+        authorizer.allows(ALICE, WRITE, "t")
+        authorizer.allows(ALICE, WRITE, "u")
+        authorizer.allows(ROOT, WRITE, "u")
+        authorizer.allows_any(ALICE, WRITE)
+        authorizer.allows_any(OTHER, Right(AclOperation.READ), asked=False)
+    assert (authorizer.allowed, authorizer.denied) == (9, 6)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import ssl
 import threading
 import time
 import urllib.parse
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self
 
 import jwt
@@ -63,7 +65,9 @@ def by_hand(header: Any, payload: Any, signature: bytes = b"") -> str:
 class IdentityProvider:
     """`with IdentityProvider() as provider:`; a closed one can be opened again on the same port."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
+        """`certificate`: PEM of a key and its certificate, for https."""
+        self._certificate = certificate
         self.keys: list[dict[str, Any]] = [public_jwk("RSA")]
         self.number = 0
         """Of the key that signs."""
@@ -92,6 +96,11 @@ class IdentityProvider:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
         self._port = self._server.server_address[1]
+        if self._certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self._certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that does not trust it
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         return self
 
@@ -101,7 +110,7 @@ class IdentityProvider:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http{'s' if self._certificate else ''}://127.0.0.1:{self._port}"
 
     @property
     def keys_url(self) -> str:
@@ -114,6 +123,18 @@ class IdentityProvider:
     def token(self, subject: str = CLIENT_ID, **more: Any) -> str:
         payload = claims(subject, **{"lifetime_s": self.lifetime_s, **more})
         return signed(payload, number=self.number)
+
+    def listener_settings(self) -> dict[str, str]:
+        """Of a broker that takes this provider's tokens."""
+        return {
+            "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+            "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "OAUTHBEARER,PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": "a.PlainLoginModule required user_ann=plain-s3cret;",
+            "sasl.oauthbearer.jwks.endpoint.url": self.keys_url,
+            "sasl.oauthbearer.expected.audience": AUDIENCE,
+            "sasl.oauthbearer.expected.issuer": ISSUER,
+            "super.users": f"User:{CLIENT_ID}",
+        }
 
     def rotate(self) -> None:
         """Sign with a new key, and list no other."""
