@@ -407,3 +407,15 @@ def test_a_listener_above_its_rate_accepts_later(tmp_path: Path) -> None:
             with Requests(process.bootstrap) as client:
                 client.metadata()
         assert time.monotonic() - begin > 1.5, "the first ten at once, then about one in a second"
+
+
+def test_other_brokers_hear_of_every_kind_of_change(broker_factory: Any) -> None:
+    first, second = broker_factory({"broker.id": "0"}, name="a"), broker_factory({"broker.id": "1"}, name="b")
+    with Requests(first.bootstrap) as one, Requests(second.bootstrap) as other:
+        for entity in ({"user": "u"}, {"user": "u", "client-id": "c"}, {"client-id": None}, {"ip": None}):
+            key = "connection_creation_rate" if "ip" in entity else "consumer_byte_rate"
+            assert alter(one, entity, {key: 1e6}) == (ErrorCode.none, None)
+        eventually(lambda: len(described(other)) == 4)
+        assert described(other) == described(one)
+        assert alter(other, {"user": "u", "client-id": "c"}, {"consumer_byte_rate": None}) == (ErrorCode.none, None)
+        eventually(lambda: len(described(one)) == 3)

@@ -243,7 +243,6 @@ ALL_PATTERNS = {
         (AclFilter(TOPIC, None, PREFIXED), {"team-*", "team-a*"}),
         (AclFilter(TOPIC, "*", LITERAL), {"all"}),
     ],
-    ids=str,
 )
 def test_a_filter_chooses_patterns_as_kafkas_does(wanted: AclFilter, found: set[str]) -> None:
     entry = AccessControlEntry(ALICE, O.READ)
