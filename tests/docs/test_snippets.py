@@ -42,7 +42,7 @@ def commands() -> Iterator[Any]:
         if one.language in {"sh", "bash"}:
             for line in one.text.replace("\\\n", " ").splitlines():
                 for part in line.split(" | "):
-                    words = shlex.split(re.sub(r"\s#.*|\s[<>] ?[\w.]+", "", part))
+                    words = shlex.split(re.sub(r"\s#.*|\s[<>] ?[\w.$]+", "", part))
                     if words[:1] == ["pykafka"]:
                         yield pytest.param(words[1:], id=" ".join(words[1:])[:60])
 

@@ -20,6 +20,16 @@ def free_ports(count: int) -> list[int]:
     return list(found)
 
 
+def free_block() -> int:
+    """The first of ten such ports in a row, a multiple of ten."""
+    while True:
+        first = random.randrange(20_000, 32_000, 10)
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in range(first, first + 10):
+                probes.enter_context(contextlib.closing(socket.socket())).bind(("127.0.0.1", port))
+            return first
+
+
 @contextlib.contextmanager
 def refused_port() -> Iterator[int]:
     """A port where every connection is refused: nobody listens, and it is bound, so that no other process gets it."""

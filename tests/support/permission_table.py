@@ -1,13 +1,13 @@
-"""The table of rights in docs/reference/permissions.md, made from broker/api/permissions.py."""
+"""The tables of rights in docs/reference/permissions.md, made from broker/api/permissions.py."""
 
 from __future__ import annotations
 
-from broker.api.permissions import PERMISSIONS, Permission
+from broker.api.permissions import OPEN_APIS, PERMISSIONS, Permission
 from broker.api.table import API_TABLE
 from broker.security.acl_types import SUPPORTED_OPERATIONS
 from tests.support.markdown_table import table
 
-__all__ = ["operations", "permissions"]
+__all__ = ["open_apis", "operations", "permissions"]
 
 _SERVED = {api: (low, high) for api, low, high, _ in API_TABLE}
 
@@ -22,6 +22,12 @@ def permissions() -> str:
             for need in rows
         ),
     )
+
+
+def open_apis() -> str:
+    """Which APIs need no right, in a sentence."""
+    *names, last = (api.title for api in sorted(OPEN_APIS))
+    return f"{', '.join(names)} and {last} need no right.\n"
 
 
 def operations() -> str:
