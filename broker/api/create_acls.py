@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from broker.api.acl_requests import NO_AUTHORIZER, acl_of
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import CREATE_ACLS
 from broker.cluster.acls import Acl
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import CREATE_ACLS
 
 __all__ = ["handle"]
 

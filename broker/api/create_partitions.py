@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import CREATE_PARTITIONS_TOPIC
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import CREATE_PARTITIONS_TOPIC
 
 __all__ = ["handle"]
 

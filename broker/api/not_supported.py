@@ -6,8 +6,8 @@ DescribeClientQuotas (KIP-546) answers an empty list.
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DESCRIBE_QUOTAS
 from broker.errors import ErrorCode
+from broker.protocol.permissions import DESCRIBE_QUOTAS
 
 __all__ = [
     "describe_client_quotas",
