@@ -20,6 +20,7 @@ __all__ = [
     "ListenerMetrics",
     "Metrics",
     "ReplicationMetrics",
+    "ThrottleMetrics",
     "TopicMetrics",
 ]
 
@@ -67,15 +68,36 @@ class ApiMetrics:
         return self.total.sum - self.queue - self.remote
 
 
+class ThrottleMetrics:
+    """How often one type of quota throttled somebody, and for how long in all."""
+
+    __slots__ = ("seconds", "throttles")
+
+    def __init__(self) -> None:
+        self.throttles = 0
+        self.seconds = 0.0
+
+
 class ListenerMetrics:
     """Connections of one listener since the start."""
 
-    __slots__ = ("accepted", "closed", "failed_authentications", "successful_authentications")
+    __slots__ = (
+        "accept_waits",
+        "accepted",
+        "closed",
+        "failed_authentications",
+        "ip_throttles",
+        "successful_authentications",
+    )
 
     def __init__(self) -> None:
         self.accepted = 0
         self.closed: collections.Counter[str] = collections.Counter()
         """By reason: `client` when the client closed it."""
+        self.accept_waits = ThrottleMetrics()
+        """Waits because of the rate of the broker or the listener."""
+        self.ip_throttles = ThrottleMetrics()
+        """Connections that were not served because of the rate of their address."""
         self.failed_authentications = 0
         self.successful_authentications = 0
 
@@ -155,6 +177,8 @@ class Metrics:
         """By listener name."""
         self.fetch_sessions = FetchSessionMetrics()
         self.replication = ReplicationMetrics()
+        self.throttles: dict[str, ThrottleMetrics] = collections.defaultdict(ThrottleMetrics)
+        """By type of quota."""
 
     def failed(self, api: int, code: int) -> None:
         """Count an error of a handler that counts its errors itself."""

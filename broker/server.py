@@ -21,6 +21,7 @@ from broker.api.table import make_routes
 from broker.boot_id import may_have_lost_records, record_boot
 from broker.clock import Clock, SystemClock
 from broker.cluster.acls import Acls
+from broker.cluster.authorizer_settings import make_authorizer
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controller import Controller
@@ -29,12 +30,12 @@ from broker.cluster.leadership_check import LeadershipCheck
 from broker.cluster.leadership_handover import leave_partitions, rejoin_partitions
 from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.cluster.producer_ids import ProducerIds
+from broker.cluster.quota_configs import QuotaConfigs
 from broker.cluster.topics import Topics
 from broker.cluster.users import Users
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener, advertised_listeners
-from broker.config.security_settings import parse_super_users
 from broker.coordinator.coordinators import Coordinators
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.log.log_config import LogConfig
@@ -46,11 +47,13 @@ from broker.net.listener import ListenerSet
 from broker.net.peer_connection import PeerConnection
 from broker.net.peer_security import PeerSecurity
 from broker.net.request_log import RequestLog
-from broker.net.router import ANONYMOUS, Router
+from broker.net.router import Router
+from broker.net.throttling import Throttling
+from broker.protocol.permissions import FETCH_AS_FOLLOWER
 from broker.protocol.topic_partition import TopicPartition
+from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.isr_writer import IsrWriter
 from broker.replica.replica_manager import stored_log_config
-from broker.security.acl_decisions import AclSnapshot
 from broker.security.authorizer import Authorizer
 from broker.web.collector import MetricSources
 from broker.web.health import Health
@@ -92,7 +95,7 @@ class BrokerServer:
         self._http: HttpListener | None = None
         self._metrics = Metrics()
         self._check_threads = CheckThreads()
-        self._listeners = ListenerSet(config, self._metrics)
+        self._listeners = ListenerSet(config, self._metrics, self._clock)
         self._directories = [Path(text) for text in config.log_dirs]
         self._logs = LogManager(
             self._directories,
@@ -103,6 +106,12 @@ class BrokerServer:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._dynamic = DynamicConfig(config)
+        self._quotas = ClientQuotas(
+            config.quota_window_num,
+            config.quota_window_size_seconds,
+            config.controller_quota_window_num,
+            config.controller_quota_window_size_seconds,
+        )
         self._peers, self._isolation = _peer_security(config)
         """How this broker connects to others, and what it would need to, if that is not set."""
         self._calls = MetadataCalls()
@@ -128,24 +137,15 @@ class BrokerServer:
             self._http = HttpListener(self.config.metrics_listener)
             self.metrics_url = self._http.url
         registry, changes, election = await self._connect(bound)
-        metadata = await asyncio.to_thread(registry.load_metadata)
-        self._topics = Topics(
-            self._dynamic.current,
-            registry,
-            self._logs,
-            metadata,
-            self._calls,
-            peers=self._peers,
-            notify=changes.notify_config_change,
-        )
-        await self._topics.delete_left_logs()
+        self._topics = await self._load_topics(registry, changes)
         ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
         self._coordinators = Coordinators(self.config, self._topics, ids, self._clock, self._coordinator_peer)
         await self._coordinators.start()
         configs = self._broker_configs(registry, changes)
         users = await self._users(registry, changes)
-        authorizer = self._authorizer()
+        authorizer = make_authorizer(self.config, is_isolated=self._isolation is not None)
         acls = await self._acls(authorizer)
+        quota_configs = await self._quota_configs(registry, changes)
         detector = self._detector = self._failure_detector()
         controller = self._make_controller(election, registry, changes, detector)
         reassignments = PartitionReassignments(controller, self._topics, registry, self._calls)
@@ -161,6 +161,7 @@ class BrokerServer:
             self._coordinators.markers,
             ids,
             users,
+            quota_configs,
             controller,
             reassignments,
             self._fetch_sessions(),
@@ -168,19 +169,40 @@ class BrokerServer:
             acls,
             self._metrics,
             self._check_threads,
+            self._quotas,
         )
         self._begin(self._isr_writer(registry, changes, detector).run())
         watch = ClusterWatch(registry, changes, self._topics, configs)
         watch.add_config_listener("users", users.refresh)
+        quota_configs.watch(watch)
         self._watch(watch, acls)
         self._control(controller, reassignments)
         self._leave = lambda: self._hand_over(registry, changes, election)
-        router = Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms))
-        await self._listeners.serve(router, users.credential)
+        await self._listeners.serve(self._router(context), users.credential)
         self._begin(self._tick_forever())
         if self._http is not None:
-            self._begin(self._serve_http(self._http))
+            self._begin(self._serve_http(self._http, authorizer))
         return bound
+
+    async def _load_topics(self, registry: Registry, changes: ChangeNotifications) -> Topics:
+        topics = Topics(
+            self._dynamic.current,
+            registry,
+            self._logs,
+            await asyncio.to_thread(registry.load_metadata),
+            self._calls,
+            peers=self._peers,
+            notify=changes.notify_config_change,
+        )
+        await topics.delete_left_logs()
+        return topics
+
+    def _router(self, context: ApiContext) -> Router:
+        log = RequestLog(self._metrics, self.config.slow_request_log_ms)
+        throttling = Throttling(
+            self._quotas, self._metrics, lambda client: context.allows(client, FETCH_AS_FOLLOWER, asked=False)
+        )
+        return Router(make_routes(context), log, throttling)
 
     def _fetch_sessions(self) -> FetchSessionCache:
         slots = self.config.max_incremental_fetch_session_cache_slots
@@ -202,31 +224,6 @@ class BrokerServer:
         if peer is None:
             raise BrokerError(ErrorCode.broker_not_available, f"no address of broker {broker_id} is known")
         return peer
-
-    def _authorizer(self) -> Authorizer:
-        """Super users act as brokers, and who brokers log in as. Without logins, all do who reach the listener."""
-        users = set(parse_super_users(self.config.super_users))
-        acls = AclSnapshot() if self.config.authorizer_class_name else None
-        if self._isolation is not None:
-            return Authorizer(users, acls=acls)
-        between = self.config.inter_broker()
-        if between.login is not None:
-            users.add(f"User:{between.login.user}")
-        if between.security.authenticates:
-            return Authorizer(users, acls=acls)
-        name = between.security.listener.name
-        if acls is not None:
-            if not self.config.standalone and ANONYMOUS not in users:
-                logger.warning(
-                    "listener %s, which brokers use among themselves, does not authenticate: they are %s and need an "
-                    "ACL for ClusterAction, or a listener with a login",
-                    name,
-                    ANONYMOUS,
-                )
-            return Authorizer(users, acls=acls)
-        if not self.config.standalone:  # else there are no other brokers
-            logger.info("listener %s does not authenticate: whoever reaches it may act as a broker", name)
-        return Authorizer(users, open_listener=name)
 
     async def _users(self, registry: Registry, changes: ChangeNotifications) -> Users:
         users = Users(registry, self._calls, notify=changes.notify_config_change)
@@ -300,7 +297,7 @@ class BrokerServer:
         self.config = dataclasses.replace(self.config, **found)
         self._dynamic = DynamicConfig(self.config)
 
-    async def _serve_http(self, http: HttpListener) -> None:
+    async def _serve_http(self, http: HttpListener, authorizer: Authorizer) -> None:
         assert self._coordinators is not None
         health = Health(self.config.broker_id, self._logs, self._is_store_connected, standalone=self.config.standalone)
         sources = MetricSources(
@@ -312,6 +309,9 @@ class BrokerServer:
             memory=self._listeners.memory,
             broker_id=self.config.broker_id,
             health=health,
+            authorizer=authorizer,
+            quotas=self._quotas,
+            throttled_connections=lambda: self._listeners.throttled_count,
         )
         await http.serve(sources, health)
 
@@ -448,6 +448,13 @@ class BrokerServer:
         self._dynamic.subscribe(self._listeners.update_config)
         return BrokerConfigs(self._dynamic, registry, self._calls, notify=changes.notify_config_change)
 
+    async def _quota_configs(self, registry: Registry, changes: ChangeNotifications) -> QuotaConfigs:
+        rates = self._listeners.rates
+        notify = changes.notify_config_change
+        configs = QuotaConfigs(registry, self._calls, notify=notify, clients=self._quotas, connections=rates)
+        await configs.refresh()
+        return configs
+
     def _isr_writer(self, registry: Registry, changes: ChangeNotifications, detector: FailureDetector) -> IsrWriter:
         topics = self._topics
         writer = IsrWriter(
@@ -489,6 +496,7 @@ class BrokerServer:
             try:
                 self._logs.tick(lambda job: loop.run_in_executor(None, job))
                 self._listeners.close_idle()
+                self._quotas.expire(loop.time())
                 self._listeners.renew_certificates()
                 self._peers.renew_certificates()
             except Exception:

@@ -21,6 +21,7 @@ from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 from tests.support import broker_process
 from tests.support.broker_process import BrokerProcess
 from tests.support.child_imports import spare_hypothesis
+from tests.support.guarded import GuardedBroker
 from tests.support.kafka import RUN, VARIABLE, Kafka, external_kafka, tidy
 from tests.support.spark_home import SMALL_QUERIES, shared_spark_home
 from tests.support.topics import Topic
@@ -125,6 +126,20 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iter
         yield process
     # Whatever the clients did to it, nothing may have come as a surprise.
     assert "Traceback" not in process.output, process.output[-LOG_TAIL:]
+
+
+@pytest.fixture(scope="session")
+def guarded_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
+    with GuardedBroker(tmp_path_factory.mktemp("guarded") / "data") as process:
+        yield process
+    assert "Traceback" not in process.output, process.output[-LOG_TAIL:]
+
+
+@pytest.fixture
+def guarded(guarded_session: GuardedBroker) -> Iterator[GuardedBroker]:
+    """Our broker with an authorizer, shared by the session; each test finds it without ACLs."""
+    yield guarded_session
+    guarded_session.delete_acls()
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,10 @@ ROWS: list[set[str]] = [
     {"net", "client"},
     {"records"},
     {"protocol"},
-    {"errors", "clock", "config", "settings", "security", "meta_properties", "boot_id", "metrics", "durable_files"},
+    {
+        *("errors", "clock", "config", "settings", "security", "meta_properties", "boot_id", "metrics"),
+        *("durable_files", "quotas"),
+    },
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
 BASE = ROWS[-1]
@@ -114,6 +117,7 @@ ONLY_IN = {
     "jinja2": {"pykafka_ui/render.py"},
     "jsonpath_rfc9535": {"pykafka_ui/filters.py"},
     "uvicorn": {"broker/web/", "pykafka_ui/serve.py"},
+    "jwt": {"broker/security/signed_tokens.py"},
     "rich": {"broker/tools/", "spark_connector/cli/", "pykafka_demo/", "spark_connector/progress/lag_bar.py"},
 }
 
@@ -167,6 +171,9 @@ IMPORT_IN_FUNCTION = {
     ("broker/tools/main.py", "broker.errors.ConfigError"): "the same",
     ("broker/security/stores.py", "cryptography.hazmat.primitives.serialization"): "optional: for PKCS12 files only",
     ("broker/security/stores.py", "cryptography.hazmat.primitives.serialization.pkcs12"): "the same",
+    ("broker/net/token_verifier.py", "broker.security.signed_tokens.SigningKeys"): (
+        "the libraries of the extra [oauth], for listeners with signed tokens only"
+    ),
     ("broker/server.py", "broker.zookeeper.client.ZooKeeper"): "kazoo behind it, which a standalone broker never needs",
     ("broker/web/http_listener.py", "broker.web.app.make_server"): (
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
@@ -341,7 +348,7 @@ def test_state_machines_are_pure() -> None:
     wrong = [
         place(module, imported)
         for module in PRODUCT
-        if module.name.endswith("_state")
+        if module.name.endswith("_state") or within(module.name, "broker.quotas")
         for imported in module.imports
         if within(imported.module, *IMPURE)
     ]

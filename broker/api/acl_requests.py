@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from broker.cluster.acls import Acl
 from broker.errors import BrokerError, ErrorCode
 from broker.security.acl_types import (
     AccessControlEntry,
+    Acl,
     AclFilter,
     AclOperation,
     AclPermission,
@@ -56,10 +56,7 @@ def filter_of(asked: Any) -> AclFilter:
 
 
 def _term(terms: type[_Term], number: int) -> _Term:
-    try:
-        found = terms(number)
-    except ValueError:
-        found = terms(0)
+    found = terms(number)
     if found == 0:
         raise BrokerError(ErrorCode.invalid_request, f"{number} is no {terms.__name__}")
     return found

@@ -7,11 +7,17 @@ Within each of these, a name with a finer unit comes first.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Mapping
 
-from broker.config.broker_config import TOPIC_DEFAULT_KEYS, BrokerConfig
+from broker.config.broker_config import (
+    CONNECTION_RATE,
+    TOPIC_DEFAULT_KEYS,
+    BrokerConfig,
+    is_connection_rate_of_listener,
+)
 from broker.config.dynamic_config import DynamicConfig
 from broker.log.log_config import TOPIC_KEYS
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym
@@ -53,7 +59,16 @@ def broker_entries(dynamic: DynamicConfig) -> list[ConfigEntry]:
     for name, key in _BROKER_KEYS.items():
         synonyms = _synonyms_from(name, dynamic, _names_of(name))
         entries.append(_broker_entry(key, _shown(key, dynamic.current), synonyms))
+    for name in sorted({*dynamic.own, *dynamic.cluster_wide}):
+        if is_connection_rate_of_listener(name):
+            synonyms = tuple(_synonyms(dynamic, [name]))
+            entries.append(_broker_entry(_key_of(name), synonyms[0].value, synonyms))
     return entries
+
+
+def _key_of(name: str) -> Setting:
+    """The declaration of a setting that can be altered; some are for one listener."""
+    return _BROKER_KEYS.get(name) or dataclasses.replace(_BROKER_KEYS[CONNECTION_RATE], name=name)
 
 
 def _synonyms_from(name: str, dynamic: DynamicConfig, names: Iterable[str]) -> tuple[ConfigSynonym, ...]:
@@ -65,7 +80,7 @@ def cluster_entries(dynamic: DynamicConfig) -> list[ConfigEntry]:
     """The settings that were altered for all brokers."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
-        _broker_entry(_BROKER_KEYS[name], value, (ConfigSynonym(name, value, source),))
+        _broker_entry(_key_of(name), value, (ConfigSynonym(name, value, source),))
         for name, value in dynamic.cluster_wide.items()
     ]
 
@@ -85,7 +100,7 @@ def _synonyms(dynamic: DynamicConfig, names: Iterable[str]) -> Iterable[ConfigSy
     ):
         for name in names:
             if name in values:
-                yield ConfigSynonym(name, None if _BROKER_KEYS[name].sensitive else values[name], source)
+                yield ConfigSynonym(name, None if _key_of(name).sensitive else values[name], source)
 
 
 @functools.lru_cache(maxsize=4)

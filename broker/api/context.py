@@ -18,6 +18,7 @@ from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.controller import Controller
 from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.cluster.producer_ids import ProducerIds
+from broker.cluster.quota_configs import QuotaConfigs
 from broker.cluster.topics import Topics
 from broker.cluster.users import Users
 from broker.config.broker_config import BrokerConfig
@@ -31,6 +32,7 @@ from broker.metrics import Metrics
 from broker.net.router import Client
 from broker.protocol.messages import Request
 from broker.protocol.permissions import Permission
+from broker.quotas.client_quotas import ClientQuotas
 from broker.security.acl_types import CLUSTER_NAME
 from broker.security.authorizer import Authorizer
 
@@ -55,6 +57,7 @@ class ApiContext:
     markers: MarkerWriter
     producer_ids: ProducerIds
     users: Users
+    quota_configs: QuotaConfigs
     controller: Controller
     reassignments: PartitionReassignments
     fetch_sessions: FetchSessionCache
@@ -63,6 +66,7 @@ class ApiContext:
     """None without an authorizer."""
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     check_threads: CheckThreads = dataclasses.field(default_factory=CheckThreads)
+    quotas: ClientQuotas = dataclasses.field(default_factory=ClientQuotas)
 
     @property
     def config(self) -> BrokerConfig:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from broker.api.acl_requests import NO_AUTHORIZER, acl_of
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.cluster.acls import Acl
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import CREATE_ACLS
+from broker.security.acl_types import Acl
 
 __all__ = ["handle"]
 

@@ -1,7 +1,8 @@
 """CreateTopics: create topics with a partition count or a manual assignment, and their settings.
 
 Behaviour: each topic succeeds or fails alone. A count of -1 takes the broker's default (KIP-464). With validate_only
-nothing is created. Version notes: 5 answers with the settings in force, 7 with the topic id.
+nothing is created. Partitions count for the quota of controller mutations (KIP-599). Version notes: 5 answers with the
+settings in force, 6 refuses topics above the quota, 7 answers with the topic id.
 """
 
 from __future__ import annotations
@@ -12,25 +13,33 @@ from typing import Any
 
 from broker.api.config_entries import topic_entries
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.controller_mutations import mutations_of
 from broker.cluster.topics import NewTopic
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.permissions import CREATE_TOPICS_ANY, CREATE_TOPICS_CONFIGS, CREATE_TOPICS_TOPIC
+from broker.quotas.client_quotas import UNLIMITED_MUTATIONS, ControllerMutations
 
 __all__ = ["handle"]
+
+_FIRST_STRICT = 6
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Create each topic. A name that is twice in the request is refused."""
     names = Counter(topic.name for topic in request.body.topics)
     once = [topic for topic in request.body.topics if names[topic.name] == 1]
-    results = [await _create(context, request, client, topic) for topic in once]
+    mutations = mutations_of(context, request, client, strict_from=_FIRST_STRICT)
+    results = [await _create(context, request, client, topic, mutations) for topic in once]
     for name in (name for name, times in names.items() if times > 1):
         error = BrokerError(ErrorCode.invalid_request, f"topic {name} is in the request more than once")
         results.append(_failed(name, error))
-    return {"topics": results}
+    return {"topics": results, "throttle_time": mutations.throttle_ms(context.clock.monotonic())}
 
 
-async def _create(context: ApiContext, request: Request, client: Client, asked: Any) -> Fields:
+async def _create(
+    context: ApiContext, request: Request, client: Client, asked: Any, mutations: ControllerMutations
+) -> Fields:
+    validate_only = request.body.validate_only
     try:
         if not context.allows(client, CREATE_TOPICS_ANY, asked=False):
             context.check(client, CREATE_TOPICS_TOPIC, asked.name)
@@ -41,7 +50,10 @@ async def _create(context: ApiContext, request: Request, client: Client, asked: 
             _assignment(asked),
             {c.name: c.value for c in asked.configs},
         )
-        record = await context.topics.create(new, validate_only=request.body.validate_only)
+        if not validate_only and mutations is not UNLIMITED_MUTATIONS:
+            checked = await context.topics.create(new, validate_only=True)
+            mutations.record(len(checked.assignment))
+        record = await context.topics.create(new, validate_only=validate_only)
     except BrokerError as error:
         return _failed(asked.name, error)
     except ConfigError as error:

@@ -1,6 +1,7 @@
 """DeleteTopics: delete topics by name, from version 6 also by topic id. Their files are deleted a little later.
 
-Version notes: from 3 there is TOPIC_DELETION_DISABLED; older versions get INVALID_REQUEST.
+Partitions count for the quota of controller mutations (KIP-599). Version notes: from 3 there is
+TOPIC_DELETION_DISABLED; older versions get INVALID_REQUEST. 5 refuses topics above the quota.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import uuid
 from collections import Counter
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.controller_mutations import mutations_of
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import DELETE_TOPICS_DESCRIBE, DELETE_TOPICS_TOPIC
@@ -17,6 +19,7 @@ __all__ = ["handle"]
 
 _NO_ID = uuid.UUID(int=0)
 _FIRST_WITH_DISABLED = 3
+_FIRST_STRICT = 5
 
 Named = tuple[str | None, uuid.UUID]
 
@@ -29,6 +32,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     else:
         asked = [(topic.name, topic.topic_id or _NO_ID) for topic in topics]
     times = Counter(asked)
+    mutations = mutations_of(context, request, client, strict_from=_FIRST_STRICT)
     responses = []
     for named in times:
         name, topic_id = named
@@ -42,14 +46,16 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
                 )
             if times[named] > 1:
                 raise BrokerError(ErrorCode.invalid_request, "the topic is in the request more than once")
-            found = _name_of(context, client, named)
-            context.check(client, DELETE_TOPICS_TOPIC, found)
-            name = found
+            name = _name_of(context, client, named)
+            context.check(client, DELETE_TOPICS_TOPIC, name)
+            known = context.topics.metadata.topics.get(name)
+            if known is not None:
+                mutations.record(len(known.partitions))
             topic_id = await context.topics.delete(name)
         except BrokerError as error:
             code, message = error.code, error.message or None
         responses.append({"name": name, "topic_id": topic_id, "error_code": code, "error_message": message})
-    return {"responses": responses}
+    return {"responses": responses, "throttle_time": mutations.throttle_ms(context.clock.monotonic())}
 
 
 def _name_of(context: ApiContext, client: Client, named: Named) -> str:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import uuid
 import weakref
 from collections.abc import Awaitable, Collection, Sequence
@@ -36,6 +37,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import ColdRead, FileSlice, unless_cold
 from broker.net.delayed_answer import DelayedAnswer
 from broker.net.response import Part
+from broker.net.throttling import FetchedAnswer, quota_user
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer, encode_fetch_response
 from broker.protocol.messages import field, to_ms
@@ -55,6 +57,9 @@ _FIRST_WITH_ZSTD = 10
 _FIRST_WITH_STORAGE_ERROR = 6
 _FIRST_WITH_RACKS = 11
 _FIRST_WITH_LEADERS = 16
+_ANY = 2**31 - 1
+
+Answer = Sequence[Part] | FetchedAnswer
 
 
 @dataclasses.dataclass(slots=True)
@@ -78,7 +83,7 @@ class _Read:
     """Whether this is the read before the wait, in which the positions of followers count."""
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Part] | Awaitable[Sequence[Part]]:
+def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     """Answer at once if there is enough to read, otherwise wait for more."""
     body, session = request.body, None
     replica = follower_of(body).broker_id
@@ -123,11 +128,11 @@ def _deny(context: ApiContext, request: Request) -> Sequence[Part]:
 
 def _respond(
     context: ApiContext, request: Request, client: Client, session: FetchSession | None, read: _Read
-) -> Sequence[Part] | DelayedAnswer[Sequence[Part]]:
+) -> Answer | DelayedAnswer[Answer]:
     body = request.body
     wait_ms = to_ms(body.max_wait)
     nothing_to_wait_for = not read.partitions and (session is None or not session.has_quiet)
-    if read.complete or read.size >= body.min_bytes or wait_ms <= 0 or nothing_to_wait_for:
+    if read.complete or read.size >= _least_bytes(context, request, client) or wait_ms <= 0 or nothing_to_wait_for:
         return _answer(context, request, session, read)
     is_replica = read.follower.broker_id >= 0
     eager = is_replica and context.config.is_rack_aware
@@ -149,7 +154,7 @@ def _is_news(found: Found, *, eager: bool) -> bool:
 
 async def _respond_warmed(
     context: ApiContext, request: Request, client: Client, session: FetchSession | None, reading: Awaitable[_Read]
-) -> Sequence[Part]:
+) -> Answer:
     answer = _respond(context, request, client, session, await reading)
     return await answer if isinstance(answer, DelayedAnswer) else answer
 
@@ -176,7 +181,7 @@ class _Wait:
         self._delayed = DelayedFetch(
             # In a session the partitions that are not read can gain bytes, too, so it waits for all of them itself.
             read.partitions if session is None else (),
-            body.min_bytes - read.size,
+            _least_bytes(context, request, client) - read.size,
             to_ms(body.max_wait) / 1000,
             self._end,
             session.timer if session is not None and session.waiting is None else None,
@@ -186,7 +191,7 @@ class _Wait:
         )
         if session is not None:
             session.begin_wait(self._delayed, read.found)
-        self.answer: DelayedAnswer[Sequence[Part]] = DelayedAnswer(self._cancel)
+        self.answer: DelayedAnswer[Answer] = DelayedAnswer(self._cancel)
 
     def _end(self) -> None:
         if self.answer.is_over:
@@ -221,7 +226,48 @@ class _Wait:
             self._reading.cancel()
 
 
-def _answer(context: ApiContext, request: Request, session: FetchSession | None, read: _Read) -> Sequence[Part]:
+def _answer(context: ApiContext, request: Request, session: FetchSession | None, read: _Read) -> Answer:
+    """The response, which a consumer above its quota gets without records (KIP-219)."""
+    if read.follower.broker_id >= 0 or not context.quotas.enabled:
+        return _records(context, request, session, read)
+    return FetchedAnswer(
+        _response_size(request, read),
+        functools.partial(_records, context, request, session, read),
+        functools.partial(_no_records, context, request, session, read),
+    )
+
+
+def _response_size(request: Request, read: _Read) -> int:
+    """The size of the response in bytes. In a session it may have fewer partitions, which have no records."""
+    if read.found:
+        topics = [
+            TopicAnswer(one.name or "", _NO_ID, [one.answer])
+            for one in read.found
+            if one.answer.records is not None and one.answer.records.length
+        ]
+    else:
+        topics = read.topics
+    parts = encode_fetch_response(request.version, request.correlation_id, topics)
+    return sum([len(part) if isinstance(part, bytes) else part.length for part in parts])
+
+
+def _no_records(context: ApiContext, request: Request, session: FetchSession | None, read: _Read) -> Sequence[Part]:
+    """The response to a throttled consumer. Its session goes on as if nothing had been found; a new one is not made."""
+    session_id = NO_SESSION
+    if session is not None:
+        if session.id == NO_SESSION:
+            session.close()
+        else:
+            try:
+                context.fetch_sessions.end(session, request)
+            except BrokerError as error:
+                return _refuse(context, request, error.code, session.id)
+            session_id = session.id
+            session.changed.update(one.cached for one in read.found)
+    return encode_fetch_response(request.version, request.correlation_id, (), session_id=session_id)
+
+
+def _records(context: ApiContext, request: Request, session: FetchSession | None, read: _Read) -> Sequence[Part]:
     topics, session_id = read.topics, NO_SESSION
     if session is not None:
         try:
@@ -261,7 +307,7 @@ def _read(
 ) -> _Read:
     body, nearby = request.body, _brokers_nearby(context, request, client)
     read = _Read(client, follower_of(body), nearby, is_first=is_first)
-    budget = min(body.max_bytes, context.config.fetch_max_bytes)
+    budget = min(body.max_bytes, context.config.fetch_max_bytes, _most_bytes(context, request, client))
     if session is not None:
         metadata = weakref.ref(context.topics.metadata)  # a session is kept for long, perhaps without its client
         for cached in session.to_read():
@@ -279,6 +325,20 @@ def _read(
         answers = [_read_partition(context, request, name, partition, budget, read) for partition in wanted]
         read.topics.append(TopicAnswer(name or "", topic_id or _NO_ID, answers))
     return read
+
+
+def _most_bytes(context: ApiContext, request: Request, client: Client) -> int:
+    """The bytes that a consumer's quota allows at once: a larger response would be throttled in any case."""
+    if context.quotas.enabled and follower_of(request.body).broker_id < 0:
+        most = context.quotas.most_to_fetch(*quota_user(client.principal, request.client_id))
+        if most is not None:
+            return int(min(most, _ANY))
+    return _ANY
+
+
+def _least_bytes(context: ApiContext, request: Request, client: Client) -> int:
+    """The bytes to wait for."""
+    return min(int(request.body.min_bytes), _most_bytes(context, request, client))
 
 
 def _name_of(context: ApiContext, topic: str | uuid.UUID | None) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from broker.api.authorized_operations import NOT_ASKED, authorized_operations
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.controller_mutations import mutations_of
 from broker.errors import BrokerError, ErrorCode
 from broker.net.response import Response
 from broker.protocol.api_keys import ApiKey
@@ -46,7 +47,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Response | 
             for topic in wanted
             if topic.name is not None
             and topic.name not in context.topics.metadata.topics
-            and context.allows(client, METADATA_TOPIC, topic.name)
+            and context.allows(client, METADATA_TOPIC, topic.name, asked=False)  # asked below
         ]
         if missing:
             return _create_and_answer(context, request, client, wanted, missing)
@@ -58,11 +59,13 @@ async def _create_and_answer(
 ) -> Response:
     failed: dict[str, BrokerError] = {}
     may_create_any = context.allows(client, METADATA_CREATE_ANY, asked=False)
+    mutations = mutations_of(context, request, client, strict_from=None)
     for name in missing:
         try:
             if not may_create_any:
                 context.check(client, METADATA_CREATE, name)
             await context.topics.create_default(name)
+            mutations.record(context.config.num_partitions)
         except BrokerError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 failed[name] = error

@@ -1,6 +1,7 @@
 """SaslAuthenticate: exchange one message of the SASL mechanism (KIP-152).
 
-A failed login is answered after `connection.failed.authentication.delay.ms`, then its connection is closed.
+A failed login is answered after `connection.failed.authentication.delay.ms`, then its connection is closed. A login by
+OAUTHBEARER may wait for the keys of the identity provider; without an answer when these cannot be had.
 Version notes: from 1 the last answer of a login says how long the login is valid (KIP-368).
 """
 
@@ -18,7 +19,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     if client.sasl is None:
         return _refused(BrokerError(ErrorCode.illegal_sasl_state, "this listener has no SASL login"))
     try:
-        token = client.sasl.step(request.body.auth_bytes)
+        token = await client.sasl.step(request.body.auth_bytes)
     except BrokerError as error:
         if client.sasl.failed:
             await asyncio.sleep(client.sasl.failure_delay_s)

@@ -1,4 +1,4 @@
-"""Administration of a cluster: topics, settings, groups, transactions, data directories, users.
+"""Administration of a cluster: topics, settings, groups, transactions, data directories, users, ACLs.
 
 Every method blocks until it is done, retries what is retriable, and raises BrokerError with the broker's message.
 What the methods take and return is in admin_types.py.
@@ -12,15 +12,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+from broker.client.acl_requests import creation_row, decode_acl, filter_fields
+from broker.client.admin_rows import creatable_topic, decode_config_entry, decode_member, decode_producer, resource_name
 from broker.client.admin_types import (
     ALL_BROKERS,
     HIGH_WATERMARK,
     GroupDescription,
     GroupListing,
     LogDir,
-    MemberDescription,
     NewTopic,
     PartitionReassignment,
     ProducerState,
@@ -36,15 +37,20 @@ from broker.client.committed_offsets import GroupOffsets
 from broker.client.coordinator import Coordinator
 from broker.client.denials import refusal
 from broker.client.leader_requests import ask_leaders, error_of, partition_rows, topic_rows
-from broker.errors import BrokerError, ConfigError, ErrorCode, ProtocolError
+from broker.client.quota_requests import alteration_row, decode_quotas, filter_body
+from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
-from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym, ResourceType
+from broker.protocol.consumer_protocol import PROTOCOL_TYPE
+from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
+from broker.quotas.quota_entity import QuotaEntity
+from broker.security.acl_types import EVERY_ACL, Acl, AclFilter
 from broker.security.scram import MIN_ITERATIONS, ScramMechanism
 
 __all__ = ["Admin", "NewTopic", "ResourceType"]
+
+T = TypeVar("T")
 
 _SET, _DELETE = 0, 1
 
@@ -67,7 +73,7 @@ class Admin:
 
         Raises BrokerError: `topic_already_exists`, `invalid_topic_exception`, `invalid_partitions`, …
         """
-        body = {"topics": [_creatable(topic) for topic in topics], "validate_only": validate_only}
+        body = {"topics": [creatable_topic(topic) for topic in topics], "validate_only": validate_only}
         self._change_topics(ApiKey.CREATE_TOPICS, body, "topics", "creating")
 
     def create_topic(
@@ -152,18 +158,31 @@ class Admin:
         return ask_leaders(self.cluster, ApiKey.DELETE_RECORDS, before, ask, lambda row: int(row.low_watermark), what)
 
     def _change_topics(self, api: ApiKey, body: Mapping[str, Any], results: str, doing: str) -> None:
-        """Ask the controller. Its rows say when it is no longer the controller; then the new one is asked."""
-        cluster = self.cluster
-        timed = {"timeout": cluster.settings.request_timeout_ms, **body}
+        """Ask the controller. Its rows say when it is no longer the controller; then the new one is asked.
 
-        def ask() -> Any:
-            rows = getattr(cluster.connection(cluster.controller()).request(api, timed), results)
-            for row in rows:
+        Topics above the quota of controller mutations are asked for again (KIP-599).
+        """
+        cluster = self.cluster
+        left = {str(topic["name"]): topic for topic in body["topics"]}
+        rows: list[Any] = []
+
+        def ask() -> None:
+            timed = {"timeout": cluster.settings.request_timeout_ms, **body, "topics": list(left.values())}
+            timed["topic_names"] = list(left)
+            answer = cluster.connection(cluster.controller()).request(api, timed)
+            throttled = None
+            for row in getattr(answer, results):
                 if row.error_code is ErrorCode.not_controller:
                     raise BrokerError(row.error_code, f"{api.name} went to a broker that is not the controller")
-            return rows
+                if row.error_code is ErrorCode.throttling_quota_exceeded:
+                    throttled = error_of(cluster.settings, api, row, f"{doing} topic {str(row.name)!r}")
+                else:
+                    left.pop(str(row.name), None)
+                    rows.append(row)
+            if throttled is not None:
+                raise throttled
 
-        rows = cluster.retrying(ask)
+        cluster.retrying(ask)
         cluster.expire()
         for row in rows:
             self._check(api, row, f"{doing} topic {str(row.name)!r}", str(row.name))
@@ -181,8 +200,9 @@ class Admin:
         body = {"resources": [row], "include_synonyms": True, "include_documentation": True}
         answer = self._ask_about(ApiKey.DESCRIBE_CONFIGS, body, resource, name)
         (result,) = answer.results
-        self._check(ApiKey.DESCRIBE_CONFIGS, result, f"describing the configuration of {_named(resource, name)}", name)
-        return {str(entry.name): _entry(entry) for entry in result.configs}
+        what = f"describing the configuration of {resource_name(resource, name)}"
+        self._check(ApiKey.DESCRIBE_CONFIGS, result, what, name)
+        return {str(entry.name): decode_config_entry(entry) for entry in result.configs}
 
     def alter_configs(
         self,
@@ -205,7 +225,7 @@ class Admin:
         body = {"resources": [target], "validate_only": validate_only}
         answer = self._ask_about(ApiKey.INCREMENTAL_ALTER_CONFIGS, body, resource, name)
         (result,) = answer.responses
-        what = f"changing the configuration of {_named(resource, name)}"
+        what = f"changing the configuration of {resource_name(resource, name)}"
         self._check(ApiKey.INCREMENTAL_ALTER_CONFIGS, result, what, name)
 
     def _ask_about(self, api: ApiKey, body: Mapping[str, Any], resource: ResourceType, name: str) -> Any:
@@ -255,7 +275,7 @@ class Admin:
             row.protocol_type,
             row.protocol_data,
             self.cluster.coordinator(group),
-            tuple(sorted(_member(member, consumers) for member in row.members)),
+            tuple(sorted(decode_member(member, consumers) for member in row.members)),
         )
 
     def delete_group(self, group: str) -> None:
@@ -337,7 +357,7 @@ class Admin:
             return partition_rows(connection.request(ApiKey.DESCRIBE_PRODUCERS, {"topics": topics}).topics)
 
         def read(row: Any) -> list[ProducerState]:
-            return sorted(map(_producer, row.active_producers))
+            return sorted(map(decode_producer, row.active_producers))
 
         def what(tp: TopicPartition) -> str:
             return f"describing the producers of {tp}"
@@ -447,6 +467,84 @@ class Admin:
         for row in self._ask(self.cluster.controller, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body).results:
             self._check(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, row, f"user {row.user!r}")
 
+    # --- quotas ------------------------------------------------------------------------------------
+
+    def describe_client_quotas(
+        self, wanted: Mapping[str, str | None] | None = None, *, strict: bool = False
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """The quotas of the entities that have each type in `wanted` (KIP-546): key → limit per second.
+
+        `wanted` maps USER, CLIENT_ID and IP to a name, to DEFAULT, or to None for any. `strict`: entities that have
+        other types, too, are left out.
+        """
+        answer = self._ask(
+            self.cluster.controller, ApiKey.DESCRIBE_CLIENT_QUOTAS, filter_body(wanted or {}, strict=strict)
+        )
+        self._check(ApiKey.DESCRIBE_CLIENT_QUOTAS, answer, "describing the quotas")
+        return dict(map(decode_quotas, answer.entries or ()))
+
+    def alter_client_quotas(
+        self, entity: QuotaEntity, changes: Mapping[str, float | None], *, validate_only: bool = False
+    ) -> None:
+        """Set quotas of an entity, or remove those that are None. Raises BrokerError `invalid_request`."""
+        body = {"entries": [alteration_row(entity, changes)], "validate_only": validate_only}
+        for row in self._ask(self.cluster.controller, ApiKey.ALTER_CLIENT_QUOTAS, body).entries:
+            self._check(ApiKey.ALTER_CLIENT_QUOTAS, row, str(entity))
+
+    # --- access control lists ------------------------------------------------------------------------
+    # All three ask the controller: what one of them has changed, the next one sees.
+
+    def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Add ACLs, in one request. Raises the first failure; the other ACLs are added in any case.
+
+        Raises BrokerError: `security_disabled` (a broker without an authorizer), `cluster_authorization_failed`,
+        `invalid_request`.
+        """
+        wanted = list(acls)
+        body = {"creations": [creation_row(acl) for acl in wanted]}
+
+        def check(answer: Any) -> None:
+            for acl, row in zip(wanted, answer.results, strict=True):
+                self._check(ApiKey.CREATE_ACLS, row, f"adding the ACL {acl}")
+
+        self._ask_about_acls(ApiKey.CREATE_ACLS, body, check)
+
+    def describe_acls(self, wanted: AclFilter = EVERY_ACL) -> list[Acl]:
+        """The ACLs that a filter chooses, sorted; without a filter all of them.
+
+        Raises BrokerError: `security_disabled`, `cluster_authorization_failed`.
+        """
+
+        def read(answer: Any) -> list[Acl]:
+            self._check(ApiKey.DESCRIBE_ACLS, answer, "describing the ACLs")
+            return sorted(decode_acl(row, entry) for row in answer.resources for entry in row.acls)
+
+        return self._ask_about_acls(ApiKey.DESCRIBE_ACLS, filter_fields(wanted), read)
+
+    def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
+        """Delete the ACLs that any of the filters chooses; returns them, sorted. It is no error if there are none.
+
+        Raises the first failure; other ACLs may be deleted by then. Raises BrokerError: `security_disabled`,
+        `cluster_authorization_failed`, `invalid_request`.
+        """
+        deleted: set[Acl] = set()
+
+        def read(answer: Any) -> None:
+            rows = [row for result in answer.filter_results for row in result.matching_acls]
+            deleted.update(decode_acl(row, row) for row in rows if row.error_code is ErrorCode.none)
+            for result in answer.filter_results:
+                self._check(ApiKey.DELETE_ACLS, result, "deleting ACLs")
+            for row in rows:
+                self._check(ApiKey.DELETE_ACLS, row, f"deleting the ACL {decode_acl(row, row)}")
+
+        self._ask_about_acls(ApiKey.DELETE_ACLS, {"filters": [filter_fields(one) for one in filters]}, read)
+        return sorted(deleted)
+
+    def _ask_about_acls(self, api: ApiKey, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
+        """What `read` makes of the answer. Asks again when it raises a retriable error."""
+        cluster = self.cluster
+        return cluster.retrying(lambda: read(cluster.connection(cluster.controller()).request(api, body)))
+
     # --- who is asked ------------------------------------------------------------------------------
 
     def _ask(self, broker: Callable[[], Node], api: ApiKey, body: Mapping[str, Any]) -> Any:
@@ -479,54 +577,3 @@ class Admin:
 
         answers = {node: self.cluster.retrying(partial(ask, node)) for node in self.cluster.brokers()}
         return {node: answer for node, answer in answers.items() if answer is not None}
-
-
-def _creatable(topic: NewTopic) -> dict[str, Any]:
-    return {
-        "name": topic.name,
-        "num_partitions": -1 if topic.assignment else topic.partitions,
-        "replication_factor": -1 if topic.assignment else topic.replication,
-        "assignments": [{"partition_index": i, "broker_ids": list(ids)} for i, ids in enumerate(topic.assignment)],
-        "configs": [{"name": key, "value": value} for key, value in topic.configs.items()],
-    }
-
-
-def _named(resource: ResourceType, name: str) -> str:
-    kind = resource.name.lower().replace("_", " ")
-    return "all brokers" if resource is not ResourceType.TOPIC and name == ALL_BROKERS else f"{kind} {name!r}"
-
-
-def _entry(row: Any) -> ConfigEntry:
-    return ConfigEntry(
-        row.name,
-        row.value,
-        ConfigSource(int(field(row, "config_source", -1))),
-        int(field(row, "config_type", 0)),
-        field(row, "documentation"),
-        tuple(ConfigSynonym(one.name, one.value, ConfigSource(int(one.source))) for one in field(row, "synonyms", ())),
-        row.read_only,
-        row.is_sensitive,
-    )
-
-
-def _member(row: Any, consumers: bool) -> MemberDescription:
-    partitions: tuple[TopicPartition, ...] = ()
-    if consumers and row.member_assignment:
-        try:
-            partitions = tuple(sorted(decode_assignment(row.member_assignment)))
-        except ProtocolError:  # the group leader wrote something else
-            partitions = ()
-    return MemberDescription(
-        row.member_id, field(row, "group_instance_id"), row.client_id, row.client_host.removeprefix("/"), partitions
-    )
-
-
-def _producer(row: Any) -> ProducerState:
-    return ProducerState(
-        int(row.producer_id),
-        int(row.producer_epoch),
-        int(row.last_sequence),
-        int(row.last_timestamp),
-        int(row.coordinator_epoch),
-        int(row.current_txn_start_offset),
-    )

@@ -108,9 +108,9 @@ def wait_for(sock: socket.socket, event: int, deadline: float) -> None:
 def log_in(login: Login, ask: Callable[[ApiKey, Mapping[str, Any]], Any], address: str) -> int:
     """Log in with `ask(api, body)`, which returns the decoded answer. Returns the session's lifetime in ms, 0 for ever.
 
-    Raises AuthenticationFailed, and what `ask` raises.
+    Raises AuthenticationFailed, and what `ask` and `login.ready` raise.
     """
-    messages = sasl_login(login, address)
+    messages = sasl_login(login.ready(), address)
     try:
         request = next(messages)
         while True:

@@ -7,6 +7,8 @@ that both sides know (KIP-35, KIP-511). A broker answers the requests of a conne
 - `request()` sends and waits for the response. It takes a lock, so threads may share a connection for it.
 - `send()` and `receive()` pipeline requests. Then nobody else may use the connection.
 
+While a quota throttles the client, the broker answers later, and time-outs begin later.
+
 A time-out, an unexpected response or a broken socket closes the connection, because the position in the stream is
 unknown then; open a new one. Errors: ConnectionFailed and RequestTimedOut (both name host:port and are retriable),
 AuthenticationFailed, ProtocolError, UnsupportedVersion.
@@ -40,7 +42,7 @@ from broker.errors import (
     raise_for,
 )
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import decode_response, known_versions, request_frame
+from broker.protocol.messages import decode_response, field, known_versions, request_frame, to_ms
 from broker.security.jaas import Login
 from broker.security.tls_errors import tls_failure
 
@@ -150,6 +152,8 @@ class BrokerConnection(AutoCloseable):
         self.timeout_s = timeout_s
         self.allocate: Callable[[int], memoryview] = _zeroed
         """Returns the memory for a response of a size; its owner may replace it by a cheaper allocator."""
+        self.throttled_until = 0.0
+        """Until then (monotonic) the broker handles no request of this connection: its quota is exceeded (KIP-219)."""
         self._lock = threading.Lock()
         self._next_correlation_id = 0
         self._sent: deque[_Sent] = deque()
@@ -235,16 +239,24 @@ class BrokerConnection(AutoCloseable):
         """Receive the next response, decoded: (correlation id, body)."""
         reply = self.receive_reply(timeout_s=timeout_s)
         try:
-            return decode_response(reply.api, reply.version, reply.payload)
+            correlation_id, body = decode_response(reply.api, reply.version, reply.payload)
         except ProtocolError as error:
             raise ProtocolError(f"{self.address}: {error}") from error
+        self.throttled(to_ms(field(body, "throttle_time", 0)))
+        return correlation_id, body
+
+    def throttled(self, throttle_ms: int) -> None:
+        """The last response had this throttle time. A reply to the next request comes as much later."""
+        if throttle_ms > 0:
+            self.throttled_until = time.monotonic() + throttle_ms / 1000
 
     def receive_reply(self, *, timeout_s: float | None = None) -> Reply:
         """Receive the next response as bytes, for callers that parse it themselves."""
         if not self._sent:
             raise ProtocolError(f"{self.address}: no request is waiting for a reply")
         sent = self._sent[0]
-        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        begin = max(time.monotonic(), self.throttled_until)
+        deadline = begin + (self.timeout_s if timeout_s is None else timeout_s)
         payload = self._read_frame(deadline, sent.api)
         if self._sent:  # else another thread has just closed it
             self._sent.popleft()

@@ -16,8 +16,10 @@ from typing import Any, Final
 
 from broker.errors import ConfigError
 from broker.security.jaas import Login, parse_jaas
+from broker.security.oauthbearer import client_first
 from broker.security.scram import ScramMechanism
 from broker.security.stores import SECURITY, StoreSettings
+from broker.security.token_source import LOGIN_HANDLERS, sasl_extensions, token_source
 from broker.settings import at_least, between, one_of, parse_properties, setting
 
 __all__ = ["CLIENT", "CONSUMER", "MECHANISMS", "PRODUCER", "ClientSettings", "isolation_id", "parse_bootstrap"]
@@ -36,13 +38,22 @@ _ADDRESS: Final = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:/\s]+)(:(?P<port>\d+
 _INT_MAX: Final = 2**31 - 1
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", *(one.value for one in ScramMechanism))
+OAUTHBEARER = "OAUTHBEARER"
+MECHANISMS = ("PLAIN", *(one.value for one in ScramMechanism), OAUTHBEARER)
+_MODULES = {"PLAIN": "PlainLoginModule", OAUTHBEARER: "OAuthBearerLoginModule"}
+"""By mechanism; ScramLoginModule for the others."""
 
 
 def _mechanism(value: str | None) -> str | None:
     if value is None or value in MECHANISMS:
         return None
-    return f"must be one of {', '.join(MECHANISMS)} (GSSAPI, Kafka's default, and OAUTHBEARER are not built in)"
+    return f"must be one of {', '.join(MECHANISMS)} (GSSAPI, Kafka's default, is not built in)"
+
+
+def _login_handler(value: str | None) -> str | None:
+    if value is None or value.rpartition(".")[2] in LOGIN_HANDLERS:
+        return None
+    return f"there are {' and '.join(LOGIN_HANDLERS)}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,8 +80,41 @@ class ClientSettings(StoreSettings):
     sasl_password: str | None = _security(None, "Password for SASL.", type="password")
     sasl_jaas_config: str | None = _security(
         None,
-        'User name and password as a JAAS configuration: …PlainLoginModule required username="…" password="…";',
+        'User name and password as a JAAS configuration: …PlainLoginModule required username="…" password="…"; or '
+        '…OAuthBearerLoginModule required clientId="…" clientSecret="…" scope="…";',
         type="password",
+    )
+    sasl_login_callback_handler_class: str | None = _security(
+        None, "Kafka's class that gets the tokens of OAUTHBEARER. It may be named; it changes nothing.", _login_handler
+    )
+    sasl_oauthbearer_token_endpoint_url: str | None = _security(
+        None,
+        "OAUTHBEARER: https://… where the identity provider gives tokens for client credentials, or file:///… of a "
+        "token. http is accepted for this machine only.",
+    )
+    sasl_oauthbearer_client_credentials_client_id: str | None = _security(
+        None, "Id at the token endpoint, as clientId in sasl.jaas.config."
+    )
+    sasl_oauthbearer_client_credentials_client_secret: str | None = _security(
+        None, "Secret at the token endpoint, as clientSecret in sasl.jaas.config.", type="password"
+    )
+    sasl_oauthbearer_scope: str | None = _security(None, "Scope to ask the token endpoint for.")
+    sasl_oauthbearer_header_urlencode: bool = _security(
+        False, "URL-encode id and secret in the request to the token endpoint (RFC 6749)."
+    )
+    sasl_oauthbearer_method: str = _security(
+        "default",
+        "librdkafka's name for the way to tokens. It may be oidc; it changes nothing.",
+        one_of(("default", "oidc")),
+    )
+    sasl_oauthbearer_client_id: str | None = _security(
+        None, "librdkafka's name for sasl.oauthbearer.client.credentials.client.id."
+    )
+    sasl_oauthbearer_client_secret: str | None = _security(
+        None, "librdkafka's name for sasl.oauthbearer.client.credentials.client.secret.", type="password"
+    )
+    sasl_oauthbearer_extensions: tuple[str, ...] = _security(
+        (), "name=value,…: what to tell the broker beside the token (KIP-342)."
     )
 
     bootstrap_servers: tuple[str, ...] = _client(
@@ -240,21 +284,45 @@ class ClientSettings(StoreSettings):
         if not protocol.startswith("SASL_"):
             return None
         user, password, mechanism = self.sasl_username, self.sasl_password, self.sasl_mechanism
+        options: Mapping[str, str] = {}
         if self.sasl_jaas_config:
             module = parse_jaas(self.sasl_jaas_config)
-            user, password = module.options.get("username"), module.options.get("password")
-            if module.name == "PlainLoginModule" and mechanism is None:
-                mechanism = "PLAIN"
-            needed = "PlainLoginModule" if mechanism == "PLAIN" else "ScramLoginModule"
+            options = module.options
+            user, password = options.get("username"), options.get("password")
+            if mechanism is None:
+                mechanism = next((one for one, name in _MODULES.items() if name == module.name), None)
+            needed = _MODULES.get(mechanism or "", "ScramLoginModule")
             if mechanism is not None and module.name != needed:
                 raise ConfigError(f"sasl.jaas.config: sasl.mechanism={mechanism} needs {needed}, not {module.name}")
         if mechanism is None:
             raise ConfigError(f"security.protocol={protocol}: set sasl.mechanism to one of {', '.join(MECHANISMS)}")
+        if mechanism == OAUTHBEARER:
+            return self._token_login(options)
         if not user or password is None:
             raise ConfigError(
                 f"security.protocol={protocol}: set sasl.username and sasl.password, or sasl.jaas.config with both"
             )
         return Login(mechanism, user, password)
+
+    def _token_login(self, jaas: Mapping[str, str]) -> Login:
+        """From the settings, which win over the options of the login module, as in Kafka."""
+        named = {
+            "clientId": self.sasl_oauthbearer_client_credentials_client_id or self.sasl_oauthbearer_client_id,
+            "clientSecret": self.sasl_oauthbearer_client_credentials_client_secret
+            or self.sasl_oauthbearer_client_secret,
+            "scope": self.sasl_oauthbearer_scope,
+        }
+        options = {**jaas, **{name: value for name, value in named.items() if value}}
+        extensions = sasl_extensions(jaas) | dict(one.partition("=")[::2] for one in self.sasl_oauthbearer_extensions)
+        client_first("token", extensions)
+        tokens = token_source(
+            self.sasl_oauthbearer_token_endpoint_url,
+            options,
+            "in sasl.jaas.config or as sasl.oauthbearer.client.credentials.client.id and …secret",
+            encoded=self.sasl_oauthbearer_header_urlencode,
+        )
+        where = "sasl.oauthbearer.token.endpoint.url and the credentials for it"
+        return Login(OAUTHBEARER, options.get("clientId", ""), "", where, tokens, extensions)
 
     def check_security(self) -> None:
         """Raise ConfigError when settings contradict each other."""

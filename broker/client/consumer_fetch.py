@@ -251,7 +251,7 @@ class ConsumerFetch:
     def _time_out(self) -> None:
         limit_s = (self._settings.request_timeout_ms + self._settings.fetch_max_wait_ms) / 1000
         for node, request in list(self._requests.items()):
-            if time.monotonic() - request.sent_at > limit_s:
+            if time.monotonic() - max(request.sent_at, request.connection.throttled_until) > limit_s:
                 self._drop(node)
                 self._avoid(node, request.wanted)
 

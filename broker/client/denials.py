@@ -57,8 +57,8 @@ def refusal(
         resource, option = "the cluster", "--cluster"
     else:
         resource, option = f"{_WORDS[kind]} {name}", f"--{_WORDS[kind].replace(' ', '-')} {shlex.quote(name)}"
-    principal = principal_of(settings)
-    who = principal or f"the owner of the certificate in {settings.ssl_certificate_location or 'ssl.keystore'}"
+    principal, owner = principal_of(settings)
+    who = principal or owner
     if need.operation is AclOperation.IDEMPOTENT_WRITE:
         also = _FOR_PLAIN_WRITES
     grant = f"--allow-principal {shlex.quote(principal or 'User:NAME')} --operation {operation} {option}"
@@ -73,11 +73,11 @@ def check(settings: ClientSettings, api: ApiKey, code: ErrorCode, what: str, nam
         raise refusal(settings, api, code, what, name)
 
 
-def principal_of(settings: ClientSettings) -> str:
-    """What brokers call this client; "" for the owner of a certificate, whose name they make by rules of their own."""
+def principal_of(settings: ClientSettings) -> tuple[str, str]:
+    """What brokers call this client; or "" and a description, where they name it by rules of their own."""
     login = settings.login()
     if login is not None:
-        return f"User:{login.user}"
+        return ("", "the owner of the token") if login.tokens is not None else (f"User:{login.user}", "")
     if settings.encrypted and (settings.ssl_certificate_location or has_key(settings)):
-        return ""
-    return _ANONYMOUS
+        return "", f"the owner of the certificate in {settings.ssl_certificate_location or 'ssl.keystore'}"
+    return _ANONYMOUS, ""

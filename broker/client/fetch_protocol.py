@@ -77,6 +77,7 @@ def receive_fetch(connection: BrokerConnection, what: str, *, timeout_s: float |
     """Receive the response to `send_fetch`. Raises an error of the whole request, in which `what` names the action."""
     reply = connection.receive_reply(timeout_s=timeout_s)
     answer = parse_fetch_response(reply.version, reply.payload)
+    connection.throttled(answer.throttle_ms)
     raise_for(answer.error, what)
     return answer.partitions
 

@@ -78,6 +78,8 @@ class Fetcher(AutoCloseable):
         self._node: Node | None = None
         self._asked: FetchFrom | None = None
         self._reached = Position(-1, NO_EPOCH)
+        self.throttled_until = 0.0
+        """The end of the last throttle time (monotonic), in which no records come."""
 
     def fetch(self, offset: int, *, timeout_s: float | None = None) -> Fetched:
         """The batches from the one with `offset` on; none when there is nothing new within `max_wait_ms`.
@@ -107,6 +109,8 @@ class Fetcher(AutoCloseable):
                     self._ask(offset)
                 asked = self._asked
                 partition = self._receive()
+                if partition is None:
+                    continue  # throttled: the broker answers the next request when the throttle time is over
             except PykafkaError:
                 self._drop_connection()
                 replicas.fall_back(self.tp)
@@ -135,12 +139,16 @@ class Fetcher(AutoCloseable):
         for truncation in find_truncations(self.cluster, {self.tp: self._reached}).values():
             raise BrokerError(ErrorCode.offset_out_of_range, str(truncation))
 
-    def _receive(self) -> FetchedPartition:
+    def _receive(self) -> FetchedPartition | None:
+        """The answer; None if the client's quota is exceeded, for which brokers answer with no partition."""
         connection, self._asked = self._connection, None
         if connection is None:
             raise ProtocolError(f"no fetch of {self.tp} was asked for")
         timeout_s = connection.timeout_s + self._limits.max_wait_ms / 1000
         found = receive_fetch(connection, f"fetching {self.tp} from {connection.address}", timeout_s=timeout_s)
+        if not found and connection.throttled_until > self.throttled_until:
+            self.throttled_until = connection.throttled_until
+            return None
         if len(found) != 1 or found[0].partition != self.tp.partition:
             raise ProtocolError(f"{connection.address} answered a fetch of {self.tp} with other partitions")
         return found[0]
@@ -190,7 +198,7 @@ class FetchStream:
             if fetched.next_offset > self._position:
                 progress = time.monotonic()
             elif self._end is not None:
-                self._check_progress(progress, fetched)
+                self._check_progress(max(progress, self._fetcher.throttled_until), fetched)
                 continue
             self._position = fetched.next_offset
             if self._end is None or self._position < self._end:

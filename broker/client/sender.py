@@ -269,6 +269,10 @@ class Sender:
                 else:
                     try_again = min(try_again, self._unreachable_until[leader.id])
         for leader, queues in by_leader.items():
+            link = self._links.get(leader.id)
+            if link is not None and link.connection.throttled_until > now:
+                try_again = min(try_again, link.connection.throttled_until)
+                continue
             try:
                 self._fill_link(self._link(leader), queues, now)
             except PykafkaError as error:
@@ -453,7 +457,7 @@ class Sender:
     def _time_out(self, now: float) -> None:
         limit_s = self._settings.request_timeout_ms / 1000
         for link in list(self._links.values()):
-            if link.requests and now - link.requests[0].sent_at > limit_s:
+            if link.requests and now - max(link.requests[0].sent_at, link.connection.throttled_until) > limit_s:
                 error = RequestTimedOut(f"{link.node} did not acknowledge records within {limit_s:g} s")
                 self._disconnected(link.node, error, now)
         for queue, batch in self._accumulator.expired(now):

@@ -12,11 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from broker.errors import BrokerError, ErrorCode, PykafkaError
+from broker.errors import BrokerError, ConnectionFailed, ErrorCode, PykafkaError
 from broker.security.acl_decisions import AclSnapshot
 from broker.security.acl_types import (
     CLUSTER_NAME,
     AccessControlEntry,
+    Acl,
     AclFilter,
     AclOperation,
     AclPermission,
@@ -28,18 +29,13 @@ from broker.security.authorizer import Authorizer
 from broker.zookeeper.acl_store import AclStore, Entries
 from broker.zookeeper.metadata_store import MetadataCalls, Watch
 
-__all__ = ["Acl", "Acls", "Deleted", "check_acl"]
+__all__ = ["Acls", "Deleted", "check_acl"]
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.5
 
-
-class Acl(NamedTuple):
-    """One entry of a pattern."""
-
-    pattern: ResourcePattern
-    entry: AccessControlEntry
+Change = Callable[[Entries], Entries]
 
 
 class Deleted(NamedTuple):
@@ -65,7 +61,8 @@ class Acls:
 
     @property
     def current(self) -> AclSnapshot:
-        return self._authorizer.acls or AclSnapshot()
+        acls = self._authorizer.acls
+        return AclSnapshot(allow_if_none=self._allow_if_none) if acls is None else acls
 
     async def load(self, _: str = "") -> None:
         """Read all ACLs. Raises BrokerError when ZooKeeper is away."""
@@ -110,34 +107,57 @@ class Acls:
                 by_pattern[acl.pattern].append(number)
             except BrokerError as error:
                 errors[number] = error
+        failed = await self._update(
+            {
+                pattern: frozenset(acls[number].entry for number in numbers).union
+                for pattern, numbers in by_pattern.items()
+            }
+        )
         for pattern, numbers in by_pattern.items():
-            added = frozenset(acls[number].entry for number in numbers)
-            failed = await self._update(pattern, added.union)
             for number in numbers:
-                errors[number] = failed
+                errors[number] = failed.get(pattern)
         return errors
 
     async def delete(self, filters: Sequence[AclFilter]) -> list[list[Deleted]]:
         """Delete the ACLs that any of the filters chooses; each is told for the first filter that chose it."""
         patterns = [*self.current.acls, *(pattern for one in filters for pattern in one.named_patterns)]
         results: list[list[Deleted]] = [[] for _ in filters]
+        chosen: dict[ResourcePattern, dict[AccessControlEntry, int]] = {}
+        changes: dict[ResourcePattern, Change] = {}
         for pattern in dict.fromkeys(patterns):
-            chosen_by = {number: one for number, one in enumerate(filters) if one.matches_pattern(pattern)}
-            if not chosen_by:
-                continue
-            chosen: dict[AccessControlEntry, int] = {}
-            error = await self._update(pattern, _without(chosen_by, chosen))
-            for entry, number in chosen.items():
-                results[number].append(Deleted(Acl(pattern, entry), error))
+            by_number = {number: one for number, one in enumerate(filters) if one.matches_pattern(pattern)}
+            if by_number:
+                chosen[pattern] = {}
+                changes[pattern] = _without(by_number, chosen[pattern])
+                changes[pattern](frozenset(self.current.acls.get(pattern, ())))  # named also if ZooKeeper is away
+        failed = await self._update(changes)
+        for pattern, entries in chosen.items():
+            for entry, number in entries.items():
+                results[number].append(Deleted(Acl(pattern, entry), failed.get(pattern)))
         return results
 
-    async def _update(self, pattern: ResourcePattern, change: Callable[[Entries], Entries]) -> BrokerError | None:
-        try:
-            async with self._lock:
-                self._apply({pattern: await self._call(self._store.update, pattern, change)})
-        except BrokerError as error:
-            return error
-        return None
+    async def _update(self, changes: Mapping[ResourcePattern, Change]) -> dict[ResourcePattern, BrokerError]:
+        """Make the changes and decide by them; the patterns that could not be changed, and why."""
+        async with self._lock:
+            done, failed = await self._call(self._update_each, changes)
+            self._apply(done)
+        return failed
+
+    def _update_each(
+        self, changes: Mapping[ResourcePattern, Change]
+    ) -> tuple[dict[ResourcePattern, Entries], dict[ResourcePattern, BrokerError]]:
+        """In one call of the thread, so that what was changed is known. After an error the rest is not tried."""
+        done: dict[ResourcePattern, Entries] = {}
+        for pattern, change in changes.items():
+            try:
+                done[pattern] = self._store.update(pattern, change)
+            except PykafkaError as error:
+                code = ErrorCode.request_timed_out
+                if not isinstance(error, ConnectionFailed):
+                    code = ErrorCode.unknown_server_error
+                refused = BrokerError(code, str(error))
+                return done, {left: refused for left in changes if left not in done}
+        return done, {}
 
     def _note(self, patterns: Iterable[ResourcePattern]) -> None:
         self._stale.update(patterns)
@@ -149,7 +169,7 @@ class Acls:
             self._authorizer.use(acls.changed(news))
 
 
-def _without(filters: Mapping[int, AclFilter], chosen: dict[AccessControlEntry, int]) -> Callable[[Entries], Entries]:
+def _without(filters: Mapping[int, AclFilter], chosen: dict[AccessControlEntry, int]) -> Change:
     """Leaves out what a filter chooses, and notes in `chosen` what that is, with the number of the filter."""
 
     def change(entries: Entries) -> Entries:

@@ -8,6 +8,7 @@ then, and cost nothing more.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -39,7 +40,7 @@ class ClusterWatch:
         self._may_delete = configs.dynamic.static.delete_topic_enable
         self._notifications = changes
         self._topics = topics
-        self._on_config: dict[str, OnConfig] = {"brokers": lambda _: configs.refresh()}
+        self._on_config: dict[str, list[OnConfig]] = {"brokers": [lambda _: configs.refresh()]}
         self._due = asyncio.Event()
         self._read_all = False
         self._read_topic_list = False
@@ -51,7 +52,7 @@ class ClusterWatch:
     def add_config_listener(self, kind: str, on_change: OnConfig) -> None:
         """Await `on_change(name)` when the settings of an entity of this kind (`users`, `clients`, …) have changed, and
         `on_change("")` when those of any may have changed."""
-        self._on_config[kind] = on_change
+        self._on_config.setdefault(kind, []).append(on_change)
 
     def start(self) -> None:
         """Start the watches. Call it on the event loop."""
@@ -102,7 +103,7 @@ class ClusterWatch:
         self._read_all = self._read_topic_list = False
         if read_all:
             await self._topics.refresh()
-            for on_change in self._on_config.values():
+            for on_change in itertools.chain(*self._on_config.values()):
                 await on_change("")
         elif read_topic_list:
             await self._topics.catch_up()
@@ -110,8 +111,8 @@ class ClusterWatch:
         if names and not read_all:
             await self._topics.refresh(names)
         for kind, name in altered:
-            if kind in self._on_config:
-                await self._on_config[kind](name)
+            for on_change in self._on_config.get(kind, ()):
+                await on_change(name)
 
     # --- callbacks, on the event loop but for `_delete_marked`
 

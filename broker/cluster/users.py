@@ -39,8 +39,13 @@ class Users:
         """The credentials of each user who has any."""
         return self._known
 
-    async def refresh(self, _: str = "") -> None:
-        """Read all users: they are few and change rarely. Raises BrokerError when ZooKeeper is away."""
+    async def refresh(self, name: str = "") -> None:
+        """Read all users: they are few and change rarely. Raises BrokerError when ZooKeeper is away.
+
+        `name` is what a notification named: `NAME`, or `NAME/clients/CLIENT`, which has quotas only.
+        """
+        if "/" in name:
+            return
         configs = await self._call(self._registry.user_configs)
         found = {user: decode_credentials(user, config) for user, config in configs.items()}
         self._known = {user: credentials for user, credentials in found.items() if credentials}

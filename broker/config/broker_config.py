@@ -18,6 +18,7 @@ from broker.config.security_settings import (
     ListenerSecurity,
     SecuritySettings,
     inter_broker,
+    inter_broker_listener,
     listener_security,
 )
 from broker.config.setting_groups import (
@@ -26,6 +27,7 @@ from broker.config.setting_groups import (
     GroupSettings,
     LogSettings,
     ObservabilitySettings,
+    QuotaSettings,
     ReplicaSettings,
     ServerSettings,
     TransactionSettings,
@@ -34,7 +36,7 @@ from broker.config.setting_groups import (
 from broker.errors import ConfigError
 from broker.settings import parse_properties, read_properties_file, settings_of
 
-__all__ = ["IGNORED_KEYS", "TOPIC_DEFAULT_KEYS", "BrokerConfig"]
+__all__ = ["CONNECTION_RATE", "IGNORED_KEYS", "TOPIC_DEFAULT_KEYS", "BrokerConfig", "is_connection_rate_of_listener"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +62,14 @@ IGNORED_KEYS = frozenset(
     ]
 )
 """Keys of an Apache Kafka `server.properties` that have no meaning here: logged and ignored."""
+
+CONNECTION_RATE = "max.connection.creation.rate"
+
+
+def is_connection_rate_of_listener(key: str) -> bool:
+    """Whether it is `listener.name.NAME.max.connection.creation.rate`."""
+    return key.startswith(LISTENER_PREFIX) and key.partition(".name.")[2].partition(".")[2] == CONNECTION_RATE
+
 
 TOPIC_DEFAULT_KEYS: Mapping[str, Mapping[str, int]] = {
     "cleanup.policy": {"log.cleanup.policy": 1},
@@ -96,6 +106,7 @@ TOPIC_DEFAULT_KEYS: Mapping[str, Mapping[str, int]] = {
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BrokerConfig(
     ObservabilitySettings,
+    QuotaSettings,
     TransactionSettings,
     GroupSettings,
     ControllerSettings,
@@ -153,6 +164,7 @@ class BrokerConfig(
             if name.upper() not in names:
                 raise ConfigError(f"{key}: there is no listener {name.upper()} in listeners")
         self.listener_security()
+        self.connection_rates()
         if self.inter_broker_listener_name or self.security_inter_broker_protocol:
             self.inter_broker()
 
@@ -167,7 +179,23 @@ class BrokerConfig(
 
     def listener_security(self) -> dict[str, ListenerSecurity]:
         """Security settings by listener name. Raises ConfigError."""
-        return {one.name: listener_security(self, one, self.listener_overrides) for one in self.parsed_listeners()}
+        overrides = {
+            key: text for key, text in self.listener_overrides.items() if not is_connection_rate_of_listener(key)
+        }
+        return {one.name: listener_security(self, one, overrides) for one in self.parsed_listeners()}
+
+    def connection_rates(self) -> dict[str, int]:
+        """The highest rate of new connections by listener name, of the listeners that have one. Raises ConfigError."""
+        declared = settings_of(BrokerConfig)[CONNECTION_RATE]
+        return {
+            key[len(LISTENER_PREFIX) :].partition(".")[0].upper(): dataclasses.replace(declared, name=key).parse(text)
+            for key, text in self.listener_overrides.items()
+            if is_connection_rate_of_listener(key)
+        }
+
+    def inter_broker_listener(self) -> str:
+        """The name of the listener that brokers use among themselves. Raises ConfigError."""
+        return inter_broker_listener(self, self.parsed_listeners())
 
     def inter_broker(self) -> InterBroker:
         """How this broker talks to others. Raises ConfigError when it cannot.

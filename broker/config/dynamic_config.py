@@ -7,10 +7,11 @@ Kafka's `DynamicBrokerConfig`.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 
-from broker.config.broker_config import BrokerConfig
+from broker.config.broker_config import BrokerConfig, is_connection_rate_of_listener
 from broker.errors import ConfigError
 from broker.settings import UpdateMode, did_you_mean, parse_properties, settings_of
 
@@ -66,6 +67,8 @@ class DynamicConfig:
         before, self.current = self.current, self._merged(self.cluster_wide, self.own)
         if before == self.current:
             return
+        if before.connection_rates() != self.current.connection_rates():
+            logger.info("connection rates of listeners changed: %s", self.current.connection_rates())
         for key in KEYS.values():
             old, new = getattr(before, key.attribute), getattr(self.current, key.attribute)
             if old != new:
@@ -75,12 +78,19 @@ class DynamicConfig:
             on_change(self.current)
 
     def _merged(self, cluster_wide: Mapping[str, str], own: Mapping[str, str]) -> BrokerConfig:
-        merged = parse_properties(BrokerConfig, {**cluster_wide, **own}, base=self.static)
+        altered = {**cluster_wide, **own}
+        of_listeners = {name: altered.pop(name) for name in tuple(altered) if is_connection_rate_of_listener(name)}
+        merged = parse_properties(BrokerConfig, altered, base=self.static)
+        if of_listeners:
+            overrides = {**self.static.listener_overrides, **of_listeners}
+            merged = dataclasses.replace(merged, listener_overrides=overrides)
         merged.check_together()
         return merged
 
 
 def _check_alterable(name: str, *, cluster_wide: bool) -> None:
+    if is_connection_rate_of_listener(name):
+        return
     key = KEYS.get(name)
     if key is None:
         raise ConfigError(f"unknown setting {name!r}{did_you_mean(name, KEYS)}")

@@ -2,7 +2,8 @@
 
 `listener.name.<name>.<key>` overrides a key for one listener. `listener.name.<name>.plain.sasl.jaas.config` lists the
 users of PLAIN; those of SCRAM are in ZooKeeper (cluster/users.py). `username` and `password` in the
-`listener.name.<name>.<mechanism>.sasl.jaas.config` of the inter-broker listener are what brokers log in with.
+`listener.name.<name>.<mechanism>.sasl.jaas.config` of the inter-broker listener are what brokers log in with. With
+OAUTHBEARER these are `clientId` and `clientSecret`, and its tokens are checked as `sasl.oauthbearer.…` says.
 """
 
 from __future__ import annotations
@@ -13,26 +14,40 @@ from functools import partial
 
 from broker.config.listener import PROTOCOLS, Listener
 from broker.errors import ConfigError
+from broker.security.identity_provider import is_file, require_url
 from broker.security.jaas import Login, LoginModule, parse_jaas
+from broker.security.oauthbearer import client_first
 from broker.security.principal_mapping import PrincipalMapping
 from broker.security.stores import SECURITY, StoreSettings
+from broker.security.token_source import LOGIN_HANDLERS, sasl_extensions, token_source
 from broker.settings import Long, at_least, did_you_mean, one_of, parse_properties, setting, settings_of
 
 __all__ = [
     "LISTENER_PREFIX",
     "MECHANISMS",
+    "OAUTHBEARER",
     "InterBroker",
     "ListenerSecurity",
     "SecuritySettings",
     "inter_broker",
+    "inter_broker_listener",
     "listener_security",
     "parse_super_users",
 ]
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+OAUTHBEARER = "OAUTHBEARER"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
+_MODULES = {"PLAIN": "PlainLoginModule", OAUTHBEARER: "OAuthBearerLoginModule"}
+"""By mechanism; ScramLoginModule for the others."""
 LISTENER_PREFIX = "listener.name."
 ACL_AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
 _JAAS = "sasl.jaas.config"
+_OAUTH_PREFIX = "oauthbearer."
+_VALIDATOR = "oauthbearer.sasl.server.callback.handler.class"
+_UNSIGNED_VALIDATOR = "OAuthBearerUnsecuredValidatorCallbackHandler"
+_LOGIN_HANDLER = "oauthbearer.sasl.login.callback.handler.class"
+_HANDLERS = {_VALIDATOR: ("OAuthBearerValidatorCallbackHandler", _UNSIGNED_VALIDATOR), _LOGIN_HANDLER: LOGIN_HANDLERS}
+"""Kafka's classes that may be named for a listener."""
 _security = partial(setting, group=SECURITY)
 _NOT_PER_LISTENER = frozenset(
     [
@@ -133,7 +148,7 @@ class SecuritySettings(StoreSettings):
     )
     sasl_enabled_mechanisms: tuple[str, ...] = _security(
         ("SCRAM-SHA-256", "SCRAM-SHA-512"),
-        "SASL mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 (GSSAPI, Kafka's default, is not supported).",
+        "SASL mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER (Kafka's default, GSSAPI, is not).",
         _supported,
     )
     sasl_server_max_receive_size: int = _security(
@@ -145,6 +160,34 @@ class SecuritySettings(StoreSettings):
     connections_max_reauth_ms: Long = _security(
         0, "A connection is closed unless its client logs in again within this time (KIP-368); 0: never.", at_least(0)
     )
+    sasl_oauthbearer_jwks_endpoint_url: str | None = _security(
+        None,
+        "OAUTHBEARER: https://… or file:///… of the identity provider's keys (JWKS), which verify access tokens. http "
+        "is accepted for this machine only.",
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: Long = _security(
+        3600000, "The keys are fetched again after this time, and when a token names an unknown key.", at_least(0)
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: Long = _security(
+        100, "Wait before keys are fetched again after a failure. It doubles with each one.", at_least(1)
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: Long = _security(
+        10000, "Longest wait before keys are fetched again after a failure.", at_least(1)
+    )
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = _security(
+        (), "A token must be for one of these (aud). Without this, a token that names an audience is refused."
+    )
+    sasl_oauthbearer_expected_issuer: str | None = _security(None, "A token must be of this issuer (iss).")
+    sasl_oauthbearer_clock_skew_seconds: int = _security(
+        30, "How far the clocks of the identity provider and of the broker may differ.", at_least(0)
+    )
+    sasl_oauthbearer_scope_claim_name: str = _security("scope", "Claim of a token that has its scopes.")
+    sasl_oauthbearer_sub_claim_name: str = _security("sub", "Claim of a token that has the user's name.")
+    sasl_oauthbearer_token_endpoint_url: str | None = _security(
+        None,
+        "Where a broker gets tokens to log in to others: https://… with clientId and clientSecret in "
+        "listener.name.NAME.oauthbearer.sasl.jaas.config, or file:///… of a token.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +198,10 @@ class ListenerSecurity:
     """User → password of PLAIN."""
     logins: Mapping[str, Login] = dataclasses.field(default_factory=dict, repr=False)
     """Mechanism → what this broker logs in with on the same listener of other brokers."""
+    token_options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    """Options of the OAuthBearerLoginModule."""
+    unsigned_tokens: bool = False
+    """Whether OAUTHBEARER takes unsigned tokens, and no others."""
 
     @property
     def authenticates(self) -> bool:
@@ -170,6 +217,9 @@ def listener_security(settings: SecuritySettings, listener: Listener, overrides:
     prefix = f"{LISTENER_PREFIX}{listener.name.lower()}."
     own = {key[len(prefix) :]: text for key, text in overrides.items() if key.lower().startswith(prefix)}
     modules = {key: own.pop(key) for key in tuple(own) if key.endswith(_JAAS)}
+    unsigned = _takes_unsigned({prefix + key: own.pop(key) for key in _HANDLERS if key in own}, prefix)
+    for key in [one for one in own if one.startswith(f"{_OAUTH_PREFIX}sasl.{_OAUTH_PREFIX}")]:
+        own[key.removeprefix(_OAUTH_PREFIX)] = own.pop(key)  # Kafka takes them with and without the mechanism
     known = settings_of(SecuritySettings)
     for key in own:
         if key not in known or key in _NOT_PER_LISTENER:
@@ -178,14 +228,20 @@ def listener_security(settings: SecuritySettings, listener: Listener, overrides:
     merged = parse_properties(SecuritySettings, own, base=base)
     users: dict[str, str] = {}
     logins: dict[str, Login] = {}
+    options: Mapping[str, str] = {}
     for key, text in modules.items():
         module = parse_jaas(text, prefix + key)
+        if module.name == _MODULES[OAUTHBEARER]:
+            options = module.options
+            logins |= _token_login(prefix + key, module, merged)
+            continue
         logins |= _logins(prefix + key, key[: -len(_JAAS)].rstrip(".").upper(), module)
-        if module.name == "PlainLoginModule":
+        if module.name == _MODULES["PLAIN"]:
             users |= module.users
         elif module.name != "ScramLoginModule":
             raise ConfigError(
-                f"{prefix}{key}: {module.name} is not supported; use PlainLoginModule or ScramLoginModule"
+                f"{prefix}{key}: {module.name} is not supported; use PlainLoginModule, ScramLoginModule or "
+                "OAuthBearerLoginModule"
             )
     if listener.sasl and not merged.sasl_enabled_mechanisms:
         raise ConfigError(f"listener {listener.name}: name a mechanism in sasl.enabled.mechanisms")
@@ -194,7 +250,37 @@ def listener_security(settings: SecuritySettings, listener: Listener, overrides:
             f"listener {listener.name} has no user for PLAIN: set {prefix}plain.{_JAAS}="
             'org.apache.kafka.common.security.plain.PlainLoginModule required user_NAME="PASSWORD";'
         )
-    return ListenerSecurity(listener, merged, users, logins)
+    signed = listener.sasl and OAUTHBEARER in merged.sasl_enabled_mechanisms and not unsigned
+    keys_url = merged.sasl_oauthbearer_jwks_endpoint_url
+    if keys_url is not None:
+        require_url(f"{prefix}sasl.oauthbearer.jwks.endpoint.url", keys_url)
+    elif signed:
+        raise ConfigError(
+            f"listener {listener.name} cannot verify the tokens of OAUTHBEARER: set "
+            f"{prefix}sasl.oauthbearer.jwks.endpoint.url"
+        )
+    return ListenerSecurity(listener, merged, users, logins, options, unsigned)
+
+
+def _takes_unsigned(handlers: Mapping[str, str], prefix: str) -> bool:
+    """Whether the classes named for a listener ask for unsigned tokens. Raises ConfigError for unknown ones."""
+    for key, name in handlers.items():
+        known = _HANDLERS[key.removeprefix(prefix)]
+        if name.rpartition(".")[2] not in known:
+            raise ConfigError(f"{key}={name}: there are {' and '.join(known)}")
+    return handlers.get(prefix + _VALIDATOR, "").endswith(_UNSIGNED_VALIDATOR)
+
+
+def _token_login(key: str, module: LoginModule, settings: SecuritySettings) -> dict[str, Login]:
+    """By mechanism: how this broker gets tokens, if it does."""
+    options, url = module.options, settings.sasl_oauthbearer_token_endpoint_url
+    if not (any(name == "clientId" or name.startswith("unsecuredLogin") for name in options) or is_file(url or "")):
+        return {}
+    tokens, user = token_source(url, options, f"in {key}"), options.get("clientId", "")
+    extensions = sasl_extensions(options)
+    client_first("token", extensions)
+    where = f"sasl.oauthbearer.token.endpoint.url and {key}"
+    return {OAUTHBEARER: Login(OAUTHBEARER, user, "", where, tokens, extensions)}
 
 
 def _logins(key: str, mechanism: str, module: LoginModule) -> dict[str, Login]:
@@ -202,7 +288,7 @@ def _logins(key: str, mechanism: str, module: LoginModule) -> dict[str, Login]:
     user, password = module.options.get("username"), module.options.get("password")
     if not user or password is None:
         return {}
-    fitting = [one for one in MECHANISMS if (one == "PLAIN") == (module.name == "PlainLoginModule")]
+    fitting = [one for one in MECHANISMS if _MODULES.get(one, "ScramLoginModule") == module.name]
     return {
         one: Login(one, user, password, f"username and password in {key}") for one in fitting if mechanism in ("", one)
     }
@@ -220,7 +306,7 @@ class InterBroker:
 
 def inter_broker(settings: SecuritySettings, listeners: Mapping[str, ListenerSecurity]) -> InterBroker:
     """How brokers with these settings and listeners talk to each other. Raises ConfigError when they cannot."""
-    security = listeners[_inter_broker_listener(settings, [one.listener for one in listeners.values()])]
+    security = listeners[inter_broker_listener(settings, [one.listener for one in listeners.values()])]
     name = security.listener.name
     if not security.listener.sasl:
         if security.authenticates and not parse_super_users(settings.super_users):
@@ -238,16 +324,28 @@ def inter_broker(settings: SecuritySettings, listeners: Mapping[str, ListenerSec
     mechanism = wanted or next((one for one in enabled if one in security.logins), enabled[0])
     login = security.logins.get(mechanism)
     if login is None:
+        if mechanism == OAUTHBEARER:
+            raise ConfigError(
+                f"brokers cannot log in to each other on listener {name}: set sasl.oauthbearer.token.endpoint.url and "
+                f"{LISTENER_PREFIX}{name.lower()}.oauthbearer.{_JAAS}=org.apache.kafka.common.security.oauthbearer."
+                'OAuthBearerLoginModule required clientId="ID" clientSecret="SECRET";'
+            )
         module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
         raise ConfigError(
             f"brokers cannot log in to each other on listener {name}: set {LISTENER_PREFIX}{name.lower()}."
             f"{mechanism.lower()}.{_JAAS}=org.apache.kafka.common.security.{module} required "
             'username="NAME" password="PASSWORD";'
         )
+    if login.tokens is not None and not parse_super_users(settings.super_users):
+        raise ConfigError(
+            f"brokers log in to each other by OAUTHBEARER on listener {name}: set super.users to the names in their "
+            "tokens, such as User:kafka-brokers"
+        )
     return InterBroker(security, login)
 
 
-def _inter_broker_listener(settings: SecuritySettings, listeners: Sequence[Listener]) -> str:
+def inter_broker_listener(settings: SecuritySettings, listeners: Sequence[Listener]) -> str:
+    """The name of the listener that brokers use among themselves. Raises ConfigError."""
     names = [one.name for one in listeners]
     name, protocol = settings.inter_broker_listener_name, settings.security_inter_broker_protocol
     if name and protocol:

@@ -13,6 +13,7 @@ __all__ = [
     "GroupSettings",
     "LogSettings",
     "ObservabilitySettings",
+    "QuotaSettings",
     "ReplicaSettings",
     "ServerSettings",
     "TransactionSettings",
@@ -36,6 +37,7 @@ _group = partial(setting, group="groups")
 _transaction = partial(setting, group="transactions")
 _observability = partial(setting, group="observability")
 _replica = partial(setting, group="replicas")
+_quota = partial(setting, group="quotas")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,13 @@ class ServerSettings:
         (), "address:count,… that override max.connections.per.ip.", type="string"
     )
     max_connections_per_ip: int = _socket(2147483647, "Most connections from one address.", at_least(0), CLUSTER_WIDE)
+    max_connection_creation_rate: int = _socket(
+        2147483647,
+        "Connections accepted per second; above it, listeners wait. listener.name.NAME.max.connection.creation.rate "
+        "limits one listener.",
+        at_least(1),
+        CLUSTER_WIDE,
+    )
     max_request_partition_size_limit: int = _socket(
         2000, "Most partitions in one DescribeTopicPartitions response.", at_least(1)
     )
@@ -358,6 +367,18 @@ class TransactionSettings:
     transaction_state_log_segment_bytes: int = _transaction(
         104857600, "Segment size of __transaction_state.", at_least(1)
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuotaSettings:
+    """How the rates are measured that client quotas limit."""
+
+    quota_window_num: int = _quota(11, "Samples that the rate of a client is taken from.", at_least(1))
+    quota_window_size_seconds: int = _quota(1, "Length of such a sample.", at_least(1))
+    controller_quota_window_num: int = _quota(
+        11, "With the next setting: seconds of controller_mutation_rate that a client may save up.", at_least(1)
+    )
+    controller_quota_window_size_seconds: int = _quota(1, "The other factor.", at_least(1))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,9 @@ Made by the listener. Requests are handled one after another, as in Kafka. While
 later frames are queued. The connection stops reading when `MAX_QUEUED` frames or `MAX_QUEUED_BYTES` are queued, or the
 requests of all connections take too much memory. On a SASL listener only the login is served until it has succeeded
 (sasl.py). With TLS, tls.py stands between the socket and this class. response.py writes the responses.
+
+A client above its quota is throttled (KIP-219): its response goes out at once, and the connection is muted for a time.
+It still reads until the next request is there, so that it notices when the client leaves; then it stops reading.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ from broker.errors import BrokerError, ProtocolError, UnsupportedVersion
 from broker.metrics import ListenerMetrics
 from broker.net.delayed_answer import DelayedAnswer
 from broker.net.frame_reader import FrameReader, RequestMemory, RequestTooLarge
-from broker.net.response import EncryptedWriter, Response, ResponseWriter
+from broker.net.response import EncryptedWriter, Part, Response, ResponseWriter
 from broker.net.router import Client, Router
 from broker.net.sasl import SaslSession
+from broker.net.throttling import ThrottledResponse
 from broker.net.tls import TlsStream
 from broker.protocol.messages import peek
 from broker.security.principal_mapping import NoMatchingRule, PrincipalMapping
@@ -71,8 +75,12 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self._held_bytes = 0
         self._untaken_bytes = 0
-        self._serving: asyncio.Task[None] | DelayedAnswer[Response] | None = None
+        self._serving: asyncio.Task[None] | DelayedAnswer[Response | ThrottledResponse] | None = None
         """The answer that is awaited, or that is being written. Later requests wait for its end."""
+        self._mute: asyncio.TimerHandle | None = None
+        """The end of the throttle time. Later requests wait for it, too."""
+        self._unmuted = 0.0
+        """The end of the last throttle time, before which no request could be handled."""
         self._transport: asyncio.Transport
         self._writer: ResponseWriter
         self.client = Client("", 0, listener, sasl=sasl)
@@ -106,6 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         self._counts.successful_authentications += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._mute is not None:
+            self._mute.cancel()
         if self._serving is not None:
             self._serving.cancel()
         if isinstance(self._serving, DelayedAnswer):
@@ -176,33 +186,46 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def waiting(self) -> bool:
-        """Whether a request is being served, so that a silent peer is not idle. A peer that reads no response is."""
-        return self._serving is not None and not self._writer.sending
+        """Whether a request is being served or the client is throttled, so that a silent peer is not idle. A peer that
+        reads no response is."""
+        return self._mute is not None or (self._serving is not None and not self._writer.sending)
+
+    @property
+    def muted(self) -> bool:
+        """Whether the client is throttled."""
+        return self._mute is not None
 
     # --- frames
 
     def _receive(self, frame: bytearray, now: float) -> None:
-        if self._serving is None and not self._queue and not self._writer.paused:
+        if self._may_handle and not self._queue:
             self._handle(frame, now)
             return
         self._queue.append((frame, now))
         self._queued_bytes += len(frame)
         self._memory.hold(len(frame))
-        if len(self._queue) >= MAX_QUEUED or self._queued_bytes >= MAX_QUEUED_BYTES or self._memory.full:
+        is_much = len(self._queue) >= MAX_QUEUED or self._queued_bytes >= MAX_QUEUED_BYTES
+        if is_much or self._memory.full or self._mute is not None:
             self._transport.pause_reading()
 
+    @property
+    def _may_handle(self) -> bool:
+        return self._serving is None and not self._writer.paused and self._mute is None
+
     def _handle_queued(self) -> None:
-        while self._queue and self._serving is None and not self._writer.paused:
+        while self._queue and self._may_handle:
             frame, received = self._queue.popleft()
             self._queued_bytes -= len(frame)
             self._memory.release(len(frame))
             few = len(self._queue) <= MAX_QUEUED // 2 and self._queued_bytes <= MAX_QUEUED_BYTES // 2
             if not self._queue or (few and not self._memory.full):
                 self._resume_reading()
-            self._handle(frame, received)
+            self._handle(frame, max(received, self._unmuted))
 
     def _resume_reading(self) -> None:
         """Read again if possible. Also called when the current frame gets memory; its receive timeout starts again."""
+        if self._mute is not None and self._queue:
+            return
         if not self._reader.starved and not self._transport.is_closing() and not self._transport.is_reading():
             if self._frame_since:
                 self._frame_since = self._loop.time()
@@ -241,10 +264,31 @@ class Connection(asyncio.BufferedProtocol):
                 self._hold(frame)
                 self._begin(self._finish(response))
             else:
-                if rest := self._writer.write(response):
+                if rest := self._write(response):
                     self._begin(self._writer.write_rest(rest))
                 if self._sasl is not None:
                     self._check_login(self._sasl)
+
+    def _write(self, response: Response | ThrottledResponse) -> list[Part] | None:
+        """Write what can be written without waiting; returns the rest. Mutes the connection of a throttled client."""
+        if not isinstance(response, ThrottledResponse):
+            return self._writer.write(response)
+        if response.throttle_s > 0:
+            if self._mute is not None:
+                self._mute.cancel()
+            self._mute = self._loop.call_later(response.throttle_s, self._unmute)
+        begun = self._loop.time()
+        rest = self._writer.write(response.response)
+        response.sent(self._loop.time() - begun)
+        return rest
+
+    def _unmute(self) -> None:
+        self._mute = None
+        self._last_active = self._unmuted = self._loop.time()
+        if self._queue:
+            self._handle_queued()
+        else:
+            self._resume_reading()
 
     def _hold(self, frame: bytearray) -> None:
         """Count the memory of a request while it waits for its answer."""
@@ -267,12 +311,12 @@ class Connection(asyncio.BufferedProtocol):
             self._ended(task.exception())
             self._handle_queued()
 
-    def _answered(self, response: Response, error: Exception | None) -> None:
+    def _answered(self, response: Response | ThrottledResponse, error: Exception | None) -> None:
         """Write a delayed answer. Another request may have completed it, so no request is handled in this step."""
         self._serving = None
         if error is None:
             try:
-                if rest := self._writer.write(response):
+                if rest := self._write(response):
                     self._begin(self._writer.write_rest(rest))
                     return
             except Exception as failure:
@@ -312,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _answer_token(self, sasl: SaslSession, token: bytes) -> None:
         """Answer a bare SASL token, as clients before KIP-152 send it: no header, and no answer after a failure."""
         try:
-            answer = sasl.step(token)
+            answer = await sasl.step(token)
         except BrokerError:
             await asyncio.sleep(sasl.failure_delay_s)
             return
@@ -332,8 +376,8 @@ class Connection(asyncio.BufferedProtocol):
             if not sasl.lifetime_ms:
                 self._sasl = None
 
-    async def _finish(self, answer: Awaitable[Response]) -> None:
-        if rest := self._writer.write(await answer):
+    async def _finish(self, answer: Awaitable[Response | ThrottledResponse]) -> None:
+        if rest := self._write(await answer):
             await self._writer.write_rest(rest)
 
     # --- ends

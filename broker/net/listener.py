@@ -13,29 +13,32 @@ import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
+from broker.clock import Clock
 from broker.config.broker_config import BrokerConfig
 from broker.config.listener import Listener
+from broker.config.security_settings import OAUTHBEARER
 from broker.errors import ConfigError
 from broker.metrics import Metrics
+from broker.net.acceptor import Acceptor
 from broker.net.connection import Connection
 from broker.net.frame_reader import RequestMemory
 from broker.net.renewed_context import RenewedContext
 from broker.net.router import Router
 from broker.net.sasl import FindCredential, SaslSession
 from broker.net.tls import TlsStream, server_context
+from broker.net.token_verifier import TokenVerifier, token_verifier
+from broker.quotas.connection_rates import ConnectionRates
 from broker.security.principal_mapping import PrincipalMapping
 
 __all__ = ["ConnectionLimits", "ListenerSet", "parse_overrides"]
 
 logger = logging.getLogger(__name__)
 
-BACKLOG = 1024
-
 
 class ListenerSet:
     """All listeners of a broker. Counts and limits their connections, and closes idle ones."""
 
-    def __init__(self, config: BrokerConfig, metrics: Metrics | None = None) -> None:
+    def __init__(self, config: BrokerConfig, metrics: Metrics | None = None, clock: Clock | None = None) -> None:
         """Raises ConfigError for invalid limits and listeners."""
         self._config = config
         self._metrics = metrics or Metrics()
@@ -43,11 +46,21 @@ class ListenerSet:
         self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
         self.memory = RequestMemory(config.queued_max_request_bytes)
         self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         self._connections: set[Connection] = set()
         self._security = config.listener_security()
         self._contexts: dict[str, RenewedContext] = {}
+        self._clock = clock
+        self._verifiers: dict[str, TokenVerifier] = {}
+        """By the name of each listener with OAUTHBEARER."""
         self.bound: list[Listener] = []
+        listeners = config.parsed_listeners()
+        self.rates = ConnectionRates(
+            config.quota_window_num,
+            config.quota_window_size_seconds,
+            protected=config.inter_broker_listener() if len(listeners) > 1 else None,
+        )
+        self.rates.configure(config.max_connection_creation_rate, config.connection_rates())
 
     def bind(self) -> list[Listener]:
         """Bind every configured listener; returns them with their ports.
@@ -58,6 +71,8 @@ class ListenerSet:
             if security.listener.encrypted:
                 make = functools.partial(server_context, security)
                 self._contexts[name] = RenewedContext(f"listener {name}", security.settings, make)
+            if security.listener.sasl and OAUTHBEARER in security.settings.sasl_enabled_mechanisms:
+                self._verifiers[name] = token_verifier(security, self._clock)
         for wanted in self._config.parsed_listeners():
             try:
                 bound = self._bind_one(wanted)
@@ -87,10 +102,20 @@ class ListenerSet:
 
     async def serve(self, router: Router, find_credential: FindCredential = lambda mechanism, user: None) -> None:
         """Accept connections; `find_credential` looks up SCRAM users."""
-        loop = asyncio.get_running_loop()
+        for verifier in self._verifiers.values():
+            verifier.start()
         for bound, listener in zip(self._sockets, self.bound, strict=True):
-            make = self._factory(listener, router, find_credential)
-            self._servers.append(await loop.create_server(make, sock=bound, backlog=BACKLOG))
+            counts = self._metrics.listeners[listener.name]
+            acceptor = Acceptor(
+                bound,
+                listener.name,
+                self._factory(listener, router, find_credential),
+                self.rates,
+                waits=counts.accept_waits,
+                refusals=counts.ip_throttles,
+            )
+            acceptor.start()
+            self._acceptors.append(acceptor)
 
     def _factory(
         self, listener: Listener, router: Router, find: FindCredential
@@ -98,10 +123,12 @@ class ListenerSet:
         """A factory of the protocol objects of a listener's connections."""
         counts, security = self._metrics.listeners[listener.name], self._security[listener.name]
         renewed = self._contexts.get(listener.name)
+        verifier = self._verifiers.get(listener.name)
+        verify = None if verifier is None else verifier.verify
         mapping = PrincipalMapping(security.settings.ssl_principal_mapping_rules)
 
         def make() -> Connection | TlsStream:
-            sasl = SaslSession(security, find) if listener.sasl else None
+            sasl = SaslSession(security, find, verify) if listener.sasl else None
             connection = Connection(
                 router,
                 self._config.socket_request_max_bytes,
@@ -141,8 +168,10 @@ class ListenerSet:
 
     async def close(self) -> None:
         """Stop accepting and close every connection."""
-        for server in self._servers:
-            server.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for verifier in self._verifiers.values():
+            verifier.close()
         for connection in list(self._connections):
             connection.close("shutdown")
         self._close_sockets()
@@ -151,10 +180,16 @@ class ListenerSet:
     def update_config(self, config: BrokerConfig) -> None:
         """Apply limits to new connections and the idle time to all; the listeners themselves do not change."""
         self._config = config
+        self.rates.configure(config.max_connection_creation_rate, config.connection_rates())
 
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    @property
+    def throttled_count(self) -> int:
+        """The connections whose clients are throttled now."""
+        return sum([connection.muted for connection in self._connections])
 
     def _close_sockets(self) -> None:
         for bound in self._sockets:

@@ -179,7 +179,12 @@ class PeerConnection:
         return stream
 
     async def _log_in(self, stream: _Stream, login: Login) -> int:
-        """Returns the lifetime in ms, 0 for ever. Raises AuthenticationFailed, and what `exchange` raises."""
+        """Returns the lifetime in ms, 0 for ever.
+
+        Raises AuthenticationFailed, and what `exchange` and `login.ready` raise.
+        """
+        if login.tokens is not None:
+            login = await asyncio.to_thread(login.ready)
         messages = sasl_login(login, self.address)
         try:
             api, fields = next(messages)

@@ -2,7 +2,8 @@
 
 The server passes the route table (made by `api/table.py`), so this layer knows no API. A handler takes the decoded
 request and the client, and returns a mapping, which is encoded here in the request's version, or the encoded parts of
-a response (Fetch), or None; or a delayed answer or an awaitable of one of these.
+a response (Fetch), or None; or a delayed answer or an awaitable of one of these. Client quotas are applied here, to
+every answer (throttling.py).
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from broker.net.delayed_answer import DelayedAnswer
 from broker.net.request_log import RequestLog
 from broker.net.response import Part, Response
 from broker.net.sasl import SaslSession
+from broker.net.throttling import FetchedAnswer, Stopwatch, ThrottledResponse, Throttling
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import Request, decode_request, encode_response, peek
+from broker.protocol.messages import Request, decode_request, encode_response, peek, with_throttle_time
+from broker.quotas.client_quotas import ClientQuotas
 
 __all__ = ["ANONYMOUS", "Client", "Handler", "Route", "Router"]
 
@@ -41,7 +44,8 @@ class Client:
     """The login, on a SASL listener."""
 
 
-Answer = Mapping[str, Any] | Sequence[Part] | None
+Answer = Mapping[str, Any] | Sequence[Part] | FetchedAnswer | None
+Routed = Response | ThrottledResponse
 Handler = Callable[[Request, Client], Answer | DelayedAnswer[Any] | Awaitable[Answer]]
 
 
@@ -59,13 +63,17 @@ class Route:
 class Router:
     """Finds the handler of each frame. Raises ProtocolError when the connection must be closed."""
 
-    def __init__(self, routes: Sequence[Route], log: RequestLog | None = None) -> None:
+    def __init__(
+        self, routes: Sequence[Route], log: RequestLog | None = None, throttling: Throttling | None = None
+    ) -> None:
         self._routes = {int(route.api): route for route in routes}
         self._log = log or RequestLog(Metrics())
+        self._throttling = throttling or Throttling(ClientQuotas(), Metrics())
+        self._quotas = self._throttling.quotas
 
     def dispatch(
         self, frame: bytes | bytearray, client: Client, received: float | None = None
-    ) -> Response | DelayedAnswer[Response] | Awaitable[Response]:
+    ) -> Routed | DelayedAnswer[Routed] | Awaitable[Routed]:
         """The response; when the handler has to wait, a delayed one or an awaitable of it.
 
         `received` is when the frame's last byte arrived (monotonic clock, s); the default is now.
@@ -80,24 +88,51 @@ class Router:
             return answer.then(functools.partial(self._after_wait, request, client, times))
         if isinstance(answer, Awaitable):
             return self._wait_for_answer(request, client, answer, received, started)
-        response = _encode(request, answer)
-        self._log.answered(request, client, answer, response, received, started)
-        return response
+        return self._respond(request, client, answer, received, started)
 
     async def _wait_for_answer(
         self, request: Request, client: Client, waiting: Awaitable[Answer], received: float, started: float
-    ) -> Response:
+    ) -> Routed:
         times = received, started, time.monotonic()
-        return self._after_wait(request, client, times, await waiting)
+        if not (self._quotas.enabled and self._throttling.limits_time(request, client)):
+            return self._after_wait(request, client, times, await waiting)
+        watch = Stopwatch(waiting)
+        return self._after_wait(request, client, times, await watch, watch.seconds)
 
     def _after_wait(
-        self, request: Request, client: Client, times: tuple[float, float, float], answer: Answer
-    ) -> Response:
-        """`times`: when the request was received, when it was dispatched, and since when it waits."""
+        self,
+        request: Request,
+        client: Client,
+        times: tuple[float, float, float],
+        answer: Answer,
+        worked: float = 0.0,
+    ) -> Routed:
+        """`times`: when the request was received, when it was dispatched, and since when it waits. `worked`: how long
+        its handler worked since then (s)."""
         received, started, waits = times
-        remote = time.monotonic() - waits
-        response = _encode(request, answer)
+        return self._respond(request, client, answer, received, started, time.monotonic() - waits, worked)
+
+    def _respond(
+        self,
+        request: Request,
+        client: Client,
+        answer: Answer,
+        received: float,
+        started: float,
+        remote: float = 0.0,
+        worked: float = 0.0,
+    ) -> Routed:
+        """Encode the answer and count the request."""
+        if not self._quotas.enabled:
+            response = _encode(request, answer.send() if isinstance(answer, FetchedAnswer) else answer)
+            self._log.answered(request, client, answer, response, received, started, remote)
+            return response
+        seconds = time.monotonic() - started - remote + worked
+        answer, throttle_ms = self._throttling.charge(request, client, answer, seconds)
+        response = _encode(request, answer, throttle_ms)
         self._log.answered(request, client, answer, response, received, started, remote)
+        if throttle_ms or self._throttling.limits_time(request, client):
+            return self._throttling.metered(request, client, response, throttle_ms)
         return response
 
     def _decode(self, frame: bytes | bytearray) -> Request:
@@ -113,9 +148,10 @@ class Router:
         raise UnsupportedVersion(f"{route.api.name} version {version} is outside {route.low}–{route.high}")
 
 
-def _encode(request: Request, answer: Answer) -> Response:
+def _encode(request: Request, answer: Answer, throttle_ms: int = 0) -> Response:
     if isinstance(answer, Mapping):
-        return encode_response(request, answer)
+        return encode_response(request, {**answer, "throttle_time": throttle_ms} if throttle_ms else answer)
     if answer is None or isinstance(answer, (list, tuple)):
-        return cast(Response, answer)
+        response = cast(Response, answer)
+        return with_throttle_time(request, response, throttle_ms) if throttle_ms else response
     raise ProtocolError(f"{request.api.name} gave an answer of type {type(answer).__name__}")

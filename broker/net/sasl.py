@@ -2,27 +2,31 @@
 
 Made for each connection of a SASL listener. The handlers of SaslHandshake and SaslAuthenticate drive it, or the
 connection itself for clients that send bare tokens (SaslHandshake version 0). Until it is `done`, only those two APIs
-and ApiVersions are admitted. A refused client does not learn whether the user exists. Idea: Kafka's
-`SaslServerAuthenticator`.
+and ApiVersions are admitted. A refused client does not learn whether the user exists. A login by an access token ends
+when the token does. Idea: Kafka's `SaslServerAuthenticator`.
 """
 
 from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Protocol
 
-from broker.config.security_settings import ListenerSecurity
+from broker.config.security_settings import OAUTHBEARER, ListenerSecurity
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.security.access_token import AccessToken
+from broker.security.oauthbearer import OAuthBearerServer
 from broker.security.scram import LoginRefused, ScramCredential, ScramMechanism, ScramServer
 
-__all__ = ["FindCredential", "SaslSession"]
+__all__ = ["FindCredential", "SaslSession", "VerifyToken"]
 
 FindCredential = Callable[[ScramMechanism, str], ScramCredential | None]
 """Returns the SCRAM credential of a user, if there is one."""
+VerifyToken = Callable[[str], Awaitable[AccessToken]]
+"""Checks the access token of OAUTHBEARER. Raises TokenRefused, and ConnectionFailed while it cannot tell."""
 
 _LOGIN_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
 _NO_USER = "\N{NULL}"  # no password contains it, because it separates the fields
@@ -43,15 +47,24 @@ class _Exchange(Protocol):
     @property
     def user(self) -> str: ...
 
-    def step(self, token: bytes) -> bytes: ...
+    @property
+    def lifetime_ms(self) -> int:
+        """How long the credentials are valid; 0 means for ever."""
+        ...
+
+    def step(self, token: bytes) -> bytes | Awaitable[bytes]: ...
 
 
 class SaslSession:
     """Call `start`, then `step` until `done` or `failed`."""
 
-    def __init__(self, security: ListenerSecurity, find: FindCredential) -> None:
+    def __init__(
+        self, security: ListenerSecurity, find: FindCredential, verify_token: VerifyToken | None = None
+    ) -> None:
+        """`verify_token` is needed where OAUTHBEARER is enabled."""
         self._security = security
         self._find = find
+        self._verify_token = verify_token
         self._state = _State.WAITING
         self._exchange: _Exchange
         self._mechanism = ""
@@ -99,14 +112,19 @@ class SaslSession:
         self.raw = raw
         return ErrorCode.none
 
-    def step(self, token: bytes) -> bytes:
-        """SaslAuthenticate: the answer to a message. Raises BrokerError; the session has failed then."""
+    async def step(self, token: bytes) -> bytes:
+        """SaslAuthenticate: the answer to a message. Raises BrokerError; the session has failed then.
+
+        Raises ConnectionFailed when nobody can tell now whether the client may log in: it may try again.
+        """
         if self._state is not _State.EXCHANGE:
             raise BrokerError(ErrorCode.illegal_sasl_state, "SaslAuthenticate must follow a SaslHandshake")
         try:
             answer = self._exchange.step(token)
+            if not isinstance(answer, bytes):
+                answer = await answer
             if self._exchange.complete:
-                self._succeed(f"User:{self._exchange.user}")
+                self._succeed(f"User:{self._exchange.user}", self._exchange.lifetime_ms)
             return answer
         except LoginRefused as error:
             self._fail(f"login by {self._mechanism} failed: {error}")
@@ -118,15 +136,20 @@ class SaslSession:
     def _make(self, mechanism: str) -> _Exchange:
         if mechanism == "PLAIN":
             return _Plain(self._security.plain_users)
+        if mechanism == OAUTHBEARER:
+            assert self._verify_token is not None
+            return OAuthBearerServer(self._verify_token)
         scram = ScramMechanism(mechanism)
         return ScramServer(scram, lambda user: self._find(scram, user))
 
-    def _succeed(self, principal: str) -> None:
+    def _succeed(self, principal: str, credentials_ms: int) -> None:
         if self.principal not in (None, principal):
             raise LoginRefused("a login that is renewed must be of the same user")
         self.principal = principal
         self.raw = False
         self._state = _State.DONE
+        limits = [one for one in (self._security.settings.connections_max_reauth_ms, credentials_ms) if one]
+        self.lifetime_ms = min(limits, default=0)
         if self.lifetime_ms:
             self._expires = time.monotonic() + self.lifetime_ms / 1000
 
@@ -137,6 +160,8 @@ class SaslSession:
 
 class _Plain:
     """PLAIN (RFC 4616): name and password in one message."""
+
+    lifetime_ms = 0
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users

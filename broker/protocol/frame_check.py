@@ -35,6 +35,7 @@ _FIXED = {
     "int32": 4,
     "timedelta_i32": 4,
     "int64": 8,
+    "float64": 8,
     "timedelta_i64": 8,
     "datetime_i64": 8,
     "uuid": 16,

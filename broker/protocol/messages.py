@@ -8,6 +8,7 @@ some versions lack. Raises ProtocolError for invalid bytes and UnsupportedVersio
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
 import io
@@ -43,6 +44,7 @@ __all__ = [
     "peek",
     "to_ms",
     "with_correlation_id",
+    "with_throttle_time",
 ]
 
 _PREFIX = struct.Struct(">hhi")
@@ -197,6 +199,25 @@ def encode_response(request: Request, body: Mapping[str, Any]) -> bytes:
         return encode_produce_response(request.version, request.correlation_id, body)
     codec = _codec(request.api, request.version, EntityType.response)
     return _write(codec, {"correlation_id": request.correlation_id}, body)
+
+
+def with_throttle_time(request: Request, parts: Sequence[Any] | None, throttle_ms: int) -> Sequence[Any] | None:
+    """An encoded response with another throttle time, where its version has that as its first field."""
+    at = _throttle_time_at(request.api, request.version)
+    if not parts or at is None:
+        return parts
+    head = bytearray(parts[0])
+    _CORRELATION_ID.pack_into(head, at, throttle_ms)
+    return [bytes(head), *parts[1:]]
+
+
+@functools.cache
+def _throttle_time_at(api: int, version: int) -> int | None:
+    """The position of the throttle time in a frame, whose length comes first."""
+    entity = entity_class(api, version, EntityType.response)
+    if next(iter(dataclasses.fields(entity))).name != "throttle_time":
+        return None
+    return 9 if entity.__header_schema__.__flexible__ else 8
 
 
 def _write(codec: _Codec, header: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:

@@ -191,7 +191,7 @@ def encode_produce_response(version: int, correlation_id: int, body: Mapping[str
             _write_partition(out, version, partition, flexible)
         if flexible:
             out += b"\0"
-    out += b"\0\0\0\0"  # throttle time
+    out += _INT32.pack(body.get("throttle_time", 0))
     endpoints = body.get("node_endpoints") if version >= _FIRST_WITH_LEADERS else None
     if endpoints:
         found = [CurrentLeader(at["node_id"], -1, at["host"], at["port"], at["rack"]) for at in endpoints]

@@ -1,7 +1,7 @@
 """The messages of a SASL login, from the side that logs in: SaslHandshake version 1, then SaslAuthenticate. No I/O.
 
-For clients, and for brokers that connect to other brokers. The mechanism is PLAIN or SCRAM. A failed login raises
-AuthenticationFailed, which is not retriable and never contains the password.
+For clients, and for brokers that connect to other brokers. The mechanism is PLAIN, SCRAM or OAUTHBEARER. A failed login
+raises AuthenticationFailed, which is not retriable and never contains a password or a token.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from broker.errors import AuthenticationFailed, ErrorCode, error_name
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field, to_ms
 from broker.security.jaas import Login
+from broker.security.oauthbearer import ACKNOWLEDGED, client_first, error_status
 from broker.security.scram import LoginRefused, ScramClient, ScramMechanism
 
 __all__ = ["sasl_login"]
@@ -24,7 +25,7 @@ Ask = tuple[ApiKey, Mapping[str, Any]]
 def sasl_login(login: Login, address: str) -> Generator[Ask, Any, int]:
     """Yields requests, takes their answers, and returns the session's lifetime in ms, 0 for ever.
 
-    `address` is the broker's, for errors. Raises AuthenticationFailed.
+    `login` is ready: it has its token. `address` is the broker's, for errors. Raises AuthenticationFailed.
     """
     answer = yield ApiKey.SASL_HANDSHAKE, {"mechanism": login.mechanism}
     if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
@@ -38,6 +39,8 @@ def sasl_login(login: Login, address: str) -> Generator[Ask, Any, int]:
         last = yield _message(f"\0{login.user}\0{login.password}".encode())
         _check(last, login, address)
         return _lifetime_ms(last)
+    if login.tokens is not None:
+        return (yield from _with_token(login, address))
     scram = ScramClient(ScramMechanism(login.mechanism), login.user, login.password)
     try:
         first = yield _message(scram.first())
@@ -48,6 +51,21 @@ def sasl_login(login: Login, address: str) -> Generator[Ask, Any, int]:
     except LoginRefused as error:
         raise AuthenticationFailed(f"{address}: the login of user {login.user!r} failed: {error}") from None
     return _lifetime_ms(last)
+
+
+def _with_token(login: Login, address: str) -> Generator[Ask, Any, int]:
+    """OAUTHBEARER. A JSON error is acknowledged before the login ends (RFC 7628, 3.2.3)."""
+    assert login.tokens is not None
+    answer = yield _message(client_first(login.password, login.extensions))
+    if answer.error_code is ErrorCode.none and not answer.auth_bytes:
+        return _lifetime_ms(answer)
+    login.tokens.forget()
+    _check(answer, login, address)
+    yield _message(ACKNOWLEDGED)
+    raise AuthenticationFailed(
+        f"{address} refused the access token: {error_status(answer.auth_bytes)}; its log says why. "
+        f"Are {login.settings} right?"
+    )
 
 
 def _message(token: bytes) -> Ask:

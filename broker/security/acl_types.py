@@ -16,8 +16,10 @@ __all__ = [
     "ANY_HOST",
     "ANY_PRINCIPAL",
     "CLUSTER_NAME",
+    "EVERY_ACL",
     "SUPPORTED_OPERATIONS",
     "AccessControlEntry",
+    "Acl",
     "AclFilter",
     "AclOperation",
     "AclPermission",
@@ -34,6 +36,11 @@ ANY_PRINCIPAL = "User:*"
 
 
 class _Term(IntEnum):
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        """UNKNOWN for a number that only a newer Kafka knows."""
+        return cls(0) if isinstance(value, int) and value else None
+
     @property
     def title(self) -> str:
         """As Kafka writes it: `TransactionalId`, `DescribeConfigs`, `Allow`."""
@@ -44,9 +51,9 @@ class _Term(IntEnum):
         """The term with this title, in any case and with or without underscores. Raises ValueError."""
         wanted = title.replace("_", "").lower()
         for term in cls:
-            if term.title.lower() == wanted:
+            if term and term.title.lower() == wanted:
                 return term
-        raise ValueError(f"{title!r} is none of {', '.join(term.title for term in cls if term > 1)}")
+        raise ValueError(f"{title!r} is none of {', '.join(term.title for term in cls if term)}")
 
 
 class AclResourceType(_Term):
@@ -107,6 +114,7 @@ SUPPORTED_OPERATIONS: Mapping[AclResourceType, tuple[AclOperation, ...]] = {
         *(_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS, _O.IDEMPOTENT_WRITE),
     ),
     AclResourceType.TRANSACTIONAL_ID: (_O.WRITE, _O.DESCRIBE),
+    AclResourceType.DELEGATION_TOKEN: (_O.DESCRIBE,),
     AclResourceType.USER: (_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS),
 }
 """What can be done with a resource (Kafka's `AclEntry.supportedOperations`)."""
@@ -131,6 +139,19 @@ class AccessControlEntry(NamedTuple):
     permission: AclPermission = AclPermission.ALLOW
     host: str = ANY_HOST
 
+    def __str__(self) -> str:
+        return f"{self.permission.title} {self.principal} {self.operation.title} from {self.host}"
+
+
+class Acl(NamedTuple):
+    """One entry of a pattern; Kafka's `AclBinding`."""
+
+    pattern: ResourcePattern
+    entry: AccessControlEntry
+
+    def __str__(self) -> str:
+        return f"{self.entry} on {self.pattern}"
+
 
 class AclFilter(NamedTuple):
     """Chooses ACLs. None and ANY stand for all."""
@@ -142,6 +163,12 @@ class AclFilter(NamedTuple):
     host: str | None = None
     operation: AclOperation = AclOperation.ANY
     permission: AclPermission = AclPermission.ANY
+
+    @classmethod
+    def of(cls, acl: Acl) -> Self:
+        """Chooses this ACL and no other."""
+        entry = acl.entry
+        return cls(*acl.pattern, entry.principal, entry.host, entry.operation, entry.permission)
 
     def matches_pattern(self, found: ResourcePattern) -> bool:
         if self.type is not AclResourceType.ANY and self.type is not found.type:
@@ -172,3 +199,6 @@ class AclFilter(NamedTuple):
         both = (PatternType.LITERAL, PatternType.PREFIXED)
         kinds = both if self.pattern is PatternType.ANY else (self.pattern,)
         return tuple(ResourcePattern(self.type, self.name, kind) for kind in kinds)
+
+
+EVERY_ACL = AclFilter()

@@ -22,6 +22,8 @@ logger = logging.getLogger("kafka.authorizer.logger")
 
 _MAX_DECISIONS: Final = 1 << 16
 """Clients make up names: beyond this many the decisions are made anew."""
+_MAX_KEPT_NAME: Final = 255
+"""Characters. Decisions about longer names are not kept: no topic has one, and many of them would fill the memory."""
 _MAX_NAME: Final = 200
 """Characters of a name that a client made up, in a line of the log."""
 
@@ -95,9 +97,10 @@ class Authorizer:
             decision = client.principal in self._super_users or acls.allows(
                 client.principal, client.host, action.operation, action.resource, name
             )
-            if len(self._decisions) >= _MAX_DECISIONS:
-                self._decisions.clear()
-            self._decisions[key] = decision
+            if len(name) <= _MAX_KEPT_NAME:
+                if len(self._decisions) >= _MAX_DECISIONS:
+                    self._decisions.clear()
+                self._decisions[key] = decision
         self._note(client, action, name, decision, asked)
         return decision
 

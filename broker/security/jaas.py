@@ -1,8 +1,8 @@
 """The login module of a `sasl.jaas.config`: `…PlainLoginModule required username="u" password="p" user_alice="s";`.
 
 The broker reads the users of PLAIN from it, and its own name and password for other brokers; the client reads its own
-name and password. The syntax is that of Java's
-`JaasConfig`, for one module. Errors do not repeat the text, because it has passwords.
+name and password, or the credentials with which it gets tokens. The syntax is that of Java's `JaasConfig`, for one
+module. Errors do not repeat the text, because it has passwords.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 
 from broker.errors import ConfigError
+from broker.security.token_source import TokenSource
 
 __all__ = ["Login", "LoginModule", "parse_jaas"]
 
@@ -29,6 +30,14 @@ class Login:
     password: str = dataclasses.field(repr=False)
     settings: str = dataclasses.field(default="sasl.username and sasl.password", repr=False, compare=False)
     """Where user and password are set, for errors."""
+    tokens: TokenSource | None = dataclasses.field(default=None, repr=False, compare=False)
+    """For OAUTHBEARER: where its tokens come from. `user` is the id at the identity provider then."""
+    extensions: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    """Extensions of OAUTHBEARER (KIP-342)."""
+
+    def ready(self) -> Login:
+        """With a token as the password where the mechanism takes one. Blocks; raises what `TokenSource.token` does."""
+        return self if self.tokens is None else dataclasses.replace(self, password=self.tokens.token())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,5 +84,5 @@ def _tokens(text: str, key: str) -> list[str]:
 def _unreadable(key: str) -> ConfigError:
     return ConfigError(
         f'{key}: expected org.apache.kafka.common.security.….PlainLoginModule required username="…" password="…"; '
-        "(or ScramLoginModule), with the semicolon"
+        "(or ScramLoginModule, OAuthBearerLoginModule), with the semicolon"
     )

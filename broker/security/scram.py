@@ -117,6 +117,9 @@ class ScramCredential:
 class ScramServer:
     """One login as the broker sees it: `first`, then `final`. `user` is set by the first, `complete` by `step`."""
 
+    lifetime_ms = 0
+    """A password does not expire."""
+
     def __init__(self, mechanism: ScramMechanism, find: Callable[[str], ScramCredential | None]) -> None:
         self._mechanism = mechanism
         self._find = find

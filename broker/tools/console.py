@@ -24,6 +24,8 @@ __all__ = ["build", "commands", "fail", "summary"]
 BUILT_IN = {
     "broker": "broker.tools.broker:app",
     "users": "broker.tools.users:app",
+    "quotas": "broker.tools.quotas:app",
+    "acls": "broker.tools.acls:app",
     "zookeeper": "broker.tools.zookeeper:app",
     "cluster": "broker.tools.cluster:app",
     "topics": "broker.tools.topics:app",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from broker.cluster.topics import Topics
@@ -26,8 +27,10 @@ from broker.metrics import CleanerMetrics, FetchSessionMetrics, Histogram, Metri
 from broker.net.frame_reader import RequestMemory
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
+from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.follower import Follower
 from broker.replica.partition import Partition
+from broker.security.authorizer import Authorizer
 from broker.web.health import Health
 
 __all__ = ["FAMILIES", "Family", "MetricSources", "Samples", "collect"]
@@ -110,6 +113,31 @@ _DECLARED = (
     _counter(
         "kafka_server_socketservermetrics_failed_authentication_total", "Authentications that failed.", "listener"
     ),
+    _gauge("kafka_server_authorizermetrics_acls_count", "ACLs in force."),
+    _counter("kafka_server_authorizermetrics_authorization_allowed_total", "Decisions by ACLs that allowed something."),
+    _counter("kafka_server_authorizermetrics_authorization_denied_total", "Decisions by ACLs that denied something."),
+    _counter(
+        "kafka_server_socketservermetrics_connection_accept_throttles_total",
+        "Waits of a listener (limit `listener`: max.connection.creation.rate) and connections that were not served "
+        "(limit `ip`: the quota of their address).",
+        "listener",
+        "limit",
+    ),
+    _counter(
+        "kafka_server_socketservermetrics_connection_accept_throttle_time_seconds_total",
+        "Time of these waits, and until those connections were closed.",
+        "listener",
+        "limit",
+    ),
+    _counter(
+        "kafka_server_quotas_throttles_total",
+        "Responses after which the client was throttled, by the type of quota: Produce, Fetch, Request or "
+        "ControllerMutation.",
+        "type",
+    ),
+    _counter("kafka_server_quotas_throttle_time_seconds_total", "Time for which clients were throttled.", "type"),
+    _gauge("kafka_server_quotas_clients", "Clients with a quota that were active in the last hour.", "type"),
+    _gauge("kafka_server_quotas_throttled_connections", "Connections that are throttled now."),
     _gauge(
         "kafka_server_socketservermetrics_memorypoolused_bytes",
         "Memory of requests being received or waiting; the limit is queued.max.request.bytes.",
@@ -267,6 +295,9 @@ class MetricSources:
     memory: RequestMemory
     broker_id: int
     health: Health
+    authorizer: Authorizer
+    quotas: ClientQuotas
+    throttled_connections: Callable[[], int]
 
 
 class _Collected(collections.defaultdict[str, Samples]):
@@ -284,6 +315,8 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     found = _Collected()
     _requests(sources.metrics, found)
     _connections(sources, found)
+    _authorizer(sources.authorizer, found)
+    _quotas(sources, found)
     await _partitions(sources, found)
     _groups(sources, found)
     _transactions(sources.transactions, found)
@@ -300,7 +333,7 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
 def _requests(metrics: Metrics, found: _Collected) -> None:
     prefix = "kafka_network_requestmetrics_"
     for key, api in metrics.apis.items():
-        name = _camel_case(ApiKey(key).name)
+        name = ApiKey(key).title
         for version, count in sorted(api.requests.items()):
             found.add(f"{prefix}requests_total", count, name, str(version))
         for code, count in sorted(api.errors.items()):
@@ -323,8 +356,29 @@ def _connections(sources: MetricSources, found: _Collected) -> None:
         found.add(f"{prefix}successful_authentication_total", listener.successful_authentications, name)
         found.add(f"{prefix}failed_authentication_total", listener.failed_authentications, name)
 
+        for limit, counted in (("listener", listener.accept_waits), ("ip", listener.ip_throttles)):
+            found.add(f"{prefix}connection_accept_throttles_total", counted.throttles, name, limit)
+            found.add(f"{prefix}connection_accept_throttle_time_seconds_total", counted.seconds, name, limit)
+
     found.add(f"{prefix}memorypoolused_bytes", sources.memory.used)
     found.add(f"{prefix}memorypoolwaiting", sources.memory.waiting)
+
+
+def _authorizer(authorizer: Authorizer, found: _Collected) -> None:
+    prefix = "kafka_server_authorizermetrics_"
+    found.add(f"{prefix}acls_count", 0 if authorizer.acls is None else len(authorizer.acls))
+    found.add(f"{prefix}authorization_allowed_total", authorizer.allowed)
+    found.add(f"{prefix}authorization_denied_total", authorizer.denied)
+
+
+def _quotas(sources: MetricSources, found: _Collected) -> None:
+    prefix = "kafka_server_quotas_"
+    for kind, clients in sources.quotas.tracked().items():
+        counted = sources.metrics.throttles[kind]
+        found.add(f"{prefix}throttles_total", counted.throttles, kind.value)
+        found.add(f"{prefix}throttle_time_seconds_total", counted.seconds, kind.value)
+        found.add(f"{prefix}clients", clients, kind.value)
+    found.add(f"{prefix}throttled_connections", sources.throttled_connections())
 
 
 async def _partitions(sources: MetricSources, found: _Collected) -> None:
@@ -448,8 +502,3 @@ def _fetch_sessions(sessions: FetchSessionMetrics, found: _Collected) -> None:
     found.add(f"{prefix}numincrementalfetchsessions", sessions.sessions)
     found.add(f"{prefix}numincrementalfetchpartitionscached", sessions.partitions)
     found.add(f"{prefix}incrementalfetchsessionevictions_total", sessions.evictions)
-
-
-def _camel_case(name: str) -> str:
-    """`API_VERSIONS` → `ApiVersions`, as in Kafka's metrics."""
-    return "".join(word.capitalize() for word in name.split("_"))

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from broker.security.acl_types import (
     ANY_PRINCIPAL,
@@ -23,7 +25,7 @@ from broker.security.acl_types import (
 from broker.zookeeper import znodes
 from broker.zookeeper.change_notifications import NodeChanges
 from broker.zookeeper.metadata_store import MetadataStore, Watch
-from broker.zookeeper.operations import BadVersion, NodeExists, NoNode
+from broker.zookeeper.operations import BadVersion, Create, Delete, NodeExists, NoNode, Operation, SetData
 from broker.zookeeper.znodes import MalformedNode
 
 __all__ = ["AclStore", "Entries", "acl_path"]
@@ -37,7 +39,9 @@ _CHANGES = {PatternType.LITERAL: znodes.ACL_CHANGES, PatternType.PREFIXED: znode
 _TYPES = [type for type in AclResourceType if type > AclResourceType.ANY]
 _NOBODY = frozenset({AccessControlEntry(ANY_PRINCIPAL, AclOperation.ALL, AclPermission.DENY)})
 """What a node counts as that cannot be read: it might deny something."""
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
+_NO_NODE_NAME = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+"""Finds what ZooKeeper takes in no name (org.apache.zookeeper.common.PathUtils)."""
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class AclStore:
@@ -87,17 +91,22 @@ class AclStore:
             after = change(before)
             if after == before:
                 return after
+            write: Operation
+            if stat is None:
+                write = Create(path, _encode(after))
+            elif after:
+                write = SetData(path, _encode(after), stat.version)
+            else:
+                write = Delete(path, stat.version)
             try:
-                if stat is None:
-                    self._zk.create(path, _encode(after), parents=True)
-                elif after:
-                    self._zk.set(path, _encode(after), stat.version)
-                else:
-                    self._zk.delete(path, stat.version)
-            except (BadVersion, NodeExists, NoNode):
+                # In one transaction: were the notification lost, other brokers would keep a right that was revoked.
+                self._zk.transaction([write, _notification(pattern)])
+            except NoNode:
+                self.ensure_paths()  # or another broker was faster
+            except (BadVersion, NodeExists):
                 continue  # another broker was faster
-            self._notify(pattern)
-            return after
+            else:
+                return after
 
     def watch(self, callback: Callable[[Sequence[ResourcePattern]], None]) -> list[Watch]:
         """Call back on the store's event thread with the patterns that were changed."""
@@ -109,17 +118,18 @@ class AclStore:
             )
         ]
 
-    def _notify(self, pattern: ResourcePattern) -> None:
-        if pattern.pattern is PatternType.LITERAL:
-            data = f"{pattern.type.title}:{pattern.name}".encode()
-        else:
-            change = {"resourceType": pattern.type.name, "name": pattern.name, "patternType": pattern.pattern.name}
-            data = json.dumps({"version": 1, **change}).encode()
-        self._zk.create(f"{_CHANGES[pattern.pattern]}/acl_changes_", data, sequence=True, parents=True)
-
 
 def acl_path(pattern: ResourcePattern) -> str:
     return f"{_ROOTS[pattern.pattern]}/{pattern.type.title}/{pattern.name}"
+
+
+def _notification(pattern: ResourcePattern) -> Create:
+    if pattern.pattern is PatternType.LITERAL:
+        data = f"{pattern.type.name}:{pattern.name}".encode()
+    else:
+        change = {"resourceType": pattern.type.name, "name": pattern.name, "patternType": pattern.pattern.name}
+        data = json.dumps({"version": 1, **change}).encode()
+    return Create(f"{_CHANGES[pattern.pattern]}/acl_changes_", data, sequence=True)
 
 
 def _encode(entries: Entries) -> bytes:
@@ -136,26 +146,46 @@ def _encode(entries: Entries) -> bytes:
 
 
 def _decode(pattern: ResourcePattern, data: bytes) -> Entries:
-    """The entries in a node. One that cannot be read denies everything: it would be worse to leave out a denial."""
+    """The entries in a node; an empty one has none. One that cannot be read denies everything: it would be worse to
+    leave out a denial."""
     try:
-        return frozenset(
-            AccessControlEntry(
-                str(one["principal"]),
-                AclOperation.of(one["operation"]),
-                AclPermission.of(one["permissionType"]),
-                str(one["host"]),
-            )
-            for one in json.loads(data)["acls"]
-        )
+        return frozenset(map(_entry, _list(json.loads(data)["acls"]))) if data else frozenset()
     except _UNREADABLE as error:
         logger.error("%s is denied to all but super users: %s", pattern, MalformedNode(acl_path(pattern), data, error))
         return _NOBODY
 
 
+def _entry(found: Mapping[str, Any]) -> AccessControlEntry:
+    operation, permission = AclOperation.of(found["operation"]), AclPermission.of(found["permissionType"])
+    if operation <= AclOperation.ANY or permission <= AclPermission.ANY:
+        raise ValueError(f"an ACL does not have {operation.title} or {permission.title}")
+    return AccessControlEntry(_text(found["principal"]), operation, permission, _text(found["host"]))
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, not {type(value).__name__}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, not {type(value).__name__}")
+    value.encode()  # raises ValueError for what no answer could show
+    return value
+
+
+def _changed(type: AclResourceType, name: str, kind: PatternType) -> ResourcePattern:
+    """Raises ValueError for what can have no node: to read it would fail for ever, and keep the others waiting."""
+    if type <= AclResourceType.ANY or name in ("", ".", "..") or _NO_NODE_NAME.search(name):
+        raise ValueError(f"{type.title}:{name!r} can have no ACLs")
+    return ResourcePattern(type, name, kind)
+
+
 def _decode_literal_change(path: str, data: bytes) -> list[ResourcePattern]:
     try:
         type, _, name = data.decode().partition(":")
-        return [ResourcePattern(AclResourceType.of(type), name)]
+        return [_changed(AclResourceType.of(type), name, PatternType.LITERAL)]
     except ValueError as error:
         raise MalformedNode(path, data, error) from error
 
@@ -166,6 +196,6 @@ def _decode_extended_change(path: str, data: bytes) -> list[ResourcePattern]:
         kind = PatternType[change["patternType"]]
         if kind not in _ROOTS:
             raise ValueError(f"the pattern type {kind.name} has no ACLs")
-        return [ResourcePattern(AclResourceType[change["resourceType"]], str(change["name"]), kind)]
+        return [_changed(AclResourceType[change["resourceType"]], _text(change["name"]), kind)]
     except _UNREADABLE as error:
         raise MalformedNode(path, data, error) from error

@@ -23,6 +23,7 @@ from broker.protocol.topic_names import check_collision, check_topic_name
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper import znodes
 from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
+from broker.zookeeper.config_nodes import alter_config, read_config
 from broker.zookeeper.controller_node import ControllerNode
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import (
@@ -39,6 +40,7 @@ from broker.zookeeper.operations import (
     in_transactions,
     request_size,
 )
+from broker.zookeeper.quota_nodes import QuotaNodes
 from broker.zookeeper.reassignment_request import ReassignmentRequest
 from broker.zookeeper.topic_deletions import TopicDeletions
 from broker.zookeeper.znodes import NO_STATE, BrokerInfo, MalformedNode, PartitionState, TopicRecord
@@ -73,6 +75,7 @@ class Registry:
         self.controller = ControllerNode(zk, self._clock)
         self.deletions = TopicDeletions(zk)
         self.reassignment_request = ReassignmentRequest(zk)
+        self.quotas = QuotaNodes(zk)
 
     # -- the cluster
 
@@ -467,7 +470,7 @@ class Registry:
 
     def topic_config(self, name: str) -> dict[str, str]:
         """The settings that override the broker's; empty when there are none, or no such topic."""
-        return self._read_config(znodes.topic_config_path(name))[0]
+        return read_config(self._zk, znodes.topic_config_path(name))[0]
 
     def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str]:
         """Set settings, or remove those whose new value is None; returns all settings of the topic.
@@ -476,7 +479,7 @@ class Registry:
         """
         if not self._zk.exists(znodes.topic_path(name)):
             raise _unknown(name)
-        return self._alter_config(znodes.topic_config_path(name), changes)
+        return alter_config(self._zk, znodes.topic_config_path(name), changes)
 
     def broker_configs(self, broker_id: int) -> tuple[dict[str, str], dict[str, str]]:
         """The settings altered for all brokers, and those for this one."""
@@ -487,7 +490,7 @@ class Registry:
 
     def alter_broker_config(self, entity: str, changes: Mapping[str, str | None]) -> dict[str, str]:
         """Set settings of a broker (its id) or of all (ALL_BROKERS), or remove those whose new value is None."""
-        return self._alter_config(znodes.broker_config_path(entity), changes)
+        return alter_config(self._zk, znodes.broker_config_path(entity), changes)
 
     def user_configs(self) -> dict[str, dict[str, str]]:
         """The config of each user: SCRAM credentials, quotas."""
@@ -497,35 +500,12 @@ class Registry:
         return {
             znodes.desanitized(node): _secret_config(path, read[0])
             for node, path, read in found
-            if read is not None and node != znodes.ALL_BROKERS
+            if read is not None and node != znodes.DEFAULT_ENTITY
         }
 
     def alter_user_config(self, user: str, changes: Mapping[str, str | None]) -> dict[str, str]:
         """Set entries of a user's config, or remove those whose new value is None; returns the whole config."""
-        return self._alter_config(znodes.user_config_path(znodes.sanitized(user)), changes)
-
-    def _alter_config(self, path: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        while True:
-            config, version = self._read_config(path)
-            merged: dict[str, str | None] = {**config, **changes}
-            altered = {key: value for key, value in merged.items() if value is not None}
-            data = znodes.encode_config(altered)
-            try:
-                if version is None:
-                    self._zk.create(path, data, parents=True)
-                else:
-                    self._zk.set(path, data, version)
-                return altered
-            except (BadVersion, NodeExists, NoNode):
-                continue  # another broker was faster
-
-    def _read_config(self, path: str) -> tuple[dict[str, str], int | None]:
-        """The config and its version, None when there is no node."""
-        try:
-            data, stat = self._zk.get(path)
-        except NoNode:
-            return {}, None
-        return znodes.decode_config(path, data), stat.version
+        return alter_config(self._zk, znodes.user_config_path(znodes.sanitized(user)), changes)
 
 
 def _state_operation(tp: TopicPartition, state: PartitionState) -> Operation:

@@ -20,6 +20,7 @@ from broker.protocol.topic_partition import TopicPartition
 
 __all__ = [
     "ALL_BROKERS",
+    "DEFAULT_ENTITY",
     "NO_STATE",
     "PERSISTENT_PATHS",
     "BrokerInfo",
@@ -49,7 +50,11 @@ TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 ALL_BROKERS = "<default>"
 """In place of a broker's id, for the settings of every broker."""
+DEFAULT_ENTITY = ALL_BROKERS
+"""In place of a name, for the quotas of every user, client id or address."""
 USER_CONFIGS = "/config/users"
+CLIENT_CONFIGS = "/config/clients"
+IP_CONFIGS = "/config/ips"
 CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
 ACL_CHANGES = "/kafka-acl-changes"
@@ -62,7 +67,7 @@ CONSUMERS = "/consumers"
 PERSISTENT_PATHS = (
     *("/cluster", BROKER_IDS, TOPICS, BROKER_SEQUENCE_ID, CONSUMERS, ISR_CHANGES, PRODUCER_ID_BLOCK),
     *(DELETE_TOPICS, DELETED_TOPICS),
-    *(TOPIC_CONFIGS, BROKER_CONFIGS, "/config/clients", USER_CONFIGS, CONFIG_CHANGES),
+    *(TOPIC_CONFIGS, BROKER_CONFIGS, CLIENT_CONFIGS, USER_CONFIGS, IP_CONFIGS, CONFIG_CHANGES),
 )
 """What the first broker creates (KafkaZkClient.createTopLevelPaths)."""
 

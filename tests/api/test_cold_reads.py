@@ -24,6 +24,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer
 from broker.protocol.messages import Request
 from broker.protocol.topic_partition import TopicPartition
+from broker.quotas.client_quotas import ClientQuotas
 from broker.records.control import ControlType
 from broker.replica.partition import Partition
 from tests.support.batches import NOW, append, append_marker, batch, open_log
@@ -101,7 +102,9 @@ async def answer(handler: Any, partition: Partition, api: ApiKey, body: SimpleNa
 
     topics = SimpleNamespace(partition=find, replica=find)
     config = SimpleNamespace(fetch_max_bytes=1 << 20, is_rack_aware=False)
-    context = SimpleNamespace(topics=topics, config=config, metrics=None, check=lambda client, need, name: None)
+    context = SimpleNamespace(
+        topics=topics, config=config, metrics=None, quotas=ClientQuotas(), check=lambda client, need, name: None
+    )
     client = cast(Any, SimpleNamespace(listener="PLAINTEXT"))
     found = handler.handle(cast(ApiContext, context), Request(api, version, 1, None, body, 0), client)
     return await found if isinstance(found, Awaitable) else found

@@ -21,9 +21,21 @@ from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.protocol.topic_partition import TopicPartition
+from broker.security.acl_types import (
+    AccessControlEntry,
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+    ResourcePattern,
+)
 from broker.security.scram import ScramMechanism
 from tests.client.conftest import TopicMaker
 from tests.client.test_transaction_requests import batch
+from tests.conftest import BrokerFactory
+from tests.support.guarded import PRINCIPAL, GuardedBroker
 from tests.support.kafka import Kafka, await_topics
 from tests.support.waiting import eventually
 
@@ -310,3 +322,100 @@ def test_directories_tell_what_lies_in_them(admin: Admin, cluster: Cluster, make
     assert any(tp in one.partitions for one in admin.describe_log_dirs(topics=[tp.topic]))
     with pytest.raises(BrokerError, match="there is no broker '4711'"):
         admin.describe_log_dirs([4711])
+
+
+@pytest.fixture
+def guard(guarded: GuardedBroker) -> Iterator[Admin]:
+    """A super user of the broker whose ACLs decide."""
+    with Cluster(guarded.super_user) as cluster:
+        yield Admin(cluster)
+
+
+@pytest.fixture
+def alice(guarded: GuardedBroker) -> Iterator[Admin]:
+    with Cluster(guarded.alice) as cluster:
+        yield Admin(cluster)
+
+
+def acl(name: str, operation: AclOperation, pattern: PatternType = PatternType.LITERAL, **entry: Any) -> Acl:
+    resource = ResourcePattern(AclResourceType.TOPIC, name, pattern)
+    return Acl(resource, AccessControlEntry(PRINCIPAL, operation, **entry))
+
+
+class TestAcls:
+    def test_they_are_added_described_and_deleted(self, guard: Admin, topic: str) -> None:
+        read = acl(topic, AclOperation.READ)
+        denied = acl(topic, AclOperation.WRITE, permission=AclPermission.DENY, host="192.0.2.1")
+        prefixed = acl(topic[:-1], AclOperation.DESCRIBE, PatternType.PREFIXED)
+        guard.create_acls([read, denied, prefixed])
+        guard.create_acls([read])
+        assert set(guard.describe_acls()) >= {read, denied, prefixed}
+        literal = AclFilter(AclResourceType.TOPIC, topic, PatternType.LITERAL)
+        assert guard.describe_acls(literal) == sorted([read, denied])
+        matching = literal._replace(pattern=PatternType.MATCH)
+        assert guard.describe_acls(matching) == sorted([read, denied, prefixed])
+        assert guard.describe_acls(AclFilter.of(denied)) == [denied]
+        assert guard.delete_acls([AclFilter.of(denied), matching._replace(operation=AclOperation.DESCRIBE)]) == sorted(
+            [denied, prefixed]
+        )
+        assert guard.describe_acls(matching) == [read]
+        assert guard.delete_acls([matching]) == [read]
+        assert guard.delete_acls([matching]) == []
+
+    def test_one_that_is_refused_is_named_and_the_others_are_added(self, guard: Admin, topic: str) -> None:
+        fine = acl(topic, AclOperation.READ)
+        wrong = acl(topic, AclOperation.READ, PatternType.MATCH)
+        with pytest.raises(BrokerError, match=f"adding the ACL Allow {PRINCIPAL} Read .* on Topic:MATCH:") as raised:
+            guard.create_acls([wrong, fine])
+        assert code_of(raised) is ErrorCode.invalid_request
+        assert guard.delete_acls([AclFilter.of(fine)]) == [fine]
+        with pytest.raises(BrokerError, match="deleting ACLs: 0 is no AclOperation") as raised:
+            guard.delete_acls([AclFilter(operation=AclOperation.UNKNOWN)])
+        assert code_of(raised) is ErrorCode.invalid_request
+
+    def test_they_decide(self, guard: Admin, alice: Admin, topic: str) -> None:
+        create = acl(topic, AclOperation.CREATE)
+        with pytest.raises(BrokerError, match=f"creating topic '{topic}'") as raised:
+            alice.create_topic(topic)
+        assert code_of(raised) is ErrorCode.topic_authorization_failed
+        guard.create_acls([create])
+        alice.create_topic(topic)
+        assert guard.delete_acls([AclFilter.of(create)]) == [create]
+
+    def test_they_need_a_right_over_the_cluster(self, alice: Admin, topic: str) -> None:
+        read = acl(topic, AclOperation.READ)
+        for call in (
+            lambda: alice.create_acls([read]),
+            alice.describe_acls,
+            lambda: alice.delete_acls([AclFilter.of(read)]),
+        ):
+            with pytest.raises(BrokerError) as raised:
+                call()
+            assert code_of(raised) is ErrorCode.cluster_authorization_failed
+
+    @pytest.mark.usefixtures("own_broker")
+    def test_without_an_authorizer_there_are_none(self, admin: Admin, topic: str) -> None:
+        read = acl(topic, AclOperation.READ)
+        for call in (
+            lambda: admin.create_acls([read]),
+            admin.describe_acls,
+            lambda: admin.delete_acls([AclFilter.of(read)]),
+        ):
+            with pytest.raises(BrokerError, match="set authorizer.class.name") as raised:
+                call()
+            assert code_of(raised) is ErrorCode.security_disabled
+
+    def test_when_the_last_one_is_gone_everybody_may_go_on(self, broker_factory: BrokerFactory, topic: str) -> None:
+        settings = {
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+        }
+        with Cluster(broker_factory(settings).bootstrap) as cluster:
+            admin, other = Admin(cluster), acl(f"{topic}-other", AclOperation.READ)
+            for _ in range(2):
+                admin.create_acls([other])
+                assert admin.delete_acls([AclFilter.of(other)]) == [other]
+            admin.create_topic(topic)
+
+    def test_what_only_a_newer_kafka_knows_is_unknown(self) -> None:
+        assert AclOperation(99) is AclOperation.UNKNOWN

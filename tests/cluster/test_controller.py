@@ -373,7 +373,9 @@ def test_elect_leaders_is_answered_by_the_controllers_election(
 
     async def steps(topics: Topics, controller: Controller) -> None:
         async def ask(kind: int) -> list[ErrorCode]:
-            context = cast(ApiContext, SimpleNamespace(topics=topics, controller=controller))
+            context = cast(
+                ApiContext, SimpleNamespace(topics=topics, controller=controller, allows=lambda client, need: True)
+            )
             body = SimpleNamespace(election_type=kind, topic_partitions=asked)
             request, client = cast(Request, SimpleNamespace(body=body)), cast(Client, None)
             answer = await elect_leaders.handle(context, request, client)

@@ -28,6 +28,10 @@ function bytesOut(key, value) {
 const commands = {
   async open({ kind, kafka, options }) {
     if (kafka.ssl) kafka.ssl = { ca: [kafka.ssl.ca], cert: kafka.ssl.cert, key: kafka.ssl.cert }
+    if (kafka.sasl && kafka.sasl.token) {
+      const { token, ...sasl } = kafka.sasl
+      kafka.sasl = { ...sasl, oauthBearerProvider: async () => ({ value: token }) }
+    }
     const client = new Kafka({ logLevel: logLevel.NOTHING, ...kafka })[kind](options)
     const handle = keep(client)
     taken.set(handle, { records: [], joined: [], crashed: null })

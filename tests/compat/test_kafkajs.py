@@ -12,6 +12,7 @@ import pytest
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from tests.conftest import SESSION_SETTINGS
+from tests.support.guarded import PRINCIPAL, GuardedBroker
 from tests.support.kafka import Kafka
 from tests.support.kafkajs import JsClient, KafkaJs, KafkaJsError
 from tests.support.requirements import Unavailable, give_up
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.slow
 
 ACKS_ALL = -1
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+ANY, LITERAL, ALLOW = 1, 3, 3
+READ, WRITE, DESCRIBE = 3, 4, 8
 KAFKA = {"clientId": "kafkajs", "retry": {"retries": 5, "initialRetryTime": 50}}
 
 
@@ -314,11 +317,74 @@ class TestAdmin:
     def test_reassignments_there_are_none(self, admin: JsClient, made: str) -> None:
         assert admin.call("listPartitionReassignments", topics=[{"topic": made, "partitions": [0]}])["topics"] == []
 
-    def test_acls_are_switched_off(self, admin: JsClient) -> None:
+    def test_acls_are_switched_off_without_an_authorizer(self, admin: JsClient) -> None:
         anything = {"resourceType": 2, "resourcePatternType": 1, "operation": 1, "permissionType": 1}
         with pytest.raises(KafkaJsError) as refused:
             admin.call("describeAcls", **anything)
         assert refused.value.type == "SECURITY_DISABLED"
+
+
+class TestAcls:
+    """Numbers are kafkajs's, which are the protocol's."""
+
+    @staticmethod
+    def open(js: KafkaJs, properties: Mapping[str, str], kind: str = "admin") -> JsClient:
+        return js.open(kind, **connection_settings(properties), retry={"retries": 1})
+
+    @staticmethod
+    def acl(topic: str, operation: int) -> dict[str, Any]:
+        resource = {"resourceType": TOPIC_RESOURCE, "resourceName": topic, "resourcePatternType": LITERAL}
+        return {**resource, "principal": PRINCIPAL, "host": "*", "operation": operation, "permissionType": ALLOW}
+
+    @staticmethod
+    def all_of(topic: str) -> dict[str, Any]:
+        resource = {"resourceType": TOPIC_RESOURCE, "resourceName": topic, "resourcePatternType": ANY}
+        return {**resource, "operation": ANY, "permissionType": ANY}
+
+    def test_they_are_created_described_and_deleted(self, js: KafkaJs, guarded: GuardedBroker, topic: str) -> None:
+        admin = self.open(js, guarded.super_user)
+        assert admin.call("createAcls", acl=[self.acl(topic, READ), self.acl(topic, WRITE)])
+        (found,) = admin.call("describeAcls", **self.all_of(topic))["resources"]
+        assert (found["resourceName"], found["resourcePatternType"]) == (topic, LITERAL)
+        assert sorted((one["principal"], one["operation"]) for one in found["acls"]) == [
+            (PRINCIPAL, READ),
+            (PRINCIPAL, WRITE),
+        ]
+        (deleted,) = admin.call("deleteAcls", filters=[self.all_of(topic)])["filterResponses"]
+        assert (deleted["errorCode"], len(deleted["matchingAcls"])) == (0, 2)
+        assert admin.call("describeAcls", **self.all_of(topic))["resources"] == []
+        admin.close()
+
+    def test_they_need_a_right_over_the_cluster(self, js: KafkaJs, guarded: GuardedBroker, topic: str) -> None:
+        alice = self.open(js, guarded.alice)
+        for method, options in (
+            ("createAcls", {"acl": [self.acl(topic, READ)]}),
+            ("describeAcls", self.all_of(topic)),
+            ("deleteAcls", {"filters": [self.all_of(topic)]}),
+        ):
+            with pytest.raises(KafkaJsError) as refused:
+                alice.call(method, **options)
+            assert refused.value.type == "CLUSTER_AUTHORIZATION_FAILED", method
+        alice.close()
+
+    def test_who_lacks_a_right_is_told_which(self, js: KafkaJs, guarded: GuardedBroker, topic: str, group: str) -> None:
+        admin, alice = self.open(js, guarded.super_user), self.open(js, guarded.alice)
+        with pytest.raises(KafkaJsError) as refused:
+            alice.call("createTopics", topics=[{"topic": topic}])
+        assert refused.value.causes == ["TOPIC_AUTHORIZATION_FAILED"]
+        admin.call("createTopics", topics=[{"topic": topic}], waitForLeaders=True)
+        admin.call("createAcls", acl=[self.acl(topic, DESCRIBE)])
+        producer = self.open(js, guarded.alice, "producer")
+        with pytest.raises(KafkaJsError) as refused:
+            producer.call("send", topic=topic, messages=numbered(range(1)))
+        assert refused.value.type == "TOPIC_AUTHORIZATION_FAILED"
+        with pytest.raises(KafkaJsError, match="Failed to find group coordinator"):  # all that it says of any error
+            alice.call("fetchOffsets", groupId=group, topics=[topic])
+        admin.call("createAcls", acl=[self.acl(topic, WRITE)])
+        (answer,) = producer.call("send", topic=topic, messages=numbered(range(1)))
+        assert answer["baseOffset"] == "0"
+        for client in (producer, alice, admin):
+            client.close()
 
 
 def offsets_of(admin: JsClient, group: str, topic: str, **options: Any) -> dict[int, str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import ssl
+import threading
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,21 +27,13 @@ from broker.client.producer import Producer
 from tests.conftest import SESSION_SETTINGS
 from tests.support.console import answer_of, output_of, pykafka
 from tests.support.secured import MECHANISMS, SECRETS, SIMPLE_USER, WAYS, Certificates, SecuredBroker
+from tests.support.waiting import eventually
 
 LARGE = bytes(range(256)) * 3000
 VALUES = [b"%d" % number for number in range(200)] + [LARGE]
 TIMEOUT_S = 60.0
 
 each_way = pytest.mark.parametrize(("listener", "mechanism"), WAYS, ids=lambda part: part or "none")
-
-
-@pytest.fixture
-def clients_leftovers() -> Iterator[None]:
-    """aiokafka and kafka-python leave TLS sockets unclosed: the collector's complaint is no later test's fault."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @pytest.fixture(scope="module")
@@ -213,3 +204,44 @@ def test_confluents_admin_keeps_the_users(secured: SecuredBroker) -> None:
         admin.alter_user_scram_credentials([few])["dave"].result(TIMEOUT_S)
     with pytest.raises(confluent.KafkaException, match="does not exist: nobody"):
         asked["nobody"].result(TIMEOUT_S)
+
+
+def test_a_password_can_be_changed_under_load(secured: SecuredBroker, topic: str) -> None:
+    """Connections that are logged in go on; new ones need the new password."""
+    admin = AdminClient({"bootstrap.servers": secured.listeners["PLAINTEXT"]})
+    mechanism = ScramMechanism.SCRAM_SHA_256
+
+    def set_password(password: bytes) -> None:
+        made = UserScramCredentialUpsertion("erin", ScramCredentialInfo(mechanism, 4096), password)
+        admin.alter_user_scram_credentials([made])["erin"].result(TIMEOUT_S)
+
+    def settings(password: str) -> dict[str, Any]:
+        login = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "erin", "sasl.password": password, "log_level": 0}
+        return {**secured.properties("SASL_PLAINTEXT"), **login}
+
+    set_password(b"first-s3cret")
+    failed: list[Any] = []
+    stop = threading.Event()
+
+    def produce() -> None:
+        producer = confluent.Producer({**settings("first-s3cret"), "error_cb": failed.append, "linger.ms": 0})
+        while not stop.is_set():
+            producer.produce(topic, b"x", callback=lambda error, _: failed.append(error) if error else None)
+            assert producer.flush(TIMEOUT_S) == 0
+            sent.append(b"x")
+
+    sent: list[bytes] = []
+    writer = threading.Thread(target=produce)
+    writer.start()
+    try:
+        eventually(lambda: len(sent) > 10)
+        set_password(b"second-s3cret")
+        before = len(sent)
+        eventually(lambda: len(sent) > before + 50)
+        with pytest.raises(confluent.KafkaException):
+            AdminClient(settings("first-s3cret")).list_topics(timeout=2)
+        assert AdminClient(settings("second-s3cret")).list_topics(timeout=TIMEOUT_S).brokers
+    finally:
+        stop.set()
+        writer.join(TIMEOUT_S)
+    assert failed == []

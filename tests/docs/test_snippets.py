@@ -155,7 +155,8 @@ def test_commands_and_their_options_exist(words: list[str]) -> None:
 @of("properties")
 def test_settings_exist(snippet: Snippet) -> None:
     known = {one.name for cls in (BrokerConfig, ClientSettings) for one in settings_of(cls).values()}
-    aliases = {"ssl.ca.location", "sasl.username", "sasl.password"}
+    handler = "oauthbearer.sasl.server.callback.handler.class"  # of a listener only
+    aliases = {"ssl.ca.location", "sasl.username", "sasl.password", handler}
     for line in re.sub(r"\\\n", "", snippet.text).splitlines():
         name = re.sub(r"^listener\.name\.[a-z]+\.", "", line.partition("=")[0])
         assert name in known | aliases or name.endswith(".sasl.jaas.config"), name

@@ -16,9 +16,11 @@ from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ErrorCode
 from broker.log.append_checks import BatchCheck, writable
 from broker.metrics import Metrics
+from broker.net.throttling import FetchedAnswer
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_request, decode_response, encode_request
 from broker.protocol.topic_partition import TopicPartition
+from broker.quotas.client_quotas import ClientQuotas
 from broker.records.control import ControlType, EndMarker
 from broker.records.record import decode_records
 from broker.replica.partition import Partition
@@ -42,6 +44,9 @@ class FetchLeader:
         self.reads: list[TopicPartition] = []
         """Every look at a partition."""
         self.metrics = Metrics()
+        self.quotas = ClientQuotas()
+        self.throttled = False
+        """Whether the router would find the consumer throttled. It asks if any client has a quota."""
         self.cache = self.new_cache(slots)
         self._directory = directory
 
@@ -105,10 +110,15 @@ class FetchLeader:
         fields = {**fetch_body(wanted, **body), "forgotten_topics_data": gone, "replica_id": replica}
         request = decode_request(encode_request(ApiKey.FETCH, version, 1, "tests", fields)[4:])
         answer = fetch.handle(self._context(cache or self.cache), request, Client("127.0.0.1", 1))
-        return self._awaited(answer, version) if isinstance(answer, Awaitable) else _decoded(answer, version)
+        return self._awaited(answer, version) if isinstance(answer, Awaitable) else self._decoded(answer, version)
 
     async def _awaited(self, answer: Awaitable[Any], version: int) -> Any:
-        return _decoded(await answer, version)
+        return self._decoded(await answer, version)
+
+    def _decoded(self, answer: Any, version: int) -> Any:
+        if isinstance(answer, FetchedAnswer):
+            answer = answer.withhold() if self.throttled else answer.send()
+        return _decoded(answer, version)
 
     def _context(self, cache: FetchSessionCache) -> ApiContext:
         metadata = ClusterMetadata(
@@ -126,6 +136,7 @@ class FetchLeader:
             authorizer=authorizer,
             allows=authorizer.allows,
             check=lambda client, need, name: None,
+            quotas=self.quotas,
         )
         return cast(ApiContext, context)
 

@@ -13,23 +13,26 @@ from broker.metrics import Metrics
 from broker.net.listener import ListenerSet
 from broker.net.request_log import RequestLog
 from broker.net.router import Client, Route, Router
+from broker.net.throttling import Throttling
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, encode_request
+from broker.quotas.client_quotas import ClientQuotas
 
 Body = Callable[[Request, Client], Any]
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    handler: Body, metrics: Metrics | None = None, **settings: Any
+    handler: Body, metrics: Metrics | None = None, *, quotas: Any = None, **settings: Any
 ) -> AsyncIterator[tuple[str, int, ListenerSet]]:
-    """Metadata and ApiVersions are answered by `handler`; gives (host, port, listeners)."""
+    """Metadata and ApiVersions are answered by `handler`; gives (host, port, listeners). `quotas`: ClientQuotas."""
     config = BrokerConfig(**{"listeners": ("PLAINTEXT://127.0.0.1:0",), **settings})
     metrics = metrics or Metrics()
     listeners = ListenerSet(config, metrics)
     (bound,) = listeners.bind()
     routes = [Route(ApiKey.METADATA, 0, 12, handler), Route(ApiKey.API_VERSIONS, 0, 4, handler)]
-    await listeners.serve(Router(routes, RequestLog(metrics, config.slow_request_log_ms)))
+    throttling = Throttling(quotas or ClientQuotas(), metrics)
+    await listeners.serve(Router(routes, RequestLog(metrics, config.slow_request_log_ms), throttling))
     try:
         yield bound.host, bound.port, listeners
     finally:

@@ -17,7 +17,7 @@ NO_STREAMS_GROUPS = "of streams groups (KIP-1071), which are not built; Kafka St
 NO_NEW_GROUPS = "of the consumer protocol of KIP-848; clients fall back to the classic one, which is complete"
 NO_TOKENS = "delegation tokens are not built; Kafka without `delegation.token.secret.key` refuses them too"
 NO_TELEMETRY = "client metrics (KIP-714) are not gathered; clients do not push when it is not advertised"
-NO_QUOTAS = "quotas are not built"
+NO_AUTHORIZER = "SECURITY_DISABLED without `authorizer.class.name`, as of Kafka without an authorizer"
 BETWEEN_BROKERS = "between brokers of a KRaft cluster"
 
 NOT_SERVED = {
@@ -25,7 +25,6 @@ NOT_SERVED = {
     "renew_delegation_token": NO_TOKENS,
     "expire_delegation_token": NO_TOKENS,
     "describe_delegation_token": NO_TOKENS,
-    "alter_client_quotas": NO_QUOTAS,
     "vote": NO_KRAFT,
     "begin_quorum_epoch": NO_KRAFT,
     "end_quorum_epoch": NO_KRAFT,
@@ -75,10 +74,9 @@ REMARKS = {
     "txn_offset_commit": "5 is of transactions of version 2 (KIP-890)",
     "list_transactions": "2 filters by a pattern",
     "api_versions": "Produce is advertised from 0, or librdkafka takes the broker for one without record batches",
-    "describe_acls": "SECURITY_DISABLED, as of Kafka without an authorizer",
-    "create_acls": "SECURITY_DISABLED, as of Kafka without an authorizer",
-    "delete_acls": "SECURITY_DISABLED, as of Kafka without an authorizer",
-    "describe_client_quotas": "there are none",
+    "describe_acls": NO_AUTHORIZER,
+    "create_acls": NO_AUTHORIZER,
+    "delete_acls": NO_AUTHORIZER,
     "alter_replica_log_dirs": "to where the partition lies already; a move is INVALID_REQUEST",
     "elect_leaders": "the controller answers",
     "alter_partition_reassignments": "the controller answers",

@@ -31,7 +31,8 @@ def versions(api: ApiKey) -> range:
 class Requests:
     """A socket to a broker and the requests that most tests make, in any version."""
 
-    def __init__(self, bootstrap: str, timeout_s: float = 30.0) -> None:
+    def __init__(self, bootstrap: str, timeout_s: float = 30.0, client_id: str = "tests") -> None:
+        self._client_id = client_id
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._sent = 0
@@ -49,7 +50,7 @@ class Requests:
         """Only send; `receive` takes the answer."""
         self._sent += 1
         version = SERVED[api][1] if version is None else version
-        self.socket.sendall(encode_request(api, version, self._sent, "tests", body))
+        self.socket.sendall(encode_request(api, version, self._sent, self._client_id, body))
 
     def receive(self, api: ApiKey, version: int | None = None) -> Any:
         """The oldest answer not yet taken. Raises ConnectionError when the broker hung up."""

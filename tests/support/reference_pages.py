@@ -21,6 +21,7 @@ from broker.web.collector import FAMILIES
 from spark_connector.options.option_table import OPTIONS, WRITE_OPTIONS, Option
 from tests.support.console_reference import console
 from tests.support.markdown_table import table
+from tests.support.permission_table import operations, permissions
 from tests.support.protocol_table import protocol
 from tests.support.server_properties import FILE as SHIPPED_FILE
 from tests.support.source_tree import ROOT
@@ -61,6 +62,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "console": console,
     "metrics": metrics,
     "protocol": protocol,
+    "permissions": permissions,
+    "operations": operations,
 }
 
 

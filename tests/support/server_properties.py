@@ -34,6 +34,7 @@ TITLES = {
     "groups": "Consumer groups",
     "controller": "Leadership",
     "transactions": "Transactions",
+    "quotas": "Quotas of clients",
     "observability": "Metrics and logs",
 }
 

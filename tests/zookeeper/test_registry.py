@@ -42,7 +42,7 @@ def test_kafkas_top_level_nodes_are_there_and_making_them_again_does_no_harm(zk:
         *("admin", "brokers", "cluster", "config", "consumers", "isr_change_notification", "latest_producer_id_block"),
     }
     assert set(zk.children("/brokers")) == {"ids", "seqid", "topics"}
-    assert set(zk.children("/config")) == {"brokers", "changes", "clients", "topics", "users"}
+    assert set(zk.children("/config")) == {"brokers", "changes", "clients", "ips", "topics", "users"}
 
 
 def test_the_cluster_id_is_made_up_once(connect: Connect) -> None:

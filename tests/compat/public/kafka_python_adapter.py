@@ -54,6 +54,8 @@ class Server:
             "advertised.listeners": addresses,  # they look whether it is set
             "group.min.session.timeout.ms": "1000",  # as in their own server.properties
             "num.partitions": str(partitions),
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",  # both as in their own
+            "allow.everyone.if.no.acl.found": "true",
         }
         self._broker = SecuredBroker(self._directory / "data", certificates, "", settings).start()
         self.port = ports[transport]

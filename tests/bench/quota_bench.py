@@ -1,0 +1,106 @@
+"""Client quotas: how exact they are, what a throttled client costs its neighbour, and what many cost the broker.
+
+Producers are bare sockets with frames made beforehand, in threads of this process; the broker's CPU time is its own.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from broker.client.admin import Admin
+from broker.client.client_settings import ClientSettings
+from broker.client.cluster import Cluster
+from broker.protocol.api_keys import ApiKey
+from broker.quotas.quota_entity import QuotaEntity
+from tests.bench.measure import Row
+from tests.support.broker_process import BrokerProcess
+from tests.support.raw_requests import Requests, batch
+
+RATE = 5_000_000
+MANY = 1000
+TOPIC = "quotas"
+
+
+def run(scale: float = 1.0) -> Iterator[Row]:
+    """All rows; `scale` shortens the run."""
+    with tempfile.TemporaryDirectory() as directory, BrokerProcess(Path(directory), standalone=True) as broker:
+        with Requests(broker.bootstrap) as ask:
+            ask.create(TOPIC)
+        yield from _accuracy(broker, scale)
+        yield from _neighbour(broker, 10 * scale)
+        yield from _many(broker, 20 * scale)
+
+
+def _limit(broker: BrokerProcess, client_id: str, rate: float) -> None:
+    with Cluster(ClientSettings.from_properties({"bootstrap.servers": broker.bootstrap})) as cluster:
+        Admin(cluster).alter_client_quotas(QuotaEntity(client_id=client_id), {"producer_byte_rate": rate})
+
+
+def _body(size: int) -> dict[str, object]:
+    rows = [{"index": 0, "records": batch(os.urandom(size))}]
+    topics = [{"name": TOPIC, "partition_data": rows}]
+    return {"transactional_id": None, "acks": 1, "timeout": 30_000, "topic_data": topics}
+
+
+def _produce(broker: BrokerProcess, client_id: str, size: int, seconds: float) -> list[tuple[float, float]]:
+    """(when, how long) of each request."""
+    body, answered = _body(size), []
+    with Requests(broker.bootstrap, client_id=client_id) as client:
+        begin = time.perf_counter()
+        while (sent := time.perf_counter()) < begin + seconds:
+            client.ask(ApiKey.PRODUCE, body)
+            answered.append((sent - begin, time.perf_counter() - sent))
+    return answered
+
+
+def _accuracy(broker: BrokerProcess, scale: float) -> Iterator[Row]:
+    _limit(broker, "exact", RATE)
+    size, seconds = 16_000, 120 * scale
+    done = [when for when, _ in _produce(broker, "exact", size, seconds)]
+    for begin in (0.0, seconds / 3, 2 * seconds / 3):
+        end = begin + min(10.0, seconds / 3)
+        bytes_ = sum(size for when in done if begin <= when < end)
+        yield Row(f"throttled producer, {end - begin:g} s from {begin:g} s on", bytes_ / (end - begin), "B/s", RATE)
+    yield Row(f"throttled producer, {seconds:g} s", len(done) * size / seconds, "B/s", RATE)
+
+
+def _neighbour(broker: BrokerProcess, seconds: float) -> Iterator[Row]:
+    _limit(broker, "greedy", 100_000)
+    alone = _median(_produce(broker, "neighbour", 1000, seconds))
+    yield Row("neighbour's request, alone", alone * 1e6, "µs")
+    threads = [threading.Thread(target=_produce, args=(broker, "greedy", 50_000, seconds)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    beside = _median(_produce(broker, "neighbour", 1000, seconds))
+    yield Row("neighbour's request, beside four throttled producers", beside * 1e6, "µs", alone * 1e6)
+    for thread in threads:
+        thread.join()
+
+
+def _median(answered: list[tuple[float, float]]) -> float:
+    return sorted(took for _, took in answered)[len(answered) // 2]
+
+
+def _many(broker: BrokerProcess, seconds: float) -> Iterator[Row]:
+    """Clients that send their next request at once and wait for its answer: throttled for a minute and more."""
+    _limit(broker, "many", 10.0)
+    body = _body(1000)
+    clients = [Requests(broker.bootstrap, client_id="many") for _ in range(MANY)]
+    for client in clients:
+        client.ask(ApiKey.PRODUCE, body)
+        client.send(ApiKey.PRODUCE, body)
+    process = psutil.Process(broker.pid)
+    before, begin = process.cpu_times(), time.perf_counter()
+    threading.Event().wait(seconds)
+    after, elapsed = process.cpu_times(), time.perf_counter() - begin
+    used = after.user + after.system - before.user - before.system
+    yield Row(f"{MANY} throttled clients, of one core", used / elapsed * 100, "%")
+    for client in clients:
+        client.close()
