@@ -38,7 +38,7 @@ _WORDS: Final = {
     AclResourceType.GROUP: "group",
     AclResourceType.TRANSACTIONAL_ID: "transactional id",
 }
-_FOR_PLAIN_WRITES: Final = " (or Write on any topic, as of Kafka 3.0)"
+_FOR_PLAIN_WRITES: Final = " (or Write on any topic, as of Kafka 2.8)"
 
 
 def refusal(

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from broker.errors import raise_for
-from broker.protocol.api_keys import ApiKey
-from broker.security.acl_types import AclPermission
+from broker.security.acl_types import AccessControlEntry, Acl
 from tests.support.broker_process import BrokerProcess
 from tests.support.job_rights import Right
 
@@ -39,23 +38,11 @@ class DenyingBroker(BrokerProcess):
     def user(self, rights: Iterable[Right], names: Mapping[str, str]) -> str:
         """A user who nobody has been yet, with exactly these rights; nothing that a client has cached is theirs."""
         user = f"etl{next(self._numbers)}"
-        creations = [
-            {
-                "resource_type": int(pattern.type),
-                "resource_name": pattern.name,
-                "resource_pattern_type": int(pattern.pattern),
-                "principal": f"User:{user}",
-                "host": "*",
-                "operation": int(right.operation),
-                "permission_type": int(AclPermission.ALLOW),
-            }
-            for right in rights
-            for pattern in [right.place.pattern_of(names)]
+        acls = [
+            Acl(right.place.pattern_of(names), AccessControlEntry(f"User:{user}", right.operation)) for right in rights
         ]
         with Cluster(self.listeners["PLAINTEXT"]) as cluster:
-            answer = cluster.any_connection().request(ApiKey.CREATE_ACLS, {"creations": creations})
-        for row in answer.results:
-            raise_for(row.error_code, row.error_message or "")
+            Admin(cluster).create_acls(acls)
         return user
 
     def properties(self, user: str) -> dict[str, str]:

@@ -13,7 +13,22 @@ from collections.abc import Iterator, Mapping
 from broker.security.acl_types import CLUSTER_NAME, AclOperation, AclResourceType, PatternType, ResourcePattern
 from tests.support.markdown_table import table
 
-__all__ = ["JOBS", "LIMIT", "PUBLISH", "READ", "SIZES", "WRITE_IDS", "Job", "Place", "Right", "job_rights"]
+__all__ = [
+    "ANY_TOPIC",
+    "CLUSTER",
+    "GROUP",
+    "JOBS",
+    "LIMIT",
+    "PUBLISH",
+    "READ",
+    "SIZES",
+    "TRANSACTIONS",
+    "WRITE_IDS",
+    "Job",
+    "Place",
+    "Right",
+    "job_rights",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +76,7 @@ _O, _R = AclOperation, AclResourceType
 _PREFIX = "whose names begin with `transactionalIdPrefix` (`pykafka-sink`) and `-`"
 TOPIC = Place(_R.TOPIC, "topic", "topic that is read")
 SINK = Place(_R.TOPIC, "sink", "topic that is written")
+ANY_TOPIC = Place(_R.TOPIC, "topic", "topic")
 BAD_RECORDS = Place(_R.TOPIC, "bad", "topic of `badRecordsTopic`")
 GROUP = Place(_R.GROUP, "group", "group")
 CLUSTER = Place(_R.CLUSTER, "", "cluster")
@@ -138,9 +154,9 @@ JOBS = (
         "console in the browser",
         "`pykafka ui`",
         (
-            Right(_O.DESCRIBE, TOPIC, "the topic is not listed, and no group's lag in it is known"),
-            Right(_O.READ, TOPIC, "the page of the topic's records says which right is lacking"),
-            Right(_O.DESCRIBE_CONFIGS, TOPIC, "the topic's settings are not shown"),
+            Right(_O.DESCRIBE, ANY_TOPIC, "the topic is not listed, and no group's lag in it is known"),
+            Right(_O.READ, ANY_TOPIC, "the page of the topic's records says which right is lacking"),
+            Right(_O.DESCRIBE_CONFIGS, ANY_TOPIC, "the topic's settings are not shown"),
             Right(_O.DESCRIBE, GROUP, "the group is listed if Describe on the cluster is granted, without offsets"),
             Right(_O.DESCRIBE, TRANSACTIONS, "its transactions are not listed"),
             Right(_O.DESCRIBE, CLUSTER, "no sizes and directories are shown; groups are listed by their own rights"),

@@ -22,7 +22,7 @@ from pykafka_ui.app import make_app
 from pykafka_ui.console import Console
 from pykafka_ui.values import Decoder
 from tests.support.denying import DenyingBroker
-from tests.support.job_rights import CLUSTER, GROUP, JOBS, TOPIC, TRANSACTIONS, Place, Right
+from tests.support.job_rights import ANY_TOPIC, CLUSTER, GROUP, JOBS, TRANSACTIONS, Place, Right
 from tests.support.waiting import eventually
 
 NAMES = {"topic": "ui-rights", "group": "ui-readers", "transaction": "ui-writer"}
@@ -150,14 +150,14 @@ def test_without_any_right_there_is_nothing_and_no_page_breaks(denying: DenyingB
 
 
 def test_without_describe_on_a_topic_it_is_not_listed(denying: DenyingBroker) -> None:
-    with console(denying, *lacking(AclOperation.DESCRIBE, TOPIC)) as get:
+    with console(denying, *lacking(AclOperation.DESCRIBE, ANY_TOPIC)) as get:
         assert NAMES["topic"] not in get("/topics")[1]
         assert get(f"/groups/{NAMES['group']}")[0] == 200
         assert get("/")[0] == 200
 
 
 def test_without_read_on_a_topic_its_records_are_refused_with_the_reason(denying: DenyingBroker) -> None:
-    with console(denying, *lacking(AclOperation.READ, TOPIC)) as get:
+    with console(denying, *lacking(AclOperation.READ, ANY_TOPIC)) as get:
         records = f"/topics/{NAMES['topic']}/records"
         status, text = get(records)
         assert status == 403
@@ -166,7 +166,7 @@ def test_without_read_on_a_topic_its_records_are_refused_with_the_reason(denying
 
 
 def test_without_describe_configs_settings_are_left_out(denying: DenyingBroker) -> None:
-    with console(denying, *lacking(AclOperation.DESCRIBE_CONFIGS, TOPIC)) as get:
+    with console(denying, *lacking(AclOperation.DESCRIBE_CONFIGS, ANY_TOPIC)) as get:
         assert set(pages(get).values()) == {200}
         assert "retention.ms" not in get(f"/topics/{NAMES['topic']}/settings")[1]
     with console(denying, *lacking(AclOperation.DESCRIBE_CONFIGS, CLUSTER)) as get:
