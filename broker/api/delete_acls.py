@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from broker.api.acl_requests import NO_AUTHORIZER, filter_of
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DELETE_ACLS
 from broker.cluster.acls import Deleted
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import DELETE_ACLS
 from broker.security.acl_types import AclFilter
 
 __all__ = ["handle"]

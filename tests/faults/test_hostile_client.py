@@ -68,7 +68,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     with BrokerProcess(data, settings, standalone=True) as broker, LoggedIn(broker.bootstrap) as root:
         there = furnish(broker, root, str(data / "broker"))
         made: Any = map(made_up, there.texts)
-        missing = Names(*made, *(uuid.uuid4(), there.producer_id, there.producer_epoch))
+        rest: Any = (uuid.uuid4(), there.producer_id, there.producer_epoch)
+        missing = Names(*made, *rest)
         yield Target(broker, there, missing)
         assert broker.running
         assert "Traceback" not in broker.output, broker.output[-6000:]
