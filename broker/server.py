@@ -17,7 +17,6 @@ from typing import Any
 from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
 from broker.api.fetch_sessions import FetchSessionCache
-from broker.api.permissions import FETCH_AS_FOLLOWER
 from broker.api.table import make_routes
 from broker.boot_id import may_have_lost_records, record_boot
 from broker.clock import Clock, SystemClock
@@ -50,6 +49,7 @@ from broker.net.peer_security import PeerSecurity
 from broker.net.request_log import RequestLog
 from broker.net.router import Router
 from broker.net.throttling import Throttling
+from broker.protocol.permissions import FETCH_AS_FOLLOWER
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.isr_writer import IsrWriter

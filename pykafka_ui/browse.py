@@ -19,7 +19,7 @@ from typing import Final
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
-from broker.client.fetcher import Fetched, fetch_together
+from broker.client.fetcher import Fetched, Fetcher, fetch_together
 from broker.client.partition_offsets import EARLIEST, LATEST, offsets_at
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
@@ -299,7 +299,14 @@ class _Look:
                 reached[tp] = self._take(tp, records, next_offset, ends[tp], rows[tp])
             if reached or self._is_over:
                 return reached
+        self._fetch_one(positions)
         raise PykafkaError(f"{self._query.topic}: no records came at offsets that the broker says it has; try again")
+
+    def _fetch_one(self, positions: Offsets) -> None:
+        """Raise why nothing comes, such as a right that is lacking: fetches of several partitions do not say."""
+        tp, at = next(iter(positions.items()))
+        with Fetcher(self._committed, tp, max_bytes=1, max_wait_ms=0) as fetcher:
+            fetcher.fetch(at)
 
     def _take(self, tp: TopicPartition, records: Iterator[Found], next_offset: int, end: int, rows: list[Found]) -> int:
         """Keep what is wanted; returns the offset to go on at, which is a record's if the bounds are reached."""

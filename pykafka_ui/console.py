@@ -152,6 +152,10 @@ class Console:
         """State and members."""
         return self._recent.get(("group", name), lambda: self._admin.describe_group(name))
 
+    def known_group(self, name: str) -> GroupDescription | None:
+        """None if this client may not see its members."""
+        return self._asked(("group", name), lambda: self._admin.describe_group(name), None)
+
     def log_dirs(self, broker_id: int) -> list[LogDir]:
         """The data directories of a broker. Empty if this client may not see them."""
         return self._asked(("log_dirs", broker_id), lambda: self._admin.describe_log_dirs([broker_id]), [])

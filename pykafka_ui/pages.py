@@ -171,7 +171,7 @@ class Pages:
         found = self._console.sampler.watch(groups=True)
         if name not in found.groups:
             raise HTTPException(404 if found.at_ms else 503, f"There is no group {name!r}.")
-        one, about = found.groups[name], self._console.group(name)
+        one, about = found.groups[name], self._console.known_group(name)
         keys: dict[str, Callable[[TopicPartition], Any]] = {
             "partition": lambda tp: tp,
             "lag": lambda tp: one.lags.get(tp, -1),
@@ -183,7 +183,7 @@ class Pages:
             seen=found,
             group=one,
             about=about,
-            owners=about.owners,
+            owners=about.owners if about else {},
             listing=listing(f"/groups/{segment(name)}", sorted(one.offsets), keys, sort=sort, page=page),
             caught_up_s=_caught_up_s(one.lag, self._rate("read", name), written),
         )

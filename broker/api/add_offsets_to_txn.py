@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.api.context import ApiContext, Client, Request
-from broker.api.permissions import ADD_OFFSETS_GROUP, ADD_OFFSETS_TRANSACTION
 from broker.api.transaction_requests import Answer, code_for_version, producer_of, when_known
+from broker.protocol.permissions import ADD_OFFSETS_GROUP, ADD_OFFSETS_TRANSACTION
 
 __all__ = ["handle"]
 

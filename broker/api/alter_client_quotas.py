@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import ALTER_QUOTAS
 from broker.cluster.quota_configs import addresses_of
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import ALTER_QUOTAS
 from broker.quotas.quota_entity import CLIENT_ID, CLIENT_KEYS, IP, IP_KEYS, QUOTA_KEYS, USER, QuotaEntity
 
 __all__ = ["handle"]

@@ -6,9 +6,9 @@ Only the controller answers. The reassignment runs on after the answer; ListPart
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import ALTER_REASSIGNMENTS
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
+from broker.protocol.permissions import ALTER_REASSIGNMENTS
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = ["handle"]

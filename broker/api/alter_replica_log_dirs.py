@@ -10,8 +10,8 @@ import logging
 from pathlib import Path
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import ALTER_LOG_DIRS
 from broker.errors import ErrorCode
+from broker.protocol.permissions import ALTER_LOG_DIRS
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = ["handle"]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import ALTER_SCRAM, ALTER_SCRAM_OF_SUPER_USER
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import ALTER_SCRAM, ALTER_SCRAM_OF_SUPER_USER
 from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 
 __all__ = ["handle"]

@@ -9,8 +9,8 @@ import functools
 from collections.abc import Sequence
 
 from broker.api.context import ApiContext, Client
-from broker.api.permissions import Permission
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.permissions import Permission
 from broker.security.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclResourceType
 
 __all__ = ["NOT_ASKED", "authorized_operations"]

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from broker.api.config_entries import broker_entries, cluster_entries, topic_entries
 from broker.api.context import ApiContext, Client
-from broker.api.permissions import Permission
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import TOPIC_KEYS
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ResourceType
+from broker.protocol.permissions import Permission
 from broker.protocol.topic_names import check_topic_name
 from broker.security.acl_types import CLUSTER_NAME, AclResourceType
 from broker.settings import Setting, settings_of

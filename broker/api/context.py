@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 from broker.api.check_threads import CheckThreads
 from broker.api.fetch_sessions import FetchSessionCache
-from broker.api.permissions import Permission
 from broker.clock import Clock
 from broker.cluster.acls import Acls
 from broker.cluster.broker_configs import BrokerConfigs
@@ -32,6 +31,7 @@ from broker.log.manager import LogManager
 from broker.metrics import Metrics
 from broker.net.router import Client
 from broker.protocol.messages import Request
+from broker.protocol.permissions import Permission
 from broker.quotas.client_quotas import ClientQuotas
 from broker.security.acl_types import CLUSTER_NAME
 from broker.security.authorizer import Authorizer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker.api.acl_requests import NO_AUTHORIZER, acl_of
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import CREATE_ACLS
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import CREATE_ACLS
 from broker.security.acl_types import Acl
 
 __all__ = ["handle"]

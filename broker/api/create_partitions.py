@@ -9,8 +9,8 @@ from collections import Counter
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.controller_mutations import mutations_of
-from broker.api.permissions import CREATE_PARTITIONS_TOPIC
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import CREATE_PARTITIONS_TOPIC
 from broker.quotas.client_quotas import UNLIMITED_MUTATIONS
 
 __all__ = ["handle"]

@@ -14,9 +14,9 @@ from typing import Any
 from broker.api.config_entries import topic_entries
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.controller_mutations import mutations_of
-from broker.api.permissions import CREATE_TOPICS_ANY, CREATE_TOPICS_CONFIGS, CREATE_TOPICS_TOPIC
 from broker.cluster.topics import NewTopic
 from broker.errors import BrokerError, ConfigError, ErrorCode
+from broker.protocol.permissions import CREATE_TOPICS_ANY, CREATE_TOPICS_CONFIGS, CREATE_TOPICS_TOPIC
 from broker.quotas.client_quotas import UNLIMITED_MUTATIONS, ControllerMutations
 
 __all__ = ["handle"]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from broker.api.acl_requests import NO_AUTHORIZER, filter_of
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DELETE_ACLS
 from broker.cluster.acls import Deleted
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import DELETE_ACLS
 from broker.security.acl_types import AclFilter
 
 __all__ = ["handle"]
@@ -37,7 +37,9 @@ def _refused(error: BrokerError) -> Fields:
     return {"error_code": error.code, "error_message": error.message or None, "matching_acls": ()}
 
 
-def _result(deleted: Sequence[Deleted]) -> Fields:
+def _result(deleted: Sequence[Deleted] | BrokerError) -> Fields:
+    if isinstance(deleted, BrokerError):
+        return _refused(deleted)
     matching = [
         {
             "error_code": error.code if error else ErrorCode.none,

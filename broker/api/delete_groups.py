@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DELETE_GROUPS_GROUP
+from broker.protocol.permissions import DELETE_GROUPS_GROUP
 
 __all__ = ["handle"]
 

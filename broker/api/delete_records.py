@@ -14,9 +14,9 @@ import asyncio
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DELETE_RECORDS_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import to_ms
+from broker.protocol.permissions import DELETE_RECORDS_TOPIC
 from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition

@@ -11,9 +11,9 @@ from collections import Counter
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.controller_mutations import mutations_of
-from broker.api.permissions import DELETE_TOPICS_DESCRIBE, DELETE_TOPICS_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
+from broker.protocol.permissions import DELETE_TOPICS_DESCRIBE, DELETE_TOPICS_TOPIC
 
 __all__ = ["handle"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker.api.acl_requests import NO_AUTHORIZER, filter_of
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DESCRIBE_ACLS
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import DESCRIBE_ACLS
 
 __all__ = ["handle"]
 

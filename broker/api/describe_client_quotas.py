@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DESCRIBE_QUOTAS
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import DESCRIBE_QUOTAS
 from broker.quotas.quota_entity import CLIENT_ID, DEFAULT
 
 __all__ = ["handle"]

@@ -10,10 +10,10 @@ from typing import Any
 
 from broker.api.config_resources import check_resource, resource
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DESCRIBE_CONFIGS_CLUSTER, DESCRIBE_CONFIGS_GROUP, DESCRIBE_CONFIGS_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.protocol.messages import field
+from broker.protocol.permissions import DESCRIBE_CONFIGS_CLUSTER, DESCRIBE_CONFIGS_GROUP, DESCRIBE_CONFIGS_TOPIC
 
 __all__ = ["handle"]
 

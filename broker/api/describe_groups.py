@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from broker.api.authorized_operations import NOT_ASKED, authorized_operations
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DESCRIBE_GROUPS_GROUP
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
+from broker.protocol.permissions import DESCRIBE_GROUPS_GROUP
 from broker.security.acl_types import AclResourceType
 
 __all__ = ["handle"]

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DESCRIBE_LOG_DIRS
 from broker.errors import ErrorCode
+from broker.protocol.permissions import DESCRIBE_LOG_DIRS
 
 __all__ = ["handle"]
 

@@ -6,9 +6,9 @@ Every replica answers, as in Kafka, so that the states of a leader and its follo
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DESCRIBE_PRODUCERS_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.log.producer_state import ProducerEntry
+from broker.protocol.permissions import DESCRIBE_PRODUCERS_TOPIC
 from broker.protocol.topic_names import check_topic_name
 from broker.protocol.topic_partition import TopicPartition
 

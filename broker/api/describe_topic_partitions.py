@@ -11,9 +11,9 @@ from collections.abc import Container, Mapping, Sequence
 from broker.api.authorized_operations import NOT_ASKED, authorized_operations
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.metadata import describe_topic
-from broker.api.permissions import DESCRIBE_TOPIC_PARTITIONS_TOPIC
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.permissions import DESCRIBE_TOPIC_PARTITIONS_TOPIC
 from broker.protocol.topic_names import absence
 from broker.security.acl_types import AclResourceType
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DESCRIBE_TRANSACTION, DESCRIBE_TRANSACTION_TOPIC
 from broker.coordinator.transaction_records import TransactionMetadata
 from broker.errors import ErrorCode
+from broker.protocol.permissions import DESCRIBE_TRANSACTION, DESCRIBE_TRANSACTION_TOPIC
 from broker.protocol.topic_partition import by_topic
 
 __all__ = ["handle"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import DESCRIBE_SCRAM
 from broker.errors import ErrorCode
+from broker.protocol.permissions import DESCRIBE_SCRAM
 
 __all__ = ["handle"]
 

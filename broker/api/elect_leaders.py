@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import ELECT_LEADERS
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
+from broker.protocol.permissions import ELECT_LEADERS
 from broker.protocol.topic_partition import TopicPartition, by_topic
 from broker.zookeeper.cluster_metadata import ClusterMetadata
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.api.context import ApiContext, Client, Request
-from broker.api.permissions import END_TRANSACTION
 from broker.api.transaction_requests import Answer, code_for_version, encoded_once, producer_of, when_known
 from broker.errors import ErrorCode
+from broker.protocol.permissions import END_TRANSACTION
 
 __all__ = ["handle"]
 

@@ -32,7 +32,6 @@ from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext, Client, Request
 from broker.api.current_leader import LED_ELSEWHERE, current_leader
 from broker.api.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchSession, Found
-from broker.api.permissions import FETCH_AS_FOLLOWER, FETCH_TOPIC
 from broker.api.replica_fetch import FollowerId, follower_of, read_for_follower
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import ColdRead, FileSlice, unless_cold
@@ -42,6 +41,7 @@ from broker.net.throttling import FetchedAnswer, quota_user
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer, encode_fetch_response
 from broker.protocol.messages import field, to_ms
+from broker.protocol.permissions import FETCH_AS_FOLLOWER, FETCH_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.compression import Codec
 from broker.replica.delayed_fetch import DelayedFetch

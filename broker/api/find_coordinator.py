@@ -11,10 +11,10 @@ import asyncio
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import FIND_GROUP, FIND_TRANSACTION
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
+from broker.protocol.permissions import FIND_GROUP, FIND_TRANSACTION
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.zookeeper.znodes import BrokerInfo
 

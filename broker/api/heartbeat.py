@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import HEARTBEAT
 from broker.protocol.messages import field
+from broker.protocol.permissions import HEARTBEAT
 
 __all__ = ["handle"]
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from broker.api.config_resources import Changes, check_resource, resource
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import (
+from broker.errors import BrokerError, ConfigError, ErrorCode
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.permissions import (
     ALTER_CONFIGS_CLUSTER,
     ALTER_CONFIGS_GROUP,
     ALTER_CONFIGS_TOPIC,
@@ -20,8 +22,6 @@ from broker.api.permissions import (
     INCREMENTAL_ALTER_GROUP,
     INCREMENTAL_ALTER_TOPIC,
 )
-from broker.errors import BrokerError, ConfigError, ErrorCode
-from broker.protocol.api_keys import ApiKey
 from broker.settings import Setting
 
 __all__ = ["alter_each", "check_named_once", "handle"]

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Awaitable
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import INIT_IDEMPOTENT, INIT_IDEMPOTENT_TOPIC, INIT_TRANSACTION
 from broker.api.transaction_requests import code_for_version
 from broker.coordinator.transaction_records import NO_EPOCH, NO_PRODUCER_ID
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode, PykafkaError
 from broker.protocol.messages import field, to_ms
+from broker.protocol.permissions import INIT_IDEMPOTENT, INIT_IDEMPOTENT_TOPIC, INIT_TRANSACTION
 
 __all__ = ["handle"]
 

@@ -7,9 +7,9 @@ reason (KIP-800); 9 — a static leader that comes back may skip the assignment 
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import JOIN_GROUP
 from broker.coordinator.group_messages import JoinRequest
 from broker.protocol.messages import field, to_ms
+from broker.protocol.permissions import JOIN_GROUP
 
 __all__ = ["handle"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import LEAVE_GROUP
 from broker.coordinator.group_messages import LeavingMember
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
+from broker.protocol.permissions import LEAVE_GROUP
 
 __all__ = ["handle"]
 

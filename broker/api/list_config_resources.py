@@ -6,10 +6,10 @@ There are no subscriptions to client metrics and no settings of groups here.
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import LIST_CONFIG_RESOURCES
 from broker.errors import ErrorCode
 from broker.protocol.described_config import ResourceType
 from broker.protocol.messages import field
+from broker.protocol.permissions import LIST_CONFIG_RESOURCES
 
 __all__ = ["handle"]
 

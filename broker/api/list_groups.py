@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import LIST_GROUPS_ANY, LIST_GROUPS_GROUP
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
+from broker.protocol.permissions import LIST_GROUPS_ANY, LIST_GROUPS_GROUP
 
 __all__ = ["handle"]
 

@@ -21,11 +21,11 @@ from typing import Any, TypeAlias
 
 from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import LIST_OFFSETS_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.log.leader_epochs import NO_EPOCH
 from broker.log.segment_file import ColdRead, unless_cold
 from broker.protocol.messages import field
+from broker.protocol.permissions import LIST_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
 from broker.replica.replica import Replica

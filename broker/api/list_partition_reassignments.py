@@ -6,8 +6,8 @@ Only the controller answers. Partitions that are not being reassigned are left o
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import LIST_REASSIGNMENTS
 from broker.errors import ErrorCode
+from broker.protocol.permissions import LIST_REASSIGNMENTS
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = ["handle"]

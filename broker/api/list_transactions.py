@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Sequence
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import LIST_TRANSACTION
 from broker.coordinator.transaction_records import TransactionMetadata, TransactionState
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
+from broker.protocol.permissions import LIST_TRANSACTION
 
 __all__ = ["handle"]
 

@@ -16,12 +16,12 @@ from typing import Any
 from broker.api.authorized_operations import NOT_ASKED, authorized_operations
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.controller_mutations import mutations_of
-from broker.api.permissions import METADATA_CLUSTER, METADATA_CREATE, METADATA_CREATE_ANY, METADATA_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.net.response import Response
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.metadata_response import encode_metadata, encode_topic
+from broker.protocol.permissions import METADATA_CLUSTER, METADATA_CREATE, METADATA_CREATE_ANY, METADATA_TOPIC
 from broker.protocol.topic_names import INTERNAL_TOPICS, absence
 from broker.security.acl_types import AclResourceType
 from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.offset_requests import asked_partitions, committed_offset, refused_partitions, results_by_topic
-from broker.api.permissions import COMMIT_GROUP, COMMIT_TOPIC
 from broker.coordinator.group_messages import CommitRequest
 from broker.protocol.messages import field, to_ms
+from broker.protocol.permissions import COMMIT_GROUP, COMMIT_TOPIC
 
 __all__ = ["handle"]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.offset_requests import asked_partitions, results_by_topic
-from broker.api.permissions import DELETE_OFFSETS_GROUP, DELETE_OFFSETS_TOPIC
 from broker.errors import ErrorCode
+from broker.protocol.permissions import DELETE_OFFSETS_GROUP, DELETE_OFFSETS_TOPIC
 
 __all__ = ["handle"]
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import FETCH_OFFSETS_GROUP, FETCH_OFFSETS_TOPIC
 from broker.coordinator.group_messages import FetchReply
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
+from broker.protocol.permissions import FETCH_OFFSETS_GROUP, FETCH_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = ["handle"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import END_OF_EPOCH_AS_BROKER, END_OF_EPOCH_TOPIC
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import END_OF_EPOCH_AS_BROKER, END_OF_EPOCH_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields
-from broker.api.permissions import Permission
 from broker.coordinator.group_records import OffsetAndMetadata
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
+from broker.protocol.permissions import Permission
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["asked_partitions", "committed_offset", "refused_partitions", "results_by_topic"]

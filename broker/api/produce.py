@@ -29,7 +29,6 @@ from typing import Any, Final, NamedTuple
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.current_leader import current_leader
-from broker.api.permissions import PRODUCE_TOPIC, PRODUCE_TRANSACTION
 from broker.api.transaction_requests import code_for_version
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, RecordsRefused
@@ -38,6 +37,7 @@ from broker.log.pending_append import AppendResult
 from broker.net.delayed_answer import DelayedAnswer
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import to_ms
+from broker.protocol.permissions import PRODUCE_TOPIC, PRODUCE_TRANSACTION
 from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchHeader

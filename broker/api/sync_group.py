@@ -6,10 +6,10 @@ Version notes: from 5 a member must send its protocol type and name (KIP-559).
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import SYNC_GROUP
 from broker.coordinator.group_messages import SyncRequest
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
+from broker.protocol.permissions import SYNC_GROUP
 
 __all__ = ["handle"]
 

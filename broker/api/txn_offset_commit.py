@@ -12,13 +12,13 @@ from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.offset_requests import asked_partitions, committed_offset, refused_partitions, results_by_topic
-from broker.api.permissions import COMMIT_TRANSACTION, COMMIT_TRANSACTION_GROUP, COMMIT_TRANSACTION_TOPIC
 from broker.api.transaction_requests import code_for_version, producer_of
 from broker.coordinator.group_messages import CommitRequest
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
+from broker.protocol.permissions import COMMIT_TRANSACTION, COMMIT_TRANSACTION_GROUP, COMMIT_TRANSACTION_TOPIC
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.permissions import WRITE_MARKERS_AS_ADMIN, WRITE_MARKERS_AS_BROKER
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import WRITE_MARKERS_AS_ADMIN, WRITE_MARKERS_AS_BROKER
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
 

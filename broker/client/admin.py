@@ -35,9 +35,10 @@ from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind, Node, TopicMetadata
 from broker.client.committed_offsets import GroupOffsets
 from broker.client.coordinator import Coordinator
+from broker.client.denials import refusal
 from broker.client.leader_requests import ask_leaders, error_of, partition_rows, topic_rows
 from broker.client.quota_requests import alteration_row, decode_quotas, filter_body
-from broker.errors import BrokerError, ConfigError, ErrorCode, raise_for
+from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.consumer_protocol import PROTOCOL_TYPE
 from broker.protocol.described_config import ConfigEntry, ResourceType
@@ -104,7 +105,7 @@ class Admin:
         answer = self._ask_controller(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body)
         self.cluster.expire()
         for tp, row in partition_rows(answer.responses).items():
-            _check(row, f"reassigning {tp}")
+            self._check(ApiKey.ALTER_PARTITION_REASSIGNMENTS, row, f"reassigning {tp}")
 
     def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
         """The reassignments that run."""
@@ -120,7 +121,7 @@ class Admin:
 
         def ask() -> Any:
             answer = self.cluster.connection(self.cluster.controller()).request(api, body)
-            raise_for(answer.error_code, answer.error_message or api.name)
+            self._check(api, answer, api.name)
             return answer
 
         return self.cluster.retrying(ask)
@@ -154,7 +155,7 @@ class Admin:
             offset = "the end" if before[tp] == HIGH_WATERMARK else f"offset {before[tp]}"
             return f"deleting the records of {tp} before {offset}"
 
-        return ask_leaders(self.cluster, before, ask, lambda row: int(row.low_watermark), what)
+        return ask_leaders(self.cluster, ApiKey.DELETE_RECORDS, before, ask, lambda row: int(row.low_watermark), what)
 
     def _change_topics(self, api: ApiKey, body: Mapping[str, Any], results: str, doing: str) -> None:
         """Ask the controller. Its rows say when it is no longer the controller; then the new one is asked.
@@ -174,7 +175,7 @@ class Admin:
                 if row.error_code is ErrorCode.not_controller:
                     raise BrokerError(row.error_code, f"{api.name} went to a broker that is not the controller")
                 if row.error_code is ErrorCode.throttling_quota_exceeded:
-                    throttled = error_of(row, f"{doing} topic {str(row.name)!r}")
+                    throttled = error_of(cluster.settings, api, row, f"{doing} topic {str(row.name)!r}")
                 else:
                     left.pop(str(row.name), None)
                     rows.append(row)
@@ -184,7 +185,7 @@ class Admin:
         cluster.retrying(ask)
         cluster.expire()
         for row in rows:
-            _check(row, f"{doing} topic {str(row.name)!r}")
+            self._check(api, row, f"{doing} topic {str(row.name)!r}", str(row.name))
 
     # --- settings ----------------------------------------------------------------------------------
 
@@ -199,7 +200,8 @@ class Admin:
         body = {"resources": [row], "include_synonyms": True, "include_documentation": True}
         answer = self._ask_about(ApiKey.DESCRIBE_CONFIGS, body, resource, name)
         (result,) = answer.results
-        _check(result, f"describing the configuration of {resource_name(resource, name)}")
+        what = f"describing the configuration of {resource_name(resource, name)}"
+        self._check(ApiKey.DESCRIBE_CONFIGS, result, what, name)
         return {str(entry.name): decode_config_entry(entry) for entry in result.configs}
 
     def alter_configs(
@@ -223,7 +225,8 @@ class Admin:
         body = {"resources": [target], "validate_only": validate_only}
         answer = self._ask_about(ApiKey.INCREMENTAL_ALTER_CONFIGS, body, resource, name)
         (result,) = answer.responses
-        _check(result, f"changing the configuration of {resource_name(resource, name)}")
+        what = f"changing the configuration of {resource_name(resource, name)}"
+        self._check(ApiKey.INCREMENTAL_ALTER_CONFIGS, result, what, name)
 
     def _ask_about(self, api: ApiKey, body: Mapping[str, Any], resource: ResourceType, name: str) -> Any:
         """Only the broker itself knows its settings. Every broker knows those of topics and of ALL_BROKERS."""
@@ -302,7 +305,8 @@ class Admin:
         body = {"topics": topic_rows((tp, {"partition_index": tp.partition}) for tp in partitions)}
         answer = Coordinator(self.cluster, group).ask(ApiKey.OFFSET_DELETE, body, "deleting the offsets")
         rows = partition_rows(answer.topics)
-        return {tp: error_of(row, f"deleting the offset of {tp}") for tp, row in rows.items()}
+        settings, api = self.cluster.settings, ApiKey.OFFSET_DELETE
+        return {tp: error_of(settings, api, row, f"deleting the offset of {tp}", tp.topic) for tp, row in rows.items()}
 
     # --- transactions ------------------------------------------------------------------------------
 
@@ -355,7 +359,10 @@ class Admin:
         def read(row: Any) -> list[ProducerState]:
             return sorted(map(decode_producer, row.active_producers))
 
-        return ask_leaders(self.cluster, list(partitions), ask, read, lambda tp: f"describing the producers of {tp}")
+        def what(tp: TopicPartition) -> str:
+            return f"describing the producers of {tp}"
+
+        return ask_leaders(self.cluster, ApiKey.DESCRIBE_PRODUCERS, list(partitions), ask, read, what)
 
     def abort_transaction(self, tp: TopicPartition, producer: ProducerState) -> None:
         """Write an abort marker to one partition without asking the coordinator: only for a hanging transaction.
@@ -376,7 +383,7 @@ class Admin:
             return partition_rows(topic for one in answer.markers for topic in one.topics)
 
         what = f"aborting the transaction of producer {producer.producer_id} in {tp}"
-        ask_leaders(self.cluster, [tp], ask, lambda row: None, lambda tp: what)
+        ask_leaders(self.cluster, ApiKey.WRITE_TXN_MARKERS, [tp], ask, lambda row: None, lambda tp: what)
 
     # --- data directories --------------------------------------------------------------------------
 
@@ -399,14 +406,14 @@ class Admin:
     def _describe_log_dirs_of(self, broker_id: int, body: dict[str, object]) -> list[LogDir]:
         answer = self._ask(lambda: self._broker(broker_id), ApiKey.DESCRIBE_LOG_DIRS, body)
         if field(answer, "error_code") is not None:
-            _check(answer, f"describing the directories of broker {broker_id}")
+            self._check(ApiKey.DESCRIBE_LOG_DIRS, answer, f"describing the directories of broker {broker_id}")
         found = []
         for row in answer.results:
             partitions = {
                 tp: ReplicaSize(int(one.partition_size), int(one.offset_lag), bool(one.is_future_key))
                 for tp, one in sorted(partition_rows(row.topics).items(), key=lambda item: item[0])
             }
-            error = error_of(row, f"directory {row.log_dir}")
+            error = error_of(self.cluster.settings, ApiKey.DESCRIBE_LOG_DIRS, row, f"directory {row.log_dir}")
             total, usable = int(field(row, "total_bytes", -1)), int(field(row, "usable_bytes", -1))
             found.append(LogDir(broker_id, row.log_dir, error, total, usable, partitions))
         return found
@@ -419,9 +426,9 @@ class Admin:
 
         def ask() -> QuorumLeader:
             answer = self.cluster.any_connection().request(ApiKey.DESCRIBE_QUORUM, body)
-            _check(answer, "describing the controllers")
+            self._check(ApiKey.DESCRIBE_QUORUM, answer, "describing the controllers")
             (row,) = partition_rows(answer.topics, topic="topic_name").values()
-            _check(row, "describing the controllers")
+            self._check(ApiKey.DESCRIBE_QUORUM, row, "describing the controllers")
             return QuorumLeader(int(row.leader_id), int(row.leader_epoch))
 
         return self.cluster.retrying(ask)
@@ -431,7 +438,7 @@ class Admin:
     def describe_users(self) -> dict[str, dict[ScramMechanism, int]]:
         """The SCRAM credentials of each user (KIP-554): mechanism → iterations, SCRAM-SHA-256 first."""
         answer = self._ask(self.cluster.controller, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None})
-        raise_for(answer.error_code, answer.error_message or "")
+        self._check(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, answer, "describing the users")
         found = {row.user: {info.mechanism: info.iterations for info in row.credential_infos} for row in answer.results}
         return {user: {_MECHANISMS[number]: has[number] for number in sorted(has)} for user, has in found.items()}
 
@@ -458,7 +465,7 @@ class Admin:
     def _alter_user(self, body: Mapping[str, Any]) -> None:
         """One change per request: Kafka with KRaft refuses two changes of one user in a request."""
         for row in self._ask(self.cluster.controller, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body).results:
-            raise_for(row.error_code, f"user {row.user!r}: {row.error_message}")
+            self._check(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, row, f"user {row.user!r}")
 
     # --- quotas ------------------------------------------------------------------------------------
 
@@ -473,7 +480,7 @@ class Admin:
         answer = self._ask(
             self.cluster.controller, ApiKey.DESCRIBE_CLIENT_QUOTAS, filter_body(wanted or {}, strict=strict)
         )
-        raise_for(answer.error_code, answer.error_message or "")
+        self._check(ApiKey.DESCRIBE_CLIENT_QUOTAS, answer, "describing the quotas")
         return dict(map(decode_quotas, answer.entries or ()))
 
     def alter_client_quotas(
@@ -482,7 +489,7 @@ class Admin:
         """Set quotas of an entity, or remove those that are None. Raises BrokerError `invalid_request`."""
         body = {"entries": [alteration_row(entity, changes)], "validate_only": validate_only}
         for row in self._ask(self.cluster.controller, ApiKey.ALTER_CLIENT_QUOTAS, body).entries:
-            raise_for(row.error_code, f"{entity}: {row.error_message}")
+            self._check(ApiKey.ALTER_CLIENT_QUOTAS, row, str(entity))
 
     # --- access control lists ------------------------------------------------------------------------
     # All three ask the controller: what one of them has changed, the next one sees.
@@ -498,7 +505,7 @@ class Admin:
 
         def check(answer: Any) -> None:
             for acl, row in zip(wanted, answer.results, strict=True):
-                _check(row, f"adding the ACL {acl}")
+                self._check(ApiKey.CREATE_ACLS, row, f"adding the ACL {acl}")
 
         self._ask_about_acls(ApiKey.CREATE_ACLS, body, check)
 
@@ -509,7 +516,7 @@ class Admin:
         """
 
         def read(answer: Any) -> list[Acl]:
-            _check(answer, "describing the ACLs")
+            self._check(ApiKey.DESCRIBE_ACLS, answer, "describing the ACLs")
             return sorted(decode_acl(row, entry) for row in answer.resources for entry in row.acls)
 
         return self._ask_about_acls(ApiKey.DESCRIBE_ACLS, filter_fields(wanted), read)
@@ -526,9 +533,9 @@ class Admin:
             rows = [row for result in answer.filter_results for row in result.matching_acls]
             deleted.update(decode_acl(row, row) for row in rows if row.error_code is ErrorCode.none)
             for result in answer.filter_results:
-                _check(result, "deleting ACLs")
+                self._check(ApiKey.DELETE_ACLS, result, "deleting ACLs")
             for row in rows:
-                _check(row, f"deleting the ACL {decode_acl(row, row)}")
+                self._check(ApiKey.DELETE_ACLS, row, f"deleting the ACL {decode_acl(row, row)}")
 
         self._ask_about_acls(ApiKey.DELETE_ACLS, {"filters": [filter_fields(one) for one in filters]}, read)
         return sorted(deleted)
@@ -543,6 +550,12 @@ class Admin:
     def _ask(self, broker: Callable[[], Node], api: ApiKey, body: Mapping[str, Any]) -> Any:
         """Ask the broker that `broker()` finds, which is called again before each retry."""
         return self.cluster.retrying(lambda: self.cluster.connection(broker()).request(api, body))
+
+    def _check(self, api: ApiKey, row: Any, what: str, name: str = "") -> None:
+        """Raise the error of a row, or of a whole answer; see `error_of`."""
+        error = error_of(self.cluster.settings, api, row, what, name)
+        if error is not None:
+            raise error
 
     def _broker(self, broker_id: int) -> Node:
         for node in self.cluster.brokers():
@@ -559,14 +572,8 @@ class Admin:
             answer = self.cluster.connection(node).request(api, body)
             code = field(answer, "error_code", ErrorCode.none)
             if code is not ErrorCode.none:
-                raise BrokerError(code, f"{what} at {node}")
+                raise refusal(self.cluster.settings, api, code, f"{what} at {node}")
             return answer
 
         answers = {node: self.cluster.retrying(partial(ask, node)) for node in self.cluster.brokers()}
         return {node: answer for node, answer in answers.items() if answer is not None}
-
-
-def _check(row: Any, what: str) -> None:
-    error = error_of(row, what)
-    if error is not None:
-        raise error

@@ -30,6 +30,7 @@ from broker.client.cluster_metadata import (
     UnknownTopic,
     parse_metadata,
 )
+from broker.client.denials import check, refusal
 from broker.client.read_replicas import ReadReplicas
 from broker.errors import (
     BrokerError,
@@ -38,7 +39,6 @@ from broker.errors import (
     ProtocolError,
     PykafkaError,
     RequestTimedOut,
-    raise_for,
 )
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
@@ -454,7 +454,8 @@ class Cluster(AutoCloseable):
                 continue
             code = metadata.errors.get(name, ErrorCode.unknown_topic_or_partition)
             if code is not ErrorCode.unknown_topic_or_partition:
-                raise BrokerError(code, f"topic {name!r}")
+                also = " (or Create, if it is missing)" if self._create_topics else ""
+                raise refusal(self.settings, ApiKey.METADATA, code, f"topic {name!r}", name, also=also)
             if self._create_topics:
                 raise BrokerError(code, f"topic {name!r} was not created (auto.create.topics.enable=false?)")
         if found is not None:
@@ -491,7 +492,8 @@ class Cluster(AutoCloseable):
         if node is None:
             body = {"key": name, "key_type": int(kind)}
             answer = self._any_connection().request(ApiKey.FIND_COORDINATOR, body)
-            raise_for(answer.error_code, f"no coordinator for {kind} {name!r}")
+            what = f"no coordinator for {kind} {name!r}"
+            check(self.settings, ApiKey.FIND_COORDINATOR, answer.error_code, what, name)
             node = self._coordinators[kind, name] = Node(int(answer.node_id), answer.host, int(answer.port))
         return node
 

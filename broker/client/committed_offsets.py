@@ -85,11 +85,11 @@ class GroupOffsets:
             if not topics:
                 return {}
 
-        def codes(answer: Any) -> Iterator[tuple[ErrorCode, str]]:
+        def codes(answer: Any) -> Iterator[tuple[ErrorCode, str, str]]:
             (group,) = _group_rows(answer)
-            yield field(group, "error_code", ErrorCode.none), "fetching the offsets"
+            yield field(group, "error_code", ErrorCode.none), "fetching the offsets", ""
             for tp, row in partition_rows(group.topics).items():
-                yield row.error_code, f"fetching the offset of {tp}"
+                yield row.error_code, f"fetching the offset of {tp}", _topic_of(row, tp)
 
         body = {"topics": topics, "require_stable": True, "groups": [{"group_id": self.group, "topics": topics}]}
         answer = self._coordinator.ask(ApiKey.OFFSET_FETCH, body, codes, timeout_s=timeout_s)
@@ -164,7 +164,12 @@ def _offsets_of(group: Any) -> dict[TopicPartition, CommittedOffset]:
     }
 
 
-def commit_codes(answer: Any) -> Iterator[tuple[ErrorCode, str]]:
-    """The error codes of an OffsetCommit or TxnOffsetCommit response, each with the action it is about."""
+def commit_codes(answer: Any) -> Iterator[tuple[ErrorCode, str, str]]:
+    """The error codes of an OffsetCommit or TxnOffsetCommit response, each with what it is about."""
     for tp, row in partition_rows(answer.topics).items():
-        yield row.error_code, f"committing the offset of {tp}"
+        yield row.error_code, f"committing the offset of {tp}", _topic_of(row, tp)
+
+
+def _topic_of(row: Any, tp: TopicPartition) -> str:
+    """The topic, if the row is refused for want of a right on it, and not of one on the group or transactional id."""
+    return tp.topic if row.error_code is ErrorCode.topic_authorization_failed else ""

@@ -131,7 +131,7 @@ class GroupMember:
             return  # while a JoinGroup waits, the coordinator needs no heartbeat
         code = self._shared.request(ApiKey.HEARTBEAT, member._asdict()).error_code
         try:
-            self._shared.check(code, "heartbeat")
+            self._shared.check(ApiKey.HEARTBEAT, code, "heartbeat")
         except BrokerError as error:
             with self._lock:
                 if self._membership != member:
@@ -212,7 +212,7 @@ class GroupMember:
                 self._membership = self._membership._replace(member_id=answer.member_id)
                 self._step = _Step.OUT
             return
-        self._dedicated.check(answer.error_code, "joining")
+        self._dedicated.check(ApiKey.JOIN_GROUP, answer.error_code, "joining")
         protocol = answer.protocol_name
         if protocol not in ASSIGNORS:
             raise BrokerError(ErrorCode.inconsistent_group_protocol, f"group {self.group!r} agreed on {protocol!r}")
@@ -252,7 +252,7 @@ class GroupMember:
         return [{"member_id": id_, "assignment": encode_assignment(tps)} for id_, tps in shares.items()]
 
     def _take_sync(self, answer: Any) -> None:
-        self._dedicated.check(answer.error_code, "synchronising")
+        self._dedicated.check(ApiKey.SYNC_GROUP, answer.error_code, "synchronising")
         with self._lock:
             self.assignment = decode_assignment(answer.assignment)
             self._last_assignment, self._last_generation = list(self.assignment), self._membership.generation_id

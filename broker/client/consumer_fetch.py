@@ -18,10 +18,12 @@ from broker.client.client_settings import isolation_id
 from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster, Outage
 from broker.client.cluster_metadata import Node
+from broker.client.denials import refusal
 from broker.client.fetch_protocol import FetchFrom, FetchLimits, by_place, receive_fetch, send_fetch
 from broker.client.fetcher import measure_batches
 from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, PykafkaError
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.record import Record, decode_records
@@ -237,7 +239,8 @@ class ConsumerFetch:
                 continue
             if replicas.fall_back(item.tp):
                 continue  # the leader may have what another replica does not
-            failure = BrokerError(partition.error, f"fetching {item.tp} at offset {item.offset}")
+            what = f"fetching {item.tp} at offset {item.offset}"
+            failure = refusal(self._settings, ApiKey.FETCH, partition.error, what, item.tp.topic)
             if failure.retriable:
                 self._retry_at[item.tp] = time.monotonic() + self._cluster.backoff_s(1)
                 self._cluster.invalidate()

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind, Node
-from broker.errors import BrokerError, ConnectionFailed, ErrorCode, RequestTimedOut
+from broker.client.denials import refusal
+from broker.errors import ConnectionFailed, ErrorCode, RequestTimedOut
 from broker.protocol.api_keys import ApiKey
 
 __all__ = ["Codes", "Coordinator"]
 
-Codes = Callable[[Any], Iterable[tuple[ErrorCode, str]]]
+Codes = Callable[[Any], Iterable[tuple[ErrorCode, str] | tuple[ErrorCode, str, str]]]
+"""The codes of a response, each with the action that it is about, and the topic if it is about one."""
 
+_NAMED_BY: Final = {
+    ErrorCode.group_authorization_failed: "group_id",
+    ErrorCode.transactional_id_authorization_failed: "transactional_id",
+}
+"""The field of a request that says what a code is about."""
+
+_EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 _MOVED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 
 
@@ -49,14 +59,13 @@ class Coordinator:
     def ask(self, api: ApiKey, body: Mapping[str, Any], codes: Codes | str, *, timeout_s: float | None = None) -> Any:
         """The response, without an error. Retries retriable errors for `timeout_s` (`default.api.timeout.ms`).
 
-        `codes(response)`: its error codes, each with the action it is about. A text names the action of a response
-        with a single code. Raises BrokerError for the first error.
+        A text as `codes` names the action of a response with a single code. Raises BrokerError for the first error.
         """
 
         def attempt() -> Any:
             response = self.request(api, body)
-            for code, what in [(response.error_code, codes)] if isinstance(codes, str) else codes(response):
-                self.check(code, what)
+            for row in [(response.error_code, codes)] if isinstance(codes, str) else codes(response):
+                self.check(api, *row, body=body)
             return response
 
         return self.cluster.retrying(attempt, timeout_s=timeout_s)
@@ -75,13 +84,20 @@ class Coordinator:
         """Find the coordinator again next time."""
         self.cluster.forget_coordinator(self.name, self.kind)
 
-    def check(self, code: ErrorCode, what: str) -> None:
-        """Raise BrokerError for an error code; `what` names the action. A coordinator that moved is found again."""
+    def check(
+        self, api: ApiKey, code: ErrorCode, what: str, topic: str = "", *, body: Mapping[str, Any] = _EMPTY
+    ) -> None:
+        """Raise BrokerError for an error code; `what` names the action. A coordinator that moved is found again.
+
+        `topic`: what the code is about, if it is one. `body`: of the request, where that names more than `self.name`.
+        """
         if code is ErrorCode.none:
             return
         if code in _MOVED:
             self.forget()
-        raise BrokerError(code, f"{what} of {self.kind} {self.name!r}")
+        named = {**self._naming, **body}
+        name = topic or str(named.get(_NAMED_BY.get(code, ""), ""))
+        raise refusal(self.cluster.settings, api, code, f"{what} of {self.kind} {self.name!r}", name)
 
     def close(self) -> None:
         """Close the dedicated connection; a request that waits on it fails. May be called again."""

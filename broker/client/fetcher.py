@@ -20,9 +20,11 @@ from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import isolation_id
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
+from broker.client.denials import check
 from broker.client.fetch_protocol import FetchFrom, FetchLimits, by_place, receive_fetch, send_fetch
 from broker.client.partition_offsets import NO_EPOCH, Position, find_truncations
-from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, PykafkaError, RequestTimedOut, raise_for
+from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, PykafkaError, RequestTimedOut
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import find_last_batch, parse_header
@@ -117,7 +119,8 @@ class Fetcher(AutoCloseable):
                 replicas.prefer(self.tp, partition.preferred_read_replica)
             elif partition.error is ErrorCode.none or not replicas.fall_back(self.tp):
                 break
-        raise_for(partition.error, f"fetching {self.tp} at offset {offset}")
+        what = f"fetching {self.tp} at offset {offset}"
+        check(self.cluster.settings, ApiKey.FETCH, partition.error, what, self.tp.topic)
         assert asked is not None
         fetched = _fetched(partition, offset)
         self._reached = Position(fetched.next_offset, asked.leader_epoch)

@@ -9,8 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from broker.client.broker_connection import BrokerConnection
+from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
+from broker.client.denials import DENIED, refusal
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
@@ -39,16 +42,19 @@ def partition_rows(
     }
 
 
-def error_of(row: Any, what: str) -> BrokerError | None:
-    """The error in a row of a response, with the broker's message if there is one; `what` names the action."""
+def error_of(settings: ClientSettings, api: ApiKey, row: Any, what: str, name: str = "") -> BrokerError | None:
+    """The error in a row of a response, with the broker's message if there is one; the rest is as in `refusal`."""
     if row.error_code is ErrorCode.none:
         return None
+    if row.error_code in DENIED:
+        return refusal(settings, api, row.error_code, what, name)
     message = field(row, "error_message")
     return BrokerError(row.error_code, f"{what}: {message}" if message else what)
 
 
 def ask_leaders(
     cluster: Cluster,
+    api: ApiKey,
     partitions: Collection[TopicPartition],
     ask: Callable[[BrokerConnection, Mapping[TopicPartition, int]], Rows],
     read: Callable[[Any], T],
@@ -58,9 +64,9 @@ def ask_leaders(
 ) -> dict[TopicPartition, T]:
     """`read(row)` of each partition.
 
-    `ask(connection, leader epochs)` sends a leader the request for its partitions and returns the rows of the response.
-    Partitions that fail with a retriable error are asked for again; any other error is raised, and `what(partition)`
-    names the action in it.
+    `ask(connection, leader epochs)` sends a leader the request of `api` for its partitions and returns the rows of the
+    response. Partitions that fail with a retriable error are asked for again; any other error is raised, and
+    `what(partition)` names the action in it.
     """
     found: dict[TopicPartition, T] = {}
 
@@ -70,7 +76,7 @@ def ask_leaders(
             rows = ask(cluster.connection(node), epochs)
             for tp in epochs:
                 if tp in rows:
-                    error = error_of(rows[tp], what(tp))
+                    error = error_of(cluster.settings, api, rows[tp], what(tp), tp.topic)
                 else:
                     error = BrokerError(ErrorCode.unknown_server_error, f"{what(tp)}: the reply does not name it")
                 if error is None:

@@ -113,7 +113,10 @@ def list_offsets(
             int(row.offset), int(field(row, "timestamp", -1)), int(field(row, "leader_epoch", NO_EPOCH))
         )
 
-    return ask_leaders(cluster, timestamps, ask, read, lambda tp: f"listing the offsets of {tp}", timeout_s=timeout_s)
+    def what(tp: TopicPartition) -> str:
+        return f"listing the offsets of {tp}"
+
+    return ask_leaders(cluster, ApiKey.LIST_OFFSETS, timestamps, ask, read, what, timeout_s=timeout_s)
 
 
 def _list_offsets(
@@ -175,7 +178,12 @@ def find_truncations(
 
     try:
         ends = ask_leaders(
-            cluster, positions, ask, lambda row: int(row.end_offset), lambda tp: f"asking for the leader epochs of {tp}"
+            cluster,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            positions,
+            ask,
+            lambda row: int(row.end_offset),
+            lambda tp: f"asking for the leader epochs of {tp}",
         )
     except UnsupportedVersion:
         return {}

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
+from broker.client.denials import DENIED, check, refusal
 from broker.client.leader_requests import partition_rows, topic_rows
-from broker.errors import BrokerError, ErrorCode, raise_for
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
@@ -44,10 +46,14 @@ class PartitionResponse(NamedTuple):
     log_append_time: int
     message: str
 
-    def failure(self, tp: TopicPartition) -> BrokerError | None:
+    def failure(self, tp: TopicPartition, settings: ClientSettings, transactional_id: str | None) -> BrokerError | None:
         """The error as an exception; None when the batch was written."""
         if self.error is ErrorCode.none:
             return None
+        if self.error in DENIED:
+            about_topic = self.error is ErrorCode.topic_authorization_failed
+            name = tp.topic if about_topic else transactional_id or ""
+            return refusal(settings, ApiKey.PRODUCE, self.error, f"producing to {tp}", name)
         message = self.message or _HINTS.get(self.error, "")
         return BrokerError(self.error, f"producing to {tp}: {message}" if message else f"producing to {tp}")
 
@@ -111,5 +117,6 @@ def init_producer_id(cluster: Cluster) -> ProducerIdentity:
     """Ask any broker for a new producer id, once. Raises BrokerError and the errors of BrokerConnection."""
     body = {"transactional_id": None, "transaction_timeout": -1, "producer_id": -1, "producer_epoch": -1}
     answer = cluster.any_connection().request(ApiKey.INIT_PRODUCER_ID, body)
-    raise_for(answer.error_code, "asking for a producer id (enable.idempotence=true)")
+    what = "asking for a producer id (enable.idempotence=true)"
+    check(cluster.settings, ApiKey.INIT_PRODUCER_ID, answer.error_code, what)
     return ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))

@@ -367,7 +367,7 @@ class Sender:
         self._statistics.answered(link.node.id, now - request.sent_at)
         for queue, batch in request.entries:
             response = responses.get(batch.tp, _NOT_IN_REPLY)
-            error_or_none = response.failure(batch.tp)
+            error_or_none = response.failure(batch.tp, self._settings, self._transactional_id)
             if error_or_none is None or response.error is ErrorCode.duplicate_sequence_number:
                 self._succeed(queue, batch, response)
             else:

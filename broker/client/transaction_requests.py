@@ -88,8 +88,11 @@ def add_partitions(
 ) -> None:
     """Add `partitions` to the transaction before anything is written to them. The first begins the transaction."""
 
-    def codes(answer: Any) -> list[tuple[ErrorCode, str]]:
-        rows = [(row.partition_error_code, f"adding {tp} to the transaction") for tp, row in _added(answer).items()]
+    def codes(answer: Any) -> list[tuple[ErrorCode, str, str]]:
+        rows = [
+            (row.partition_error_code, f"adding {tp} to the transaction", _topic_of(row.partition_error_code, tp))
+            for tp, row in _added(answer).items()
+        ]
         # When one partition is refused, the others are not attempted: report the cause, not its consequence.
         return sorted(rows, key=lambda row: row[0] is ErrorCode.operation_not_attempted)
 
@@ -187,7 +190,12 @@ def end_transactions(cluster: Cluster, transactions: Sequence[TransactionHandle]
     bodies = [(one, {**_producer(one), "committed": commit}) for one in transactions]
     codes = _ask_all(cluster, ApiKey.END_TXN, bodies, lambda answer: answer.error_code)
     return [
-        _outcome(code, one, _ending(commit), lambda one=one: end_transaction(cluster, one, commit=commit))  # type: ignore[misc]
+        _outcome(
+            code,
+            _coordinator(cluster, one.transactional_id),
+            (ApiKey.END_TXN, _ending(commit), ""),
+            lambda one=one: end_transaction(cluster, one, commit=commit),  # type: ignore[misc]
+        )
         for one, code in zip(transactions, codes, strict=True)
     ]
 
@@ -201,7 +209,12 @@ def check_open(cluster: Cluster, transactions: Sequence[tuple[TransactionHandle,
     bodies = [(one, _partitions_body(one, [tp])) for one, tp in transactions]
     codes = _ask_all(cluster, ApiKey.ADD_PARTITIONS_TO_TXN, bodies, _code_of_partition)
     return [
-        _outcome(code, one, f"adding {tp}", lambda one=one, tp=tp: add_partitions(cluster, one, [tp]))  # type: ignore[misc]
+        _outcome(
+            code,
+            _coordinator(cluster, one.transactional_id),
+            (ApiKey.ADD_PARTITIONS_TO_TXN, f"adding {tp}", _topic_of(code, tp)),
+            lambda one=one, tp=tp: add_partitions(cluster, one, [tp]),  # type: ignore[misc]
+        )
         for (one, tp), code in zip(transactions, codes, strict=True)
     ]
 
@@ -212,11 +225,23 @@ def _code_of_partition(answer: Any) -> ErrorCode:
     return code
 
 
-def _outcome(code: ErrorCode | None, one: TransactionHandle, what: str, again: Callable[[], None]) -> Outcome:
+def _topic_of(code: ErrorCode | None, tp: TopicPartition) -> str:
+    """The topic if the code is about a right on it, and not about one on the transactional id."""
+    return tp.topic if code is ErrorCode.topic_authorization_failed else ""
+
+
+def _outcome(
+    code: ErrorCode | None, coordinator: Coordinator, asked: tuple[ApiKey, str, str], again: Callable[[], None]
+) -> Outcome:
+    """`asked`: the API, the action, and the topic that the code is about, if it is about one."""
     if code is ErrorCode.none:
         return None
     if code is not None and not code.retriable:
-        return transaction_error(BrokerError(code, f"{what} of transactional id {one.transactional_id!r}"))
+        api, what, topic = asked
+        try:
+            coordinator.check(api, code, what, topic)
+        except BrokerError as error:
+            return transaction_error(error)
     try:
         again()
     except TransactionError as error:

@@ -62,7 +62,7 @@ class Acls:
     @property
     def current(self) -> AclSnapshot:
         acls = self._authorizer.acls
-        return AclSnapshot(allow_if_none=self._allow_if_none) if acls is None else acls
+        return AclSnapshot(allow_if_none=self._allow_if_none) if acls is None else acls  # one without ACLs is falsy
 
     async def load(self, _: str = "") -> None:
         """Read all ACLs. Raises BrokerError when ZooKeeper is away."""
@@ -118,8 +118,11 @@ class Acls:
                 errors[number] = failed.get(pattern)
         return errors
 
-    async def delete(self, filters: Sequence[AclFilter]) -> list[list[Deleted]]:
-        """Delete the ACLs that any of the filters chooses; each is told for the first filter that chose it."""
+    async def delete(self, filters: Sequence[AclFilter]) -> list[list[Deleted] | BrokerError]:
+        """Delete the ACLs that any of the filters chooses; each is told for the first filter that chose it.
+
+        A pattern that cannot be read or written fails its last known ACLs, or a filter that names it and finds none.
+        """
         patterns = [*self.current.acls, *(pattern for one in filters for pattern in one.named_patterns)]
         results: list[list[Deleted]] = [[] for _ in filters]
         chosen: dict[ResourcePattern, dict[AccessControlEntry, int]] = {}
@@ -134,7 +137,7 @@ class Acls:
         for pattern, entries in chosen.items():
             for entry, number in entries.items():
                 results[number].append(Deleted(Acl(pattern, entry), failed.get(pattern)))
-        return results
+        return [found or _failure(one, failed) or found for one, found in zip(filters, results, strict=True)]
 
     async def _update(self, changes: Mapping[ResourcePattern, Change]) -> dict[ResourcePattern, BrokerError]:
         """Make the changes and decide by them; the patterns that could not be changed, and why."""
@@ -146,18 +149,19 @@ class Acls:
     def _update_each(
         self, changes: Mapping[ResourcePattern, Change]
     ) -> tuple[dict[ResourcePattern, Entries], dict[ResourcePattern, BrokerError]]:
-        """In one call of the thread, so that what was changed is known. After an error the rest is not tried."""
+        """In one call of the thread, so that what was changed is known. While the store is away the rest is not tried:
+        each pattern would wait as long."""
         done: dict[ResourcePattern, Entries] = {}
+        failed: dict[ResourcePattern, BrokerError] = {}
         for pattern, change in changes.items():
             try:
                 done[pattern] = self._store.update(pattern, change)
+            except ConnectionFailed as error:
+                away = BrokerError(ErrorCode.request_timed_out, str(error))
+                return done, failed | {left: away for left in changes if left not in done and left not in failed}
             except PykafkaError as error:
-                code = ErrorCode.request_timed_out
-                if not isinstance(error, ConnectionFailed):
-                    code = ErrorCode.unknown_server_error
-                refused = BrokerError(code, str(error))
-                return done, {left: refused for left in changes if left not in done}
-        return done, {}
+                failed[pattern] = BrokerError(ErrorCode.unknown_server_error, str(error))
+        return done, failed
 
     def _note(self, patterns: Iterable[ResourcePattern]) -> None:
         self._stale.update(patterns)
@@ -167,6 +171,10 @@ class Acls:
         acls = self.current
         if any(set(acls.acls.get(pattern, ())) != set(entries) for pattern, entries in news.items()):
             self._authorizer.use(acls.changed(news))
+
+
+def _failure(one: AclFilter, failed: Mapping[ResourcePattern, BrokerError]) -> BrokerError | None:
+    return next((error for pattern, error in failed.items() if one.matches_pattern(pattern)), None)
 
 
 def _without(filters: Mapping[int, AclFilter], chosen: dict[AccessControlEntry, int]) -> Change:

@@ -25,7 +25,10 @@ _NEVER_HEALS = (
 )
 """Errors of a Spark task that would fail the next try, too."""
 _OF_OUR_READER = "[PYTHON_DATA_SOURCE_ERROR]"
-_NO_RIGHT = re.compile(r"^Access(?:Denied|Control)Exception\b|\((?:Permission denied|Read-only file system)\)$")
+_NO_RIGHT = re.compile(
+    r"^Access(?:Denied|Control)Exception\b|\((?:Permission denied|Read-only file system)\)$"
+    r"|^\w+: \w+_AUTHORIZATION_FAILED \("
+)
 
 
 def summary(text: str) -> str:

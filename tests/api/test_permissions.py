@@ -1,4 +1,4 @@
-"""The table of rights (broker/api/permissions.py), cell by cell: without the right its answer, with it another one.
+"""The table of rights (broker/protocol/permissions.py), cell by cell: what is answered without the right, and with it.
 
 The client is anonymous. Before each request it gets the rights that the API asks for besides, and no others.
 """
@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from broker.api import permissions as p
-from broker.api.permissions import OPEN_APIS, PERMISSIONS, Permission
 from broker.api.table import API_TABLE
 from broker.errors import ErrorCode
+from broker.protocol import permissions as p
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.permissions import OPEN_APIS, PERMISSIONS, Permission
 from broker.security.acl_types import CLUSTER_NAME, AclOperation, AclPermission, AclResourceType, PatternType
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import NO_ID, SERVED, Requests, ask_for, batch, fetch_body

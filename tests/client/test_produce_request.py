@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kio.static.constants import EntityType
 
+from broker.client.client_settings import ClientSettings
 from broker.client.produce_request import read_produce_response
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
@@ -17,6 +18,9 @@ TP = TopicPartition("t", 3)
 IN_ALL = "One or more records have been rejected due to invalid timestamp"
 
 
+SETTINGS = ClientSettings.of("localhost:1")
+
+
 def failure(version: int, code: ErrorCode, message: str | None, *records: tuple[int, str | None]) -> str:
     """The error that comes of such a partition response, by way of the wire."""
     errors = [{"batch_index": index, "batch_index_error_message": text} for index, text in records]
@@ -24,7 +28,7 @@ def failure(version: int, code: ErrorCode, message: str | None, *records: tuple[
     body: dict[str, Any] = {"responses": [{"name": "t", "partition_responses": [row]}]}
     frame = _write(_codec(ApiKey.PRODUCE, version, EntityType.response), {"correlation_id": 7}, body)  # kio's, not ours
     result = read_produce_response(decode_response(ApiKey.PRODUCE, version, frame[4:])[1])[TP]
-    return str(result.failure(TP))
+    return str(result.failure(TP, SETTINGS, None))
 
 
 @pytest.mark.parametrize("version", [8, 9, 11])

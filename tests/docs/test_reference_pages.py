@@ -1,4 +1,4 @@
-"""The generated parts of docs/reference say what the code says."""
+"""The generated parts of the documentation say what the code says."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import pytest
 
 from broker.config.broker_config import BrokerConfig
 from broker.settings import read_properties_file, settings_of
-from tests.support.reference_pages import BLOCK, REFERENCE, TABLES, names, regenerate
+from tests.support.reference_pages import BLOCK, PAGES, TABLES, names, regenerate
 from tests.support.server_properties import FILE
 
-WRITTEN = {
-    match["name"]: match[0]
-    for page in REFERENCE.glob("*.md")
-    for match in BLOCK.finditer(page.read_text(encoding="utf-8"))
-}
+WRITTEN = {match["name"]: match[0] for page in PAGES for match in BLOCK.finditer(page.read_text(encoding="utf-8"))}
 
 
 def test_every_generated_part_has_its_place() -> None:
-    placed = [name for page in REFERENCE.glob("*.md") for name in names(page.read_text(encoding="utf-8"))]
+    placed = [name for page in PAGES for name in names(page.read_text(encoding="utf-8"))]
     assert sorted(placed) == sorted(TABLES)
 
 

@@ -1,9 +1,9 @@
-"""The tables of rights in docs/reference/permissions.md, made from broker/api/permissions.py."""
+"""The tables of rights in docs/reference/permissions.md, made from broker/protocol/permissions.py."""
 
 from __future__ import annotations
 
-from broker.api.permissions import OPEN_APIS, PERMISSIONS, Permission
 from broker.api.table import API_TABLE
+from broker.protocol.permissions import OPEN_APIS, PERMISSIONS, Permission
 from broker.security.acl_types import SUPPORTED_OPERATIONS
 from tests.support.markdown_table import table
 

@@ -20,13 +20,14 @@ from broker.tools.console import commands, summary
 from broker.web.collector import FAMILIES
 from spark_connector.options.option_table import OPTIONS, WRITE_OPTIONS, Option
 from tests.support.console_reference import console
+from tests.support.job_rights import job_rights
 from tests.support.markdown_table import table
 from tests.support.permission_table import open_apis, operations, permissions
 from tests.support.protocol_table import protocol
 from tests.support.server_properties import FILE as SHIPPED_FILE
 from tests.support.source_tree import ROOT
 
-REFERENCE = ROOT / "docs" / "reference"
+PAGES = sorted([*(ROOT / "docs" / "reference").glob("*.md"), ROOT / "docs" / "how-to" / "rights.md"])
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
@@ -65,6 +66,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "open-apis": open_apis,
     "permissions": permissions,
     "operations": operations,
+    "job-rights": job_rights,
 }
 
 
@@ -86,7 +88,7 @@ def _shown_default(one: Setting, shipped: Mapping[str, str]) -> str:
 
 def main() -> None:
     """Write the pages whose generated parts differ from the code."""
-    for page in sorted(REFERENCE.glob("*.md")):
+    for page in PAGES:
         before = page.read_text(encoding="utf-8")
         after = regenerate(before)
         if after != before:

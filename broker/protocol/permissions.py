@@ -2,7 +2,8 @@
 
 The handlers ask by these constants (`ApiContext.allows`), docs/reference/permissions.md is generated from them, and a
 test takes away each of them in turn. Whoever lacks a right gets its error code whether the resource exists or not.
-Super users have all rights; without an authorizer everybody has, but for ClusterAction.
+Super users have all rights; without an authorizer everybody has, but for ClusterAction. The client looks up here what
+it lacks when it is refused (`lacking`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.security.acl_types import AclOperation, AclResourceType
 
-__all__ = ["OPEN_APIS", "PERMISSIONS", "Permission"]
+__all__ = ["OPEN_APIS", "PERMISSIONS", "Permission", "lacking"]
 
 _CODES = {
     AclResourceType.TOPIC: ErrorCode.topic_authorization_failed,
@@ -223,3 +224,16 @@ PERMISSIONS = tuple(_ROWS)
 
 OPEN_APIS = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 """APIs that need no right."""
+
+
+def lacking(api: ApiKey, code: ErrorCode) -> Permission | None:
+    """The right that a client lacks whose request was answered with this code; None for a code that is about no right.
+
+    Where an API asks for several, that which it asks for each resource of the request. Brokers' own rights are none.
+    """
+    rows = [
+        row
+        for row in PERMISSIONS
+        if row.api is api and row.code is code and row.operation is not AclOperation.CLUSTER_ACTION
+    ]
+    return next((row for row in rows if not row.asked), rows[0] if rows else None)

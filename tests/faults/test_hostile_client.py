@@ -1,0 +1,346 @@
+"""A client that has logged in and has no rights: it learns nothing, not even what exists, and changes nothing.
+
+It asks every API in every version that is served, about what exists and about what does not. The answers differ only
+in the names that it knows already.
+"""
+
+from __future__ import annotations
+
+import codecs
+import random
+import statistics
+import struct
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import pytest
+
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.errors import ErrorCode
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import decode_response, encode_request
+from broker.security.scram import ScramMechanism
+from tests.support.broker_process import BrokerProcess
+from tests.support.logged_in import ROOT, LoggedIn, acl_settings
+from tests.support.named_requests import NamedRequests, Names
+from tests.support.raw_requests import NO_ID, SERVED, ask_for, batch, fetch_body, versions
+from tests.support.raw_transactions import RawProducer
+
+MALLORY = "mallory"
+LOGIN_APIS = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+ROUNDS = 6
+BY_ID = {(ApiKey.FETCH, 13), (ApiKey.DELETE_TOPICS, 6)}
+"""API and first version that tell an id that exists from one that does not, as in Kafka: ids are random, and it does
+not count them as secret (KafkaApis.handleDeleteTopicsRequest)."""
+
+VALUE, CONFIG, METADATA = b"s3cret-record", "86399123", "s3cret-metadata"
+SUBSCRIPTION, ASSIGNMENT, CLIENT = b"s3cret-subscription", b"s3cret-assignment", "s3cret-client"
+
+
+class Target(NamedTuple):
+    broker: BrokerProcess
+    there: Names
+    """What exists."""
+    missing: Names
+    """Names of the same lengths, of what does not."""
+
+
+def made_up(text: str) -> str:
+    """A name of the same length, that is legal wherever the other one is."""
+    return codecs.encode(text, "rot13")
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    settings = {
+        **acl_settings(MALLORY),
+        "auto.create.topics.enable": "true",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.max.session.timeout.ms": "1800000",
+    }
+    data = tmp_path_factory.mktemp("hostile")
+    with BrokerProcess(data, settings, standalone=True) as broker, LoggedIn(broker.bootstrap) as root:
+        there = furnish(broker, root, str(data / "broker"))
+        made: Any = map(made_up, there.texts)
+        rest: Any = (uuid.uuid4(), there.producer_id, there.producer_epoch)
+        missing = Names(*made, *rest)
+        yield Target(broker, there, missing)
+        assert broker.running
+        assert "Traceback" not in broker.output, broker.output[-6000:]
+
+
+def furnish(broker: BrokerProcess, root: LoggedIn, log_dir: str) -> Names:
+    """A topic with records and settings, a group with a member and an offset, an open transaction, a user, an ACL."""
+    topic, group, user = "orders-2024", "billing-group", "scram-user"
+    topic_id = root.create(topic, 2, retention_ms=CONFIG)
+    root.put(topic, VALUE, b"two", b"three")
+    root.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "key": group, "coordinator_keys": [group]})
+    member = join(root, group)
+    offset = {"partition_index": 0, "committed_offset": 2, "committed_metadata": METADATA}
+    commit = {"group_id": group, "generation_id_or_member_epoch": 1, "member_id": member, "group_instance_id": None}
+    root.ask(ApiKey.OFFSET_COMMIT, {**commit, "topics": [{"name": topic, "partitions": [offset]}]})
+    producer = RawProducer(root, "payments-tx")
+    producer.find()
+    producer.init(timeout_ms=900_000)
+    assert producer.add((topic, 1)) == [ErrorCode.none]
+    assert producer.send(topic, VALUE, partition=1) is ErrorCode.none
+    admin_settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": ROOT,
+        "sasl.password": f"{ROOT}-s3cret",
+    }
+    with Cluster(admin_settings) as cluster:
+        Admin(cluster).set_password(user, "s3cret", [ScramMechanism("SCRAM-SHA-256")])
+    return Names(
+        topic, group, producer.transactional_id, member, user, log_dir, topic_id, producer.producer_id, producer.epoch
+    )
+
+
+def join(root: LoggedIn, group: str) -> str:
+    """A member that stays without a heartbeat; gives its id."""
+    body: dict[str, Any] = {
+        "group_id": group,
+        "session_timeout": 1_800_000,
+        "rebalance_timeout": 60_000,
+        "member_id": "",
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
+        "reason": None,
+    }
+    answer = root.ask(ApiKey.JOIN_GROUP, body)
+    if answer.error_code is ErrorCode.member_id_required:
+        answer = root.ask(ApiKey.JOIN_GROUP, {**body, "member_id": answer.member_id})
+    assert answer.error_code is ErrorCode.none, answer
+    assignments = [{"member_id": answer.member_id, "assignment": ASSIGNMENT}]
+    names = {"group_id": group, "generation_id": 1, "member_id": answer.member_id, "group_instance_id": None}
+    protocol = {"protocol_type": "consumer", "protocol_name": "range"}
+    synced = root.ask(ApiKey.SYNC_GROUP, {**names, **protocol, "assignments": assignments})
+    assert synced.error_code is ErrorCode.none, synced
+    return str(answer.member_id)
+
+
+def state(target: Target) -> dict[str, Any]:
+    """All that a super user can see, and that requests could change."""
+    names = target.there
+    with LoggedIn(target.broker.bootstrap) as root:
+        listed = root.ask(ApiKey.METADATA, {"topics": None, "allow_auto_topic_creation": False})
+        topics = {str(topic.name): len(topic.partitions) for topic in listed.topics}
+        spots = [(topic, index) for topic, count in topics.items() for index in range(count)]
+        resources = [(2, names.topic), (4, "0"), (4, ""), (8, "0")]
+        asked = [{"resource_type": kind, "resource_name": name, "configuration_keys": None} for kind, name in resources]
+        flags = {"include_synonyms": False, "include_documentation": False}
+        group_filters = {"states_filter": (), "types_filter": ()}
+        tx_filters = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
+        every_group = {"group_id": names.group, "member_id": None, "member_epoch": -1, "topics": None}
+        found: dict[str, Any] = {
+            "topics": listed.topics,
+            "ends": {spot: root.list_offset(spot[0], -1, spot[1]) for spot in spots},
+            "starts": {spot: root.list_offset(spot[0], -2, spot[1]) for spot in spots},
+            "configs": root.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": asked, **flags}),
+            "groups": root.ask(ApiKey.LIST_GROUPS, group_filters),
+            "members": root.ask(
+                ApiKey.DESCRIBE_GROUPS, {"groups": [names.group], "include_authorized_operations": False}
+            ),
+            "offsets": root.ask(ApiKey.OFFSET_FETCH, {"groups": [every_group], "require_stable": False}),
+            "acls": root.acls(),
+            "users": root.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None}),
+            "transactions": root.ask(ApiKey.LIST_TRANSACTIONS, {**tx_filters, "transactional_id_pattern": None}),
+            "transaction": root.ask(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [names.transactional_id]}),
+            "reassignments": root.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, {"timeout": 1000, "topics": None}),
+        }
+    return found
+
+
+# --- what a request is answered
+
+
+HUNG_UP = b"the broker hung up"
+
+
+class Mallory:
+    """Asks, and logs in again where the broker hung up."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._ask: LoggedIn | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ask is not None:
+            self._ask.close()
+
+    def answer(self, api: ApiKey, version: int, body: dict[str, Any]) -> bytes:
+        """The frame of the answer without its correlation id, or HUNG_UP."""
+        if self._ask is None:
+            self._ask = LoggedIn(self._bootstrap, MALLORY)
+        try:
+            self._ask.socket.sendall(encode_request(api, version, 7, "mallory", body))
+            (length,) = struct.unpack(">i", self._ask.read(4))
+            return self._ask.read(length)[4:]
+        except ConnectionError:
+            self._ask.close()
+            self._ask = None
+            return HUNG_UP
+
+
+def secrets(names: Names) -> list[bytes]:
+    texts = [CONFIG, METADATA, CLIENT, *names.texts]
+    return [VALUE, SUBSCRIPTION, ASSIGNMENT, *(text.encode() for text in texts)]
+
+
+def readable(api: ApiKey, version: int, frame: bytes) -> object:
+    return "hung up" if frame == HUNG_UP else decode_response(api, version, b"\0\0\0\7" + frame)[1]
+
+
+def test_existing_and_made_up_names_are_answered_alike_and_nothing_changes(target: Target) -> None:
+    before = state(target)
+    there, missing = target.there, target.missing
+    differing: list[str] = []
+    showing: list[str] = []
+    asked = 0
+    with Mallory(target.broker.bootstrap) as mallory:
+        for api in sorted(set(SERVED) - LOGIN_APIS):
+            for version in versions(api):
+                for turn in range(ROUNDS):
+                    seed = hash((int(api), version, turn))
+                    frames = {
+                        names: mallory.answer(api, version, NamedRequests(names, seed, turn).body(api, version))
+                        for names in (missing, there)
+                    }
+                    asked += 2
+                    shown = frames[missing]
+                    for of_there, of_missing in zip(there.texts, missing.texts, strict=True):
+                        shown = shown.replace(of_missing.encode(), of_there.encode())
+                    shown = shown.replace(missing.topic_id.bytes, there.topic_id.bytes)
+                    what = f"{api.name} version {version}, round {turn}: "
+                    if shown != frames[there] and not tells_ids(api, version, readable(api, version, frames[there])):
+                        both = (readable(api, version, frames[one]) for one in (missing, there))
+                        differing.append(what + "\n    ".join(map(str, both)))
+                    showing += [f"{what}{one!r}" for one in secrets(there) if one in frames[missing]]
+                    named = {one.encode() for one in there.texts}
+                    showing += [f"{what}{one!r}" for one in set(secrets(there)) - named if one in frames[there]]
+    assert not differing, "\n".join(differing[:20])
+    assert not showing, "\n".join(showing[:20])
+    assert asked > 1000
+    after = state(target)
+    for part, found in before.items():
+        assert after[part] == found, part
+
+
+def tells_ids(api: ApiKey, version: int, answer: Any) -> bool:
+    """Whether the answer is one that may tell that an id exists, and tells nothing else."""
+    if not any(api is one and version >= first for one, first in BY_ID):
+        return False
+    rows = answer.responses
+    if api is ApiKey.FETCH:
+        parts = [part for topic in rows for part in topic.partitions]
+        silent = all(part.high_watermark == part.log_start_offset == -1 and not part.records for part in parts)
+        return silent and {part.error_code for part in parts} == {ErrorCode.topic_authorization_failed}
+    return all(row.name is None and row.error_code is ErrorCode.topic_authorization_failed for row in rows)
+
+
+def test_a_client_without_rights_sees_empty_lists(target: Target) -> None:
+    with LoggedIn(target.broker.bootstrap, MALLORY) as ask:
+        for version in versions(ApiKey.METADATA):
+            body: dict[str, Any] = {"topics": [] if version == 0 else None, "allow_auto_topic_creation": True}
+            assert ask.ask(ApiKey.METADATA, body, version).topics == ()
+        for version in versions(ApiKey.LIST_GROUPS):
+            assert ask.ask(ApiKey.LIST_GROUPS, {"states_filter": (), "types_filter": ()}, version).groups == ()
+        filters = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
+        for version in versions(ApiKey.LIST_TRANSACTIONS):
+            body = {**filters, "transactional_id_pattern": ".*"}
+            assert ask.ask(ApiKey.LIST_TRANSACTIONS, body, version).transaction_states == ()
+        body = {"topics": (), "response_partition_limit": 100, "cursor": None}
+        assert ask.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, body).topics == ()
+
+
+def test_nothing_is_written_without_an_answer_either(target: Target) -> None:
+    before = state(target)
+    for names in (target.there, target.missing):
+        for version in versions(ApiKey.PRODUCE):
+            with LoggedIn(target.broker.bootstrap, MALLORY) as ask:
+                data = {"index": 0, "records": batch(b"hostile")}
+                topics = [{"name": names.topic, "partition_data": [data]}]
+                body = {"transactional_id": None, "acks": 0, "timeout": 1000, "topic_data": topics}
+                ask.send(ApiKey.PRODUCE, body, version)
+                assert ask.is_hung_up(), "it is how a client without an answer learns of an error, as in Kafka"
+    assert state(target) == before
+
+
+def test_a_fetch_session_shows_nothing(target: Target) -> None:
+    """Versions with names; those with ids tell the codes of ids that exist, as fetches without a session do."""
+    for version in range(7, 13):
+        shown = []
+        for names in (target.there, target.missing):
+            with LoggedIn(target.broker.bootstrap, MALLORY) as ask:
+                wanted = [ask_for(names.topic)]
+                first = ask.ask(ApiKey.FETCH, fetch_body(wanted, session_id=0, session_epoch=0), version)
+                more = fetch_body([], session_id=first.session_id, session_epoch=1)
+                second = ask.ask(ApiKey.FETCH, more, version)
+                text = f"{first.responses} {second.responses} {second.error_code!r} {first.error_code!r}"
+                shown.append(text.replace(names.topic, "?"))
+        assert shown[0] == shown[1]
+        assert "topic_authorization_failed" in shown[0]
+
+
+# --- how long an answer takes
+
+
+def list_offsets(names: Names) -> dict[str, Any]:
+    asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    return {"replica_id": -1, "isolation_level": 0, "topics": [{"name": names.topic, "partitions": [asked]}]}
+
+
+TIMED: dict[ApiKey, Callable[[Names], dict[str, Any]]] = {
+    ApiKey.METADATA: lambda names: {
+        "topics": [{"name": names.topic, "topic_id": NO_ID}],
+        "allow_auto_topic_creation": False,
+    },
+    ApiKey.FETCH: lambda names: fetch_body([ask_for(names.topic)]),
+    ApiKey.LIST_OFFSETS: list_offsets,
+    ApiKey.DESCRIBE_GROUPS: lambda names: {"groups": [names.group], "include_authorized_operations": True},
+}
+
+
+@pytest.mark.parametrize("api", TIMED, ids=lambda api: api.name)
+def test_the_time_of_an_answer_does_not_tell_what_exists(target: Target, api: ApiKey) -> None:
+    """Medians of many, in turns; the best of three tries, because other processes take their share of the machine."""
+    version = 12 if api is ApiKey.FETCH else SERVED[api][1]
+    ratios = []
+    with LoggedIn(target.broker.bootstrap, MALLORY) as ask:
+        for _ in range(3):
+            taken: dict[Names, list[float]] = {target.there: [], target.missing: []}
+            order = [target.there, target.missing] * 200
+            random.Random(1).shuffle(order)
+            for names in order:
+                body = TIMED[api](names)
+                started = time.perf_counter()
+                ask.ask(api, body, version)
+                taken[names].append(time.perf_counter() - started)
+            there, missing = (statistics.median(taken[names]) for names in (target.there, target.missing))
+            ratios.append(max(there, missing) / min(there, missing))
+            if ratios[-1] < 1.5:
+                return
+    pytest.fail(f"medians differ by {ratios}")
+
+
+def test_the_log_of_the_broker_names_who_was_denied_what(target: Target) -> None:
+    with LoggedIn(target.broker.bootstrap, MALLORY) as ask:
+        ask.metadata(target.there.topic)
+    line = (
+        f"Principal = User:{MALLORY} is Denied Operation = Describe from host = 127.0.0.1 on resource = "
+        f"Topic:LITERAL:{target.there.topic} for request = Metadata with resourceRefCount = 1"
+    )
+    assert line in target.broker.output
+    assert Path(target.there.path).is_dir()
