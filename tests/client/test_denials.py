@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import pickle
 import shlex
+import time
 
 import pytest
 
+from broker.client.admin import Admin, ResourceType
 from broker.client.client_settings import ClientSettings
+from broker.client.cluster import Cluster
+from broker.client.consumer import Consumer
 from broker.client.denials import DENIED, check, principal_of, refusal
+from broker.client.producer import Producer
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.permissions import PERMISSIONS, lacking
-from broker.security.acl_types import AclOperation
+from broker.security.acl_types import AccessControlEntry, Acl, AclOperation, AclResourceType, ResourcePattern
+from tests.support.guarded import PRINCIPAL, GuardedBroker
+
+AT_ONCE_S = 10.0
+"""A retry would go on for a minute."""
 
 PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.password": "secret"}
 
@@ -127,3 +136,64 @@ def test_no_password_is_told_and_the_error_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (again.code, str(again), again.retriable) == (error.code, str(error), False)
     assert "secret" not in str(error)
+
+
+def give(guarded: GuardedBroker, operation: AclOperation, type: AclResourceType, name: str) -> None:
+    acl = Acl(ResourcePattern(type, name), AccessControlEntry(PRINCIPAL, operation))
+    with Cluster(guarded.super_user) as cluster:
+        Admin(cluster).create_acls([acl])
+
+
+def lacks(what: str) -> str:
+    option = what.partition(" on ")[2].replace("the cluster", "cluster")
+    return rf"{PRINCIPAL} lacks {what}.*pykafka acls add --allow-principal {PRINCIPAL} --operation .* --{option}"
+
+
+def test_a_producer_fails_at_once_and_says_what_it_lacks(guarded: GuardedBroker, topic: str) -> None:
+    with Cluster(guarded.super_user) as cluster:
+        Admin(cluster).create_topic(topic, 1)
+    began = time.monotonic()
+    with Producer(guarded.alice) as producer, pytest.raises(BrokerError, match=lacks(f"Describe on topic {topic}")):
+        producer.send(topic, b"x").result(30)
+    give(guarded, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
+    plain = {**guarded.alice, "enable.idempotence": False}
+    with Producer(plain) as producer, pytest.raises(BrokerError, match=lacks(f"Write on topic {topic}")):
+        producer.send(topic, b"x").result(30)
+    assert time.monotonic() - began < AT_ONCE_S
+
+
+def test_a_consumer_fails_at_once_and_says_what_it_lacks(guarded: GuardedBroker, topic: str, group: str) -> None:
+    with Cluster(guarded.super_user) as cluster:
+        Admin(cluster).create_topic(topic, 1)
+    give(guarded, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
+    given = {**guarded.alice, "group.id": group, "auto.offset.reset": "earliest"}
+    for operation, needed in ((None, "Describe"), (AclOperation.DESCRIBE, "Read")):
+        if operation is not None:
+            give(guarded, operation, AclResourceType.GROUP, group)
+        with Consumer(given) as consumer:
+            consumer.subscribe([topic])
+            assert_fails(consumer, f"{needed} on group {group}")
+    give(guarded, AclOperation.READ, AclResourceType.GROUP, group)
+    with Consumer(given) as consumer:
+        consumer.subscribe([topic])
+        assert_fails(consumer, f"Read on topic {topic}")
+
+
+def assert_fails(consumer: Consumer, what: str) -> None:
+    with pytest.raises(BrokerError, match=lacks(what)):
+        consumer.poll(timeout_s=AT_ONCE_S)
+
+
+def test_an_admin_is_told_what_to_ask_for(guarded: GuardedBroker, topic: str) -> None:
+    with Cluster(guarded.alice) as cluster:
+        admin = Admin(cluster)
+        with pytest.raises(BrokerError, match=lacks(f"Create on topic {topic}")):
+            admin.create_topic(topic, 1)
+        with pytest.raises(BrokerError, match=lacks("Describe on the cluster")):
+            admin.describe_users()
+        with pytest.raises(BrokerError, match=lacks("Describe on the cluster")):
+            admin.describe_acls()
+        with pytest.raises(BrokerError, match=lacks(f"DescribeConfigs on topic {topic}")):
+            admin.describe_configs(ResourceType.TOPIC, topic)
+        with pytest.raises(BrokerError, match=lacks(f"Delete on topic {topic}")):
+            admin.delete_topics([topic])
