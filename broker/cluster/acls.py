@@ -55,6 +55,7 @@ class Acls:
         self._authorizer = authorizer
         self._allow_if_none = allow_if_none
         self._stale: set[ResourcePattern] = set()
+        self._all_stale = False
         self._due = asyncio.Event()
         self._lock = asyncio.Lock()
         """Held from each read or write to its effect: an older read must not undo a newer one."""
@@ -78,7 +79,11 @@ class Acls:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._note, patterns)
 
-        return self._store.watch(callback)
+        def missed() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._note_all)
+
+        return self._store.watch(callback, missed)
 
     async def run(self) -> None:
         """Read changed patterns again, for ever: once for any number of changes that come meanwhile."""
@@ -86,15 +91,21 @@ class Acls:
             await self._due.wait()
             self._due.clear()
             patterns, self._stale = self._stale, set()
+            all_of_them, self._all_stale = self._all_stale, False
             try:
                 async with self._lock:
-                    self._apply(await self._call(self._store.read, patterns))
+                    if all_of_them:
+                        found = await self._call(self._store.load)
+                        self._apply({**dict.fromkeys(self.current.acls, frozenset[AccessControlEntry]()), **found})
+                    else:
+                        self._apply(await self._call(self._store.read, patterns))
                 continue
             except PykafkaError as error:
                 logger.warning("cannot read ACLs that were changed, trying again: %s", error)
             except Exception:
                 logger.exception("reading ACLs that were changed failed")
             self._stale |= patterns
+            self._all_stale |= all_of_them
             asyncio.get_running_loop().call_later(RETRY_S, self._due.set)
 
     async def create(self, acls: Sequence[Acl]) -> list[BrokerError | None]:
@@ -165,6 +176,11 @@ class Acls:
 
     def _note(self, patterns: Iterable[ResourcePattern]) -> None:
         self._stale.update(patterns)
+        self._due.set()
+
+    def _note_all(self) -> None:
+        logger.warning("changes of ACLs were missed, reading all of them")
+        self._all_stale = True
         self._due.set()
 
     def _apply(self, news: Mapping[ResourcePattern, Collection[AccessControlEntry]]) -> None:

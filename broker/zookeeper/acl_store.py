@@ -108,10 +108,15 @@ class AclStore:
             else:
                 return after
 
-    def watch(self, callback: Callable[[Sequence[ResourcePattern]], None]) -> list[Watch]:
-        """Call back on the store's event thread with the patterns that were changed."""
+    def watch(
+        self, callback: Callable[[Sequence[ResourcePattern]], None], on_missed: Callable[[], None] = lambda: None
+    ) -> list[Watch]:
+        """Call back on the store's event thread with the patterns that were changed.
+
+        `on_missed`: when it is not known which were; read all of them.
+        """
         return [
-            NodeChanges(self._zk, root, decode).watch(callback)
+            NodeChanges(self._zk, root, decode).watch(callback, on_missed)
             for root, decode in (
                 (_CHANGES[PatternType.LITERAL], _decode_literal_change),
                 (_CHANGES[PatternType.PREFIXED], _decode_extended_change),

@@ -68,12 +68,22 @@ class NodeChanges(Generic[T]):
         self._decode = decode
         self._last_seen = ""
         """Names end in a growing ten-digit number, so they sort by age."""
+        self._next_number: int | None = None
+        """The number of the next node; None before the first reading."""
+        self._missed = False
 
-    def watch(self, callback: Callable[[list[T]], None]) -> Watch:
-        """Call back with what the nodes say, oldest first: those that exist, then each new one."""
+    def watch(self, callback: Callable[[list[T]], None], on_missed: Callable[[], None] = lambda: None) -> Watch:
+        """Call back with what the nodes say, oldest first: those that exist, then each new one.
+
+        `on_missed` is called when nodes were deleted before this client read them, as after a long time without the
+        store.
+        """
 
         def read_new(names: list[str]) -> None:
             news = self._read(names)
+            if self._missed:
+                self._missed = False
+                on_missed()
             if news:
                 callback(news)
 
@@ -86,6 +96,8 @@ class NodeChanges(Generic[T]):
         # By ZooKeeper's clock. By a clock of ours that is fast, others would lose what they have not read yet.
         newest_ms = max((node[1].created_ms for node in nodes if node is not None), default=0)
         for name, path, node in zip(names, paths, nodes, strict=True):
+            if name > self._last_seen:
+                self._count(name, is_there=node is not None)
             if node is None:
                 continue
             data, stat = node
@@ -98,4 +110,13 @@ class NodeChanges(Generic[T]):
                 with contextlib.suppress(NoNode):  # another broker was faster
                     self._zk.delete(path)
         self._last_seen = max([self._last_seen, *names])
+        if self._next_number is None:
+            self._next_number = 0
         return news
+
+    def _count(self, name: str, *, is_there: bool) -> None:
+        """Note whether a new node follows the one before it."""
+        number = int(name[-10:]) if name[-10:].isdecimal() else -1
+        if self._next_number is not None and (number != self._next_number or not is_there):
+            self._missed = True
+        self._next_number = number + 1

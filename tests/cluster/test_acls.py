@@ -43,6 +43,8 @@ class FlakyStore(AclStore):
     """Fails with `failure` while it is set; `before_answer` is called when something was read, before it is told."""
 
     failure: Exception | None = None
+    load_failure: Exception | None = None
+    """Of the next load."""
     calls = 0
     before_answer: Callable[[], None] = staticmethod(lambda: None)
 
@@ -50,6 +52,12 @@ class FlakyStore(AclStore):
         self.calls += 1
         if self.failure is not None:
             raise self.failure
+
+    def load(self) -> dict[ResourcePattern, Entries]:
+        if self.load_failure is not None:
+            failure, self.load_failure = self.load_failure, None
+            raise failure
+        return super().load()
 
     def read(self, patterns: Collection[ResourcePattern]) -> dict[ResourcePattern, Entries]:
         self._check()
@@ -353,6 +361,21 @@ async def test_a_surprise_ends_no_reading(
     await until(lambda: "reading ACLs that were changed failed" in caplog.text)
     store.failure = None
     await until(lambda: authorizer.allows(Alice(), READING, "t"))
+
+
+async def test_after_changes_were_missed_all_acls_are_read_again(
+    running: Acls, store: FlakyStore, other: AclStore, local: LocalStore, authorizer: Authorizer
+) -> None:
+    """As after an outage that was longer than notifications are kept."""
+    await running.create([Acl(T, READ), Acl(TEAM, WRITE)])
+    await until(lambda: not running._due.is_set())
+    local.delete(acl_path(T))
+    local.set(acl_path(TEAM), local.get(acl_path(TEAM))[0].replace(b"Write", b"Read"))
+    store.load_failure = AWAY
+    running._note_all()
+    await until(lambda: store.load_failure is None)
+    await until(lambda: known(running) == {TEAM: {READ}})
+    assert not authorizer.allows(Alice(), READING, "t")
 
 
 # --- an older read and a newer one

@@ -67,10 +67,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     data = tmp_path_factory.mktemp("hostile")
     with BrokerProcess(data, settings, standalone=True) as broker, LoggedIn(broker.bootstrap) as root:
         there = furnish(broker, root, str(data / "broker"))
-        made: Any = map(made_up, there.texts)
-        rest: Any = (uuid.uuid4(), there.producer_id, there.producer_epoch)
-        missing = Names(*made, *rest)
-        yield Target(broker, there, missing)
+        yield Target(broker, there, there.renamed(made_up, uuid.uuid4()))
         assert broker.running
         assert "Traceback" not in broker.output, broker.output[-6000:]
 
@@ -251,18 +248,19 @@ def tells_ids(api: ApiKey, version: int, answer: Any) -> bool:
 
 
 def test_a_client_without_rights_sees_empty_lists(target: Target) -> None:
+    groups = {"states_filter": (), "types_filter": ()}
+    filters = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
     with LoggedIn(target.broker.bootstrap, MALLORY) as ask:
         for version in versions(ApiKey.METADATA):
-            body: dict[str, Any] = {"topics": [] if version == 0 else None, "allow_auto_topic_creation": True}
-            assert ask.ask(ApiKey.METADATA, body, version).topics == ()
+            topics: dict[str, Any] = {"topics": [] if version == 0 else None, "allow_auto_topic_creation": True}
+            assert ask.ask(ApiKey.METADATA, topics, version).topics == ()
         for version in versions(ApiKey.LIST_GROUPS):
-            assert ask.ask(ApiKey.LIST_GROUPS, {"states_filter": (), "types_filter": ()}, version).groups == ()
-        filters = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
+            assert ask.ask(ApiKey.LIST_GROUPS, groups, version).groups == ()
         for version in versions(ApiKey.LIST_TRANSACTIONS):
-            body = {**filters, "transactional_id_pattern": ".*"}
-            assert ask.ask(ApiKey.LIST_TRANSACTIONS, body, version).transaction_states == ()
-        body = {"topics": (), "response_partition_limit": 100, "cursor": None}
-        assert ask.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, body).topics == ()
+            found = ask.ask(ApiKey.LIST_TRANSACTIONS, {**filters, "transactional_id_pattern": ".*"}, version)
+            assert found.transaction_states == ()
+        page = {"topics": (), "response_partition_limit": 100, "cursor": None}
+        assert ask.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, page).topics == ()
 
 
 def test_nothing_is_written_without_an_answer_either(target: Target) -> None:

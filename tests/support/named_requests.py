@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from broker.protocol.api_keys import ApiKey
@@ -68,6 +69,12 @@ class Names(NamedTuple):
     @property
     def texts(self) -> tuple[str, ...]:
         return (self.topic, self.group, self.transactional_id, self.member, self.user, self.path)
+
+    def renamed(self, rename: Callable[[str], str], topic_id: uuid.UUID) -> Names:
+        """Others of the same producer, which answers show in binary."""
+        topic, group, transactional_id, member, user, path = map(rename, self.texts)
+        producer = (self.producer_id, self.producer_epoch)
+        return Names(topic, group, transactional_id, member, user, path, topic_id, *producer)
 
 
 class NamedRequests(HostileRequests):

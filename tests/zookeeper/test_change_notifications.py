@@ -7,9 +7,10 @@ from pathlib import Path
 
 from broker.clock import ManualClock
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.change_notifications import ChangeNotifications, NodeChanges
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.local_store import LocalStore
+from broker.zookeeper.metadata_store import Watch
 from broker.zookeeper.registry import Registry
 from tests.support.waiting import eventually
 from tests.zookeeper.conftest import Connect
@@ -62,3 +63,40 @@ def test_old_changes_are_deleted_by_whoever_sees_them(tmp_path: Path) -> None:
         changes.notify_config_change("topics/new")
         assert seen.get(timeout=60) == ["topics/new"]
         eventually(lambda: store.children("/config/changes") == ["config_change_0000000001"])
+
+
+def test_nodes_that_were_deleted_before_they_were_read_are_noticed(tmp_path: Path) -> None:
+    """A broker that was without ZooKeeper for longer than the nodes are kept would miss a right that was revoked."""
+    clock = ManualClock(now_ms=0)
+    with LocalStore(tmp_path / "metadata", clock) as store:
+        seen: queue.Queue[list[str]] = queue.Queue()
+        missed: queue.Queue[str] = queue.Queue()
+
+        def watch(changes: NodeChanges[str]) -> Watch:
+            return changes.watch(seen.put, lambda: missed.put("missed"))
+
+        changes = NodeChanges(store, "/changes", lambda _, data: [data.decode()])
+        for name in ("first", "second"):
+            store.create("/changes/change_", name.encode(), sequence=True, parents=True)
+        first_watch = watch(changes)
+        assert seen.get(timeout=60) == ["first", "second"]
+        store.create("/changes/change_", b"third", sequence=True)
+        assert seen.get(timeout=60) == ["third"]
+        first_watch.cancel()
+
+        store.create("/changes/change_", b"fourth", sequence=True)
+        store.create("/changes/change_", b"fifth", sequence=True)
+        second_watch = watch(changes)
+        assert seen.get(timeout=60) == ["fourth", "fifth"]
+        second_watch.cancel()
+        assert missed.empty()
+
+        store.create("/changes/change_", b"sixth", sequence=True)
+        store.create("/changes/change_", b"seventh", sequence=True)
+        store.delete("/changes/change_0000000005")
+        watch(changes)
+        assert seen.get(timeout=60) == ["seventh"]
+        assert missed.get(timeout=60) == "missed"
+        store.create("/changes/change_", b"eighth", sequence=True)
+        assert seen.get(timeout=60) == ["eighth"]
+        assert missed.empty()
