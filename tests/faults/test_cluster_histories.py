@@ -15,14 +15,26 @@ from pathlib import Path
 
 import pytest
 
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
 from broker.embedded import EmbeddedBroker
 from broker.protocol.topic_partition import TopicPartition
+from broker.quotas.quota_entity import DEFAULT, QuotaEntity
+from broker.security.acl_types import (
+    CLUSTER_NAME,
+    AccessControlEntry,
+    Acl,
+    AclOperation,
+    AclResourceType,
+    ResourcePattern,
+)
 from tests.support.cluster import ClusterFaults, KillRounds, LinkedCluster, StateWatch
 from tests.support.history import Anomaly, History, anomalies
 from tests.support.history_run import COPIED_PARTITIONS, SETTINGS, WRITTEN_PARTITIONS, run_clients
 from tests.support.replica_audit import compacted_anomalies, partition_directories, replica_anomalies
 from tests.support.waiting import eventually
 
+GUARDED_S = 180
 REPLICATED = {
     **SETTINGS,
     "min.insync.replicas": "2",
@@ -44,6 +56,11 @@ COMPACTING = {
     "offsets.topic.segment.bytes": "20000",
     "transaction.state.log.segment.bytes": "20000",
 }
+GUARDED = {
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",  # until `guard` has made some
+}
+QUOTAS = {"producer_byte_rate": 40_000.0, "consumer_byte_rate": 80_000.0, "request_percentage": 20.0}
 OFFSETS_PARTITIONS = [TopicPartition("__consumer_offsets", p) for p in range(3)]
 INTERNAL_PARTITIONS = [*OFFSETS_PARTITIONS, *(TopicPartition("__transaction_state", p) for p in range(3))]
 PARTITIONS = [
@@ -79,6 +96,28 @@ def test_deaths_of_two_brokers_or_all_break_no_promise(tmp_path: Path, seed: int
         faults = ClusterFaults(cluster, HARDEST * 2, dice, lambda: states.wait_for_isr(PARTITIONS, 3))
         run(faults.run_all)
         print(f"faults: {dict(faults.made)}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_faults_break_no_promise_where_acls_and_quotas_decide(tmp_path: Path) -> None:
+    """Clients and brokers are allowed by ACLs what they do, and every client is throttled."""
+    with checked_cluster(tmp_path, more=GUARDED) as (cluster, states, run):
+        guard(cluster.bootstrap)
+        faults = ClusterFaults(cluster, EVERYTHING, random.Random(7), lambda: states.wait_for_isr(PARTITIONS, 3))
+        run(lambda: faults.run(GUARDED_S))
+        print(f"faults: {dict(faults.made)}")
+
+
+def guard(bootstrap: str) -> None:
+    """Allow what is done without a login, and limit it."""
+    everything = AccessControlEntry("User:ANONYMOUS", AclOperation.ALL)
+    types = (AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.TRANSACTIONAL_ID)
+    patterns = [ResourcePattern(AclResourceType.CLUSTER, CLUSTER_NAME), *(ResourcePattern(one, "*") for one in types)]
+    with Cluster(bootstrap) as cluster:
+        admin = Admin(cluster)
+        admin.create_acls([Acl(pattern, everything) for pattern in patterns])
+        admin.alter_client_quotas(QuotaEntity(user=DEFAULT), QUOTAS)
 
 
 @pytest.mark.timeout(300)
