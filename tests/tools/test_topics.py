@@ -156,7 +156,7 @@ def test_a_file_for_kafkas_own_tools_is_taken_and_a_slip_of_the_pen_is_not(
     file.write_text("\n".join(lines), encoding="utf-8")
     answer_of("topics", "list", "--config", str(file))
     assert caplog.messages == [f"{file}: these settings are not used: key.deserializer, metric.reporters"]
-    for name in ("security.protcol", "sasl.oauthbearer.token.endpoint.url", "bootstrap.server"):
+    for name in ("security.protcol", "sasl.oauthbearer.token.endpoint.uri", "bootstrap.server"):
         file.write_text(f"{name}=x", encoding="utf-8")
         assert f"unknown setting '{name}'" in error_of("topics", "list", "--config", str(file), status=2)
 
