@@ -5,12 +5,15 @@ Made from kio's schemas, as those of hostile_requests.py, so that an API that is
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import typing
 import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.entities import unwrap_optional
 from tests.support.hostile_requests import BITS, HostileRequests
 from tests.support.raw_requests import NO_ID, batch
 
@@ -20,6 +23,8 @@ PLAIN_ROUNDS = 3
 """So many rounds ask plain questions, which would be answered if they were allowed; later ones are random."""
 
 _TOPIC, _BROKER, _GROUP = 2, 4, 32
+_FIRST_METADATA_BY_ID = 12
+_NULL = ("group_instance_id", "transactional_id_pattern", "cursor")
 _PLAIN_INTS = {
     "acks": -1,
     "config_operation": 0,
@@ -86,8 +91,10 @@ class NamedRequests(HostileRequests):
         self._turn = turn
         self._plain = turn < PLAIN_ROUNDS
         self._entity = ""
+        self._version = 0
 
     def body(self, api: ApiKey, version: int) -> dict[str, Any]:
+        self._version = version
         made = super().body(api, version)
         if api is ApiKey.FIND_COORDINATOR:
             made["key_type"] = self._turn % 2
@@ -112,23 +119,22 @@ class NamedRequests(HostileRequests):
         return made
 
     def _value(self, name: str, hint: Any, kafka_type: str) -> Any:
-        if self._plain:
-            if name in ("group_instance_id", "transactional_id_pattern", "cursor"):
-                return None
-            if name == "name" and self._turn == 1 and type(None) in getattr(hint, "__args__", ()):
-                return None  # by its id
-            if name.endswith("filters") or name in ("states_filter", "types_filter", "forgotten_topics_data"):
-                return []
-            if name == "transactional_id" and self._turn == 1 and self._entity == "ProduceRequest":
-                return None
-        entity = self._entity
-        made = super()._value(name, hint, kafka_type)
-        self._entity = entity
-        if self._plain and made is None and kafka_type != "records":
+        if not self._plain:
             return super()._value(name, hint, kafka_type)
-        if self._plain and isinstance(made, list):
-            return made[:1] or super()._value(name, hint, kafka_type)
-        return made
+        inner, optional = unwrap_optional(hint)
+        if name in _NULL or (optional and self._turn == 1 and self._is_by_id(name)):
+            return None
+        if name.endswith("_filters") or name in ("states_filter", "types_filter", "forgotten_topics_data"):
+            return [] if typing.get_origin(inner) is tuple else None
+        if typing.get_origin(inner) is tuple:
+            return [self._value(name, typing.get_args(inner)[0], kafka_type)]
+        return self._struct(inner) if dataclasses.is_dataclass(inner) else self._scalar(name, kafka_type)
+
+    def _is_by_id(self, name: str) -> bool:
+        """Whether the plain question of this turn leaves out a name for an id, or a transaction."""
+        if name == "name":
+            return self._entity != "MetadataRequestTopic" or self._version >= _FIRST_METADATA_BY_ID
+        return name == "transactional_id" and self._entity == "ProduceRequest"
 
     def _scalar(self, name: str, kafka_type: str) -> Any:
         if kafka_type == "string":
