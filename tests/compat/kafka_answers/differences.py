@@ -116,7 +116,7 @@ OF_BROKER = ("DescribeConfigs broker",)
 BROKER = [
     Difference(
         "A broker has fewer settings",
-        "what belongs to KRaft, threads, quotas of clients, tiered storage, Java's TLS or plugins is not there",
+        "what belongs to KRaft, threads, callbacks for quotas, tiered storage, Java's TLS or plugins is not there",
         OF_BROKER,
         {"configs.*": ABSENT},
     ),
@@ -125,6 +125,7 @@ BROKER = [
         "`docs/decisions.md` says why",
         OF_BROKER,
         {
+            "configs.allow.everyone.if.no.acl.found": ANYTHING,
             "configs.embedded.zookeeper.port": ANYTHING,
             "configs.logging.format": ANYTHING,
             "configs.metrics.listener": ANYTHING,
@@ -139,6 +140,12 @@ BROKER = [
         "18 s in Kafka, whose brokers may pause for garbage collection; `docs/decisions.md` says more",
         OF_BROKER,
         {"configs.zookeeper.session.timeout.ms.value": "6000"},
+    ),
+    Difference(
+        "`sasl.oauthbearer.expected.audience` is an empty list while it is not set",
+        "null in Kafka; both mean that no audience is expected",
+        OF_BROKER,
+        {"configs.sasl.oauthbearer.expected.audience.value": ""},
     ),
     Difference(
         "The throttles of replication are listed",
