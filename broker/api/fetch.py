@@ -403,7 +403,7 @@ def _failed(
     code = error.code
     if code is ErrorCode.kafka_storage_error and request.version < _FIRST_WITH_STORAGE_ERROR:
         code = ErrorCode.not_leader_or_follower
-    read.complete |= code not in _UNKNOWN
+    read.complete |= code not in (*_UNKNOWN, FETCH_TOPIC.code)  # Kafka waits for the other partitions
     read.errors.append(int(code))
     leader = None
     if topic is not None and code in LED_ELSEWHERE and request.version >= _FIRST_WITH_LEADERS:

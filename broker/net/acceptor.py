@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import socket
 from collections.abc import Callable
 
 from broker.metrics import ThrottleMetrics
 from broker.quotas.connection_rates import ConnectionRates
+from broker.security.addresses import plain_address
 
 __all__ = ["Acceptor"]
 
@@ -105,7 +105,7 @@ class Acceptor:
         self._loop.add_reader(self._socket, self._accept)
 
     def _serve(self, accepted: socket.socket, host: str) -> None:
-        delay_s = self._rates.accepted_from(self._listener, _plain(host), self._loop.time())
+        delay_s = self._rates.accepted_from(self._listener, plain_address(host), self._loop.time())
         if delay_s > 0:
             self._refusals.throttles += 1
             self._refusals.seconds += delay_s
@@ -122,11 +122,3 @@ class Acceptor:
     async def _open(self, accepted: socket.socket) -> None:
         with contextlib.suppress(ConnectionError):  # the client has left already
             await self._loop.connect_accepted_socket(self._make, accepted)
-
-
-def _plain(host: str) -> str:
-    """An address as quotas name it: IPv4 as such, also on a listener for both, and IPv6 without a zone."""
-    if ":" not in host:
-        return host
-    address = ipaddress.IPv6Address(host.partition("%")[0])
-    return str(address.ipv4_mapped or address)

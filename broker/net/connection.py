@@ -28,6 +28,7 @@ from broker.net.sasl import SaslSession
 from broker.net.throttling import ThrottledResponse
 from broker.net.tls import TlsStream
 from broker.protocol.messages import peek
+from broker.security.addresses import plain_address
 from broker.security.principal_mapping import NoMatchingRule, PrincipalMapping
 
 __all__ = ["Connection"]
@@ -95,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         self._writer = (EncryptedWriter if isinstance(transport, TlsStream) else ResponseWriter)(transport, self._loop)
         peer = transport.get_extra_info("peername") or ("", 0)
-        self.client = dataclasses.replace(self.client, host=str(peer[0]), port=int(peer[1]))
+        self.client = dataclasses.replace(self.client, host=plain_address(str(peer[0])), port=int(peer[1]))
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._counts.accepted += 1
         self._on_open(self)

@@ -21,6 +21,7 @@ from broker.security.acl_types import (
     PatternType,
     ResourcePattern,
 )
+from broker.security.addresses import plain_address
 
 __all__ = ["AclSnapshot"]
 
@@ -39,6 +40,11 @@ class AclSnapshot:
     def __init__(self, acls: Acls | None = None, *, allow_if_none: bool = False) -> None:
         """`allow_if_none`: whether everybody may use a resource that no ACL applies to."""
         self.acls: Acls = {pattern: tuple(entries) for pattern, entries in (acls or {}).items() if entries}
+        self._entries = {
+            pattern: [entry._replace(host=plain_address(entry.host)) for entry in entries]
+            for pattern, entries in self.acls.items()
+        }
+        """As in `acls`, with addresses as those of connections are written."""
         self.allow_if_none = allow_if_none
         lengths: dict[AclResourceType, set[int]] = defaultdict(set)
         for pattern in self.acls:
@@ -54,8 +60,8 @@ class AclSnapshot:
         return AclSnapshot({**self.acls, **news}, allow_if_none=self.allow_if_none)
 
     def allows(self, principal: str, host: str, operation: AclOperation, type: AclResourceType, name: str) -> bool:
-        """Whether `principal` (`User:name`) at the address `host` may do this to the resource."""
-        entries = [entry for pattern in self._applying(type, name) for entry in self.acls[pattern]]
+        """Whether `principal` (`User:name`) at `host`, as `plain_address` gives it, may do this to the resource."""
+        entries = [entry for pattern in self._applying(type, name) for entry in self._entries[pattern]]
         if not entries:
             return self.allow_if_none
         mine = [entry for entry in entries if _is_for(entry, principal, host)]
@@ -67,7 +73,7 @@ class AclSnapshot:
         """Whether there may be a resource of this type to which `principal` may do this (KIP-679)."""
         allowed: set[ResourcePattern] = set()
         denied: set[ResourcePattern] = set()
-        for pattern, entries in self.acls.items():
+        for pattern, entries in self._entries.items():
             if pattern.type is type:
                 mine = [entry for entry in entries if _is_for(entry, principal, host)]
                 if _has(mine, AclPermission.DENY, (operation,)):

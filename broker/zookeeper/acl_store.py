@@ -87,7 +87,7 @@ class AclStore:
                 data, stat = self._zk.get(path)
             except NoNode:
                 data, stat = b"", None
-            before = _decode(pattern, data) if stat is not None else frozenset()
+            before = _read(pattern, data) if stat is not None else frozenset()
             after = change(before)
             if after == before:
                 return after
@@ -154,10 +154,18 @@ def _decode(pattern: ResourcePattern, data: bytes) -> Entries:
     """The entries in a node; an empty one has none. One that cannot be read denies everything: it would be worse to
     leave out a denial."""
     try:
+        return _read(pattern, data)
+    except MalformedNode as error:
+        logger.error("%s is denied to all but super users: %s", pattern, error)
+        return _NOBODY
+
+
+def _read(pattern: ResourcePattern, data: bytes) -> Entries:
+    """Raises MalformedNode, so that no change writes over what cannot be read."""
+    try:
         return frozenset(map(_entry, _list(json.loads(data)["acls"]))) if data else frozenset()
     except _UNREADABLE as error:
-        logger.error("%s is denied to all but super users: %s", pattern, MalformedNode(acl_path(pattern), data, error))
-        return _NOBODY
+        raise MalformedNode(acl_path(pattern), data, error) from error
 
 
 def _entry(found: Mapping[str, Any]) -> AccessControlEntry:
