@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -449,3 +451,33 @@ def test_a_right_is_asked_for(world: World, need: Permission, version: int) -> N
     else:
         assert codes_in(refused) & DENIED == {case.code or need.code}, refused
         assert not codes_in(answered) & DENIED, answered
+
+
+def test_a_denied_partition_ends_no_wait_for_others(world: World) -> None:
+    """As in Kafka: otherwise a consumer whose right was revoked would ask again and again."""
+    other = world.new_topic()
+    world.allow()
+    grant = {**creation(AclOperation.READ, AclResourceType.TOPIC), "resource_name": other}
+    world.admin.ask(ApiKey.CREATE_ACLS, {"creations": [grant]})
+    started = time.monotonic()
+    denied, allowed = world.mine.fetch([ask_for(world.topic), ask_for(other)], version=12, max_wait=400)
+    assert time.monotonic() - started >= 0.4
+    assert (denied.error_code, allowed.error_code) == (ErrorCode.topic_authorization_failed, ErrorCode.none)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no listener for IPv4 and IPv6 here")
+def test_a_denial_by_host_holds_on_a_listener_for_ipv4_and_ipv6(tmp_path: Path) -> None:
+    listeners = "PLAINTEXT://[::]:0,SASL_PLAINTEXT://127.0.0.1:0"
+    with BrokerProcess(tmp_path, {**SETTINGS, "listeners": listeners}, standalone=True) as broker:
+        port = broker.listeners["PLAINTEXT"].rpartition(":")[2]
+        with Requests(broker.listeners["SASL_PLAINTEXT"]) as admin, Requests(f"127.0.0.1:{port}") as mine:
+            admin.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"}, 1)
+            admin.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": b"\0admin\0admin"})
+            admin.create("t")
+            granted = creation(AclOperation.READ, AclResourceType.TOPIC)
+            admin.ask(ApiKey.CREATE_ACLS, {"creations": [granted]})
+            assert mine.fetch([ask_for("t")], version=12)[0].error_code is ErrorCode.none
+            denied = {**granted, "host": "127.0.0.1", "permission_type": AclPermission.DENY}
+            admin.ask(ApiKey.CREATE_ACLS, {"creations": [denied]})
+            (answer,) = mine.fetch([ask_for("t")], version=12)
+            assert answer.error_code is ErrorCode.topic_authorization_failed

@@ -173,6 +173,15 @@ def allows_any(*acls: Acl, allow_if_none: bool = False) -> bool:
     return snapshot(*acls, allow_if_none=allow_if_none).allows_any(ALICE, HERE, O.WRITE, TOPIC)
 
 
+def test_a_host_is_compared_as_an_address() -> None:
+    """Kafka's tools write IPv6 as Java does."""
+    denied = snapshot(acl(O.READ), acl(O.READ, permission=DENY, host="0:0:0:0:0:0:0:1"))
+    assert not denied.allows(ALICE, "::1", O.READ, TOPIC, "t")
+    assert denied.allows(ALICE, "::2", O.READ, TOPIC, "t")
+    assert not denied.allows_any(ALICE, "::1", O.READ, TOPIC)
+    assert [entry.host for entry in denied.acls[ResourcePattern(TOPIC, "t")]] == ["*", "0:0:0:0:0:0:0:1"]
+
+
 def test_some_resource_is_allowed_by_any_pattern_that_is_not_denied() -> None:
     assert not allows_any()
     assert allows_any(acl(O.WRITE, "t"))

@@ -257,12 +257,13 @@ def test_a_node_that_cannot_be_read_denies_its_pattern_to_all(
     assert acls.allows("User:alice", "1.2.3.4", AclOperation.READ, TOPIC, "team-1")
 
 
-def test_a_broken_node_stays_a_denial_until_the_denial_is_taken_away(zk: MetadataStore, store: AclStore) -> None:
+def test_a_broken_node_denies_all_and_no_change_writes_over_it(zk: MetadataStore, store: AclStore) -> None:
     zk.create("/kafka-acl/Topic/t", b"not json")
-    assert put(store, T, READ) == NOBODY | {READ}
-    assert store.read([T]) == {T: NOBODY | {READ}}
-    assert take(store, T, *NOBODY) == {READ}
-    assert store.load() == {T: {READ}}
+    for change in (lambda: put(store, T, READ), lambda: take(store, T, *NOBODY)):
+        with pytest.raises(MalformedNode, match="/kafka-acl/Topic/t"):
+            change()
+    assert zk.get("/kafka-acl/Topic/t")[0] == b"not json"
+    assert store.read([T]) == {T: NOBODY}
 
 
 def test_what_is_in_the_tree_but_is_no_acl_is_ignored(zk: MetadataStore, store: AclStore) -> None:
