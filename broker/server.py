@@ -143,7 +143,8 @@ class BrokerServer:
         await self._coordinators.start()
         configs = self._broker_configs(registry, changes)
         users = await self._users(registry, changes)
-        authorizer = make_authorizer(self.config, is_isolated=self._isolation is not None)
+        later = asyncio.get_running_loop().call_soon
+        authorizer = make_authorizer(self.config, is_isolated=self._isolation is not None, later=later)
         acls = await self._acls(authorizer)
         quota_configs = await self._quota_configs(registry, changes)
         detector = self._detector = self._failure_detector()

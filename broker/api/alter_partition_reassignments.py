@@ -5,6 +5,8 @@ Only the controller answers. The reassignment runs on after the answer; ListPart
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
@@ -22,10 +24,14 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         for topic in request.body.topics
         for asked in topic.partitions
     }
-    code, message, results = ErrorCode.none, None, {}
+    code, message = ErrorCode.none, None
+    results: Mapping[TopicPartition, BrokerError | None] = {}
     try:
-        context.check(client, ALTER_REASSIGNMENTS)
-        results = await context.reassignments.alter(targets, may_change_factor=may_change_factor)
+        if context.allows(client, ALTER_REASSIGNMENTS):
+            results = await context.reassignments.alter(targets, may_change_factor=may_change_factor)
+        else:
+            results = dict.fromkeys(targets, refused := context.refusal(client, ALTER_REASSIGNMENTS))
+            raise refused
     except BrokerError as error:
         code, message = error.code, error.message
     answers = by_topic(

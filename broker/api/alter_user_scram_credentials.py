@@ -11,7 +11,7 @@ from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
-from broker.protocol.permissions import ALTER_SCRAM, ALTER_SCRAM_OF_SUPER_USER
+from broker.protocol.permissions import ALTER_SCRAM
 from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 
 __all__ = ["handle"]
@@ -30,7 +30,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         refused = context.refusal(client, ALTER_SCRAM)
         failed = dict.fromkeys((change.name for change in every), refused)
         return {"results": [{"user": u, "error_code": e.code, "error_message": e.message} for u, e in failed.items()]}
-    may_change_all = context.allows(client, ALTER_SCRAM_OF_SUPER_USER, asked=False)
+    may_change_all = context.authorizer.acts_as_super_user(client)
     for change in every:
         if not may_change_all and context.authorizer.is_super_user(f"User:{change.name}"):
             failed[change.name] = BrokerError(

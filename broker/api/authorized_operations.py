@@ -22,7 +22,9 @@ def authorized_operations(
     context: ApiContext, client: Client, api: ApiKey, resource: AclResourceType, name: str = CLUSTER_NAME
 ) -> int:
     """What the client may do with a resource, of all that can be done with one of its type."""
-    return sum(1 << need.operation for need in _needs(api, resource) if context.allows(client, need, name, asked=False))
+    allows = context.authorizer.allows
+    needs = _needs(api, resource)
+    return sum(1 << need.operation for need in needs if allows(client, need, name, asked=False, keep=False))
 
 
 @functools.cache

@@ -31,8 +31,8 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
 
 def _partition(context: ApiContext, client: Client, tp: TopicPartition) -> Fields:
     try:
-        context.check(client, DESCRIBE_PRODUCERS_TOPIC, tp.topic)
         check_topic_name(tp.topic)
+        context.check(client, DESCRIBE_PRODUCERS_TOPIC, tp.topic)
         producers = context.topics.replica(tp).log.producers
     except BrokerError as error:
         return {

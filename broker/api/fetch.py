@@ -94,7 +94,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
             session = context.fetch_sessions.begin(request, replica=replica)
         except BrokerError as error:
             return _refuse(context, request, error.code, NO_SESSION)
-        if session is not None:
+        if session is not None and replica < 0:
             session.note_access((context.authorizer.acls, client.principal))
 
     def read() -> _Read:
@@ -359,6 +359,8 @@ def _read_partition(
             raise BrokerError(ErrorCode.unknown_topic_id)
         tp, left = TopicPartition(topic, asked.partition), budget - read.size
         if read.follower.broker_id >= 0:
+            if not read.is_first and not context.allows(read.client, FETCH_AS_FOLLOWER):
+                raise BrokerError(FETCH_TOPIC.code)  # it was taken away during the wait
             partition: Replica
             partition, found, diverging = read_for_follower(
                 context,

@@ -151,9 +151,11 @@ def _find(context: ApiContext, client: Client, item: Any, failed: Mapping[str, B
     topic_id, metadata = field(item, "topic_id") or _NO_ID, context.topics.metadata
     if item.name is None:
         found = metadata.topic_by_id(topic_id)
-        if found is not None and context.allows(client, METADATA_TOPIC, found.name):
-            return found
-        return _absent(None, topic_id, ErrorCode.unknown_topic_id)
+        if found is None:
+            return _absent(None, topic_id, ErrorCode.unknown_topic_id)
+        if not context.allows(client, METADATA_TOPIC, found.name):
+            return _absent(None, topic_id, METADATA_TOPIC.code)  # whoever knows the id knows that the topic exists
+        return found
     if not context.allows(client, METADATA_TOPIC, item.name):
         return _absent(item.name, _NO_ID, METADATA_TOPIC.code)
     topic = metadata.topics.get(item.name)
@@ -167,7 +169,7 @@ def _absent(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> Fields:
         "error_code": code,
         "name": name,
         "topic_id": topic_id,
-        "is_internal": name in INTERNAL_TOPICS,
+        "is_internal": code is not METADATA_TOPIC.code and name in INTERNAL_TOPICS,
         "partitions": (),
         "topic_authorized_operations": NOT_ASKED,
     }

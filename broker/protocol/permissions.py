@@ -1,7 +1,8 @@
 """Which right each API asks for, on one page (Kafka's documentation of "Protocol and resources", KafkaApis).
 
 The handlers ask by these constants (`ApiContext.allows`), docs/reference/permissions.md is generated from them, and a
-test takes away each of them in turn. Whoever lacks a right gets its error code whether the resource exists or not.
+test takes away each of them in turn. Whoever lacks a right gets its error code whether the resource exists or not, but
+for topics that are named by id: ids are no secret (KIP-516).
 Super users have all rights; without an authorizer everybody has, but for ClusterAction. The client looks up here what
 it lacks when it is refused (`lacking`).
 """
@@ -95,7 +96,7 @@ METADATA_TOPIC = _row(
     _A.METADATA,
     _O.DESCRIBE,
     _TOPIC,
-    otherwise=f"TOPIC_AUTHORIZATION_FAILED; UNKNOWN_TOPIC_ID for an id; {_LEFT_OUT} where all are asked for",
+    otherwise=f"TOPIC_AUTHORIZATION_FAILED, without its name for an id; {_LEFT_OUT} where all are asked for",
 )
 METADATA_CREATE_ANY = _row(
     _A.METADATA, _O.CREATE, _CLUSTER, "to create a missing topic", "Create on the topic is asked for"
@@ -202,9 +203,11 @@ LIST_CONFIG_RESOURCES = _row(_A.LIST_CONFIG_RESOURCES, _O.DESCRIBE_CONFIGS, _CLU
 DESCRIBE_QUOTAS = _row(_A.DESCRIBE_CLIENT_QUOTAS, _O.DESCRIBE_CONFIGS, _CLUSTER)
 ALTER_QUOTAS = _row(_A.ALTER_CLIENT_QUOTAS, _O.ALTER_CONFIGS, _CLUSTER)
 DESCRIBE_SCRAM = _row(_A.DESCRIBE_USER_SCRAM_CREDENTIALS, _O.DESCRIBE, _CLUSTER)
-ALTER_SCRAM = _row(_A.ALTER_USER_SCRAM_CREDENTIALS, _O.ALTER, _CLUSTER)
-ALTER_SCRAM_OF_SUPER_USER = _row(
-    _A.ALTER_USER_SCRAM_CREDENTIALS, _O.CLUSTER_ACTION, _CLUSTER, "of a super user, in addition"
+ALTER_SCRAM = _row(
+    _A.ALTER_USER_SCRAM_CREDENTIALS,
+    _O.ALTER,
+    _CLUSTER,
+    otherwise="CLUSTER_AUTHORIZATION_FAILED; also with it for a super user, whom only super users change",
 )
 DESCRIBE_ACLS = _row(_A.DESCRIBE_ACLS, _O.DESCRIBE, _CLUSTER)
 CREATE_ACLS = _row(_A.CREATE_ACLS, _O.ALTER, _CLUSTER)

@@ -6,8 +6,9 @@ writing, deleting and altering imply describing; altering settings implies descr
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from broker.security.acl_types import (
     ALL_RESOURCES,
@@ -39,32 +40,34 @@ class AclSnapshot:
 
     def __init__(self, acls: Acls | None = None, *, allow_if_none: bool = False) -> None:
         """`allow_if_none`: whether everybody may use a resource that no ACL applies to."""
-        self.acls: Acls = {pattern: tuple(entries) for pattern, entries in (acls or {}).items() if entries}
-        self._entries = {
-            pattern: [entry._replace(host=plain_address(entry.host)) for entry in entries]
-            for pattern, entries in self.acls.items()
-        }
-        """As in `acls`, with addresses as those of connections are written."""
         self.allow_if_none = allow_if_none
-        lengths: dict[AclResourceType, set[int]] = defaultdict(set)
-        for pattern in self.acls:
-            if pattern.pattern is PatternType.PREFIXED:
-                lengths[pattern.type].add(len(pattern.name))
-        self._prefix_lengths = {type: sorted(found) for type, found in lengths.items()}
+        self.acls: dict[ResourcePattern, Collection[AccessControlEntry]] = {}
+        self._of: dict[tuple[AclResourceType, str], Mapping[ResourcePattern, Sequence[AccessControlEntry]]] = {}
+        """By type and principal. Addresses are written as those of connections are."""
+        self._prefix_lengths: dict[AclResourceType, list[int]] = {}
+        self._take(acls or {})
 
     def __len__(self) -> int:
         return sum(map(len, self.acls.values()))
 
     def changed(self, news: Acls) -> AclSnapshot:
         """With the ACLs of some patterns replaced; a pattern without entries has none."""
-        return AclSnapshot({**self.acls, **news}, allow_if_none=self.allow_if_none)
+        made = copy.copy(self)
+        made._take(news)
+        return made
 
     def allows(self, principal: str, host: str, operation: AclOperation, type: AclResourceType, name: str) -> bool:
         """Whether `principal` (`User:name`) at `host`, as `plain_address` gives it, may do this to the resource."""
-        entries = [entry for pattern in self._applying(type, name) for entry in self._entries[pattern]]
-        if not entries:
+        patterns = list(self._applying(type, name))
+        if not patterns:
             return self.allow_if_none
-        mine = [entry for entry in entries if _is_for(entry, principal, host)]
+        mine = [
+            entry
+            for found in self._for(principal, type)
+            for pattern in patterns
+            for entry in found.get(pattern, ())
+            if entry.host in (host, ANY_HOST)
+        ]
         if _has(mine, AclPermission.DENY, (operation,)):
             return False
         return _has(mine, AclPermission.ALLOW, _IMPLIED_BY.get(operation, (operation,)))
@@ -73,9 +76,9 @@ class AclSnapshot:
         """Whether there may be a resource of this type to which `principal` may do this (KIP-679)."""
         allowed: set[ResourcePattern] = set()
         denied: set[ResourcePattern] = set()
-        for pattern, entries in self._entries.items():
-            if pattern.type is type:
-                mine = [entry for entry in entries if _is_for(entry, principal, host)]
+        for found in self._for(principal, type):
+            for pattern, entries in found.items():
+                mine = [entry for entry in entries if entry.host in (host, ANY_HOST)]
                 if _has(mine, AclPermission.DENY, (operation,)):
                     denied.add(pattern)
                 if _has(mine, AclPermission.ALLOW, (operation,)):
@@ -110,9 +113,38 @@ class AclSnapshot:
             if pattern in self.acls:
                 yield pattern
 
+    def _for(
+        self, principal: str, type: AclResourceType
+    ) -> Iterator[Mapping[ResourcePattern, Sequence[AccessControlEntry]]]:
+        for one in dict.fromkeys((principal, ANY_PRINCIPAL)):
+            yield self._of.get((type, one), {})
 
-def _is_for(entry: AccessControlEntry, principal: str, host: str) -> bool:
-    return entry.principal in (principal, ANY_PRINCIPAL) and entry.host in (host, ANY_HOST)
+    def _take(self, news: Acls) -> None:
+        """Replace the ACLs of these patterns. Other snapshots share the rest: only what changes is copied."""
+        before = self.acls
+        self.acls = {**before, **{pattern: tuple(entries) for pattern, entries in news.items()}}
+        of: dict[tuple[AclResourceType, str], dict[ResourcePattern, Sequence[AccessControlEntry]]] = {}
+        for pattern in news:
+            by_principal: dict[str, list[AccessControlEntry]] = {one.principal: [] for one in before.get(pattern, ())}
+            for entry in self.acls[pattern]:
+                plain = entry._replace(host=plain_address(entry.host))
+                by_principal.setdefault(entry.principal, []).append(plain)
+            for principal, entries in by_principal.items():
+                key = (pattern.type, principal)
+                mine = of.get(key)
+                if mine is None:
+                    mine = of[key] = dict(self._of.get(key, {}))
+                mine[pattern] = entries
+                if not entries:
+                    del mine[pattern]
+            if not self.acls[pattern]:
+                del self.acls[pattern]
+        self._of = {key: mine for key, mine in {**self._of, **of}.items() if mine}
+        lengths: dict[AclResourceType, set[int]] = defaultdict(set)
+        for pattern in self.acls:
+            if pattern.pattern is PatternType.PREFIXED:
+                lengths[pattern.type].add(len(pattern.name))
+        self._prefix_lengths = {type: sorted(found) for type, found in lengths.items()}
 
 
 def _has(

@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -396,7 +397,6 @@ CASES: dict[Permission, Case] = {
     ),
     p.DESCRIBE_SCRAM: Case(lambda w, v: {"users": None}),
     p.ALTER_SCRAM: Case(scram_deletion("nobody")),
-    p.ALTER_SCRAM_OF_SUPER_USER: Case(scram_deletion("admin"), [p.ALTER_SCRAM]),
     p.DESCRIBE_ACLS: Case(lambda w, v: EVERY_ACL),
     p.CREATE_ACLS: Case(
         lambda w, v: {"creations": [creation(AclOperation.READ, AclResourceType.TOPIC, "User:somebody")]}
@@ -451,6 +451,55 @@ def test_a_right_is_asked_for(world: World, need: Permission, version: int) -> N
     else:
         assert codes_in(refused) & DENIED == {case.code or need.code}, refused
         assert not codes_in(answered) & DENIED, answered
+
+
+def test_no_right_is_enough_for_the_password_of_a_super_user(world: World) -> None:
+    """Whoever could set it could do everything."""
+    cluster = {"resource_type": AclResourceType.CLUSTER, "resource_name": CLUSTER_NAME}
+    world.allow()
+    world.admin.ask(
+        ApiKey.CREATE_ACLS, {"creations": [{**creation(AclOperation.ALL, AclResourceType.CLUSTER), **cluster}]}
+    )
+    body = scram_deletion("admin")(world, 0)
+    (refused,) = world.mine.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body).results
+    assert refused.error_code is ErrorCode.cluster_authorization_failed
+    (found,) = world.admin.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body).results
+    assert found.error_code is ErrorCode.resource_not_found
+
+
+def test_metadata_of_an_id_tell_whether_the_topic_is_denied_or_missing(world: World) -> None:
+    """Kafka counts ids as no secret, and a client should not ask again and again for a topic that is denied."""
+    world.allow()
+    unknown = uuid.uuid4()
+    wanted = [{"name": None, "topic_id": one} for one in (world.topic_id, unknown)]
+    topics = world.mine.ask(ApiKey.METADATA, {"topics": wanted, "allow_auto_topic_creation": True}, 12).topics
+    assert [(one.error_code, one.name, one.topic_id) for one in topics] == [
+        (ErrorCode.topic_authorization_failed, None, world.topic_id),
+        (ErrorCode.unknown_topic_id, None, unknown),
+    ]
+
+
+def test_a_denied_topic_is_not_shown_as_internal(world: World) -> None:
+    world.allow()
+    wanted = [{"name": "__consumer_offsets", "topic_id": NO_ID}]
+    (topic,) = world.mine.ask(ApiKey.METADATA, {"topics": wanted}, 12).topics
+    assert (topic.error_code, topic.is_internal) == (ErrorCode.topic_authorization_failed, False)
+
+
+def test_each_partition_of_a_denied_reassignment_is_refused(world: World) -> None:
+    world.allow()
+    asked = [{"partition_index": number, "replicas": None} for number in range(2)]
+    answer = world.mine.ask(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS, {"topics": [{"name": world.topic, "partitions": asked}]}
+    )
+    (topic,) = answer.responses
+    assert [one.error_code for one in (answer, *topic.partitions)] == [ErrorCode.cluster_authorization_failed] * 3
+
+
+def test_a_name_that_no_topic_has_is_refused_before_the_right_is_asked_for(world: World) -> None:
+    world.allow()
+    answer = world.mine.ask(ApiKey.DESCRIBE_PRODUCERS, {"topics": [{"name": "a b", "partition_indexes": (0,)}]})
+    assert codes_in(answer) == {ErrorCode.invalid_topic_exception}
 
 
 def test_a_denied_partition_ends_no_wait_for_others(world: World) -> None:

@@ -29,12 +29,13 @@ from tests.support.logged_in import ROOT, LoggedIn, acl_settings
 from tests.support.named_requests import PLAIN_ROUNDS, NamedRequests, Names
 from tests.support.raw_requests import NO_ID, SERVED, ask_for, batch, fetch_body, versions
 from tests.support.raw_transactions import RawProducer
+from tests.support.waiting import eventually
 
 MALLORY = "mallory"
 LOGIN_APIS = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
-BY_ID = {(ApiKey.FETCH, 13), (ApiKey.DELETE_TOPICS, 6)}
+BY_ID = {(ApiKey.FETCH, 13), (ApiKey.DELETE_TOPICS, 6), (ApiKey.METADATA, 12)}
 """API and first version that tell an id that exists from one that does not, as in Kafka: ids are random, and it does
-not count them as secret (KafkaApis.handleDeleteTopicsRequest)."""
+not count them as secret (KafkaApis.handleDeleteTopicsRequest, handleTopicMetadataRequest)."""
 ANSWERED = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}
 """APIs that refuse nobody: they show nothing secret, or only what one may see."""
 REFUSALS = (
@@ -258,7 +259,8 @@ def tells_ids(api: ApiKey, version: int, answer: Any, names: Names) -> bool:
         parts = [part for topic in answer.responses if topic.topic_id == names.topic_id for part in topic.partitions]
         silent = all(part.high_watermark == part.log_start_offset == -1 and not part.records for part in parts)
         return silent and {part.error_code for part in parts} == {ErrorCode.topic_authorization_failed}
-    by_id = [row for row in answer.responses if row.name is None]
+    rows = answer.topics if api is ApiKey.METADATA else answer.responses
+    by_id = [row for row in rows if row.name is None]
     codes = {row.error_code for row in by_id if row.topic_id == names.topic_id}
     return codes == {ErrorCode.topic_authorization_failed} and names.topic not in str(by_id)
 
@@ -354,7 +356,16 @@ def test_the_log_of_the_broker_names_who_was_denied_what(target: Target) -> None
         ask.metadata(target.there.topic)
     line = (
         f"Principal = User:{MALLORY} is Denied Operation = Describe from host = 127.0.0.1 on resource = "
-        f"Topic:LITERAL:{target.there.topic} for request = Metadata with resourceRefCount = 1"
+        f"Topic:LITERAL:{target.there.topic} for request = Metadata with resourceRefCount = 1\n"
     )
-    assert line in target.broker.output
+    eventually(lambda: line in target.broker.output)
     assert Path(target.there.path).is_dir()
+
+
+def test_a_request_for_many_partitions_leaves_one_line(target: Target) -> None:
+    """As in Kafka: otherwise a few bytes of a request would be 200 of the log."""
+    topic = target.missing.topic
+    with LoggedIn(target.broker.bootstrap, MALLORY) as ask:
+        ask.fetch([ask_for(topic, partition=number) for number in range(5000)], version=12)
+    denied = f"Operation = Read from host = 127.0.0.1 on resource = Topic:LITERAL:{topic} for request = Fetch with "
+    eventually(lambda: f"{denied}resourceRefCount = 5000\n" in target.broker.output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import example, given
@@ -383,11 +383,24 @@ def test_a_match_filter_chooses_exactly_the_patterns_that_apply(
     assert [p for p in patterns if wanted.matches_pattern(p)] == [p for p in patterns if is_about(p, type, name)]
 
 
-@given(ACLS, ACLS)
-def test_changing_patterns_is_making_the_snapshot_anew(before: list[Acl], after: list[Acl]) -> None:
-    none: dict[ResourcePattern, Collection[AccessControlEntry]] = {pattern: () for pattern, _ in before}
-    news = none | dict(snapshot(*after).acls)
-    changed = snapshot(*before).changed(news)
-    assert changed.acls == snapshot(*after).acls
-    for name in ("a", "ab", "abc", "*"):
-        assert allows(changed, O.READ, name) is allows(snapshot(*after), O.READ, name)
+def decisions(acls: AclSnapshot) -> list[bool]:
+    asked = [(who, host, O.READ, type) for who in (ALICE, BOB) for host in (HERE, THERE) for type in (TOPIC, GROUP)]
+    names = ("a", "ab", "abc", "*", "x")
+    return [acls.allows(*one, name) for one in asked for name in names] + [acls.allows_any(*one) for one in asked]
+
+
+@given(ACLS, st.lists(st.dictionaries(PATTERNS, st.lists(ENTRIES, max_size=3), max_size=3), max_size=3))
+def test_changing_patterns_is_making_the_snapshot_anew(
+    before: list[Acl], changes: list[dict[ResourcePattern, list[AccessControlEntry]]]
+) -> None:
+    acls = snapshot(*before)
+    for news in changes:
+        old, decided = dict(acls.acls), decisions(acls)
+        changed = acls.changed(news)
+        anew = AclSnapshot({pattern: entries for pattern, entries in changed.acls.items() if entries})
+        assert changed.acls == {p: tuple(e) for p, e in {**old, **news}.items() if e}
+        assert decisions(changed) == decisions(anew)
+        assert (acls.acls, decisions(acls)) == (old, decided)
+        acls = changed
+    gone = acls.changed(dict.fromkeys(acls.acls, ()))
+    assert vars(gone) == vars(AclSnapshot())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -18,6 +19,7 @@ from broker.security.acl_types import (
     ResourcePattern,
 )
 from broker.security.authorizer import Authorizer
+from broker.security.decision_log import MAX_LINES, DecisionLog
 
 LOGGER = "kafka.authorizer.logger"
 
@@ -51,6 +53,11 @@ class CountedAcls(AclSnapshot):
     """ACLs that count how often they decide."""
 
     asked = 0
+    asked_any = 0
+
+    def allows_any(self, principal: str, host: str, operation: AclOperation, type: AclResourceType) -> bool:
+        self.asked_any += 1
+        return super().allows_any(principal, host, operation, type)
 
     def allows(self, principal: str, host: str, operation: AclOperation, type: AclResourceType, name: str) -> bool:
         self.asked += 1
@@ -148,6 +155,33 @@ def test_long_names_that_clients_make_up_are_not_kept() -> None:
     assert len(authorizer._decisions) == 1
 
 
+def test_whether_any_resource_is_allowed_is_decided_once() -> None:
+    """An idempotent producer asks for it at each start."""
+    decided = acls("t")
+    authorizer = Authorizer(acls=decided)
+    assert [authorizer.allows_any(one, WRITE) for one in (ALICE, OTHER, ALICE, Client("User:bob"), ALICE)] == [
+        *[True] * 3,
+        False,
+        True,
+    ]
+    assert decided.asked_any == 3
+    authorizer.use(acls("t", principal="User:bob"))
+    assert not authorizer.allows_any(ALICE, WRITE)
+
+
+def test_decisions_that_are_not_to_be_kept_take_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operations of 10,000 topics are 80,000 decisions."""
+    monkeypatch.setattr(authorizer_module, "_MAX_DECISIONS", 10)
+    decided = acls("t")
+    authorizer = Authorizer(acls=decided)
+    authorizer.allows(ALICE, WRITE, "t")
+    for number in range(100):
+        assert not authorizer.allows(ALICE, WRITE, f"u{number}", asked=False, keep=False)
+    decided.asked = 0
+    assert authorizer.allows(ALICE, WRITE, "t")
+    assert decided.asked == 0
+
+
 # --- the log and the counters
 
 
@@ -179,6 +213,39 @@ def test_each_decision_is_logged_as_kafka_logs_it(log: pytest.LogCaptureFixture)
     ((_, message),) = lines(log)
     assert "Operation = ClusterAction from host = 10.0.0.1 on resource = Cluster:LITERAL:kafka-cluster for " in message
     assert "request = WriteTxnMarkers with" in message
+
+
+def test_what_is_asked_about_one_resource_at_one_time_is_one_line(log: pytest.LogCaptureFixture) -> None:
+    due: list[Callable[[], None]] = []
+    authorizer = Authorizer(acls=acls("t"), log=DecisionLog(due.append))
+    for name in ("u", "u", "t", "v", "u"):
+        authorizer.allows(ALICE, WRITE, name)
+    assert len(due) == 1
+    assert not lines(log)
+    due.pop()()
+    found = [(level, message.split("LITERAL:")[1]) for level, message in lines(log)]
+    assert found == [
+        (logging.INFO, "u for request = Produce with resourceRefCount = 3"),
+        (logging.DEBUG, "t for request = Produce with resourceRefCount = 1"),
+        (logging.INFO, "v for request = Produce with resourceRefCount = 1"),
+    ]
+    authorizer.allows(ALICE, WRITE, "u")
+    due.pop()()
+    assert [message[-1] for _, message in lines(log)] == ["1"]
+
+
+def test_of_very_many_denials_at_one_time_most_are_only_counted(log: pytest.LogCaptureFixture) -> None:
+    due: list[Callable[[], None]] = []
+    authorizer = Authorizer(acls=acls("t"), log=DecisionLog(due.append))
+    for number in range(MAX_LINES + 77):
+        authorizer.allows(ALICE, WRITE, f"made-up-{number}")
+    authorizer.allows(ALICE, WRITE, "made-up-0")
+    due.pop()()
+    *shown, last = lines(log)
+    assert len(shown) == MAX_LINES
+    assert shown[0][1].endswith("Topic:LITERAL:made-up-0 for request = Produce with resourceRefCount = 2")
+    assert last == (logging.INFO, "77 more decisions at the same time are not shown")
+    assert authorizer.denied == MAX_LINES + 78
 
 
 def test_what_was_not_asked_for_is_denied_without_noise(log: pytest.LogCaptureFixture) -> None:
