@@ -26,7 +26,7 @@ from broker.security.acl_types import (
     ResourcePattern,
 )
 from broker.security.authorizer import Authorizer
-from broker.zookeeper.acl_store import AclStore, Entries
+from broker.zookeeper.acl_store import AclStore, Entries, can_be_kept
 from broker.zookeeper.metadata_store import MetadataCalls, Watch
 
 __all__ = ["Acls", "Deleted", "check_acl"]
@@ -34,6 +34,8 @@ __all__ = ["Acls", "Deleted", "check_acl"]
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+_PATTERNS_A_TIME = 100
+"""A revocation by another broker need not wait until thousands of patterns are written."""
 
 Change = Callable[[Entries], Entries]
 
@@ -143,18 +145,28 @@ class Acls:
             if by_number:
                 chosen[pattern] = {}
                 changes[pattern] = _without(by_number, chosen[pattern])
-                changes[pattern](frozenset(self.current.acls.get(pattern, ())))  # named also if ZooKeeper is away
         failed = await self._update(changes)
         for pattern, entries in chosen.items():
+            if pattern in failed:
+                changes[pattern](frozenset(self.current.acls.get(pattern, ())))
             for entry, number in entries.items():
                 results[number].append(Deleted(Acl(pattern, entry), failed.get(pattern)))
         return [found or _failure(one, failed) or found for one, found in zip(filters, results, strict=True)]
 
     async def _update(self, changes: Mapping[ResourcePattern, Change]) -> dict[ResourcePattern, BrokerError]:
         """Make the changes and decide by them; the patterns that could not be changed, and why."""
-        async with self._lock:
-            done, failed = await self._call(self._update_each, changes)
-            self._apply(done)
+        failed: dict[ResourcePattern, BrokerError] = {}
+        patterns = list(changes)
+        while patterns:
+            chunk, patterns = patterns[:_PATTERNS_A_TIME], patterns[_PATTERNS_A_TIME:]
+            async with self._lock:
+                done, refused = await self._call(self._update_each, {pattern: changes[pattern] for pattern in chunk})
+                self._apply(done)
+            failed |= refused
+            away = next((error for error in refused.values() if error.code is ErrorCode.request_timed_out), None)
+            if away is not None:
+                failed |= dict.fromkeys(patterns, away)
+                break
         return failed
 
     def _update_each(
@@ -179,7 +191,7 @@ class Acls:
         self._due.set()
 
     def _note_all(self) -> None:
-        logger.warning("changes of ACLs were missed, reading all of them")
+        logger.info("some changes of ACLs may have been missed, reading all of them")
         self._all_stale = True
         self._due.set()
 
@@ -194,10 +206,13 @@ def _failure(one: AclFilter, failed: Mapping[ResourcePattern, BrokerError]) -> B
 
 
 def _without(filters: Mapping[int, AclFilter], chosen: dict[AccessControlEntry, int]) -> Change:
-    """Leaves out what a filter chooses, and notes in `chosen` what that is, with the number of the filter."""
+    """Leaves out what a filter chooses, and adds it to `chosen`, with the number of the filter.
+
+    It may be called again with other entries. What was chosen before is gone then, too: by this change, if its answer
+    was lost, or by another one.
+    """
 
     def change(entries: Entries) -> Entries:
-        chosen.clear()  # another broker changed the entries, and this is called again
         for entry in entries:
             number = next((number for number, one in filters.items() if one.matches_entry(entry)), None)
             if number is not None:
@@ -220,7 +235,7 @@ def check_acl(acl: Acl) -> None:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not pattern.name:
         raise _invalid("Invalid empty resource name")
-    if "/" in pattern.name or pattern.name in (".", "..") or not pattern.name.isprintable():
+    if not can_be_kept(pattern.name):
         raise _invalid(f"ACL binding contains invalid resource name: {pattern.name!r}")
     kind, colon, name = entry.principal.partition(":")
     if not kind or not colon or not name:

@@ -25,10 +25,21 @@ from broker.security.acl_types import (
 from broker.zookeeper import znodes
 from broker.zookeeper.change_notifications import NodeChanges
 from broker.zookeeper.metadata_store import MetadataStore, Watch
-from broker.zookeeper.operations import BadVersion, Create, Delete, NodeExists, NoNode, Operation, SetData
+from broker.zookeeper.operations import (
+    MAX_TRANSACTION_BYTES,
+    BadVersion,
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    Operation,
+    SetData,
+    ZooKeeperError,
+    request_size,
+)
 from broker.zookeeper.znodes import MalformedNode
 
-__all__ = ["AclStore", "Entries", "acl_path"]
+__all__ = ["AclStore", "Entries", "acl_path", "can_be_kept"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +52,9 @@ _NOBODY = frozenset({AccessControlEntry(ANY_PRINCIPAL, AclOperation.ALL, AclPerm
 """What a node counts as that cannot be read: it might deny something."""
 _NO_NODE_NAME = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 """Finds what ZooKeeper takes in no name (org.apache.zookeeper.common.PathUtils)."""
+_VERSION = 1
+_MOST_ATTEMPTS = 100
+"""Of those that change a pattern at the same time, one succeeds each time."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
@@ -70,19 +84,20 @@ class AclStore:
 
     def read(self, patterns: Collection[ResourcePattern]) -> dict[ResourcePattern, Entries]:
         """The entries of these patterns; none for one that has no node."""
-        nodes = self._zk.get_many([acl_path(pattern) for pattern in patterns])
+        nodes = self._zk.get_each([acl_path(pattern) for pattern in patterns])
         return {
-            pattern: frozenset() if node is None else _decode(pattern, node[0])
+            pattern: frozenset() if node is None else _decode(pattern, node[0] if isinstance(node, tuple) else node)
             for pattern, node in zip(patterns, nodes, strict=True)
         }
 
     def update(self, pattern: ResourcePattern, change: Callable[[Entries], Entries]) -> Entries:
         """Replace the entries of a pattern by `change(entries)` and notify the brokers; returns the new ones.
 
-        Concurrent updates keep each other's changes, so `change` may be called more than once.
+        Concurrent updates keep each other's changes, so `change` may be called more than once. Raises ZooKeeperError
+        if the entries are too many for a node, or others change them again and again.
         """
         path = acl_path(pattern)
-        while True:
+        for _ in range(_MOST_ATTEMPTS):
             try:
                 data, stat = self._zk.get(path)
             except NoNode:
@@ -98,15 +113,23 @@ class AclStore:
                 write = SetData(path, _encode(after), stat.version)
             else:
                 write = Delete(path, stat.version)
+            notification = _notification(pattern)
+            if (size := request_size(write) + request_size(notification)) > MAX_TRANSACTION_BYTES:
+                raise ZooKeeperError(
+                    path,
+                    f"{len(after)} ACLs in {size} bytes are more than ZooKeeper takes ({MAX_TRANSACTION_BYTES}); "
+                    "use a prefixed pattern, User:* or fewer hosts",
+                )
             try:
                 # In one transaction: were the notification lost, other brokers would keep a right that was revoked.
-                self._zk.transaction([write, _notification(pattern)])
+                self._zk.transaction([write, notification])
             except NoNode:
                 self.ensure_paths()  # or another broker was faster
             except (BadVersion, NodeExists):
                 continue  # another broker was faster
             else:
                 return after
+        raise ZooKeeperError(path, f"was changed by others {_MOST_ATTEMPTS} times meanwhile; try again")
 
     def watch(
         self, callback: Callable[[Sequence[ResourcePattern]], None], on_missed: Callable[[], None] = lambda: None
@@ -124,6 +147,11 @@ class AclStore:
         ]
 
 
+def can_be_kept(name: str) -> bool:
+    """Whether there can be ACLs for resources of this name, or prefix: ZooKeeper takes it as the name of a node."""
+    return name not in ("", ".", "..") and not _NO_NODE_NAME.search(name)
+
+
 def acl_path(pattern: ResourcePattern) -> str:
     return f"{_ROOTS[pattern.pattern]}/{pattern.type.title}/{pattern.name}"
 
@@ -133,7 +161,7 @@ def _notification(pattern: ResourcePattern) -> Create:
         data = f"{pattern.type.name}:{pattern.name}".encode()
     else:
         change = {"resourceType": pattern.type.name, "name": pattern.name, "patternType": pattern.pattern.name}
-        data = json.dumps({"version": 1, **change}).encode()
+        data = json.dumps({"version": _VERSION, **change}).encode()
     return Create(f"{_CHANGES[pattern.pattern]}/acl_changes_", data, sequence=True)
 
 
@@ -147,23 +175,30 @@ def _encode(entries: Entries) -> bytes:
         }
         for entry in sorted(entries)
     ]
-    return json.dumps({"version": 1, "acls": acls}).encode()
+    return json.dumps({"version": _VERSION, "acls": acls}).encode()
 
 
-def _decode(pattern: ResourcePattern, data: bytes) -> Entries:
+def _decode(pattern: ResourcePattern, data: bytes | ZooKeeperError) -> Entries:
     """The entries in a node; an empty one has none. One that cannot be read denies everything: it would be worse to
     leave out a denial."""
     try:
+        if isinstance(data, ZooKeeperError):
+            raise data
         return _read(pattern, data)
-    except MalformedNode as error:
+    except (MalformedNode, ZooKeeperError) as error:
         logger.error("%s is denied to all but super users: %s", pattern, error)
         return _NOBODY
 
 
 def _read(pattern: ResourcePattern, data: bytes) -> Entries:
     """Raises MalformedNode, so that no change writes over what cannot be read."""
+    if not data:
+        return frozenset()
     try:
-        return frozenset(map(_entry, _list(json.loads(data)["acls"]))) if data else frozenset()
+        found = json.loads(data)
+        if found["version"] != _VERSION:
+            raise ValueError(f"version {found['version']} of ACLs is not known")
+        return frozenset(map(_entry, _list(found["acls"])))
     except _UNREADABLE as error:
         raise MalformedNode(acl_path(pattern), data, error) from error
 
@@ -190,7 +225,7 @@ def _text(value: Any) -> str:
 
 def _changed(type: AclResourceType, name: str, kind: PatternType) -> ResourcePattern:
     """Raises ValueError for what can have no node: to read it would fail for ever, and keep the others waiting."""
-    if type <= AclResourceType.ANY or name in ("", ".", "..") or _NO_NODE_NAME.search(name):
+    if type <= AclResourceType.ANY or not can_be_kept(name):
         raise ValueError(f"{type.title}:{name!r} can have no ACLs")
     return ResourcePattern(type, name, kind)
 
@@ -206,6 +241,8 @@ def _decode_literal_change(path: str, data: bytes) -> list[ResourcePattern]:
 def _decode_extended_change(path: str, data: bytes) -> list[ResourcePattern]:
     try:
         change = json.loads(data)
+        if change["version"] > _VERSION:
+            raise ValueError(f"version {change['version']} of changes is not known")
         kind = PatternType[change["patternType"]]
         if kind not in _ROOTS:
             raise ValueError(f"the pattern type {kind.name} has no ACLs")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper import znodes
 from broker.zookeeper.metadata_store import MetadataStore, Watch
-from broker.zookeeper.operations import NoNode
+from broker.zookeeper.operations import NoNode, ZooKeeperError
 
 __all__ = ["ChangeNotifications", "NodeChanges"]
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 _PARTITIONS_A_NODE = 2000
 """A topic name has up to 249 characters, a node up to 1 MiB."""
 _KEPT_MS = 15 * 60 * 1000
+_NUMBERED = re.compile(r"[0-9]{10}\Z")
 
 T = TypeVar("T")
 
@@ -66,17 +68,18 @@ class NodeChanges(Generic[T]):
         self._zk = zk
         self._root = root
         self._decode = decode
-        self._last_seen = ""
-        """Names end in a growing ten-digit number, so they sort by age."""
-        self._next_number: int | None = None
-        """The number of the next node; None before the first reading."""
+        self._last_number = -1
+        """Names end in ten digits, the number of the node."""
+        self._created_ms: dict[str, int] = {}
+        """Of the nodes that were read and are still there."""
+        self._is_first = True
         self._missed = False
 
     def watch(self, callback: Callable[[list[T]], None], on_missed: Callable[[], None] = lambda: None) -> Watch:
         """Call back with what the nodes say, oldest first: those that exist, then each new one.
 
-        `on_missed` is called when nodes were deleted before this client read them, as after a long time without the
-        store.
+        `on_missed` is called where it is not known what a node said: one that was deleted before this client read it,
+        as after a long time without the store, or that cannot be read.
         """
 
         def read_new(names: list[str]) -> None:
@@ -86,37 +89,36 @@ class NodeChanges(Generic[T]):
                 on_missed()
             if news:
                 callback(news)
+            self._delete_old()
 
         return self._zk.watch_children(self._root, read_new)
 
     def _read(self, names: list[str]) -> list[T]:
-        paths = [f"{self._root}/{name}" for name in names]
+        numbers = {name: int(name[-10:]) for name in names if _NUMBERED.search(name)}  # others are another program's
+        new = sorted((name for name, number in numbers.items() if number > self._last_number), key=numbers.__getitem__)
         news: list[T] = []
-        nodes = self._zk.get_many(paths)
-        # By ZooKeeper's clock. By a clock of ours that is fast, others would lose what they have not read yet.
-        newest_ms = max((node[1].created_ms for node in nodes if node is not None), default=0)
-        for name, path, node in zip(names, paths, nodes, strict=True):
-            if name > self._last_seen:
-                self._count(name, is_there=node is not None)
-            if node is None:
+        for name, node in zip(new, self._zk.get_each([f"{self._root}/{name}" for name in new]), strict=True):
+            if not self._is_first and numbers[name] != self._last_number + 1:
+                self._missed = True
+            self._last_number = numbers[name]
+            if node is None or isinstance(node, ZooKeeperError):
+                self._missed = True
                 continue
             data, stat = node
-            if name > self._last_seen:
-                try:
-                    news += self._decode(path, data)
-                except znodes.MalformedNode as error:  # another program wrote it; the others still count
-                    logger.warning("ignored a notification: %s", error)
-            if stat.created_ms < newest_ms - _KEPT_MS:
-                with contextlib.suppress(NoNode):  # another broker was faster
-                    self._zk.delete(path)
-        self._last_seen = max([self._last_seen, *names])
-        if self._next_number is None:
-            self._next_number = 0
+            self._created_ms[name] = stat.created_ms
+            try:
+                news += self._decode(f"{self._root}/{name}", data)
+            except znodes.MalformedNode as error:  # another program wrote it; the others still count
+                logger.warning("ignored a notification: %s", error)
+                self._missed = True
+        self._is_first = False
+        self._created_ms = {name: at for name, at in self._created_ms.items() if name in numbers}
         return news
 
-    def _count(self, name: str, *, is_there: bool) -> None:
-        """Note whether a new node follows the one before it."""
-        number = int(name[-10:]) if name[-10:].isdecimal() else -1
-        if self._next_number is not None and (number != self._next_number or not is_there):
-            self._missed = True
-        self._next_number = number + 1
+    def _delete_old(self) -> None:
+        # By ZooKeeper's clock. By a clock of ours that is fast, others would lose what they have not read yet.
+        newest_ms = max(self._created_ms.values(), default=0)
+        for name, created_ms in self._created_ms.items():
+            if created_ms < newest_ms - _KEPT_MS:
+                with contextlib.suppress(NoNode):  # another broker was faster
+                    self._zk.delete(f"{self._root}/{name}")

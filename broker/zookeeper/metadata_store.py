@@ -136,6 +136,16 @@ class MetadataStore(ABC):
         first operation that failed, with its path.
         """
 
+    def get_each(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | ZooKeeperError | None]:
+        """As `get_many`, with the error of a node that exists and cannot be read in its place."""
+        try:
+            return [*self.get_many(paths)]
+        except ZooKeeperError as error:
+            if len(paths) == 1:
+                return [error]
+            middle = len(paths) // 2
+            return self.get_each(paths[:middle]) + self.get_each(paths[middle:])
+
     def get(self, path: str) -> tuple[bytes, NodeStat]:
         """Data and stat of a node. Raises NoNode."""
         found = self.get_many([path])[0]

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -29,7 +29,7 @@ from broker.security.authorizer import Authorizer
 from broker.zookeeper.acl_store import AclStore, Entries, acl_path
 from broker.zookeeper.local_store import LocalStore
 from broker.zookeeper.metadata_store import MetadataCalls
-from broker.zookeeper.operations import ZooKeeperError
+from broker.zookeeper.operations import BadVersion, Operation, ZooKeeperError
 
 TOPIC, GROUP, CLUSTER = AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.CLUSTER
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
@@ -437,6 +437,64 @@ async def test_decisions_stay_in_mind_where_a_notification_brings_nothing_new(
     assert authorizer.acls is acls
 
 
+async def test_thousands_of_patterns_keep_no_revocation_waiting(
+    running: Acls, store: FlakyStore, other: AclStore, authorizer: Authorizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await running.create([Acl(T, READ)])
+    writing, told, revoked = threading.Event(), threading.Event(), threading.Event()
+    note = running._note
+
+    def noted(patterns: Sequence[ResourcePattern]) -> None:
+        note(patterns)
+        if T in patterns and writing.is_set():
+            told.set()
+
+    def update(pattern: ResourcePattern, change: Callable[[Entries], Entries]) -> Entries:
+        if pattern.name == "t250":
+            writing.set()
+            assert told.wait(60)
+        if pattern.name == "t750":
+            assert revoked.wait(60)
+        return AclStore.update(store, pattern, change)
+
+    monkeypatch.setattr(running, "_note", noted)
+    monkeypatch.setattr(store, "update", update)
+    many = [Acl(ResourcePattern(TOPIC, f"t{number}"), READ) for number in range(800)]
+    creating = asyncio.ensure_future(running.create(many))
+    assert await asyncio.to_thread(writing.wait, 60)
+    assert authorizer.allows(Alice(), READING, "t199"), "what was written is in force"
+    await asyncio.to_thread(take, other, T, READ)
+    await until(lambda: not authorizer.allows(Alice(), READING, "t"))
+    assert not creating.done()
+    revoked.set()
+    assert await creating == [None] * 800
+
+
+class LosesAnAnswer(LocalStore):
+    """As after a lost connection: the first transaction is applied, and finds itself applied when it is sent again."""
+
+    answers_lost = 0
+
+    def transaction(self, operations: Iterable[Operation]) -> list[Any]:
+        todo = list(operations)
+        done = super().transaction(todo)
+        if self.answers_lost:
+            self.answers_lost -= 1
+            raise BadVersion(todo[0].path)
+        return done
+
+
+async def test_what_was_deleted_is_told_also_when_the_first_answer_was_lost(tmp_path: Path) -> None:
+    calls = MetadataCalls()
+    with LosesAnAnswer(tmp_path / "metadata") as local:
+        acls = Acls(AclStore(local), calls, Authorizer(), allow_if_none=False)
+        await acls.create([Acl(T, READ), Acl(T, WRITE)])
+        local.answers_lost = 1
+        assert await acls.delete([AclFilter(operation=AclOperation.READ)]) == [[Deleted(Acl(T, READ), None)]]
+        assert known(acls) == {T: {WRITE}}
+    calls.close()
+
+
 # --- what is refused
 
 
@@ -497,6 +555,7 @@ async def test_what_kafka_refuses_is_refused_and_not_written(
     [
         {"name": "*"},
         {"name": "a b"},
+        {"name": "a\u00a0b"},
         {"name": "ü:ö"},
         {"name": "x" * 1000},
         {"type": CLUSTER, "name": "kafka-cluster"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kazoo.security import make_digest_acl
 
 from broker.errors import ConnectionFailed
 from broker.security.acl_decisions import AclSnapshot
@@ -27,6 +29,7 @@ from broker.zookeeper import acl_store
 from broker.zookeeper.acl_store import AclStore, Entries, acl_path
 from broker.zookeeper.local_store import LocalStore
 from broker.zookeeper.metadata_store import MetadataStore
+from broker.zookeeper.operations import ZooKeeperError
 from broker.zookeeper.znodes import MalformedNode
 from tests.support.waiting import eventually
 from tests.support.zookeeper import expire_session
@@ -224,6 +227,9 @@ HOSTILE = [
     b'{"version":1,"acls":[null]}',
     b'{"version":1,"acls":[[]]}',
     b'{"version":1,"acls":[{}]}',
+    b'{"acls":[]}',
+    b'{"version":2,"acls":[]}',
+    b'{"version":"1","acls":[]}',
     b"[" * 200_000,
     b'{"version":1,"acls":' + b"[" * 200_000,
     kafka_node(kafka_entry(), kafka_entry("Fly")),
@@ -264,6 +270,28 @@ def test_a_broken_node_denies_all_and_no_change_writes_over_it(zk: MetadataStore
             change()
     assert zk.get("/kafka-acl/Topic/t")[0] == b"not json"
     assert store.read([T]) == {T: NOBODY}
+
+
+def test_one_node_that_zookeeper_does_not_give_denies_its_pattern_only(connect: Connect) -> None:
+    zk = connect()
+    store = AclStore(zk)
+    many = [ResourcePattern(TOPIC, f"t{number}") for number in range(20)]
+    for pattern in (T, *many):
+        put(store, pattern, READ)
+    zk._client.set_acls(zk._full(acl_path(T)), [make_digest_acl("somebody", "else", all=True)])
+    assert store.load() == {T: NOBODY, **dict.fromkeys(many, frozenset({READ}))}
+    with pytest.raises(ZooKeeperError, match="/kafka-acl/Topic/t"):
+        take(store, T, READ)
+
+
+def test_more_acls_than_a_node_holds_are_refused_with_a_reason(zk: MetadataStore, store: AclStore) -> None:
+    """ZooKeeper would end the connection, each time that it is sent again."""
+    put(store, T, READ)
+    many = [AccessControlEntry(f"User:{number}", AclOperation.READ) for number in range(11_000)]
+    with pytest.raises(ZooKeeperError, match=r"11001 ACLs in \d+ bytes .* use a prefixed pattern"):
+        put(store, T, *many)
+    assert store.load() == {T: {READ}}
+    assert put(store, T, *many[:8000]) == {READ, *many[:8000]}
 
 
 def test_what_is_in_the_tree_but_is_no_acl_is_ignored(zk: MetadataStore, store: AclStore) -> None:
@@ -358,6 +386,19 @@ def test_a_change_that_another_made_meanwhile_is_kept(zk: MetadataStore, store: 
     assert len(calls) == 2
     assert after == calls[1] | {READ} == store.load()[T]
     assert after - {READ} == {"created": {WRITE}, "changed": {WRITE, other}, "deleted": set()}[meanwhile]
+
+
+def test_a_pattern_that_others_change_again_and_again_is_given_up(zk: MetadataStore, store: AclStore) -> None:
+    other = AclStore(zk)
+    numbers = itertools.count()
+
+    def change(before: Entries) -> Entries:
+        put(other, T, AccessControlEntry(f"User:{next(numbers)}", AclOperation.READ))
+        return before | {WRITE}
+
+    with pytest.raises(ZooKeeperError, match="was changed by others 100 times"):
+        store.update(T, change)
+    assert WRITE not in store.load()[T]
 
 
 class BreaksInTheEnd(LocalStore):
@@ -479,6 +520,9 @@ HOSTILE_EXTENDED_CHANGES = [
     b'{"version":1,"resourceType":"ANY","name":"t","patternType":"PREFIXED"}',
     b'{"version":1,"resourceType":"TOPIC","name":"t","patternType":"MATCH"}',
     b'{"version":1,"resourceType":["TOPIC"],"name":"t","patternType":"PREFIXED"}',
+    b'{"version":2,"resourceType":"TOPIC","name":"t","patternType":"PREFIXED"}',
+    b'{"version":"1","resourceType":"TOPIC","name":"t","patternType":"PREFIXED"}',
+    b'{"resourceType":"TOPIC","name":"t","patternType":"PREFIXED"}',
 ]
 
 
