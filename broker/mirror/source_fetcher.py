@@ -14,10 +14,12 @@ from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import isolation_id
 from broker.client.cluster import Cluster, Outage
 from broker.client.cluster_metadata import Node
+from broker.client.denials import refusal
 from broker.client.fetch_protocol import FetchFrom, FetchLimits, by_place, receive_fetch, send_fetch
 from broker.client.fetcher import end_of_batches
 from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.errors import BrokerError, ErrorCode, PykafkaError, RequestTimedOut
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
 
@@ -190,7 +192,8 @@ class SourceFetcher(AutoCloseable):
         if position is None or position.offset != item.offset:
             return None
         if partition.error is not ErrorCode.none:
-            error = BrokerError(partition.error, f"fetching {tp} at offset {item.offset}")
+            what = f"fetching {tp} at offset {item.offset}"
+            error = refusal(self._cluster.settings, ApiKey.FETCH, partition.error, what, tp.topic)
             if partition.error in _LOST:
                 self.lost[tp] = error
             elif not error.retriable:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from broker.client.admin import Admin, ResourceType
-from broker.client.cluster_metadata import TopicMetadata
+from broker.client.cluster_metadata import TopicMetadata, UnknownTopic
 from broker.errors import BrokerError, ErrorCode
 from broker.mirror.mirror_settings import MirrorSettings
 from broker.protocol.described_config import ConfigEntry, ConfigSource
@@ -53,6 +54,8 @@ class TopicSync:
         """The topics of the source that are mirrored."""
         topics = self._source.cluster.topics()
         for name in self._filter.missing(topics):
+            with contextlib.suppress(UnknownTopic):
+                self._source.cluster.topic(name)  # raises where it may not be seen
             self._tell(f"there is no topic {name!r} on the source yet")
         return {
             name: topic

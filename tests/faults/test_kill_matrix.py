@@ -50,6 +50,24 @@ def test_output_equals_input(matrix: Matrix, cell: Cell) -> None:
 
 @pytest.mark.slow
 @pytest.mark.hdfs
+@pytest.mark.timeout(3600)
+def test_output_equals_input_where_acls_and_quotas_decide(tmp_path: Path) -> None:
+    """Each job has the rights that docs/how-to/rights.md says it needs, and is throttled."""
+    with Matrix(tmp_path, guarded=True) as matrix:
+        try:
+            played = [matrix.play(cell, seed) for cell, seed in zip(FAST, SEEDS, strict=True)]
+        except Unavailable as missing:
+            give_up(f"no HDFS: {missing}")
+        throttled_s = matrix.servers.throttled_s()
+    print("\n".join(map(str, played)))
+    print(f"{table(played)}\nthrottled for {throttled_s:.1f} s")
+    assert [str(one) for one in played if one.problems] == []
+    assert sum(one.kills > 0 for one in played) >= len(FAST) - 2, "too many jobs ended before their blow"
+    assert throttled_s > 0
+
+
+@pytest.mark.slow
+@pytest.mark.hdfs
 @pytest.mark.timeout(4 * 3600)
 def test_output_equals_input_over_200_rounds(tmp_path: Path) -> None:
     try:

@@ -25,8 +25,8 @@ from tests.conftest import unique_name
 from tests.support.all_available import take_all
 from tests.support.committed_records import committed_values
 from tests.support.denying import DenyingBroker
-from tests.support.job_rights import JOBS, LIMIT, PUBLISH, READ, SIZES, WRITE_IDS, Job, Right
-from tests.support.right_jobs import RECORDS, RUNS, World
+from tests.support.job_rights import JOBS, LIMIT, NOT_MOVED, PUBLISH, READ, SIZES, WRITE_IDS, Job, Right
+from tests.support.right_jobs import RECORDS, RUNS, World, mirror_names
 from tests.support.topic_data import TopicData
 from tests.support.topics import Topic
 
@@ -37,8 +37,14 @@ if TYPE_CHECKING:
 AT_ONCE_S = 10.0
 """In which a denied job has failed, on a busy machine; a retry would go on for a minute."""
 
+NO_SPARK = ("verify", "mirror, at the source", "mirror, at the target")
 CONNECTOR_JOBS = [job for job in JOBS if job.name in RUNS]
 
+IMPLIED = {
+    AclOperation.READ: AclOperation.DESCRIBE,
+    AclOperation.WRITE: AclOperation.DESCRIBE,
+    AclOperation.ALTER_CONFIGS: AclOperation.DESCRIBE_CONFIGS,
+}
 SAYS = {
     SIZES: "Brokers do not report sizes",
     LIMIT: "the brokers do not report their transaction.max.timeout.ms",
@@ -69,7 +75,8 @@ def topics(denying: DenyingBroker) -> dict[str, str]:
 @pytest.fixture
 def world(denying: DenyingBroker, topics: dict[str, str], group: str, tmp_path: Path) -> World:
     prefix = unique_name("sink") + "-"
-    return World(denying, {**topics, "group": group, "prefix": prefix}, tmp_path)
+    names = {**topics, "group": group, "prefix": prefix}
+    return World(denying, {**names, **mirror_names(names)}, tmp_path)
 
 
 def without(job: Job, right: Right) -> list[Right]:
@@ -77,8 +84,8 @@ def without(job: Job, right: Right) -> list[Right]:
 
 
 def _implied(right: Right) -> AclOperation:
-    """What a job may ask for first: all but the settings' rights include it."""
-    return AclOperation.DESCRIBE if right.operation in (AclOperation.READ, AclOperation.WRITE) else right.operation
+    """What a job may ask for first."""
+    return IMPLIED.get(right.operation, right.operation)
 
 
 def cases(rights: Callable[[Job], Iterable[Right]]) -> list[Any]:
@@ -121,7 +128,7 @@ def test_without_a_right_it_fails_at_once_and_says_which_one(world: World, job: 
 @pytest.mark.parametrize(("job", "right"), MORE_THAN_DESCRIBE)
 def test_with_describe_alone_it_fails_where_it_needs_more(world: World, job: Job, right: Right) -> None:
     """The lookups of the driver need no more than Describe: what fails is the work itself."""
-    describe = dataclasses.replace(right, operation=AclOperation.DESCRIBE)
+    describe = dataclasses.replace(right, operation=_implied(right))
     user = world.broker.user([*without(job, right), describe], world.names)
     began = time.monotonic()
     with pytest.raises(BrokerError) as caught:
@@ -151,9 +158,14 @@ def test_without_an_optional_right_it_goes_on(
     elif job.name == "stream that commits to a group":
         assert "were not published, the next commit retries" in caplog.text
         assert f"User:{user} lacks Describe on group {world.names['group']}" in caplog.text
+    elif right.without == NOT_MOVED:
+        assert f"User:{user} lacks " in caplog.text
+        assert world.names["moved"] == "0"
+    elif job.name == "mirror, at the source":
+        assert world.names["moved"] == "0"
     elif job.name == "verify":
         assert world.names["compacted"] == "True"
-    if right.place.type is AclResourceType.GROUP:
+    if right.place.type is AclResourceType.GROUP and "mirror" not in job.name:
         assert world.committed() == {}
 
 
@@ -276,7 +288,7 @@ def job_of(name: str) -> Job:
     return next(one for one in JOBS if one.name == name)
 
 
-@pytest.mark.parametrize("name", [job.name for job in CONNECTOR_JOBS if job.name != "verify"])
+@pytest.mark.parametrize("name", [job.name for job in CONNECTOR_JOBS if job.name not in NO_SPARK])
 def test_spark_does_it_with_the_rights_that_it_must_have(spark: SparkSession, world: World, name: str) -> None:
     job = job_of(name)
     rights = job.rights if name in ("load", "stream that commits to a group") else job.needed

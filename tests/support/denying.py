@@ -17,17 +17,50 @@ _USERS = 120
 _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
+DENYING = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": " ".join(
+        [_MODULE, *(f'user_etl{number}="{PASSWORD}"' for number in range(_USERS))]
+    )
+    + ";",
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+"""The settings. Whoever comes through the PLAINTEXT listener is a super user."""
+
+
+def make_user(bootstrap: str, number: int, rights: Iterable[Right], names: Mapping[str, str]) -> str:
+    """The user of this number, of whom nobody else asks, gets these rights. `bootstrap`: where super users come in."""
+    user = f"etl{number % _USERS}"
+    acls = {Acl(right.place.pattern_of(names), AccessControlEntry(f"User:{user}", right.operation)) for right in rights}
+    with Cluster(bootstrap) as cluster:
+        Admin(cluster).create_acls(sorted(acls))
+    return user
+
+
+def properties_of(user: str, bootstrap: str) -> dict[str, str]:
+    """A client's. `bootstrap`: where users log in."""
+    return {
+        "bootstrap.servers": bootstrap,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": PASSWORD,
+    }
+
+
+def options_of(user: str, bootstrap: str) -> dict[str, str]:
+    """The same for Spark."""
+    return {f"kafka.{name}": value for name, value in properties_of(user, bootstrap).items()}
+
+
 class DenyingBroker(BrokerProcess):
-    """Standalone. Whoever comes through the PLAINTEXT listener is a super user."""
+    """A standalone broker with such settings."""
 
     def __init__(self, data_dir: Path) -> None:
-        users = " ".join(f'user_etl{number}="{PASSWORD}"' for number in range(_USERS))
         settings = {
-            "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{_MODULE} {users};",
-            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-            "super.users": "User:ANONYMOUS",
+            **DENYING,
             "group.initial.rebalance.delay.ms": "50",
             "offsets.topic.num.partitions": "4",
             "transaction.state.log.num.partitions": "4",
@@ -37,24 +70,12 @@ class DenyingBroker(BrokerProcess):
 
     def user(self, rights: Iterable[Right], names: Mapping[str, str]) -> str:
         """A user who nobody has been yet, with exactly these rights; nothing that a client has cached is theirs."""
-        user = f"etl{next(self._numbers)}"
-        acls = [
-            Acl(right.place.pattern_of(names), AccessControlEntry(f"User:{user}", right.operation)) for right in rights
-        ]
-        with Cluster(self.listeners["PLAINTEXT"]) as cluster:
-            Admin(cluster).create_acls(acls)
-        return user
+        return make_user(self.listeners["PLAINTEXT"], next(self._numbers), rights, names)
 
     def properties(self, user: str) -> dict[str, str]:
         """A client's."""
-        return {
-            "bootstrap.servers": self.listeners["SASL_PLAINTEXT"],
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": user,
-            "sasl.password": PASSWORD,
-        }
+        return properties_of(user, self.listeners["SASL_PLAINTEXT"])
 
     def options(self, user: str) -> dict[str, str]:
         """The same for Spark."""
-        return {f"kafka.{name}": value for name, value in self.properties(user).items()}
+        return options_of(user, self.listeners["SASL_PLAINTEXT"])

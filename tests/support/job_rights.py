@@ -19,6 +19,7 @@ __all__ = [
     "GROUP",
     "JOBS",
     "LIMIT",
+    "NOT_MOVED",
     "PUBLISH",
     "READ",
     "SIZES",
@@ -82,6 +83,10 @@ GROUP = Place(_R.GROUP, "group", "group")
 CLUSTER = Place(_R.CLUSTER, "", "cluster")
 SINK_GROUPS = Place(_R.GROUP, "prefix", f"groups {_PREFIX}", PatternType.PREFIXED)
 SINK_IDS = Place(_R.TRANSACTIONAL_ID, "prefix", f"transactional ids {_PREFIX}", PatternType.PREFIXED)
+COPY = Place(_R.TOPIC, "copy", "copy of a topic")
+SYNCS = Place(_R.TOPIC, "syncs", "topic `pykafka-offset-syncs.<source alias>.internal`")
+CHECKPOINTS = Place(_R.TOPIC, "checkpoints", "topic `<source alias>.checkpoints.internal`")
+MIRROR_ID = Place(_R.TRANSACTIONAL_ID, "mirror", "transactional id `pykafka-mirror.<source alias>.<target alias>`")
 TRANSACTIONS = Place(_R.TRANSACTIONAL_ID, "transaction", "transactional id")
 
 SIZES = Right(
@@ -96,6 +101,8 @@ LIMIT = Right(
 READ = Right(_O.READ, TOPIC)
 WRITE_IDS = Right(_O.WRITE, SINK_IDS)
 PUBLISH = Right(_O.READ, GROUP, "the load is committed, its offsets are not published to the group; a warning says so")
+
+NOT_MOVED = "the group's offsets are not committed at the target; a warning says so"
 
 JOBS = (
     Job("batch read", "`spark.read`", (READ, SIZES)),
@@ -148,6 +155,28 @@ JOBS = (
                 TOPIC,
                 "the topic counts as compacted: rows that the log does not have are noted, and are no problem",
             ),
+        ),
+    ),
+    Job(
+        "mirror, at the source",
+        "`pykafka mirror`, the user of `--source-config`",
+        (
+            READ,
+            Right(_O.DESCRIBE_CONFIGS, TOPIC),
+            Right(_O.DESCRIBE, GROUP, "the group's offsets are not mirrored"),
+        ),
+    ),
+    Job(
+        "mirror, at the target",
+        "`pykafka mirror`, the user of `--target-config`; Create on the cluster does for all topics; Alter on a copy "
+        "is needed where its source gets more partitions",
+        (
+            *(Right(one, COPY) for one in (_O.CREATE, _O.WRITE, _O.ALTER_CONFIGS)),
+            *(Right(one, SYNCS) for one in (_O.CREATE, _O.WRITE, _O.READ)),
+            *(Right(one, CHECKPOINTS) for one in (_O.CREATE, _O.WRITE)),
+            Right(_O.WRITE, MIRROR_ID),
+            Right(_O.READ, COPY, NOT_MOVED),
+            Right(_O.READ, GROUP, NOT_MOVED),
         ),
     ),
     Job(

@@ -49,7 +49,7 @@ def read(spark: SparkSession, arguments: Arguments, tell: Tell) -> None:
     """Everything in the topic to parquet, over whatever was there."""
     frame = (
         spark.read.format("pykafka")
-        .option("kafka.bootstrap.servers", arguments["bootstrap"])
+        .options(**arguments["client"])
         .option("subscribe", arguments["topic"])
         .option("maxRecordsPerPartition", str(arguments["cap"]))  # several tasks
         .load()
@@ -103,7 +103,7 @@ def sink(spark: SparkSession, arguments: Arguments, tell: Tell) -> None:
         _source(spark, arguments)
         .select("key", "value")
         .writeStream.format("late-pykafka")
-        .option("kafka.bootstrap.servers", arguments["bootstrap"])
+        .options(**arguments["client"])
         .option("topic", arguments["output"])
         .option("delivery", "exactly-once")
     )
@@ -123,7 +123,7 @@ JOBS = {job.__name__: job for job in (read, stream, sink, load)}
 def _source(spark: SparkSession, arguments: Arguments) -> DataFrame:
     return (
         spark.readStream.format("pykafka")
-        .option("kafka.bootstrap.servers", arguments["bootstrap"])
+        .options(**arguments["client"])
         .option("subscribe", arguments["topic"])
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(arguments["cap"]))

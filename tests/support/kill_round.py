@@ -62,11 +62,11 @@ class Played:
 
 
 class Matrix:
-    """Servers and Sparks that rounds share; `directory` takes all they write."""
+    """Servers and Sparks that rounds share; `directory` takes all they write. `guarded`: as of `Servers`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, guarded: bool = False) -> None:
         self._directory = directory
-        self.servers = Servers(directory)
+        self.servers = Servers(directory, guarded=guarded)
         self.home = shared_spark_home()
         self.home.archive_classes()
         self._numbers = itertools.count(1)

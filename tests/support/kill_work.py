@@ -45,6 +45,8 @@ class Work(abc.ABC):
     job: Job
     records = 2_400  # per run that is aimed at
     cap = 600  # offsets per micro-batch or task
+    rights: tuple[str, ...]
+    """The jobs of job_rights.py that it does."""
     events: tuple[str, ...] = ()
     """What the job tells of on its way, to strike after."""
 
@@ -57,6 +59,8 @@ class Work(abc.ABC):
         self._local = None if on_hdfs else directory / self.topic
         self.bootstrap = servers.bootstrap(cell.victim)
         self._data = TopicData(self.bootstrap, self.topic, partitions=_PARTITIONS)
+        names = {"topic": self.topic, "sink": f"{self.topic}-copy", "group": self.topic, "prefix": "pykafka-sink-"}
+        self._client = servers.client(cell.victim, number, self.rights, names)
 
     def produce(self) -> None:
         """More for the job to do."""
@@ -65,7 +69,7 @@ class Work(abc.ABC):
     def arguments(self) -> dict[str, Any]:
         """What kill_jobs.py is given, the same for every run of the round."""
         return {
-            "bootstrap": self.bootstrap,
+            "client": self._client,
             "topic": self.topic,
             "cap": self.cap,
             "output": f"{self.root}/output",
@@ -121,6 +125,7 @@ class Work(abc.ABC):
 
 class _Read(Work):
     job = Job.READ
+    rights = ("batch read",)
     records, cap = 6_000, 1_000
 
     def audit(self, *, complete: bool) -> list[str]:
@@ -130,6 +135,7 @@ class _Read(Work):
 
 class _Stream(Work):
     job = Job.STREAM
+    rights = ("stream",)
     events = ("batch 1", "batch 2", "batch 3")
 
     def audit(self, *, complete: bool) -> list[str]:
@@ -138,6 +144,7 @@ class _Stream(Work):
 
 class _Load(Work):
     job = Job.LOAD
+    rights = ("load",)
     records = 6_000
     events = ("plan", "write", "commit")
 
@@ -145,14 +152,14 @@ class _Load(Work):
         """Offsets are kept where the blow falls: in ZooKeeper for its death, else beside the output."""
         in_zookeeper = self.cell.victim in (Victim.ZOOKEEPER, Victim.DRIVER)
         return {
-            "bootstrap_servers": self.bootstrap,
+            "bootstrap_servers": self._client["kafka.bootstrap.servers"],
             "topic": self.topic,
             "to": f"{self.root}/output",
             "group": self.topic,
             "offsets": "zookeeper" if in_zookeeper else "files",
             "zookeeper_connect": f"{self.servers.zookeeper}/loads" if in_zookeeper else None,
             "storage_options": self._storage_options,
-            "options": {"maxRecordsPerPartition": "1000"},  # several tasks
+            "options": {**self._client, "maxRecordsPerPartition": "1000"},  # several tasks
         }
 
     def audit(self, *, complete: bool) -> list[str]:
@@ -161,6 +168,7 @@ class _Load(Work):
 
 class _Sink(Work):
     job = Job.SINK
+    rights = ("stream", "stream write, exactly once")
     events = ("batch 1", "batch 2", "batch 3")
 
     def __init__(self, cell: Cell, servers: Servers, directory: Path, number: int) -> None:

@@ -13,8 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import GroupOffsets
+from broker.mirror.group_sync import checkpoints_topic
+from broker.mirror.mirror import Mirror
+from broker.mirror.mirror_settings import MirrorSettings
+from broker.mirror.sync_topic import sync_topic
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.audit.kafka_log import KafkaLog
 from spark_connector.loads.publication import publish_offsets
@@ -30,7 +35,7 @@ from spark_connector.write.write_plan import plan_write
 from tests.support.denying import DenyingBroker
 from tests.support.plain_loads import PlainLoads, open_files
 
-__all__ = ["RECORDS", "RUNS", "World"]
+__all__ = ["RECORDS", "RUNS", "World", "mirror_names"]
 
 RECORDS = 40
 """In the topic that is read, in two partitions."""
@@ -139,6 +144,39 @@ def verified(world: World, user: str) -> int:
     return sum(one.totals.logged for one in result.loads)
 
 
+def mirrored(world: World, user: str, side: str) -> int:
+    """A mirror and its restart. At the other side is a super user. The groups that moved are noted."""
+    super_user, topic = world.broker.listeners["PLAINTEXT"], TopicPartition(world.names["topic"], 0)
+    with Cluster(super_user) as free, Cluster(world.broker.properties(user)) as mine:
+        GroupOffsets(free, world.names["group"]).commit({topic: RECORDS // 4})
+        Admin(free).alter_configs(ResourceType.TOPIC, topic.topic, {"retention.ms": "-1"})  # to be copied
+        source, target = (mine, free) if side == "source" else (free, mine)
+        mirrors = [Mirror(source, target, _mirror_settings(world.names)) for _ in range(2)]
+        for mirror in mirrors:
+            mirror.run(lambda: False, once=True)
+    world.names = {**world.names, "moved": str(sum(mirror.stats.groups for mirror in mirrors))}
+    return sum(mirror.stats.records for mirror in mirrors)
+
+
+def mirror_names(names: Mapping[str, str]) -> dict[str, str]:
+    """What a mirror has at the target. The group lends its name, which is unique, to the source."""
+    settings = _mirror_settings(names)
+    alias = settings.source_cluster_alias
+    return {
+        "copy": settings.policy.remote_topic(names["topic"]),
+        "syncs": sync_topic(alias),
+        "checkpoints": checkpoints_topic(alias),
+        "mirror": settings.transactional_id,
+    }
+
+
+def _mirror_settings(names: Mapping[str, str]) -> MirrorSettings:
+    group = names["group"]
+    return MirrorSettings(
+        topics=(names["topic"],), groups=(group,), source_cluster_alias=group, replication_policy="default"
+    )
+
+
 def _write_options(world: World, user: str, delivery: str) -> dict[str, str]:
     return {
         **world.broker.options(user),
@@ -164,5 +202,7 @@ RUNS: Mapping[str, Callable[[World, str], Any]] = {
     "stream write, exactly once": lambda world, user: stream_write(world, user, "exactly-once"),
     "load": load,
     "verify": verified,
+    "mirror, at the source": lambda world, user: mirrored(world, user, "source"),
+    "mirror, at the target": lambda world, user: mirrored(world, user, "target"),
 }
 """Each returns `RECORDS` when all went well."""
