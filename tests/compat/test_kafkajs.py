@@ -11,12 +11,14 @@ import pytest
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
+from broker.security.acl_types import AccessControlEntry, Acl, AclOperation, AclResourceType, ResourcePattern
 from tests.conftest import SESSION_SETTINGS
 from tests.support.guarded import PRINCIPAL, GuardedBroker
 from tests.support.kafka import Kafka
 from tests.support.kafkajs import JsClient, KafkaJs, KafkaJsError
 from tests.support.requirements import Unavailable, give_up
 from tests.support.sample_records import AWKWARD, Sample
+from tests.support.scrape import Scrape
 from tests.support.secured import MECHANISMS, WAYS, Certificates, SecuredBroker
 from tests.support.waiting import eventually
 
@@ -419,6 +421,27 @@ class TestListeners:
         consumer.close()
         assert found[-1]["key"] == group.encode()
         assert found[-1]["value"] == bytes(range(256)) * 3000
+
+    def test_a_connection_outlives_its_session_by_logging_in_again(self, js: KafkaJs, tmp_path: Path) -> None:
+        """KIP-368; other clients that are tested here open a new connection."""
+        limits = {"connections.max.reauth.ms": "1000", "metrics.listener": "HTTP://127.0.0.1:0"}
+        with GuardedBroker(tmp_path, limits) as broker:
+
+            def count(what: str) -> float:
+                name = f"kafka_server_socketservermetrics_connection_{what}_total"
+                return Scrape(broker.metrics_url).total(name, listener="SASL_PLAINTEXT")
+
+            with Cluster(broker.super_user) as cluster:
+                Admin(cluster).create_topic("t", partitions=1)
+                everything = AccessControlEntry(PRINCIPAL, AclOperation.ALL)
+                Admin(cluster).create_acls([Acl(ResourcePattern(AclResourceType.TOPIC, "t"), everything)])
+            producer = js.open("producer", **connection_settings(broker.alice), reauthenticationThreshold=500)
+            producer.call("send", topic="t", messages=[{"value": "first"}])
+            before, started = (count("creation"), count("close")), time.monotonic()
+            while time.monotonic() - started < 4:
+                producer.call("send", topic="t", messages=[{"value": "more"}])
+            assert (count("creation"), count("close")) == before
+            producer.close()
 
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_a_wrong_password_is_refused(self, js: KafkaJs, secured: SecuredBroker, mechanism: str) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ from tests.support.committed_records import committed_values
 from tests.support.denying import DenyingBroker
 from tests.support.job_rights import JOBS, LIMIT, NOT_MOVED, PUBLISH, READ, SIZES, WRITE_IDS, Job, Right
 from tests.support.right_jobs import RECORDS, RUNS, World, mirror_names
+from tests.support.source_tree import ROOT
 from tests.support.topic_data import TopicData
 from tests.support.topics import Topic
 
@@ -338,3 +341,31 @@ def test_a_watch_ends_at_once_when_it_lacks_a_right(spark: SparkSession, world: 
     with pytest.raises(PykafkaError, match=f"User:{user} lacks {lacking} on topic") as caught:
         Queries(spark, world, user).watch()
     assert not caught.value.retriable
+
+
+# --- by the commands
+
+
+@pytest.mark.timeout(300)
+def test_the_commands_do_it_with_these_rights_and_say_which_is_lacking(world: World, tmp_path: Path) -> None:
+    def run(words: str, rights: Iterable[Right]) -> tuple[str, subprocess.CompletedProcess[str]]:
+        user = world.broker.user(rights, world.names)
+        config = tmp_path / f"{user}.properties"
+        config.write_text("".join(f"{name}={value}\n" for name, value in world.broker.properties(user).items()))
+        group = world.names["group"]
+        place = ["--config", str(config), "--to", str(tmp_path / "out"), "--group", group]
+        command = [sys.executable, "-m", "broker.tools.main", *words.split(), *place]
+        return user, subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+
+    load, topic = f"load --master local[1] --topic {world.names['topic']}", world.names["topic"]
+    for words, job in (
+        (load, "load"),
+        ("loads verify", "verify"),
+    ):
+        user, denied = run(words, [])
+        assert denied.returncode == 1, denied.stdout
+        assert f"User:{user} lacks Describe on topic {topic}" in denied.stderr
+        assert "Traceback" not in denied.stderr
+        _, done = run(words, job_of(job).needed)
+        assert done.returncode == 0, done.stderr
+        assert f"{RECORDS} rows" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ _SETTINGS = {
 class GuardedBroker(BrokerProcess):
     """A standalone broker with an authorizer."""
 
-    def __init__(self, data_dir: Path) -> None:
-        super().__init__(data_dir, _SETTINGS, standalone=True)
+    def __init__(self, data_dir: Path, more: Mapping[str, str] | None = None) -> None:
+        super().__init__(data_dir, {**_SETTINGS, **(more or {})}, standalone=True)
 
     @property
     def super_user(self) -> dict[str, Any]:
