@@ -111,6 +111,7 @@ class BrokerServer:
             config.quota_window_size_seconds,
             config.controller_quota_window_num,
             config.controller_quota_window_size_seconds,
+            config.quota_burst_ms / 1000,
         )
         self._peers, self._isolation = _peer_security(config)
         """How this broker connects to others, and what it would need to, if that is not set."""

@@ -328,7 +328,7 @@ def _read(
 
 
 def _most_bytes(context: ApiContext, request: Request, client: Client) -> int:
-    """The bytes that a consumer's quota allows at once: a larger response would be throttled in any case."""
+    """The bytes that a consumer with a quota gets at once."""
     if context.quotas.enabled and follower_of(request.body).broker_id < 0:
         most = context.quotas.most_to_fetch(*quota_user(client.principal, request.client_id))
         if most is not None:

@@ -373,8 +373,13 @@ class TransactionSettings:
 class QuotaSettings:
     """How the rates are measured that client quotas limit."""
 
-    quota_window_num: int = _quota(11, "Samples that the rate of a client is taken from.", at_least(1))
+    quota_window_num: int = _quota(
+        11, "Samples that request_percentage and the rates of connections are taken from.", at_least(1)
+    )
     quota_window_size_seconds: int = _quota(1, "Length of such a sample.", at_least(1))
+    quota_burst_ms: int = _quota(
+        100, "Time for which a client may save up producer_byte_rate and consumer_byte_rate; Kafka: 10000.", at_least(1)
+    )
     controller_quota_window_num: int = _quota(
         11, "With the next setting: seconds of controller_mutation_rate that a client may save up.", at_least(1)
     )

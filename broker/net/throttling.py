@@ -94,14 +94,11 @@ class Throttling:
             if of_bytes_ms > throttle_ms:
                 throttle_ms, kind = of_bytes_ms, QuotaType.PRODUCE
         elif isinstance(answer, FetchedAnswer):
-            of_bytes_ms, may_pass = quotas.fetched(user, client_id, answer.size, now)
-            if of_bytes_ms > throttle_ms:
-                throttle_ms, kind = of_bytes_ms, QuotaType.FETCH
-            if throttle_ms and not (kind is QuotaType.FETCH and may_pass):
-                quotas.unfetched(user, client_id, answer.size, now)
-                answer = answer.withhold()
-            else:
-                answer = answer.send()
+            may_pass = not throttle_ms
+            if may_pass:
+                throttle_ms, may_pass = quotas.fetched(user, client_id, answer.size, now)
+                kind = QuotaType.FETCH
+            answer = answer.send() if may_pass else answer.withhold()
         if throttle_ms:
             counted = self._metrics.throttles[kind]
             counted.throttles += 1

@@ -1,14 +1,19 @@
 """The quotas of users and client ids on this broker: what they use, and how long they are throttled. Pure.
 
 The router asks for every request, the handlers of Fetch and of topics for theirs. A client without a quota leaves no
-trace here. Throttle times are whole milliseconds, as on the wire; `now` is a monotonic time in seconds. Idea: Kafka's
+trace here. Throttle times are whole milliseconds, as on the wire; `now` is a monotonic time in seconds.
+
+Bytes and mutations are taken from a bucket of tokens, as KIP-599 does for mutations. Kafka measures bytes by a window,
+in which a client uses ten seconds at once and then gets a fifth. Request time is measured as in Kafka. Idea: Kafka's
 `ClientQuotaManager`, `ClientRequestQuotaManager` and `ControllerMutationQuotaManager`.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from broker.errors import BrokerError, ErrorCode
 from broker.quotas.quota_entity import (
@@ -24,8 +29,12 @@ from broker.quotas.recently_used import RecentlyUsed
 
 __all__ = ["UNLIMITED_MUTATIONS", "ClientQuotas", "ControllerMutations", "QuotaType"]
 
+T = TypeVar("T")
+
 LONGEST_MS: Final = 2**31 - 1
 """What the field of the protocol can hold."""
+LONGEST_ID: Final = 256
+"""Of a client id that is kept as it is: clients make up ids of 32 KB."""
 
 
 class QuotaType(StrEnum):
@@ -37,44 +46,42 @@ class QuotaType(StrEnum):
     CONTROLLER_MUTATION = "ControllerMutation"
 
 
-class _RateQuota:
-    """The rates of all clients that have a limit for one key."""
+class _Clients(Generic[T]):
+    """What is kept of each client that has a limit for one key."""
 
-    def __init__(self, key: str, samples: int, window_s: float, longest_s: float = LONGEST_MS / 1000) -> None:
+    def __init__(self, key: str, make: Callable[[], T]) -> None:
         self._key = key
-        self._longest_s = longest_s
-        self._whole_samples_s = max(samples - 1, 1) * window_s
-        self.limits = QuotaLimits({}, key)
-        self.rates: RecentlyUsed[tuple[str, str], Rate] = RecentlyUsed(lambda: Rate(samples, window_s))
+        self._limits = QuotaLimits({}, key)
+        self._kept: RecentlyUsed[tuple[str, str], T] = RecentlyUsed(make)
+
+    def __bool__(self) -> bool:
+        """Whether any client may have a limit."""
+        return bool(self._limits)
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
     def update(self, quotas: Quotas) -> None:
-        self.limits = QuotaLimits(quotas, self._key)
-        if not self.limits:
-            self.rates.clear()
+        self._limits = QuotaLimits(quotas, self._key)
+        if not self._limits:
+            self._kept.clear()
 
-    def record(self, user: str, client_id: str, value: float, now: float) -> int:
-        """Count `value` and return the throttle time in ms."""
-        found = self.limits.find(user, client_id)
+    def limit(self, user: str, client_id: str) -> float | None:
+        found = self._limits.find(user, client_id)
+        return None if found is None else found[1]
+
+    def find(self, user: str, client_id: str, now: float) -> tuple[T, float] | None:
+        """(what is kept of the client, its limit); None if it has no limit."""
+        found = self._limits.find(user, client_id)
         if found is None:
-            return 0
-        rate = self.rates.get(found[0], now)
-        rate.record(value, now)
-        return _to_ms(min(rate.throttle_s(found[1], now), self._longest_s))
+            return None
+        (user, client_id), limit = found
+        if len(client_id) > LONGEST_ID:
+            client_id = hashlib.sha256(client_id.encode()).hexdigest()
+        return self._kept.get((user, client_id), now), limit
 
-    def add(self, user: str, client_id: str, value: float, now: float) -> None:
-        """Count `value` and throttle nobody, or take back what was recorded."""
-        found = self.limits.find(user, client_id)
-        if found is not None:
-            self.rates.get(found[0], now).record(value, now)
-
-    def used(self, user: str, client_id: str, now: float) -> float:
-        found = self.limits.find(user, client_id)
-        return 0.0 if found is None else self.rates.get(found[0], now).total(now)
-
-    def most_in_window(self, user: str, client_id: str) -> float | None:
-        """The largest value that does not throttle a client that has used nothing before; None: any."""
-        found = self.limits.find(user, client_id)
-        return None if found is None else found[1] * self._whole_samples_s
+    def expire(self, now: float) -> None:
+        self._kept.expire(now)
 
 
 class ControllerMutations(Protocol):
@@ -125,78 +132,97 @@ class ClientQuotas:
     """All quotas of users and client ids. Belongs to the event loop."""
 
     def __init__(
-        self, samples: int = 11, window_s: float = 1.0, controller_samples: int = 11, controller_window_s: float = 1.0
+        self,
+        samples: int = 11,
+        window_s: float = 1.0,
+        controller_samples: int = 11,
+        controller_window_s: float = 1.0,
+        burst_s: float = 0.1,
     ) -> None:
-        self._produce = _RateQuota(PRODUCER_BYTE_RATE, samples, window_s)
-        self._fetch = _RateQuota(CONSUMER_BYTE_RATE, samples, window_s)
-        self._request = _RateQuota(REQUEST_PERCENTAGE, samples, window_s, longest_s=window_s)
-        burst_s = controller_samples * controller_window_s
-        self._mutation_limits = QuotaLimits({}, CONTROLLER_MUTATION_RATE)
-        self._buckets: RecentlyUsed[tuple[str, str], TokenBucket] = RecentlyUsed(lambda: TokenBucket(burst_s))
+        """`samples` of `window_s` seconds are the window of request time. A client may save up `burst_s` seconds of a
+        quota of bytes, and `controller_samples` x `controller_window_s` of one of mutations."""
+        self._burst_s = burst_s
+        self._longest_s = window_s
+        self._produce = _Clients(PRODUCER_BYTE_RATE, lambda: TokenBucket(burst_s))
+        self._fetch = _Clients(CONSUMER_BYTE_RATE, lambda: TokenBucket(burst_s))
+        self._request = _Clients(REQUEST_PERCENTAGE, lambda: Rate(samples, window_s))
+        saved_s = controller_samples * controller_window_s
+        self._mutation = _Clients(CONTROLLER_MUTATION_RATE, lambda: TokenBucket(saved_s))
+        self._by_type: dict[QuotaType, _Clients[Any]] = {
+            QuotaType.PRODUCE: self._produce,
+            QuotaType.FETCH: self._fetch,
+            QuotaType.REQUEST: self._request,
+            QuotaType.CONTROLLER_MUTATION: self._mutation,
+        }
         self.enabled = False
         """Whether any client may have a quota."""
 
     def update(self, quotas: Quotas) -> None:
-        """Replace the limits. Rates go on."""
-        for one in (self._produce, self._fetch, self._request):
-            one.update(quotas)
-        self._mutation_limits = QuotaLimits(quotas, CONTROLLER_MUTATION_RATE)
-        if not self._mutation_limits:
-            self._buckets.clear()
-        limits = (self._produce.limits, self._fetch.limits, self._request.limits, self._mutation_limits)
-        self.enabled = any(limits)
+        """Replace the limits. What clients have used goes on counting."""
+        for clients in self._by_type.values():
+            clients.update(quotas)
+        self.enabled = any(self._by_type.values())
 
     def produced(self, user: str, client_id: str, size: int, now: float) -> int:
         """Count a Produce request of `size` bytes; returns the throttle time in ms."""
-        return self._produce.record(user, client_id, size, now)
+        found = self._produce.find(user, client_id, now)
+        if found is None:
+            return 0
+        bucket, limit = found
+        bucket.take(size, limit, now)
+        return _to_ms(bucket.throttle_s(limit, now))
 
     def most_to_fetch(self, user: str, client_id: str) -> float | None:
-        """The bytes of the largest response that is not throttled for sure; None: any."""
-        return self._fetch.most_in_window(user, client_id)
+        """The bytes that one response may have, for a client to come close to its quota; None: any."""
+        limit = self._fetch.limit(user, client_id)
+        return None if limit is None else limit * self._burst_s
 
     def fetched(self, user: str, client_id: str, size: int, now: float) -> tuple[int, bool]:
-        """Count a Fetch response of `size` bytes: (throttle time in ms, whether it may be sent all the same).
+        """Count a Fetch response of `size` bytes: (throttle time in ms, whether it may be sent).
 
-        A client that has fetched nothing lately may get its first batch, however large: else it would never get it.
+        It may not, and is not counted, while earlier ones are not paid for: those of other connections, or of the one
+        that the client closed instead of waiting.
         """
-        is_first = self._fetch.used(user, client_id, now) <= 0
-        return self._fetch.record(user, client_id, size, now), is_first
-
-    def unfetched(self, user: str, client_id: str, size: int, now: float) -> None:
-        """Take back a response that was not sent."""
-        self._fetch.add(user, client_id, -size, now)
+        found = self._fetch.find(user, client_id, now)
+        if found is None:
+            return 0, True
+        bucket, limit = found
+        if overdrawn_ms := _to_ms(bucket.throttle_s(limit, now)):
+            return overdrawn_ms, False
+        bucket.take(size, limit, now)
+        return _to_ms(bucket.throttle_s(limit, now)), True
 
     def limits_time(self, user: str, client_id: str) -> bool:
-        return bool(self._request.limits) and self._request.limits.find(user, client_id) is not None
+        return bool(self._request) and self._request.limit(user, client_id) is not None
 
     def handled(self, user: str, client_id: str, seconds: float, now: float) -> int:
         """Count the broker's work for a request; returns the throttle time in ms, at most one sample's length."""
-        return self._request.record(user, client_id, seconds * 100, now)
+        found = self._request.find(user, client_id, now)
+        if found is None:
+            return 0
+        rate, limit = found
+        rate.record(seconds * 100, now)
+        return _to_ms(min(rate.throttle_s(limit, now), self._longest_s))
 
     def sent(self, user: str, client_id: str, seconds: float, now: float) -> None:
         """Count the work of sending a response, for which only the next request is throttled."""
-        self._request.add(user, client_id, seconds * 100, now)
+        found = self._request.find(user, client_id, now)
+        if found is not None:
+            found[0].record(seconds * 100, now)
 
     def mutations(self, user: str, client_id: str, now: float, *, strict: bool) -> ControllerMutations:
         """For a request that creates or deletes partitions."""
-        found = self._mutation_limits.find(user, client_id)
-        if found is None:
-            return UNLIMITED_MUTATIONS
-        return _Limited(self._buckets.get(found[0], now), found[1], now, strict=strict)
+        found = self._mutation.find(user, client_id, now)
+        return UNLIMITED_MUTATIONS if found is None else _Limited(*found, now, strict=strict)
 
     def expire(self, now: float) -> None:
         """Forget the clients that have long done nothing."""
-        for table in (self._produce.rates, self._fetch.rates, self._request.rates, self._buckets):
-            table.expire(now)
+        for clients in self._by_type.values():
+            clients.expire(now)
 
     def tracked(self) -> dict[QuotaType, int]:
         """The number of clients whose use is counted."""
-        return {
-            QuotaType.PRODUCE: len(self._produce.rates),
-            QuotaType.FETCH: len(self._fetch.rates),
-            QuotaType.REQUEST: len(self._request.rates),
-            QuotaType.CONTROLLER_MUTATION: len(self._buckets),
-        }
+        return {kind: len(clients) for kind, clients in self._by_type.items()}
 
 
 def _to_ms(seconds: float) -> int:

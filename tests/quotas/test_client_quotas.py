@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ErrorCode
 from broker.quotas.client_quotas import ClientQuotas, QuotaType
@@ -18,25 +22,62 @@ def quotas(entity: QuotaEntity, **limits: float) -> ClientQuotas:
 
 def test_a_default_is_a_limit_for_each_client_alone() -> None:
     made = quotas(QuotaEntity(None, DEFAULT), producer_byte_rate=100)
-    assert made.produced("u", "a", 2000, 0.0) == 10_000
-    assert made.produced("u", "b", 1000, 0.0) == 0
+    assert made.produced("u", "a", 1010, 0.0) == 10_000
+    assert made.produced("u", "b", 10, 0.0) == 0
 
 
 def test_a_users_clients_share_the_users_quota() -> None:
     made = quotas(QuotaEntity("u"), producer_byte_rate=100)
-    assert made.produced("u", "a", 1000, 0.0) == 0
+    assert made.produced("u", "a", 10, 0.0) == 0
     assert made.produced("u", "b", 100, 0.0) == 1000
     assert made.produced("v", "a", 10**9, 0.0) == 0
 
 
-def test_a_fetch_that_is_taken_back_costs_nothing() -> None:
+def test_a_fetch_is_withheld_and_not_counted_while_an_earlier_one_is_not_paid_for() -> None:
     made = quotas(QuotaEntity("u"), consumer_byte_rate=100)
-    assert made.fetched("u", "a", 900, 0.0) == (0, True)
-    assert made.fetched("u", "a", 200, 0.0) == (1000, False)
-    made.unfetched("u", "a", 200, 0.0)
-    assert made.fetched("u", "a", 100, 1.0) == (0, False)
-    assert made.most_to_fetch("u", "a") == 1000
+    assert made.fetched("u", "a", 110, 0.0) == (1000, True)
+    assert made.fetched("u", "b", 10**6, 0.5) == (500, False)
+    assert made.fetched("u", "b", 10**6, 0.5) == (500, False)
+    assert made.fetched("u", "b", 100, 1.0) == (1000, True)
+    assert made.most_to_fetch("u", "a") == 10
     assert made.most_to_fetch("v", "a") is None
+
+
+IDLE = st.sampled_from([0.0, 0.0, 0.001, 0.3])
+REQUESTS = st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 3), IDLE), min_size=1)
+"""(bytes, which connection, how long it does nothing before)"""
+
+
+@given(REQUESTS, st.booleans())
+def test_no_span_of_time_has_more_than_its_share(requests: list[tuple[int, int, float]], fetches: bool) -> None:
+    """The burst, and one request of each connection, which is answered before it is paid for."""
+    limit, connections = 10_000, 4
+    made = quotas(QuotaEntity("u"), producer_byte_rate=limit, consumer_byte_rate=limit)
+    free_at, sent, now = [0.0] * connections, list[tuple[float, int]](), 0.0
+    for size, connection, idle in requests:
+        now = max(now, free_at[connection]) + idle
+        if fetches:
+            throttle_ms, may_pass = made.fetched("u", "a", size, now)
+        else:
+            throttle_ms, may_pass = made.produced("u", "a", size, now), True
+        if may_pass:
+            sent.append((now, size))
+        free_at[connection] = now + throttle_ms / 1000
+    for index, (begin, _) in enumerate(sent):
+        total = 0
+        for end, size in sent[index:]:
+            most = limit * (end - begin + 0.1) + (1 if fetches else connections) * 5000
+            total += size
+            assert total <= most + limit * 0.001 * len(sent)
+
+
+def test_who_always_has_more_to_send_uses_its_whole_share() -> None:
+    made = quotas(QuotaEntity("u"), producer_byte_rate=10_000)
+    now = sent = 0.0
+    while now < 10:
+        sent += 1000
+        now += max(made.produced("u", "a", 1000, now) / 1000, 0.002)
+    assert 0.99 < sent / (10_000 * now) < 1.03
 
 
 def test_time_is_a_share_of_one_core_and_throttles_for_one_sample_at_most() -> None:
@@ -77,9 +118,9 @@ def test_old_clients_are_throttled_and_not_refused() -> None:
 
 def test_quotas_that_change_keep_the_rates() -> None:
     made = quotas(QuotaEntity("u"), producer_byte_rate=1000)
-    assert made.produced("u", "a", 1000, 0.0) == 0
+    assert made.produced("u", "a", 300, 0.0) == 200
     made.update({QuotaEntity("u"): {"producer_byte_rate": 50.0}})
-    assert made.produced("u", "a", 0, 0.0) == 10_000
+    assert made.produced("u", "a", 0, 0.0) == 4000
     made.update({})
     assert not made.enabled
     assert made.tracked() == dict.fromkeys(QuotaType, 0)
@@ -102,6 +143,16 @@ def test_names_that_clients_make_up_are_forgotten() -> None:
     assert made.tracked()[QuotaType.PRODUCE] == MOST_CLIENTS
     made.expire(EXPIRES_S)
     assert made.tracked()[QuotaType.PRODUCE] == 0
+
+
+def test_long_names_take_little_memory_and_stay_apart() -> None:
+    made = quotas(QuotaEntity(None, DEFAULT), producer_byte_rate=100)
+    tracemalloc.start()
+    for number in range(300):
+        assert made.produced("u", "c" * 32_000 + str(number), 110, 0.0) == 1000
+    assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    tracemalloc.stop()
+    assert made.produced("u", "c" * 32_000 + "0", 0, 0.5) == 500
 
 
 def test_the_least_recently_used_gives_way() -> None:

@@ -129,6 +129,7 @@ BROKER = [
             "configs.embedded.zookeeper.port": ANYTHING,
             "configs.logging.format": ANYTHING,
             "configs.metrics.listener": ANYTHING,
+            "configs.quota.burst.ms": ANYTHING,
             "configs.slow.request.log.ms": ANYTHING,
             "configs.socket.request.receive.timeout.ms": ANYTHING,
             "configs.standalone": ANYTHING,
