@@ -94,10 +94,10 @@ class Throttling:
             if of_bytes_ms > throttle_ms:
                 throttle_ms, kind = of_bytes_ms, QuotaType.PRODUCE
         elif isinstance(answer, FetchedAnswer):
-            may_pass = not throttle_ms
-            if may_pass:
-                throttle_ms, may_pass = quotas.fetched(user, client_id, answer.size, now)
-                kind = QuotaType.FETCH
+            # Whose time is used up gets its records all the same: to read them again would only cost more time.
+            of_bytes_ms, may_pass = quotas.fetched(user, client_id, answer.size, now)
+            if of_bytes_ms > throttle_ms:
+                throttle_ms, kind = of_bytes_ms, QuotaType.FETCH
             answer = answer.send() if may_pass else answer.withhold()
         if throttle_ms:
             counted = self._metrics.throttles[kind]

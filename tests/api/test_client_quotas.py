@@ -328,6 +328,17 @@ def test_the_time_of_the_broker_is_limited_by_one_sample(own: BrokerProcess, ask
         assert time.monotonic() - begin > 0.9
 
 
+def test_a_consumer_whose_time_is_used_up_gets_records_with_every_answer(own: BrokerProcess, ask: Requests) -> None:
+    ask.create("slowly")
+    ask.put("slowly", b"x")
+    alter(ask, {"client-id": "slow"}, {"request_percentage": 0.0001})
+    with Requests(own.bootstrap, client_id="slow") as consumer:
+        for _ in range(2):
+            answer = consumer.ask(ApiKey.FETCH, fetch_body([ask_for("slowly")]), 12)
+            assert to_ms(answer.throttle_time) == 1000
+            assert answer.responses[0].partitions[0].records, "or it would never get any"
+
+
 def test_versions_without_a_throttle_time_wait_all_the_same(own: BrokerProcess, ask: Requests) -> None:
     alter(ask, {"client-id": "old"}, {"request_percentage": 0.0001})
     with Requests(own.bootstrap, client_id="old") as client:
