@@ -32,6 +32,7 @@ from broker.zookeeper.operations import (
     Delete,
     NodeExists,
     NoNode,
+    NotAccepted,
     Operation,
     SetData,
     ZooKeeperError,
@@ -115,7 +116,7 @@ class AclStore:
                 write = Delete(path, stat.version)
             notification = _notification(pattern)
             if (size := request_size(write) + request_size(notification)) > MAX_TRANSACTION_BYTES:
-                raise ZooKeeperError(
+                raise NotAccepted(
                     path,
                     f"{len(after)} ACLs in {size} bytes are more than ZooKeeper takes ({MAX_TRANSACTION_BYTES}); "
                     "use a prefixed pattern, User:* or fewer hosts",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from kazoo import exceptions as kz
@@ -27,6 +27,7 @@ from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.multi_read import GetChildrenOfMany, GetDataOfMany, MultiRead
 from broker.zookeeper.operations import (
     ANY_VERSION,
+    MAX_TRANSACTION_BYTES,
     BadVersion,
     Check,
     Create,
@@ -38,6 +39,9 @@ from broker.zookeeper.operations import (
     Operation,
     SetData,
     ZooKeeperError,
+    check_path,
+    check_size,
+    shown,
 )
 
 __all__ = ["ZooKeeper"]
@@ -54,6 +58,7 @@ _CONNECTION_RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 
 _ATTEMPTS_PER_SESSION = 4
 _SHORTEST_ATTEMPT_MS = 1000
 _NODES_PER_READ = 500  # keeps request and response small
+_BYTES_PER_READ = MAX_TRANSACTION_BYTES // 4  # characters of names: clients make up ACLs with names of 32 KB
 _CLOSE_TIMEOUT_S = 5.0
 _START_POLL_S = 0.1  # how often `start` looks whether `close` was called
 
@@ -162,6 +167,7 @@ class ZooKeeper(MetadataStore):
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
     ) -> str:
         """Create a node and return its path (with a number appended for a sequence node). Raises NodeExists, NoNode."""
+        check_size([Create(path, data)])
         try:
             created = self._call(
                 path,
@@ -184,6 +190,7 @@ class ZooKeeper(MetadataStore):
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
         """Replace a node's data. Raises NoNode, BadVersion."""
+        check_size([SetData(path, data)])
         return _stat(self._call(path, lambda: self._client.set_async(self._full(path), data, version)))
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
@@ -206,6 +213,7 @@ class ZooKeeper(MetadataStore):
         first operation that failed, with its path.
         """
         todo = tuple(operations)
+        check_size(todo)
         results = self._call(todo[0].path if todo else "/", lambda: self._submit_transaction(todo))
         for operation, result in zip(todo, results, strict=False):
             # The operations that did not fail themselves only say that they were rolled back.
@@ -243,6 +251,7 @@ class ZooKeeper(MetadataStore):
 
     def _full(self, path: str) -> str:
         """kazoo warns about a missing chroot and cannot create one, so we add the prefix ourselves."""
+        check_path(path)
         return (self.connect.chroot + path).rstrip("/") or "/"
 
     def _call(self, path: str, submit: Callable[[], Any]) -> Any:
@@ -254,18 +263,19 @@ class ZooKeeper(MetadataStore):
             except _RETRIABLE:
                 if time.monotonic() >= deadline:
                     raise ConnectionFailed(
-                        f"{path}: no answer from ZooKeeper at {self.connect} within {self._operation_timeout:g} s"
+                        f"{shown(path)}: no answer from ZooKeeper at {self.connect} within "
+                        f"{self._operation_timeout:g} s"
                     ) from None
                 self._closing.wait(0.02)
             except kz.ZookeeperError as error:
                 raise _translated(error, path) from error
-        raise ConnectionFailed(f"{path}: the ZooKeeper client of {self.connect} is closed")
+        raise ConnectionFailed(f"{shown(path)}: the ZooKeeper client of {self.connect} is closed")
 
     def _read_many(self, request_of: Callable[[Sequence[str]], MultiRead[T]], paths: Sequence[str]) -> list[T | None]:
         found: list[T | None] = []
-        for start in range(0, len(paths), _NODES_PER_READ):
-            request = request_of([self._full(path) for path in paths[start : start + _NODES_PER_READ]])
-            found += self._call(paths[start], lambda request=request: self._submit(request))  # type: ignore[misc]
+        for some in _in_requests(paths):
+            request = request_of([self._full(path) for path in some])
+            found += self._call(some[0], lambda request=request: self._submit(request))  # type: ignore[misc]
         return found
 
     def _submit(self, request: object) -> Any:
@@ -315,6 +325,18 @@ class ZooKeeper(MetadataStore):
             self._client.close()
         except Exception as error:  # it must not keep the broker from ending
             log.debug("closing the ZooKeeper client: %r", error)
+
+
+def _in_requests(paths: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Cut a list of paths into what one request reads."""
+    begin = size = 0
+    for end, path in enumerate(paths):
+        size += len(path)
+        if end - begin == _NODES_PER_READ or (end > begin and size > _BYTES_PER_READ):
+            yield paths[begin:end]
+            begin, size = end, len(path)
+    if begin < len(paths):
+        yield paths[begin:]
 
 
 def _stat(stat: ZnodeStat) -> NodeStat:

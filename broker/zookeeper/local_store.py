@@ -24,6 +24,8 @@ from broker.zookeeper.operations import (
     Operation,
     SetData,
     ZooKeeperError,
+    check_path,
+    check_size,
 )
 from broker.zookeeper.znode_tree import Znode, ZnodeTree, parent_of
 
@@ -132,6 +134,10 @@ class LocalStore(MetadataStore):
         return iter(self._tree)
 
     def _commit(self, operations: Sequence[Operation]) -> list[Any]:
+        """The same is refused as by ZooKeeper, so that a test or a notebook learns it."""
+        for operation in operations:
+            check_path(operation.path)
+        check_size(operations)
         with self._lock:
             self._check_open()
             if self._journal.failure:

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
 from broker.errors import BrokerError, ConnectionFailed, ErrorCode
-from broker.zookeeper.operations import ANY_VERSION, NodeStat, NoNode, Operation, ZooKeeperError
+from broker.zookeeper.operations import ANY_VERSION, NodeStat, NoNode, NotAccepted, Operation, ZooKeeperError
 
 __all__ = ["MetadataCalls", "MetadataStore", "Watch"]
 
@@ -272,13 +272,16 @@ class MetadataCalls:
         self._threads = ThreadPoolExecutor(_CALL_THREADS, "metadata-calls")
 
     async def __call__(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Raises BrokerError `request_timed_out` when the store is away, `unknown_server_error` when it refused."""
+        """Raises BrokerError `request_timed_out` when the store is away, `invalid_request` if it never takes this,
+        `unknown_server_error` when it refused."""
         try:
             return await asyncio.get_running_loop().run_in_executor(
                 self._threads, functools.partial(call, *arguments, **named)
             )
         except ConnectionFailed as error:
             raise BrokerError(ErrorCode.request_timed_out, str(error)) from error
+        except NotAccepted as error:
+            raise BrokerError(ErrorCode.invalid_request, str(error)) from error
         except ZooKeeperError as error:
             raise BrokerError(ErrorCode.unknown_server_error, str(error)) from error
 

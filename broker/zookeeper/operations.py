@@ -4,12 +4,13 @@ ZooKeeperError        ZooKeeper refused an operation; `.path` says where
 ├── NodeExists        create: the node exists
 ├── NoNode            get, set, delete, or create below it: there is no such node
 ├── BadVersion        set, delete, check: another client changed the node
-└── NotEmpty          delete: the node has children
+├── NotEmpty          delete: the node has children
+└── NotAccepted       too large, or a name that no node can have; was not sent
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from broker.errors import PykafkaError
@@ -24,12 +25,16 @@ __all__ = [
     "NoNode",
     "NodeExists",
     "NodeStat",
+    "NotAccepted",
     "NotEmpty",
     "Operation",
     "SetData",
     "ZooKeeperError",
+    "check_path",
+    "check_size",
     "in_transactions",
     "request_size",
+    "shown",
 ]
 
 ANY_VERSION = -1
@@ -39,6 +44,8 @@ ANY_VERSION = -1
 MAX_TRANSACTION_BYTES = 900_000
 """ZooKeeper refuses requests above jute.maxbuffer, 1 MiB less a byte."""
 _OPERATION_OVERHEAD = 64  # header, ACL, lengths
+_LONGEST_SURE_PATH = MAX_TRANSACTION_BYTES // 4
+_LONGEST_SHOWN = 300
 
 
 class ZooKeeperError(PykafkaError):
@@ -48,7 +55,7 @@ class ZooKeeperError(PykafkaError):
 
     def __init__(self, path: str, reason: str = "") -> None:
         self.path = path
-        super().__init__(f"{path}: {reason or self.reason}")
+        super().__init__(f"{shown(path)}: {reason or self.reason}")
 
 
 class NodeExists(ZooKeeperError):
@@ -65,6 +72,12 @@ class BadVersion(ZooKeeperError):
 
 class NotEmpty(ZooKeeperError):
     reason = "the ZooKeeper node has children"
+
+
+class NotAccepted(ZooKeeperError):
+    """Nothing was sent: ZooKeeper would close the connection, again and again, and the session could be lost."""
+
+    reason = "ZooKeeper takes no such name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +132,28 @@ Operation = Create | SetData | Delete | Check
 def request_size(operation: Operation) -> int:
     """About how many bytes an operation takes in a transaction."""
     data = operation.data if isinstance(operation, Create | SetData) else b""
-    return len(operation.path) + len(data) + _OPERATION_OVERHEAD
+    return len(operation.path.encode()) + len(data) + _OPERATION_OVERHEAD
+
+
+def check_path(path: str) -> None:
+    """Raises NotAccepted for a path that is too long or relative."""
+    if len(path) > _LONGEST_SURE_PATH and len(path.encode()) > MAX_TRANSACTION_BYTES:
+        raise NotAccepted(path, f"the name of a ZooKeeper node has at most {MAX_TRANSACTION_BYTES:,} bytes")
+    if "/." in path and not {".", ".."}.isdisjoint(path.split("/")):
+        raise NotAccepted(path)
+
+
+def check_size(operations: Sequence[Operation]) -> None:
+    """Raises NotAccepted if the operations are too large together."""
+    size = sum([request_size(operation) for operation in operations])
+    if size > MAX_TRANSACTION_BYTES:
+        reason = f"{size:,} bytes are more than ZooKeeper takes in one request ({MAX_TRANSACTION_BYTES:,})"
+        raise NotAccepted(operations[0].path, reason)
+
+
+def shown(path: str) -> str:
+    """A path in a message: clients make up names of megabytes."""
+    return path if len(path) <= _LONGEST_SHOWN else f"{path[:_LONGEST_SHOWN]}…"
 
 
 def in_transactions(operations: Iterable[Operation]) -> Iterator[list[Operation]]:

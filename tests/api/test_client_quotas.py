@@ -157,6 +157,12 @@ def test_filters_that_kafka_refuses(
         ({"user": "a"}, {"producer_byte_rate": 1.5}, "Configuration producer_byte_rate must be a LONG value"),
         ({"ip": None}, {"connection_creation_rate": 3e9}, "connection_creation_rate must be a INT value"),
         ({"user": "a"}, {"producer_byte_rate": -1.0}, "Quota producer_byte_rate must be greater than 0"),
+        (
+            {"user": "u" * 2_000_000},
+            {"producer_byte_rate": 1.0},
+            "the name of a ZooKeeper node has at most 900,000 bytes",
+        ),
+        ({"client-id": ".."}, {"producer_byte_rate": 1.0}, "ZooKeeper takes no such name"),
         ({"user": "a"}, {"request_percentage": float("nan")}, "Quota request_percentage must be greater than 0"),
     ],
 )

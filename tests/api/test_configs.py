@@ -186,3 +186,24 @@ def test_changes_hold_at_once_and_over_a_restart(broker_factory: Callable[..., B
     with Requests(broker.bootstrap) as ask:
         assert codes(ask) == [ErrorCode.none, ErrorCode.message_too_large]
         assert setting(ask, topic, "max.message.bytes") == ("500", 1)
+
+
+def test_what_zookeeper_cannot_take_is_refused_and_costs_no_session(
+    broker_factory: Callable[..., BrokerProcess], topic: str
+) -> None:
+    """It closes the connection of a client with a request above 1 MB: who may alter one topic could keep doing that."""
+    broker = broker_factory({})
+    with Requests(broker.bootstrap) as ask:
+        ask.create(topic)
+        answer = alter(ask, topic, ("leader.replication.throttled.replicas", SET, ",".join(["0:0"] * 300_000)))
+        assert answer.error_code is ErrorCode.invalid_request
+        assert "bytes are more than ZooKeeper takes in one request (900,000)" in answer.error_message
+        assert setting(ask, topic, "leader.replication.throttled.replicas") == ("", 5)
+        upsertion = {"mechanism": 1, "iterations": 4096, "salt": b"x" * 20, "salted_password": b"y" * 32}
+        for name, reason in (("u" * 2_000_000, "at most 900,000 bytes"), ("..", "takes no such name")):
+            body = {"deletions": [], "upsertions": [{"name": name, **upsertion}]}
+            (result,) = ask.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body).results
+            assert result.error_code is ErrorCode.invalid_request
+            assert reason in result.error_message
+            assert len(result.error_message) < 500
+    assert "ZooKeeper session" not in broker.output

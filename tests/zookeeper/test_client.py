@@ -23,6 +23,7 @@ from broker.zookeeper.operations import (
     NodeExists,
     NodeStat,
     NoNode,
+    NotAccepted,
     NotEmpty,
     SetData,
 )
@@ -80,6 +81,36 @@ def test_a_transaction_does_all_or_nothing(zk: ZooKeeper) -> None:
         zk.transaction([Create("/u/x"), Create("/u")])
     assert zk.children("/") == ["t"]
     assert zk.transaction([]) == []
+
+
+def test_what_would_make_zookeeper_close_the_connection_is_not_sent(zk: ZooKeeper, states: queue.Queue[str]) -> None:
+    zk.create("/small")
+    large, session = b"x" * 1_100_000, zk.session_id
+    path = "/" + "é" * 600_000
+    for refused in (
+        lambda: zk.create("/large", large),
+        lambda: zk.set("/small", large),
+        lambda: zk.transaction([SetData("/small", large[:500_000]), SetData("/small", large[:500_000])]),
+        lambda: zk.create(path),
+        lambda: zk.create(f"{path}/child", parents=True),
+        lambda: zk.exists(path),
+        lambda: zk.get(path),
+        lambda: zk.children_many(["/small", path]),
+        lambda: zk.create("/small/.."),
+    ):
+        with pytest.raises(NotAccepted) as caught:
+            refused()
+        assert len(str(caught.value)) < 500
+    assert (zk.session_id, zk.get("/small")[0]) == (session, b"")
+    assert states.empty()
+
+
+def test_many_long_names_are_read(zk: ZooKeeper) -> None:
+    paths = [f"/{number}{'n' * 32_000}" for number in range(50)]
+    for path in paths:
+        zk.create(path, path[:4].encode())
+    assert [node and node[0] for node in zk.get_many(paths)] == [path[:4].encode() for path in paths]
+    assert zk.children_many([*paths, "/"])[-1] == sorted(path[1:] for path in paths)
 
 
 def test_the_chroot_is_created_and_hides_what_is_outside(zookeeper: str) -> None:

@@ -26,6 +26,7 @@ from broker.zookeeper.operations import (
     Create,
     Delete,
     NodeStat,
+    NotAccepted,
     Operation,
     SetData,
     ZooKeeperError,
@@ -289,3 +290,11 @@ def test_a_closed_store_refuses_calls(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"^{tmp_path}/none/metadata cannot be opened: .*No such file"):
         LocalStore(tmp_path / "none" / "metadata").start()
+
+
+def test_the_same_is_refused_as_by_zookeeper(tmp_path: Path) -> None:
+    with LocalStore(tmp_path / "store") as store:
+        for path, data in (("/large", b"x" * 1_100_000), ("/" + "é" * 600_000, b""), ("/..", b"")):
+            with pytest.raises(NotAccepted):
+                store.create(path, data)
+        assert store.children_many(["/"]) == [[]]
