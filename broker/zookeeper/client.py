@@ -27,7 +27,7 @@ from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.multi_read import GetChildrenOfMany, GetDataOfMany, MultiRead
 from broker.zookeeper.operations import (
     ANY_VERSION,
-    MAX_TRANSACTION_BYTES,
+    MAX_REQUEST_BYTES,
     BadVersion,
     Check,
     Create,
@@ -58,7 +58,7 @@ _CONNECTION_RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 
 _ATTEMPTS_PER_SESSION = 4
 _SHORTEST_ATTEMPT_MS = 1000
 _NODES_PER_READ = 500  # keeps request and response small
-_BYTES_PER_READ = MAX_TRANSACTION_BYTES // 4  # characters of names: clients make up ACLs with names of 32 KB
+_BYTES_PER_READ = MAX_REQUEST_BYTES // 4  # characters of names: clients make up ACLs with names of 32 KB
 _CLOSE_TIMEOUT_S = 5.0
 _START_POLL_S = 0.1  # how often `start` looks whether `close` was called
 
@@ -167,7 +167,7 @@ class ZooKeeper(MetadataStore):
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
     ) -> str:
         """Create a node and return its path (with a number appended for a sequence node). Raises NodeExists, NoNode."""
-        check_size([Create(path, data)])
+        check_size([Create(path, data)], self.connect.chroot)
         try:
             created = self._call(
                 path,
@@ -190,7 +190,7 @@ class ZooKeeper(MetadataStore):
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
         """Replace a node's data. Raises NoNode, BadVersion."""
-        check_size([SetData(path, data)])
+        check_size([SetData(path, data)], self.connect.chroot)
         return _stat(self._call(path, lambda: self._client.set_async(self._full(path), data, version)))
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
@@ -213,7 +213,7 @@ class ZooKeeper(MetadataStore):
         first operation that failed, with its path.
         """
         todo = tuple(operations)
-        check_size(todo)
+        check_size(todo, self.connect.chroot)
         results = self._call(todo[0].path if todo else "/", lambda: self._submit_transaction(todo))
         for operation, result in zip(todo, results, strict=False):
             # The operations that did not fail themselves only say that they were rolled back.

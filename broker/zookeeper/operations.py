@@ -10,13 +10,15 @@ ZooKeeperError        ZooKeeper refused an operation; `.path` says where
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from broker.errors import PykafkaError
 
 __all__ = [
     "ANY_VERSION",
+    "MAX_REQUEST_BYTES",
     "MAX_TRANSACTION_BYTES",
     "BadVersion",
     "Check",
@@ -41,10 +43,12 @@ ANY_VERSION = -1
 """As the expected version of a set, delete or check: any version will do."""
 
 
+MAX_REQUEST_BYTES = 1_048_000
+"""ZooKeeper closes the connection at a request above jute.maxbuffer, 1 MiB less a byte."""
 MAX_TRANSACTION_BYTES = 900_000
-"""ZooKeeper refuses requests above jute.maxbuffer, 1 MiB less a byte."""
+"""What is cut into transactions, or counted by `request_size`, leaves room for one or two operations more."""
 _OPERATION_OVERHEAD = 64  # header, ACL, lengths
-_LONGEST_SURE_PATH = MAX_TRANSACTION_BYTES // 4
+_LONGEST_SURE_PATH = MAX_REQUEST_BYTES // 4
 _LONGEST_SHOWN = 300
 
 
@@ -128,6 +132,9 @@ class Check:
 
 Operation = Create | SetData | Delete | Check
 
+_ENCODING: Final[Mapping[type, int]] = {Create: 48, SetData: 21, Delete: 17, Check: 17}
+"""The bytes of an operation in a transaction without its path and data: headers, lengths, versions, ACL."""
+
 
 def request_size(operation: Operation) -> int:
     """About how many bytes an operation takes in a transaction."""
@@ -137,18 +144,23 @@ def request_size(operation: Operation) -> int:
 
 def check_path(path: str) -> None:
     """Raises NotAccepted for a path that is too long or relative."""
-    if len(path) > _LONGEST_SURE_PATH and len(path.encode()) > MAX_TRANSACTION_BYTES:
-        raise NotAccepted(path, f"the name of a ZooKeeper node has at most {MAX_TRANSACTION_BYTES:,} bytes")
+    if len(path) > _LONGEST_SURE_PATH and len(path.encode()) > MAX_REQUEST_BYTES:
+        raise NotAccepted(path, f"the name of a ZooKeeper node has at most {MAX_REQUEST_BYTES:,} bytes")
     if "/." in path and not {".", ".."}.isdisjoint(path.split("/")):
         raise NotAccepted(path)
 
 
-def check_size(operations: Sequence[Operation]) -> None:
-    """Raises NotAccepted if the operations are too large together."""
-    size = sum([request_size(operation) for operation in operations])
-    if size > MAX_TRANSACTION_BYTES:
-        reason = f"{size:,} bytes are more than ZooKeeper takes in one request ({MAX_TRANSACTION_BYTES:,})"
+def check_size(operations: Sequence[Operation], chroot: str = "") -> None:
+    """Raises NotAccepted if the operations are too large together, with `chroot` before each path."""
+    size = sum([_encoded_size(operation) for operation in operations]) + len(operations) * len(chroot.encode())
+    if size > MAX_REQUEST_BYTES:
+        reason = f"{size:,} bytes are more than ZooKeeper takes in one request ({MAX_REQUEST_BYTES:,})"
         raise NotAccepted(operations[0].path, reason)
+
+
+def _encoded_size(operation: Operation) -> int:
+    data = operation.data if isinstance(operation, Create | SetData) else b""
+    return len(operation.path.encode()) + len(data) + _ENCODING[type(operation)]
 
 
 def shown(path: str) -> str:

@@ -160,7 +160,7 @@ def test_filters_that_kafka_refuses(
         (
             {"user": "u" * 2_000_000},
             {"producer_byte_rate": 1.0},
-            "the name of a ZooKeeper node has at most 900,000 bytes",
+            "the name of a ZooKeeper node has at most 1,048,000 bytes",
         ),
         ({"client-id": ".."}, {"producer_byte_rate": 1.0}, "ZooKeeper takes no such name"),
         ({"user": "a"}, {"request_percentage": float("nan")}, "Quota request_percentage must be greater than 0"),

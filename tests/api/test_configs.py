@@ -197,10 +197,10 @@ def test_what_zookeeper_cannot_take_is_refused_and_costs_no_session(
         ask.create(topic)
         answer = alter(ask, topic, ("leader.replication.throttled.replicas", SET, ",".join(["0:0"] * 300_000)))
         assert answer.error_code is ErrorCode.invalid_request
-        assert "bytes are more than ZooKeeper takes in one request (900,000)" in answer.error_message
+        assert "bytes are more than ZooKeeper takes in one request (1,048,000)" in answer.error_message
         assert setting(ask, topic, "leader.replication.throttled.replicas") == ("", 5)
         upsertion = {"mechanism": 1, "iterations": 4096, "salt": b"x" * 20, "salted_password": b"y" * 32}
-        for name, reason in (("u" * 2_000_000, "at most 900,000 bytes"), ("..", "takes no such name")):
+        for name, reason in (("u" * 2_000_000, "at most 1,048,000 bytes"), ("..", "takes no such name")):
             body = {"deletions": [], "upsertions": [{"name": name, **upsertion}]}
             (result,) = ask.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body).results
             assert result.error_code is ErrorCode.invalid_request

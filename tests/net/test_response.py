@@ -20,6 +20,7 @@ def cold(tmp_path: Path) -> FileSlice:
     path.write_bytes(os.urandom(SIZE))
     file = SegmentFile(path)
     os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # a read brings in what it reads, and no more
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     try:
         os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)

@@ -188,18 +188,26 @@ def test_records_of_internal_topics_are_decoded(
         producer.begin_transaction()
         producer.send(topic, b"x")
         producer.commit_transaction()
-    data_dir = own_broker.data_dir
-    found: dict[str, list[dict[str, Any]]] = {}
-    for name in ("__consumer_offsets", "__transaction_state"):
-        found[name] = []
-        for directory in data_dir.glob(f"**/{name}-*"):
+
+    def values(name: str, key: dict[str, Any]) -> list[dict[str, Any]]:
+        """Of the records with the key in a topic."""
+        found = []
+        for directory in own_broker.data_dir.glob(f"**/{name}-*"):
             _, rows = run_json(capsys, "dump", directory, "--records")
-            found[name] += [record for row in rows for record in row["records"]]
+            found += [record["value"] for row in rows for record in row["records"] if record["key"] == key]
+        return found
+
     key = {"type": "offset", "group_id": group, "topic": topic, "partition": 0}
-    [committed] = [record["value"] for record in found["__consumer_offsets"] if record["key"] == key]
+    [committed] = values("__consumer_offsets", key)
     assert committed["offset"] == 5
-    states = [r["value"] for r in found["__transaction_state"] if r["key"] == {"transactional_id": group}]
-    assert [state["state"] for state in states][-1] == "CompleteCommit"
+    states: list[dict[str, Any]] = []
+
+    def is_complete() -> bool:
+        """The coordinator answers the commit before it has written the markers."""
+        states[:] = values("__transaction_state", {"transactional_id": group})
+        return bool(states) and states[-1]["state"] == "CompleteCommit"
+
+    eventually(is_complete)
     assert [f"{topic}-0"] in [state["partitions"] for state in states]
 
 

@@ -16,6 +16,8 @@ import pytest
 from broker.errors import ConfigError, ConnectionFailed
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.operations import (
+    ANY_VERSION,
+    MAX_REQUEST_BYTES,
     BadVersion,
     Check,
     Create,
@@ -90,7 +92,7 @@ def test_what_would_make_zookeeper_close_the_connection_is_not_sent(zk: ZooKeepe
     for refused in (
         lambda: zk.create("/large", large),
         lambda: zk.set("/small", large),
-        lambda: zk.transaction([SetData("/small", large[:500_000]), SetData("/small", large[:500_000])]),
+        lambda: zk.transaction([SetData("/small", large[:600_000])] * 2),
         lambda: zk.create(path),
         lambda: zk.create(f"{path}/child", parents=True),
         lambda: zk.exists(path),
@@ -102,6 +104,19 @@ def test_what_would_make_zookeeper_close_the_connection_is_not_sent(zk: ZooKeepe
             refused()
         assert len(str(caught.value)) < 500
     assert (zk.session_id, zk.get("/small")[0]) == (session, b"")
+    assert states.empty()
+
+
+def test_what_just_fits_is_sent(connect: Connect, states: queue.Queue[str]) -> None:
+    zk = connect()
+    room = MAX_REQUEST_BYTES - len(zk.connect.chroot) - len("/a")
+    zk.create("/a", b"x" * (room - 48))
+    zk.set("/a", b"y" * (room - 21))
+    for one, size in ((SetData("/a", b""), 21), (Check("/a", ANY_VERSION), 17)):
+        zk.transaction([one] * (MAX_REQUEST_BYTES // (len(f"{zk.connect.chroot}/a") + size)))
+    with pytest.raises(NotAccepted):
+        zk.set("/a", b"y" * (room - 20))
+    assert states.get(timeout=10) == "connected"
     assert states.empty()
 
 
