@@ -110,6 +110,9 @@ class ConsumerFetch:
         self._disconnections: dict[int, int] = {}
         """How often in a row the connection to a broker failed."""
         self._unreachable_until: dict[int, float] = {}
+        self._turns = itertools.count()
+        self._last_turn: dict[TopicPartition, int] = {}
+        """When records of a partition came last. It is asked for last, because a response has room for few."""
         self._retry_at: dict[TopicPartition, float] = {}
         """When to fetch a partition again whose last fetch failed."""
         self._outage: Outage | None = None
@@ -142,6 +145,7 @@ class ConsumerFetch:
                 by_leader[leader].append(wanted_here)
         for leader, wanted in by_leader.items():
             if leader not in not_now:
+                wanted.sort(key=lambda item: self._last_turn.get(item.tp, -1))
                 self._send_to(leader, wanted)
 
     def receive(self, timeout_s: float) -> dict[TopicPartition, BrokerError]:
@@ -232,6 +236,7 @@ class ConsumerFetch:
                 if partition.preferred_read_replica >= 0:
                     replicas.prefer(item.tp, partition.preferred_read_replica)
                 elif partition.records:
+                    self._last_turn[item.tp] = next(self._turns)
                     check_crcs = self._settings.check_crcs
                     self.completed.append(CompletedFetch(item, partition, check_crcs=check_crcs))
                 else:

@@ -211,7 +211,7 @@ class SourceFetcher(AutoCloseable):
         settings = self._cluster.settings
         limit_s = (settings.request_timeout_ms + settings.fetch_max_wait_ms) / 1000
         for node, request in list(self._requests.items()):
-            if time.monotonic() - request.sent_at > limit_s:
+            if time.monotonic() - max(request.sent_at, self._connections[node].throttled_until) > limit_s:
                 self._drop(node, RequestTimedOut(f"{node} did not answer a fetch within {limit_s:g} s"))
 
     def _drop(self, node: Node, error: PykafkaError) -> None:

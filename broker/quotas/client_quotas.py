@@ -175,7 +175,7 @@ class ClientQuotas:
     def most_to_fetch(self, user: str, client_id: str) -> float | None:
         """The bytes that one response may have, for a client to come close to its quota; None: any."""
         limit = self._fetch.limit(user, client_id)
-        return None if limit is None else limit * self._burst_s
+        return None if limit is None else max(limit * self._burst_s, 1.0)
 
     def fetched(self, user: str, client_id: str, size: int, now: float) -> tuple[int, bool]:
         """Count a Fetch response of `size` bytes: (throttle time in ms, whether it may be sent).

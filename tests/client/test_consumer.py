@@ -170,6 +170,17 @@ def test_a_busy_partition_is_not_held_up_by_a_quiet_one(broker: Kafka, tp: Topic
         assert offsets(poll_until(consumer, 10)) == list(range(10))
 
 
+def test_partitions_take_turns_where_a_response_has_room_for_one(
+    broker: Kafka, cluster: Cluster, tp: TopicPartition
+) -> None:
+    """As with a quota. Otherwise a busy partition would leave nothing for those after it."""
+    other = tp._replace(partition=1)
+    produce_batches(cluster, other, [batch(b"%d" % n, b"%d" % (n + 1)) for n in range(0, 10, 2)])
+    with Consumer(broker.bootstrap, {**EARLIEST, "fetch.max.bytes": 1}) as consumer:
+        consumer.assign([tp, other])
+        assert [record.partition for record in poll_until(consumer, 20)] == [0, 0, 1, 1] * 5
+
+
 def test_offsets_out_of_range_are_reset_or_raised(broker: Kafka, consumer: Consumer, tp: TopicPartition) -> None:
     consumer.assign([tp])
     consumer.seek(tp, 1000)
