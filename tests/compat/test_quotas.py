@@ -1,4 +1,7 @@
-"""Throttled producers and consumers of librdkafka, kafka-python and our own: as fast as their quota, and no errors."""
+"""Throttled producers and consumers of librdkafka, kafka-python and our own: as fast as their quota, and no errors.
+
+kafka-python also sets and describes quotas.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 import confluent_kafka
 import kafka
 import pytest
+from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
 from broker.client.admin import Admin
 from broker.client.client_settings import ClientSettings
@@ -165,3 +169,38 @@ def test_a_throttled_client_slows_down_and_does_not_fail(own: BrokerProcess, tra
 @pytest.mark.parametrize("transfer", [*PRODUCERS, *CONSUMERS])
 def test_in_ten_seconds_a_client_has_its_quota(own: BrokerProcess, transfer: Transfer) -> None:
     assert 0.95 < share(own, transfer, 10.0) < 1.05
+
+
+def test_kafka_pythons_messages_set_and_describe_quotas(own: BrokerProcess) -> None:
+    """The only client here that knows them, if only as messages: an encoding that is not ours."""
+    admin = kafka.KafkaAdminClient(bootstrap_servers=own.bootstrap)
+
+    def ask(request: Any) -> Any:
+        return admin._manager.run(admin._manager.send, request)
+
+    def alter(value: float, *, remove: bool) -> Any:
+        entry = AlterClientQuotasRequest.EntryData
+        parts = (("user", "ann"), ("client-id", None))
+        entity = [entry.EntityData(entity_type=kind, entity_name=name) for kind, name in parts]
+        change = entry.OpData(key="request_percentage", value=value, remove=remove)
+        request = AlterClientQuotasRequest(entries=[entry(entity=entity, ops=[change])], validate_only=False)
+        (answered,) = ask(request).entries
+        return answered.error_code, answered.error_message
+
+    def described() -> Any:
+        component = DescribeClientQuotasRequest.ComponentData(entity_type="user", match_type=0, match="ann")
+        answer = ask(DescribeClientQuotasRequest(components=[component], strict=False))
+        assert answer.error_code == 0
+        return [
+            ([(one.entity_type, one.entity_name) for one in row.entity], [(one.key, one.value) for one in row.values])
+            for row in answer.entries
+        ]
+
+    try:
+        assert alter(-1.0, remove=False) == (42, "Quota request_percentage must be greater than 0")
+        assert alter(12.5, remove=False) == (0, None)
+        assert described() == [([("user", "ann"), ("client-id", None)], [("request_percentage", 12.5)])]
+        assert alter(0.0, remove=True) == (0, None)
+        assert described() == []
+    finally:
+        admin.close()
