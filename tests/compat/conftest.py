@@ -13,6 +13,8 @@ from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
 from tests.support.group_members import Member
 from tests.support.kafka import Kafka, broker_ids
+from tests.support.kafka_java import KafkaJava
+from tests.support.requirements import Unavailable, give_up
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +48,23 @@ def member(groups_broker: Kafka) -> Iterator[Callable[..., Member]]:
     yield make
     for one in made:
         one.consumer.close()
+
+
+@pytest.fixture(scope="session")
+def java_client() -> Iterator[KafkaJava]:
+    try:
+        started = KafkaJava()
+    except Unavailable as error:
+        give_up(f"Kafka's client for Java: {error}")
+    with started:
+        yield started
+
+
+@pytest.fixture
+def java(java_client: KafkaJava) -> Iterator[KafkaJava]:
+    """Kafka's own client for Java; what a test opens is closed after it."""
+    with java_client.closing():
+        yield java_client
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from broker.protocol.topic_partition import TopicPartition as OurTopicPartition
 from broker.records.columns import decode_columns
 from broker.records.record import decode_records
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_java import KafkaJava
 from tests.support.raw_requests import Requests, ask_for
 from tests.support.waiting import eventually
 
@@ -246,6 +247,19 @@ def test_every_reader_gets_the_last_record_of_each_key_and_nothing_else(
     topic, expected = compacted
     assert len(expected) == KEYS + 12
     rows = READERS[reader](broker, topic)
+    assert [row for row in rows if not row[1].startswith(FILLER)] == expected
+    assert len(rows) == len(expected) + 3
+
+
+def test_so_does_kafkas_own_client(java: KafkaJava, broker: BrokerProcess, compacted: tuple[str, list[Row]]) -> None:
+    topic, expected = compacted
+    reader = java.consumer({"bootstrap.servers": broker.bootstrap, "isolation.level": "read_committed"})
+    tp = java.partition(topic, 0)
+    reader.assign([tp])
+    end = reader.endOffsets([tp])[tp]
+    rows: list[Row] = []
+    while reader.position(tp) < end:
+        rows += [(record.offset(), record.key(), record.value()) for record in java.poll(reader)]
     assert [row for row in rows if not row[1].startswith(FILLER)] == expected
     assert len(rows) == len(expected) + 3
 

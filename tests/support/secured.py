@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
@@ -48,9 +49,16 @@ class Certificates:
         server = authority.issue_cert("localhost", "127.0.0.1", common_name="broker")
         server.private_key_and_cert_chain_pem.write_to_path(files.server)
         client = authority.issue_cert("client@example.org", common_name="carol")
-        client.private_key_and_cert_chain_pem.write_to_path(files.client)
-        unknown.issue_cert("mallory@example.org").private_key_and_cert_chain_pem.write_to_path(files.stranger)
+        for path, issued in ((files.client, client), (files.stranger, unknown.issue_cert("mallory@example.org"))):
+            path.write_bytes(_in_pkcs8(issued.private_key_pem.bytes()) + issued.cert_chain_pems[0].bytes())
         return files
+
+
+def _in_pkcs8(key: bytes) -> bytes:
+    """The key in the only format that Kafka's client for Java reads."""
+    private = serialization.load_pem_private_key(key, None)
+    no_password = serialization.NoEncryption()
+    return private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, no_password)
 
 
 def secured_settings(certificates: Certificates) -> dict[str, str]:
