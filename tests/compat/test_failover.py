@@ -16,7 +16,8 @@ import pytest
 from broker.client.cluster_metadata import CoordinatorKind
 from broker.client.consumer import Consumer
 from broker.protocol.topic_partition import TopicPartition
-from tests.support.failover_clients import PARTITIONS, READERS, WRITERS, Aborted, OurWriter, partition_of
+from tests.support.failover_clients import READERS, WRITERS, OurWriter
+from tests.support.failover_contract import PARTITIONS, Aborted, partition_of
 from tests.support.replicated_cluster import ReplicatedCluster
 
 pytestmark = [

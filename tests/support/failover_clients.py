@@ -1,4 +1,4 @@
-"""Writers and readers for tests/compat/test_failover.py: one pair for each client, all used in the same way."""
+"""Writers and readers for tests/compat/test_failover.py: one pair for each client."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import abc
 import asyncio
 import concurrent.futures
 import contextlib
-import subprocess
 import threading
-import time
 from collections.abc import Coroutine, Iterable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import confluent_kafka
 import kafka
@@ -21,83 +19,10 @@ from kafka.errors import KafkaError as KafkaPythonError
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
 from broker.client.transaction_errors import AbortableTransactionError
-from tests.support.kafkajs import KafkaJs, KafkaJsError
-from tests.support.kcat import Kcat
-from tests.support.requirements import Unavailable, give_up
+from tests.support.failover_contract import PATIENCE_S, Aborted, Reader, Writer, partition_of
+from tests.support.failover_foreign import JavaReader, JavaWriter, JsReader, JsWriter, KcatReader, KcatWriter
 
-__all__ = ["PARTITIONS", "READERS", "WRITERS", "Aborted", "OurWriter", "partition_of"]
-
-PARTITIONS = 3
-PATIENCE_S = 90.0
-
-
-class Aborted(Exception):
-    """The client says that the transaction has to be aborted."""
-
-
-class Writer(abc.ABC):
-    """A producer with idempotence and acks=all. `transactional_id` makes it transactional."""
-
-    def __init__(self, bootstrap: str, topic: str, transactional_id: str | None = None) -> None:
-        self.bootstrap, self.topic, self.transactional_id = bootstrap, topic, transactional_id
-
-    @abc.abstractmethod
-    def send(self, numbers: Iterable[int]) -> None:
-        """Send each number to partition number % 3, without waiting."""
-
-    @abc.abstractmethod
-    def finish(self) -> None:
-        """Wait until all is acknowledged. Raises when something is not."""
-
-    def begin(self) -> None:
-        raise NotImplementedError
-
-    def commit(self) -> None:
-        """Raises Aborted."""
-        raise NotImplementedError
-
-    def abort(self) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Say good-bye."""
-        return
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Reader(abc.ABC):
-    """The only member of a group that commits what it has read."""
-
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
-        self.bootstrap, self.topic, self.group = bootstrap, topic, group
-
-    @abc.abstractmethod
-    def take(self) -> list[int]:
-        """The numbers that came within a moment."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Commit and leave."""
-
-    def take_until(self, wanted: set[int]) -> list[int]:
-        """All numbers that come until `wanted` are among them."""
-        taken: list[int] = []
-        missing, deadline = set(wanted), time.monotonic() + PATIENCE_S
-        while missing:
-            assert time.monotonic() < deadline, f"{len(missing)} of {len(wanted)} did not come: {sorted(missing)[:9]}…"
-            found = self.take()
-            taken += found
-            missing -= set(found)
-        return taken
-
-
-def partition_of(number: int) -> int:
-    return number % PARTITIONS
+__all__ = ["READERS", "WRITERS", "OurWriter"]
 
 
 class FutureWriter(Writer):
@@ -377,165 +302,13 @@ class AioReader(Reader):
         self._loop.close()
 
 
-def js_of(bootstrap: str) -> KafkaJs:
-    try:
-        return KafkaJs({"clientId": "kafkajs", "brokers": bootstrap.split(","), "retry": {"retries": 20}})
-    except Unavailable as error:
-        give_up(f"kafkajs: {error}")
-
-
-class JsWriter(Writer):
-    """kafkajs waits in `send`, so that what is in flight is in a thread.
-
-    Each call is about one partition. When a partition's leader dies and the new one has already answered the same call
-    for other partitions, kafkajs 2.2.4 takes that answer for the partition's own, and its records are lost.
-    """
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._js = js_of(self.bootstrap)
-        options: dict[str, Any] = {"idempotent": True, "maxInFlightRequests": 1}
-        if self.transactional_id:
-            options["transactionalId"] = self.transactional_id
-        self._producer = self._js.open("producer", options)
-        self._target = self._producer
-        self._sending: list[threading.Thread] = []
-        self._failures: list[BaseException] = []
-
-    def send(self, numbers: Iterable[int]) -> None:
-        for thread in self._sending:
-            thread.join()
-        self._sending = [threading.Thread(target=self._send, args=(list(numbers),))]
-        self._sending[0].start()
-
-    def _send(self, numbers: list[int]) -> None:
-        try:
-            for partition in range(PARTITIONS):
-                of_partition = [number for number in numbers if partition_of(number) == partition]
-                messages = [{"value": str(number), "partition": partition} for number in of_partition]
-                self._target.call("send", topic=self.topic, acks=-1, messages=messages)
-        except BaseException as error:
-            self._failures.append(error)
-
-    def finish(self) -> None:
-        for thread in self._sending:
-            thread.join(PATIENCE_S)
-        if self._failures:
-            raise self._failures[0]
-
-    def begin(self) -> None:
-        self._failures.clear()
-        self._target = self._producer.transaction()
-
-    def commit(self) -> None:
-        try:
-            self.finish()
-            self._target.call("commit")
-        except KafkaJsError as error:
-            raise Aborted from error
-
-    def abort(self) -> None:
-        self._target.call("abort")
-
-    def close(self) -> None:
-        self._producer.close()
-        self._js.__exit__()
-
-
-class JsReader(Reader):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._js = js_of(self.bootstrap)
-        self._consumer = self._js.open("consumer", {"groupId": self.group, "maxWaitTimeInMs": 200})
-        self._consumer.call("subscribe", topics=[self.topic], fromBeginning=True)
-        self._consumer.run()
-
-    def take(self) -> list[int]:
-        time.sleep(0.05)
-        return [int(record["value"]) for record in self._consumer.taken()["records"]]
-
-    def close(self) -> None:
-        self._consumer.close()
-        self._js.__exit__()
-
-
-class KcatWriter(Writer):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        kcat = kcat_of(self.bootstrap)
-        settings = [word for key in ("enable.idempotence=true", "reconnect.backoff.max.ms=500") for word in ("-X", key)]
-        self._kcats = [
-            subprocess.Popen(
-                [kcat._binary, "-b", self.bootstrap, "-P", "-t", self.topic, "-p", str(partition), "-T", *settings],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=kcat._environment,
-            )
-            for partition in range(PARTITIONS)
-        ]
-
-    def send(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            pipe = self._kcats[partition_of(number)].stdin
-            assert pipe is not None
-            pipe.write(b"%d\n" % number)
-            pipe.flush()
-
-    def finish(self) -> None:
-        """kcat acknowledges by ending well; a test that goes on needs no more than what it reads."""
-
-    def close(self) -> None:
-        for process in self._kcats:
-            assert process.stdin is not None
-            process.stdin.close()
-            assert process.wait(PATIENCE_S) == 0
-
-
-class KcatReader(Reader):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        settings = [word for key in ("auto.offset.reset=earliest", *_KCAT_QUICK) for word in ("-X", key)]
-        self._kcat = kcat_of(self.bootstrap).start("-u", "-q", *settings, "-G", self.group, self.topic)
-        self._lines: list[bytes] = []
-        self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        assert self._kcat.stdout is not None
-        for line in self._kcat.stdout:
-            self._lines.append(line)
-
-    def take(self) -> list[int]:
-        time.sleep(0.05)
-        count = len(self._lines)
-        taken, self._lines[:count] = self._lines[:count], []
-        return [int(line) for line in taken]
-
-    def close(self) -> None:
-        self._kcat.terminate()
-        self._kcat.wait(PATIENCE_S)
-        self._thread.join()
-        assert self._kcat.stdout is not None
-        self._kcat.stdout.close()
-
-
-_KCAT_QUICK = ("reconnect.backoff.max.ms=500",)
-
-
-def kcat_of(bootstrap: str) -> Kcat:
-    try:
-        return Kcat(bootstrap)
-    except Unavailable as error:
-        give_up(f"kcat: {error}")
-
-
 WRITERS: dict[str, type[Writer]] = {
     "ours": OurWriter,
     "confluent": ConfluentWriter,
     "kafka-python": KafkaPythonWriter,
     "aiokafka": AioWriter,
     "kafkajs": JsWriter,
+    "java": JavaWriter,
     "kcat": KcatWriter,
 }
 READERS: dict[str, type[Reader]] = {
@@ -544,5 +317,6 @@ READERS: dict[str, type[Reader]] = {
     "kafka-python": KafkaPythonReader,
     "aiokafka": AioReader,
     "kafkajs": JsReader,
+    "java": JavaReader,
     "kcat": KcatReader,
 }
