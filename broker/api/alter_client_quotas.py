@@ -26,24 +26,25 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     entries = []
     for entry in request.body.entries:
         code, message = ErrorCode.none, None
+        parts = {one.entity_type: one.entity_name for one in entry.entity}
         try:
             context.check(client, ALTER_QUOTAS)
-            await _alter(context, entry, validate_only=request.body.validate_only)
+            await _alter(context, parts, entry.ops, validate_only=request.body.validate_only)
         except BrokerError as error:
             code, message = error.code, error.message or None
-        entity = [{"entity_type": one.entity_type, "entity_name": one.entity_name} for one in entry.entity]
+        entity = [{"entity_type": kind, "entity_name": name} for kind, name in parts.items()]
         entries.append({"error_code": code, "error_message": message, "entity": entity})
     return {"entries": entries}
 
 
-async def _alter(context: ApiContext, entry: Any, *, validate_only: bool) -> None:
-    entity = _entity({one.entity_type: one.entity_name for one in entry.entity})
+async def _alter(context: ApiContext, parts: Mapping[str, str | None], operations: Any, *, validate_only: bool) -> None:
+    entity = _entity(parts)
     if entity.ip:
         try:
             await asyncio.to_thread(addresses_of, entity.ip)
         except (OSError, UnicodeError) as error:
             raise _invalid(f"{entity.ip} is not a valid IP or resolvable host.") from error
-    changes = _changes(entity, entry.ops)
+    changes = _changes(entity, operations)
     if not validate_only:
         await context.quota_configs.alter(entity, changes)
 

@@ -14,7 +14,9 @@ __all__ = ["handle"]
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     if not context.allows(client, DESCRIBE_SCRAM):
         refused = context.refusal(client, DESCRIBE_SCRAM)
-        return {"error_code": refused.code, "error_message": refused.message, "results": ()}
+        told = {"error_code": refused.code, "error_message": refused.message}
+        each = [{**told, "user": user.name, "credential_infos": ()} for user in request.body.users or ()]
+        return {**told, "results": each}
     known = context.users.credentials()
     asked = collections.Counter(user.name for user in request.body.users or ()) or collections.Counter(list(known))
     return {

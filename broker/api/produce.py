@@ -40,7 +40,7 @@ from broker.protocol.messages import to_ms
 from broker.protocol.permissions import PRODUCE_TOPIC, PRODUCE_TRANSACTION
 from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchHeader
+from broker.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchHeader, is_transactional
 from broker.records.compression import DECOMPRESSION_LIMIT, Codec
 from broker.replica.partition import Partition
 
@@ -126,13 +126,13 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | De
     cost = INLINE_COST
     parts: list[_Part] = []
     unfinished: list[_Part] = []
-    is_transactional, asked = request.body.transactional_id is not None, False
+    of_transaction, asked = _of_transaction(request), False
     for topic in request.body.topic_data:
         for data in topic.partition_data:
             part = _Part(TopicPartition(topic.name, data.index))
             parts.append(part)
             try:
-                partition = _partition(context, request, client, part.tp)
+                partition = _partition(context, request, client, part.tp, of_transaction=of_transaction)
                 batch = _batch_of(data.records, request.version)
             except BrokerError as error:
                 part.failed = _failed(context, part.tp, error)
@@ -145,7 +145,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | De
                 if not part.check.run(cost):
                     unfinished.append(part)
                 cost -= part.check.cost
-                if is_transactional and part.check.header.is_transactional:
+                if of_transaction and part.check.header.is_transactional:
                     _ask_coordinator(context, request, part)
                     asked = asked or part.asked is not None
             except BrokerError as error:
@@ -379,11 +379,22 @@ def _failed(
     }
 
 
-def _partition(context: ApiContext, request: Request, client: Client, tp: TopicPartition) -> Partition:
+def _of_transaction(request: Request) -> bool:
+    """Whether records of the request belong to a transaction of its transactional id."""
+    if request.body.transactional_id is None:
+        return False
+    return any(
+        is_transactional(data.records or b"") for topic in request.body.topic_data for data in topic.partition_data
+    )
+
+
+def _partition(
+    context: ApiContext, request: Request, client: Client, tp: TopicPartition, *, of_transaction: bool
+) -> Partition:
     """The partition, if the request may write to it."""
-    acks, transactional_id = request.body.acks, request.body.transactional_id
-    if transactional_id is not None:
-        context.check(client, PRODUCE_TRANSACTION, transactional_id)
+    acks = request.body.acks
+    if of_transaction:
+        context.check(client, PRODUCE_TRANSACTION, request.body.transactional_id)
     context.check(client, PRODUCE_TOPIC, tp.topic)
     if acks not in (_ALL, 0, 1) and context.topics.metadata.partition(tp) is not None:
         raise BrokerError(ErrorCode.invalid_required_acks, f"acks={acks} is not 0, 1 or all")

@@ -76,7 +76,7 @@ _NO_OPERATIONS = "the bits of the cluster's authorized operations are 0"
 
 # --- records
 
-PRODUCE_TRANSACTION = _row(_A.PRODUCE, _O.WRITE, _TRANSACTION, "for a request with a transactional id")
+PRODUCE_TRANSACTION = _row(_A.PRODUCE, _O.WRITE, _TRANSACTION, "for records of a transaction")
 PRODUCE_TOPIC = _row(_A.PRODUCE, _O.WRITE, _TOPIC)
 FETCH_TOPIC = _row(_A.FETCH, _O.READ, _TOPIC)
 FETCH_AS_FOLLOWER = _row(

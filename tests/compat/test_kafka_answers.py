@@ -11,9 +11,12 @@ from tests.compat.kafka_answers.areas import (
     AREAS,
     CLUSTER_AREAS,
     CLUSTER_SETTINGS,
+    GUARDED_AREAS,
+    GUARDED_SETTINGS,
     SETTINGS,
     answers_of,
     answers_of_cluster,
+    answers_of_guarded,
 )
 from tests.compat.kafka_answers.asking import Answers, read_answers, write_answers
 from tests.compat.kafka_answers.comparing import ABSENT, Difference, deviations, judge, one_of_two, only_different
@@ -28,9 +31,23 @@ RECORDED = {
     "configs": 104,
     "groups": 357,
     "transactions": 202,
+    "quotas": 138,
+    "rights": 746,
+    "acls": 325,
     "cluster": 352,
 }
+WITH_ZOOKEEPER = {"quotas", "rights", "acls", "cluster"}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
+
+
+def check(area: str, ours: Answers) -> None:
+    """They are those of Kafka with KRaft, or with ZooKeeper where that was recorded."""
+    kafkas = read_answers(area)
+    if area in WITH_ZOOKEEPER:
+        kafkas = one_of_two(ours, kafkas, read_answers(f"{area}_zookeeper"))
+    unwanted, stale = judge(deviations(kafkas, ours), WANTED[area])
+    assert not unwanted, "\n".join(map(str, unwanted))
+    assert not stale, f"no difference any more: {stale}"
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +60,21 @@ def asked_broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> It
 
 @pytest.mark.parametrize("area", AREAS)
 def test_the_broker_answers_as_kafka_did(area: str, asked_broker: BrokerProcess) -> None:
-    ours = answers_of(area, asked_broker.bootstrap, int(SETTINGS["broker.id"]), "asked-")
-    unwanted, stale = judge(deviations(read_answers(area), ours), WANTED[area])
-    assert not unwanted, "\n".join(map(str, unwanted))
-    assert not stale, f"no difference any more: {stale}"
+    check(area, answers_of(area, asked_broker.bootstrap, int(SETTINGS["broker.id"]), "asked-"))
+
+
+@pytest.fixture(scope="module")
+def guarded_broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[BrokerProcess]:
+    directory = tmp_path_factory.mktemp("asked-guarded") / "data"
+    with BrokerProcess(directory, GUARDED_SETTINGS, zookeeper=f"{zookeeper}/kafka-answers-guarded") as process:
+        yield process
+    assert "Traceback" not in process.output, process.output[-4_000:]
+
+
+@pytest.mark.parametrize("area", GUARDED_AREAS)
+def test_a_broker_with_an_authorizer_answers_as_kafka_did(area: str, guarded_broker: BrokerProcess) -> None:
+    mine, admins = (guarded_broker.listeners[name] for name in ("PLAINTEXT", "SASL_PLAINTEXT"))
+    check(area, answers_of_guarded(area, mine, admins, int(SETTINGS["broker.id"]), f"{area}-"))
 
 
 class OurNodes:
@@ -88,16 +116,13 @@ def asked_cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> I
 
 @pytest.mark.parametrize("area", CLUSTER_AREAS)
 def test_a_cluster_answers_as_kafka_did(area: str, asked_cluster: ReplicatedCluster) -> None:
-    """As with KRaft, or as with ZooKeeper."""
-    ours = answers_of_cluster(area, OurNodes(asked_cluster), f"{area}-")
-    kafkas = one_of_two(ours, read_answers(area), read_answers(f"{area}_zookeeper"))
-    unwanted, stale = judge(deviations(kafkas, ours), WANTED[area])
-    assert not unwanted, "\n".join(map(str, unwanted))
-    assert not stale, f"no difference any more: {stale}"
+    check(area, answers_of_cluster(area, OurNodes(asked_cluster), f"{area}-"))
 
 
 def test_nothing_of_what_was_recorded_is_left_out() -> None:
-    assert {area: sum(map(len, read_answers(area).values())) for area in (*AREAS, *CLUSTER_AREAS)} == RECORDED
+    assert {
+        area: sum(map(len, read_answers(area).values())) for area in (*AREAS, *GUARDED_AREAS, *CLUSTER_AREAS)
+    } == RECORDED
 
 
 def test_every_wanted_difference_is_explained_in_the_document() -> None:

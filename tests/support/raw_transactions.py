@@ -49,13 +49,13 @@ class RawProducer:
         return answer
 
     def begin(self) -> RawProducer:
-        """Find the coordinator and initialise, as soon as it is loaded."""
-        assert self.find().error_code is ErrorCode.none
+        """Find the coordinator and initialise, as soon as it is there and loaded."""
+        eventually(lambda: self.find().error_code is ErrorCode.none)
         answers: list[Any] = []
 
         def is_loaded() -> bool:
             answers.append(self.init())
-            return answers[-1].error_code is not ErrorCode.coordinator_load_in_progress
+            return answers[-1].error_code not in (ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator)
 
         eventually(is_loaded)
         assert answers[-1].error_code is ErrorCode.none, answers[-1]

@@ -1,11 +1,13 @@
 """Ask a Kafka of yours, and compare: its answers with those recorded, or, with --write, record them anew.
 
     .venv/bin/python -m tests.compat.kafka_answers HOST:PORT BROKER_ID [--write] [AREA …]
+    .venv/bin/python -m tests.compat.kafka_answers HOST:PORT BROKER_ID --login HOST:PORT [--write] [AREA …]
     .venv/bin/python -m tests.compat.kafka_answers HOST:PORT,HOST:PORT,HOST:PORT --nodes COMMAND [--write] [AREA …]
 
-A broker like the one that was recorded has `areas.SETTINGS`, and is fresh. The second form asks a cluster of three with
-`areas.CLUSTER_SETTINGS`, whose brokers `COMMAND kill|start|pause|resume ID` disturbs; --write-zookeeper records what a
-cluster with ZooKeeper answers otherwise. The topics made begin with "asked" and the time.
+A broker like the one that was recorded has `areas.SETTINGS`, and is fresh. The second form asks one with
+`areas.GUARDED_SETTINGS`, at whose other listener the super user logs in; the third a cluster of three with
+`areas.CLUSTER_SETTINGS`, whose brokers `COMMAND kill|start|pause|resume ID` disturbs. --write-zookeeper records what
+Kafka with ZooKeeper answers otherwise. The topics made begin with "asked" and the time.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ import shlex
 import subprocess
 import time
 
-from tests.compat.kafka_answers.areas import AREAS, CLUSTER_AREAS, answers_of, answers_of_cluster
+from tests.compat.kafka_answers.areas import (
+    AREAS,
+    CLUSTER_AREAS,
+    GUARDED_AREAS,
+    answers_of,
+    answers_of_cluster,
+    answers_of_guarded,
+)
 from tests.compat.kafka_answers.asking import Answers, read_answers, write_answers
 from tests.compat.kafka_answers.comparing import deviations, only_different
 
@@ -47,18 +56,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bootstrap")
     parser.add_argument("broker_id", type=int, nargs="?")
-    parser.add_argument("areas", nargs="*", choices=[[], *AREAS, *CLUSTER_AREAS], default=[])
+    parser.add_argument("areas", nargs="*", choices=[[], *AREAS, *GUARDED_AREAS, *CLUSTER_AREAS], default=[])
+    parser.add_argument("--login", help="the address at which the super user logs in")
     parser.add_argument("--nodes", help="the command that kills, starts, pauses and resumes a node of a cluster")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--write-zookeeper", action="store_true")
     given = parser.parse_args()
-    for area in given.areas or (AREAS if given.nodes is None else CLUSTER_AREAS):
-        prefix = f"asked{int(time.time())}"
-        answers: Answers
-        if given.nodes is None:
-            answers = answers_of(area, given.bootstrap, given.broker_id, prefix)
-        else:
-            answers = answers_of_cluster(area, CommandNodes(given.bootstrap.split(","), given.nodes), prefix)
+    for area in given.areas or (GUARDED_AREAS if given.login else CLUSTER_AREAS if given.nodes else AREAS):
+        answers = asked(given, area, f"asked{int(time.time())}")
         if given.write:
             write_answers(area, answers)
             continue
@@ -69,6 +74,14 @@ def main() -> None:
         for one in found:
             print(f"{one.request} v{one.version} {one.field}\n    recorded {one.kafka}\n    answered {one.ours}")
         print(f"{area}: {len(found)} differences")
+
+
+def asked(given: argparse.Namespace, area: str, prefix: str) -> Answers:
+    if given.login is not None:
+        return answers_of_guarded(area, given.bootstrap, given.login, given.broker_id, prefix)
+    if given.nodes is not None:
+        return answers_of_cluster(area, CommandNodes(given.bootstrap.split(","), given.nodes), prefix)
+    return answers_of(area, given.bootstrap, given.broker_id, prefix)
 
 
 if __name__ == "__main__":

@@ -7,19 +7,34 @@ from collections.abc import Callable, Mapping
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from tests.compat.kafka_answers import (
+    acl_requests,
     cluster_requests,
     config_requests,
     fetch_requests,
     group_requests,
     produce_requests,
+    quota_requests,
+    rights_requests,
     topic_requests,
     transaction_requests,
 )
 from tests.compat.kafka_answers.asking import Answers, Asking
 from tests.compat.kafka_answers.cluster_asking import ClusterAsking, Nodes
+from tests.compat.kafka_answers.guarded_asking import GuardedAsking
+from tests.support.permission_cases import GUARDED_SETTINGS as GUARDED
 from tests.support.waiting import eventually
 
-__all__ = ["AREAS", "CLUSTER_AREAS", "CLUSTER_SETTINGS", "SETTINGS", "answers_of", "answers_of_cluster"]
+__all__ = [
+    "AREAS",
+    "CLUSTER_AREAS",
+    "CLUSTER_SETTINGS",
+    "GUARDED_AREAS",
+    "GUARDED_SETTINGS",
+    "SETTINGS",
+    "answers_of",
+    "answers_of_cluster",
+    "answers_of_guarded",
+]
 
 AREAS: Mapping[str, Callable[[Asking], None]] = {
     "produce": produce_requests.ask_all,
@@ -28,6 +43,7 @@ AREAS: Mapping[str, Callable[[Asking], None]] = {
     "configs": config_requests.ask_all,
     "groups": group_requests.ask_all,
     "transactions": transaction_requests.ask_all,
+    "quotas": quota_requests.ask_all,
 }
 
 SETTINGS = {
@@ -45,6 +61,15 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "1",
 }
 """What the Kafka that was recorded had set."""
+
+GUARDED_AREAS: Mapping[str, Callable[[GuardedAsking], None]] = {
+    "rights": rights_requests.ask_all,
+    "acls": acl_requests.ask_all,
+}
+"""Asked of a broker with an authorizer."""
+
+GUARDED_SETTINGS = {**SETTINGS, **GUARDED}
+"""What it had set; among themselves its brokers were the super user."""
 
 CLUSTER_AREAS: Mapping[str, Callable[[ClusterAsking], None]] = {
     "cluster": cluster_requests.ask_all,
@@ -70,6 +95,16 @@ def answers_of(area: str, bootstrap: str, broker_id: int, prefix: str) -> Answer
     try:
         _make_coordinators(asking)
         AREAS[area](asking)
+    finally:
+        asking.close()
+    return asking.answers
+
+
+def answers_of_guarded(area: str, bootstrap: str, login_address: str, broker_id: int, prefix: str) -> Answers:
+    """The same of a broker with GUARDED_SETTINGS; at the second address the super user logs in."""
+    asking = GuardedAsking(bootstrap, login_address, broker_id, prefix)
+    try:
+        GUARDED_AREAS[area](asking)
     finally:
         asking.close()
     return asking.answers

@@ -22,7 +22,7 @@ from broker.protocol.messages import known_versions
 from tests.support.raw_requests import LATEST, SERVED, Requests
 from tests.support.waiting import eventually
 
-__all__ = ["Answers", "Asking", "read_answers", "write_answers"]
+__all__ = ["Answers", "Asking", "Pick", "read_answers", "write_answers"]
 
 Answers = dict[str, dict[str, Any]]
 """Name of the request → version ("-" for what is no answer of an API) → answer."""
@@ -48,6 +48,7 @@ KAFKA_MOST = {
     ApiKey.LIST_TRANSACTIONS: 1,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
     ApiKey.LIST_CONFIG_RESOURCES: 0,
+    ApiKey.WRITE_TXN_MARKERS: 1,
 }
 
 

@@ -309,6 +309,103 @@ CLUSTER = [
     ),
 ]
 
+RIGHTS = [
+    Difference(
+        "A topic that a request for metadata creates is there at once",
+        "as above; Kafka with ZooKeeper says LEADER_NOT_AVAILABLE",
+        ("Metadata with Create *",),
+        {"topics.error_code": "none", "topics.partitions": ANYTHING},
+    ),
+    Difference(
+        "OffsetFetch 1 without a right on the group says so",
+        "GROUP_AUTHORIZATION_FAILED for each partition; Kafka answers without any, as if nothing had been committed",
+        ("OffsetFetch without Describe Group",),
+        {"topics": ANYTHING},
+    ),
+    Difference(
+        "The settings of a group need a right on it",
+        "as of Kafka 4; 3.9 knows no settings of groups in these requests: INVALID_REQUEST",
+        ("DescribeConfigs without *Configs Group", "*AlterConfigs without *Configs Group"),
+        {"*.error_code": "group_authorization_failed"},
+    ),
+]
+
+ACLS = [
+    Difference(
+        "A group has the operations of Kafka 4 here, too",
+        "DescribeConfigs and AlterConfigs, as above",
+        ("Operations on a group: ALL", "Operations on a group: DENY DELETE"),
+        {"operations": lambda one: one.ours == [*one.kafka, "DESCRIBE_CONFIGS", "ALTER_CONFIGS"]},
+    ),
+    Difference(
+        "An ACL of an unknown type, operation or permission is INVALID_REQUEST",
+        "Kafka hangs up, and fails with UNKNOWN_SERVER_ERROR where one stands for any",
+        (
+            "CreateAcls resource type [01]",
+            "CreateAcls pattern type [012]",
+            "CreateAcls permission [01]",
+            "CreateAcls operation [01] on *",
+        ),
+        {"": {"results": [{"error_code": "invalid_request"}]}, "results.error_code": "invalid_request"},
+    ),
+    Difference(
+        "So is one that could fit nobody or cannot be kept",
+        "a principal that is no type and name, an empty host, a name that cannot be a node in ZooKeeper; Kafka takes "
+        "them, but with ZooKeeper fails on such names",
+        ("CreateAcls principal *", "CreateAcls host ''", "CreateAcls one of two", "CreateAcls name *"),
+        {"results.error_code": "invalid_request"},
+    ),
+    Difference(
+        "TwoPhaseCommit is an operation",
+        "as of Kafka 4 (KIP-939); 3.9 refuses it",
+        ("CreateAcls operation 15 on *",),
+        {"results.error_code": "none"},
+    ),
+    Difference(
+        "A filter with an unknown term is INVALID_REQUEST",
+        "Kafka hangs up on 0, and finds nothing for numbers that it does not know",
+        (
+            *(f"DescribeAcls {what}" for what in ("*, unknown", "*, 9", "resource type *", "operation *")),
+            *(f"DeleteAcls {what}" for what in ("*, unknown", "resource type 0", "operation 0")),
+            *("DescribeAcls permission *", "DeleteAcls permission 0"),
+        ),
+        {
+            "error_code": "invalid_request",
+            "": lambda one: "'error_code': 'invalid_request'" in repr(one.ours) and one.kafka == "closed",
+        },
+    ),
+    Difference(
+        "Each filter of a DeleteAcls counts for itself",
+        "Kafka hangs up on a request in which one has an unknown term",
+        ("DeleteAcls one that is wrong and one that is not", "DescribeAcls after them"),
+        {
+            "": lambda one: [found["error_code"] for found in one.ours] == ["invalid_request", "none"],
+            "resources": lambda one: len(one.ours) == len(one.kafka) - 1,
+        },
+    ),
+]
+
+QUOTAS = [
+    Difference(
+        "A quota is a finite number",
+        "INVALID_REQUEST; Kafka takes NaN, and infinity for percentages",
+        ("AlterClientQuotas * nan", "AlterClientQuotas percentage inf"),
+        {"error_code": "invalid_request"},
+    ),
+    Difference(
+        "The removal of an unknown key is INVALID_REQUEST",
+        "Kafka looks at the keys that are set only",
+        ("AlterClientQuotas removal of an unknown key",),
+        {"error_code": "invalid_request"},
+    ),
+    Difference(
+        "An entity that is named twice is altered twice",
+        "in the order of the request; KRaft refuses it, and with ZooKeeper the last counts",
+        ("AlterClientQuotas an entity twice",),
+        {"": lambda one: [entry["error_code"] for entry in one.ours] == ["none", "none"]},
+    ),
+]
+
 WANTED: Mapping[str, Sequence[Difference]] = {
     "produce": PRODUCE,
     "fetch": FETCH,
@@ -316,5 +413,8 @@ WANTED: Mapping[str, Sequence[Difference]] = {
     "configs": CONFIGS,
     "groups": GROUPS,
     "transactions": TRANSACTIONS,
+    "quotas": QUOTAS,
+    "rights": RIGHTS,
+    "acls": ACLS,
     "cluster": CLUSTER,
 }
