@@ -21,8 +21,8 @@ from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 from tests.support import broker_process
 from tests.support.broker_process import BrokerProcess
 from tests.support.child_imports import spare_hypothesis
-from tests.support.guarded import GuardedBroker
-from tests.support.kafka import RUN, VARIABLE, Kafka, external_kafka, tidy
+from tests.support.guarded import ForeignGuarded, Guarded, GuardedBroker, foreign_addresses
+from tests.support.kafka import RUN, VARIABLE, ExternalKafka, Kafka, external_kafka, tidy
 from tests.support.spark_home import SMALL_QUERIES, shared_spark_home
 from tests.support.topics import Topic
 
@@ -79,11 +79,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fixtures = getattr(item, "fixturenames", ())
         if folder_of(item) in ON_ANY_KAFKA and "foreign_kafka" in fixtures and "own_broker" not in fixtures:
             item.add_marker(pytest.mark.kafka)
-    if external_kafka() is not None:
+        if "foreign_guarded" in fixtures and "own_guarded" not in fixtures:
+            item.add_marker(pytest.mark.guarded_kafka)
+    chosen = "kafka" if external_kafka() else "guarded_kafka" if foreign_addresses() else None
+    if chosen is not None:
         slow_too = "slow" in config.option.markexpr  # `-m kafka` alone has replaced the `not slow` of pyproject.toml
 
         def meant(item: pytest.Item) -> bool:
-            return item.get_closest_marker("kafka") is not None and (slow_too or not item.get_closest_marker("slow"))
+            return item.get_closest_marker(chosen) is not None and (slow_too or not item.get_closest_marker("slow"))
 
         config.hook.pytest_deselected(items=[item for item in items if not meant(item)])
         items[:] = [item for item in items if meant(item)]
@@ -129,17 +132,38 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iter
 
 
 @pytest.fixture(scope="session")
-def guarded_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
+def foreign_guarded() -> Iterator[tuple[str, str] | None]:
+    """The addresses of the Kafka with an authorizer that `PYKAFKA_TEST_GUARDED_KAFKA` names, if it does; what tests
+    made there is deleted at the end."""
+    addresses = foreign_addresses()
+    yield addresses
+    if addresses is not None:
+        tidy(ExternalKafka(addresses[0]))
+
+
+@pytest.fixture(scope="session")
+def guarded_session(
+    tmp_path_factory: pytest.TempPathFactory, foreign_guarded: tuple[str, str] | None
+) -> Iterator[Guarded]:
+    if foreign_guarded is not None:
+        yield ForeignGuarded(*foreign_guarded)
+        return
     with GuardedBroker(tmp_path_factory.mktemp("guarded") / "data") as process:
         yield process
     assert "Traceback" not in process.output, process.output[-LOG_TAIL:]
 
 
 @pytest.fixture
-def guarded(guarded_session: GuardedBroker) -> Iterator[GuardedBroker]:
-    """Our broker with an authorizer, shared by the session; each test finds it without ACLs."""
+def guarded(guarded_session: Guarded) -> Iterator[Guarded]:
+    """A broker with an authorizer, shared by the session; each test finds it without ACLs."""
     yield guarded_session
     guarded_session.delete_acls()
+
+
+@pytest.fixture
+def own_guarded(guarded: Guarded) -> Guarded:
+    """The same, of a test that is not run where the environment names another."""
+    return guarded
 
 
 @pytest.fixture(scope="session")

@@ -437,7 +437,8 @@ class Admin:
 
     def describe_users(self) -> dict[str, dict[ScramMechanism, int]]:
         """The SCRAM credentials of each user (KIP-554): mechanism → iterations, SCRAM-SHA-256 first."""
-        answer = self._ask(self.cluster.controller, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None})
+        # None and none ask for all; Apache Kafka (3.9) never answers None without the right.
+        answer = self._ask(self.cluster.controller, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": ()})
         self._check(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, answer, "describing the users")
         found = {row.user: {info.mechanism: info.iterations for info in row.credential_infos} for row in answer.results}
         return {user: {_MECHANISMS[number]: has[number] for number in sorted(has)} for user, has in found.items()}

@@ -35,7 +35,7 @@ from broker.security.scram import ScramMechanism
 from tests.client.conftest import TopicMaker
 from tests.client.test_transaction_requests import batch
 from tests.conftest import BrokerFactory
-from tests.support.guarded import PRINCIPAL, GuardedBroker
+from tests.support.guarded import PRINCIPAL, Guarded
 from tests.support.kafka import Kafka, await_topics
 from tests.support.waiting import eventually
 
@@ -325,14 +325,14 @@ def test_directories_tell_what_lies_in_them(admin: Admin, cluster: Cluster, make
 
 
 @pytest.fixture
-def guard(guarded: GuardedBroker) -> Iterator[Admin]:
+def guard(guarded: Guarded) -> Iterator[Admin]:
     """A super user of the broker whose ACLs decide."""
     with Cluster(guarded.super_user) as cluster:
         yield Admin(cluster)
 
 
 @pytest.fixture
-def alice(guarded: GuardedBroker) -> Iterator[Admin]:
+def alice(guarded: Guarded) -> Iterator[Admin]:
     with Cluster(guarded.alice) as cluster:
         yield Admin(cluster)
 
@@ -364,11 +364,18 @@ class TestAcls:
 
     def test_one_that_is_refused_is_named_and_the_others_are_added(self, guard: Admin, topic: str) -> None:
         fine = acl(topic, AclOperation.READ)
-        wrong = acl(topic, AclOperation.READ, PatternType.MATCH)
-        with pytest.raises(BrokerError, match=f"adding the ACL Allow {PRINCIPAL} Read .* on Topic:MATCH:") as raised:
+        wrong = Acl(ResourcePattern(AclResourceType.CLUSTER, topic), fine.entry)
+        with pytest.raises(
+            BrokerError, match=f"adding the ACL Allow {PRINCIPAL} Read .* on Cluster:LITERAL:"
+        ) as raised:
             guard.create_acls([wrong, fine])
         assert code_of(raised) is ErrorCode.invalid_request
         assert guard.delete_acls([AclFilter.of(fine)]) == [fine]
+
+    def test_terms_that_nobody_knows_are_refused(self, own_guarded: Guarded, guard: Admin, topic: str) -> None:
+        with pytest.raises(BrokerError, match=r"adding the ACL .* on Topic:MATCH:") as raised:
+            guard.create_acls([acl(topic, AclOperation.READ, PatternType.MATCH)])
+        assert code_of(raised) is ErrorCode.invalid_request
         with pytest.raises(BrokerError, match="deleting ACLs: 0 is no AclOperation") as raised:
             guard.delete_acls([AclFilter(operation=AclOperation.UNKNOWN)])
         assert code_of(raised) is ErrorCode.invalid_request

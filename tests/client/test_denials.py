@@ -18,7 +18,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.permissions import PERMISSIONS, lacking
 from broker.security.acl_types import AccessControlEntry, Acl, AclOperation, AclResourceType, ResourcePattern
-from tests.support.guarded import PRINCIPAL, GuardedBroker
+from tests.support.guarded import PRINCIPAL, Guarded
 
 AT_ONCE_S = 10.0
 """A retry would go on for a minute."""
@@ -138,7 +138,7 @@ def test_no_password_is_told_and_the_error_can_be_pickled() -> None:
     assert "secret" not in str(error)
 
 
-def give(guarded: GuardedBroker, operation: AclOperation, type: AclResourceType, name: str) -> None:
+def give(guarded: Guarded, operation: AclOperation, type: AclResourceType, name: str) -> None:
     acl = Acl(ResourcePattern(type, name), AccessControlEntry(PRINCIPAL, operation))
     with Cluster(guarded.super_user) as cluster:
         Admin(cluster).create_acls([acl])
@@ -149,7 +149,7 @@ def lacks(what: str) -> str:
     return rf"{PRINCIPAL} lacks {what}.*pykafka acls add --allow-principal {PRINCIPAL} --operation .* --{option}"
 
 
-def test_a_producer_fails_at_once_and_says_what_it_lacks(guarded: GuardedBroker, topic: str) -> None:
+def test_a_producer_fails_at_once_and_says_what_it_lacks(guarded: Guarded, topic: str) -> None:
     with Cluster(guarded.super_user) as cluster:
         Admin(cluster).create_topic(topic, 1)
     began = time.monotonic()
@@ -162,7 +162,7 @@ def test_a_producer_fails_at_once_and_says_what_it_lacks(guarded: GuardedBroker,
     assert time.monotonic() - began < AT_ONCE_S
 
 
-def test_a_consumer_fails_at_once_and_says_what_it_lacks(guarded: GuardedBroker, topic: str, group: str) -> None:
+def test_a_consumer_fails_at_once_and_says_what_it_lacks(guarded: Guarded, topic: str, group: str) -> None:
     with Cluster(guarded.super_user) as cluster:
         Admin(cluster).create_topic(topic, 1)
     give(guarded, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic)
@@ -184,7 +184,7 @@ def assert_fails(consumer: Consumer, what: str) -> None:
         consumer.poll(timeout_s=AT_ONCE_S)
 
 
-def test_an_admin_is_told_what_to_ask_for(guarded: GuardedBroker, topic: str) -> None:
+def test_an_admin_is_told_what_to_ask_for(guarded: Guarded, topic: str) -> None:
     with Cluster(guarded.alice) as cluster:
         admin = Admin(cluster)
         with pytest.raises(BrokerError, match=lacks(f"Create on topic {topic}")):

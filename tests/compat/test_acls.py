@@ -20,7 +20,7 @@ from kafka import admin as k
 from kafka import errors as kafka_errors
 
 from tests.compat.test_admin import TIMEOUT, code_of
-from tests.support.guarded import PRINCIPAL, GuardedBroker
+from tests.support.guarded import PRINCIPAL, Guarded
 
 LITERAL, PREFIXED = c.ResourcePatternType.LITERAL, c.ResourcePatternType.PREFIXED
 
@@ -44,11 +44,11 @@ def all_of(name: str, pattern: c.ResourcePatternType) -> c.AclBindingFilter:
 
 class TestConfluentKafka:
     @pytest.fixture
-    def admin(self, guarded: GuardedBroker) -> c.AdminClient:
+    def admin(self, guarded: Guarded) -> c.AdminClient:
         return c.AdminClient(guarded.super_user)
 
     @pytest.fixture
-    def alice(self, guarded: GuardedBroker) -> c.AdminClient:
+    def alice(self, guarded: Guarded) -> c.AdminClient:
         return c.AdminClient(guarded.alice)
 
     def test_they_are_created_described_and_deleted(self, admin: c.AdminClient, topic: str) -> None:
@@ -81,7 +81,7 @@ class TestConfluentKafka:
         assert alice.describe_acls(only).result(TIMEOUT) == []  # this client drops the error
 
     def test_who_lacks_a_right_is_told_which(
-        self, guarded: GuardedBroker, admin: c.AdminClient, alice: c.AdminClient, topic: str, group: str
+        self, guarded: Guarded, admin: c.AdminClient, alice: c.AdminClient, topic: str, group: str
     ) -> None:
         admin.create_topics([c.NewTopic(topic, 1, 1)])[topic].result(TIMEOUT)
         topic_failed = KafkaError.TOPIC_AUTHORIZATION_FAILED
@@ -98,7 +98,7 @@ class TestConfluentKafka:
         assert produced(guarded.alice, topic) == 0
         assert consumed(guarded.alice, topic, group) == set()
 
-    def test_a_transactional_producer_needs_its_id(self, guarded: GuardedBroker, topic: str) -> None:
+    def test_a_transactional_producer_needs_its_id(self, guarded: Guarded, topic: str) -> None:
         producer = confluent.Producer({**guarded.alice, "transactional.id": topic, "log_level": 0})
         with pytest.raises(KafkaException) as refused:
             producer.init_transactions(TIMEOUT)
@@ -139,13 +139,13 @@ def consumed(properties: dict[str, Any], topic: str, group: str) -> set[int]:
 
 class TestKafkaPython:
     @pytest.fixture
-    def admin(self, guarded: GuardedBroker) -> Iterator[kafka.KafkaAdminClient]:
+    def admin(self, guarded: Guarded) -> Iterator[kafka.KafkaAdminClient]:
         client = kafka.KafkaAdminClient(bootstrap_servers=guarded.listeners["PLAINTEXT"])
         yield client
         client.close()
 
     @pytest.fixture
-    def alice(self, guarded: GuardedBroker) -> Iterator[kafka.KafkaAdminClient]:
+    def alice(self, guarded: Guarded) -> Iterator[kafka.KafkaAdminClient]:
         client = kafka.KafkaAdminClient(**settings_of(guarded.alice))
         yield client
         client.close()
@@ -180,7 +180,7 @@ class TestKafkaPython:
         assert (deleted, error) == ([], denied)
 
     def test_who_lacks_a_right_is_told_which(
-        self, guarded: GuardedBroker, admin: kafka.KafkaAdminClient, alice: kafka.KafkaAdminClient, topic: str
+        self, guarded: Guarded, admin: kafka.KafkaAdminClient, alice: kafka.KafkaAdminClient, topic: str
     ) -> None:
         new = {topic: {"num_partitions": 1, "replication_factor": 1}}
         with pytest.raises(kafka_errors.TopicAuthorizationFailedError):
@@ -208,7 +208,7 @@ def settings_of(properties: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("clients_leftovers")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # its `stop` leaves all open after the fatal error
-def test_aiokafka_is_told_which_right_it_lacks(guarded: GuardedBroker, topic: str) -> None:
+def test_aiokafka_is_told_which_right_it_lacks(guarded: Guarded, topic: str) -> None:
     admin = c.AdminClient(guarded.super_user)
     admin.create_topics([c.NewTopic(topic, 1, 1)])[topic].result(TIMEOUT)
 

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 
 from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
-from tests.support.guarded import PRINCIPAL, GuardedBroker
+from tests.support.guarded import PRINCIPAL, Guarded, GuardedBroker
 from tests.support.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
 from tests.support.kafka_java import KafkaJava, each, metric, thrown, type_of
 from tests.support.requirements import Unavailable, give_up
@@ -59,12 +59,12 @@ class Acls:
 
 
 @pytest.fixture
-def acls(java: KafkaJava, guarded: GuardedBroker) -> Acls:
+def acls(java: KafkaJava, guarded: Guarded) -> Acls:
     return Acls(java, java.admin(guarded.super_user))
 
 
 @pytest.fixture
-def alice(java: KafkaJava, guarded: GuardedBroker) -> Any:
+def alice(java: KafkaJava, guarded: Guarded) -> Any:
     """Her `Admin`."""
     return java.admin(guarded.alice)
 
@@ -106,7 +106,7 @@ class TestAcls:
             assert type_of(thrown(call)) == CLUSTER_DENIED
 
     def test_operations_that_are_allowed_are_told(
-        self, java: KafkaJava, guarded: GuardedBroker, acls: Acls, alice: Any, made: str, group: str
+        self, java: KafkaJava, guarded: Guarded, acls: Acls, alice: Any, made: str, group: str
     ) -> None:
         acls.allow("ALTER_CONFIGS", made)
         acls.allow("READ", group, "GROUP")
@@ -133,7 +133,7 @@ class TestAcls:
 
 class TestDenials:
     def test_a_producer_is_told_and_goes_on_once_it_is_allowed(
-        self, java: KafkaJava, guarded: GuardedBroker, acls: Acls, made: str
+        self, java: KafkaJava, guarded: Guarded, acls: Acls, made: str
     ) -> None:
         producer = java.producer(guarded.alice)
         error = thrown(lambda: producer.send(java.record(made, b"x")).get())
@@ -149,7 +149,7 @@ class TestDenials:
         assert type_of(thrown(lambda: producer.send(java.record(made, b"x")).get())) == TOPIC_DENIED
 
     def test_a_topic_that_is_not_there_looks_the_same(
-        self, java: KafkaJava, guarded: GuardedBroker, alice: Any, made: str
+        self, java: KafkaJava, guarded: Guarded, alice: Any, made: str
     ) -> None:
         producer = java.producer(guarded.alice)
         for name in (made, f"{made}-b"):
@@ -159,7 +159,7 @@ class TestDenials:
         assert list(each(alice.listTopics().names().get())) == []
 
     def test_a_member_is_told_which_right_it_lacks(
-        self, java: KafkaJava, guarded: GuardedBroker, acls: Acls, made: str, group: str
+        self, java: KafkaJava, guarded: Guarded, acls: Acls, made: str, group: str
     ) -> None:
         java.producer(guarded.super_user).send(java.record(made, b"x")).get()
         consumer = java.consumer({**guarded.alice, "group.id": group})
@@ -179,7 +179,7 @@ class TestDenials:
         eventually(lambda: [one.value() for one in java.poll(consumer)] == [b"x"])
 
     def test_a_transactional_producer_needs_its_id(
-        self, java: KafkaJava, guarded: GuardedBroker, acls: Acls, made: str
+        self, java: KafkaJava, guarded: Guarded, acls: Acls, made: str
     ) -> None:
         properties = {**guarded.alice, "transactional.id": made}
         denied = thrown(java.producer(properties).initTransactions)
@@ -211,7 +211,7 @@ class TestDenials:
             (lambda a, k, t, g: a.describeConsumerGroups([g]).all(), GROUP_DENIED),
             (lambda a, k, t, g: a.listConsumerGroupOffsets(g).all(), GROUP_DENIED),
             (lambda a, k, t, g: a.deleteConsumerGroups([g]).all(), GROUP_DENIED),
-            (lambda a, k, t, g: a.describeLogDirs([0]).allDescriptions(), CLUSTER_DENIED),
+            (lambda a, k, t, g: a.describeLogDirs([node(a)]).allDescriptions(), CLUSTER_DENIED),
             (lambda a, k, t, g: a.describeUserScramCredentials().all(), CLUSTER_DENIED),
             (lambda a, k, t, g: a.listPartitionReassignments().reassignments(), CLUSTER_DENIED),
             (lambda a, k, t, g: a.describeClientQuotas(every_quota(k)).entities(), CLUSTER_DENIED),
@@ -232,6 +232,10 @@ def resource(kafka: Any, topic: str) -> Any:
     return kinds(kinds.Type.TOPIC, topic)
 
 
+def node(admin: Any) -> int:
+    return int(admin.describeCluster().controller().get().id())
+
+
 def latest(kafka: Any) -> Any:
     return kafka.clients.admin.OffsetSpec.latest()
 
@@ -242,7 +246,7 @@ def every_quota(kafka: Any) -> Any:
 
 class TestQuotas:
     @pytest.fixture
-    def admin(self, java: KafkaJava, guarded: GuardedBroker) -> Any:
+    def admin(self, java: KafkaJava, guarded: Guarded) -> Any:
         return java.admin(guarded.super_user)
 
     @staticmethod
@@ -265,7 +269,7 @@ class TestQuotas:
         self.alter(java, admin, default, "producer_byte_rate", 1e6)
         self.alter(java, admin, {"user": topic}, "request_percentage", 12.5)
         both = [(default, {"producer_byte_rate": 1e6}), ({"user": topic}, {"request_percentage": 12.5})]
-        assert sorted(self.described(java, admin, "user", topic), key=len) == sorted(both, key=len)
+        assert sorted(self.described(java, admin, "user", topic), key=repr) == sorted(both, key=repr)
         assert self.described(java, admin, "user", topic, strict=True) == both[1:]
         for entity, key in ((default, "producer_byte_rate"), ({"user": topic}, "request_percentage")):
             self.alter(java, admin, entity, key, None)
@@ -287,12 +291,12 @@ class TestQuotas:
         assert type_of(error) == "InvalidRequestException"
 
     def test_a_throttled_producer_slows_down_and_sees_why(
-        self, java: KafkaJava, guarded: GuardedBroker, acls: Acls, admin: Any, made: str
+        self, java: KafkaJava, own_guarded: Guarded, acls: Acls, admin: Any, made: str
     ) -> None:
         acls.allow("WRITE", made)
         rate, size, seconds = 500_000.0, 10_000, 3.0
         self.alter(java, admin, {"client-id": made}, "producer_byte_rate", rate)
-        producer = java.producer({**guarded.alice, "client.id": made})
+        producer = java.producer({**own_guarded.alice, "client.id": made})
         producer.send(java.record(made, bytes(size))).get()
         started, sent = time.monotonic(), 0
         while time.monotonic() - started < seconds:
@@ -302,16 +306,16 @@ class TestQuotas:
         assert metric(producer, "produce-throttle-time-max", "producer-metrics") > 0
 
     def test_a_throttled_consumer_slows_down_and_sees_why(
-        self, java: KafkaJava, guarded: GuardedBroker, acls: Acls, admin: Any, made: str
+        self, java: KafkaJava, own_guarded: Guarded, acls: Acls, admin: Any, made: str
     ) -> None:
         acls.allow("READ", made)
         rate, size, seconds = 500_000.0, 10_000, 3.0
-        source = java.producer({**guarded.super_user, "batch.size": "1"})
+        source = java.producer({**own_guarded.super_user, "batch.size": "1"})
         for _ in range(int(rate * (seconds + 2) / size)):
             source.send(java.record(made, bytes(size)))
         source.flush()
         self.alter(java, admin, {"client-id": made}, "consumer_byte_rate", rate)
-        consumer = java.consumer({**guarded.alice, "client.id": made, "max.partition.fetch.bytes": "50000"})
+        consumer = java.consumer({**own_guarded.alice, "client.id": made, "max.partition.fetch.bytes": "50000"})
         consumer.assign([java.partition(made, 0)])
         eventually(lambda: bool(java.poll(consumer, 50)))
         started, taken = time.monotonic(), 0

@@ -13,7 +13,7 @@ from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.security.acl_types import AccessControlEntry, Acl, AclOperation, AclResourceType, ResourcePattern
 from tests.conftest import SESSION_SETTINGS
-from tests.support.guarded import PRINCIPAL, GuardedBroker
+from tests.support.guarded import PRINCIPAL, Guarded, GuardedBroker
 from tests.support.kafka import Kafka
 from tests.support.kafkajs import JsClient, KafkaJs, KafkaJsError
 from tests.support.requirements import Unavailable, give_up
@@ -343,7 +343,7 @@ class TestAcls:
         resource = {"resourceType": TOPIC_RESOURCE, "resourceName": topic, "resourcePatternType": ANY}
         return {**resource, "operation": ANY, "permissionType": ANY}
 
-    def test_they_are_created_described_and_deleted(self, js: KafkaJs, guarded: GuardedBroker, topic: str) -> None:
+    def test_they_are_created_described_and_deleted(self, js: KafkaJs, guarded: Guarded, topic: str) -> None:
         admin = self.open(js, guarded.super_user)
         assert admin.call("createAcls", acl=[self.acl(topic, READ), self.acl(topic, WRITE)])
         (found,) = admin.call("describeAcls", **self.all_of(topic))["resources"]
@@ -357,7 +357,7 @@ class TestAcls:
         assert admin.call("describeAcls", **self.all_of(topic))["resources"] == []
         admin.close()
 
-    def test_they_need_a_right_over_the_cluster(self, js: KafkaJs, guarded: GuardedBroker, topic: str) -> None:
+    def test_they_need_a_right_over_the_cluster(self, js: KafkaJs, guarded: Guarded, topic: str) -> None:
         alice = self.open(js, guarded.alice)
         for method, options in (
             ("createAcls", {"acl": [self.acl(topic, READ)]}),
@@ -369,7 +369,7 @@ class TestAcls:
             assert refused.value.type == "CLUSTER_AUTHORIZATION_FAILED", method
         alice.close()
 
-    def test_who_lacks_a_right_is_told_which(self, js: KafkaJs, guarded: GuardedBroker, topic: str, group: str) -> None:
+    def test_who_lacks_a_right_is_told_which(self, js: KafkaJs, guarded: Guarded, topic: str, group: str) -> None:
         admin, alice = self.open(js, guarded.super_user), self.open(js, guarded.alice)
         with pytest.raises(KafkaJsError) as refused:
             alice.call("createTopics", topics=[{"topic": topic}])

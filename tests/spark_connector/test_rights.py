@@ -26,7 +26,7 @@ from spark_connector.worker_clients import worker_clients
 from tests.conftest import unique_name
 from tests.support.all_available import take_all
 from tests.support.committed_records import committed_values
-from tests.support.denying import DenyingBroker
+from tests.support.denying import Denying, denying_kafka
 from tests.support.job_rights import JOBS, LIMIT, NOT_MOVED, PUBLISH, READ, SIZES, WRITE_IDS, Job, Right
 from tests.support.right_jobs import RECORDS, RUNS, World, mirror_names
 from tests.support.source_tree import ROOT
@@ -57,15 +57,14 @@ SAYS = {
 
 
 @pytest.fixture(scope="module")
-def denying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DenyingBroker]:
-    with DenyingBroker(tmp_path_factory.mktemp("denying") / "data") as process:
-        yield process
-    worker_clients().close()
-    assert "Traceback" not in process.output, process.output[-4000:]
+def denying(tmp_path_factory: pytest.TempPathFactory, foreign_guarded: tuple[str, str] | None) -> Iterator[Denying]:
+    with denying_kafka(tmp_path_factory.mktemp("denying") / "data", foreign_guarded) as found:
+        yield found
+        worker_clients().close()
 
 
 @pytest.fixture(scope="module")
-def topics(denying: DenyingBroker) -> dict[str, str]:
+def topics(denying: Denying) -> dict[str, str]:
     """Those that all tests share: what they read is the same for all, and what they write nobody reads."""
     names = {name: unique_name(f"rights-{name}") for name in ("topic", "sink", "bad")}
     data = TopicData(denying.listeners["PLAINTEXT"], names["topic"], partitions=2)
@@ -76,7 +75,7 @@ def topics(denying: DenyingBroker) -> dict[str, str]:
 
 
 @pytest.fixture
-def world(denying: DenyingBroker, topics: dict[str, str], group: str, tmp_path: Path) -> World:
+def world(denying: Denying, topics: dict[str, str], group: str, tmp_path: Path) -> World:
     prefix = unique_name("sink") + "-"
     names = {**topics, "group": group, "prefix": prefix}
     return World(denying, {**names, **mirror_names(names)}, tmp_path)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from broker.security.acl_types import AccessControlEntry, Acl
+from broker.security.acl_types import EVERY_ACL, AccessControlEntry, Acl
 from tests.support.broker_process import BrokerProcess
 from tests.support.job_rights import Right
+from tests.support.waiting import eventually
 
 PASSWORD = "s3cret"
 _USERS = 120
@@ -35,7 +37,9 @@ def make_user(bootstrap: str, number: int, rights: Iterable[Right], names: Mappi
     user = f"etl{number % _USERS}"
     acls = {Acl(right.place.pattern_of(names), AccessControlEntry(f"User:{user}", right.operation)) for right in rights}
     with Cluster(bootstrap) as cluster:
-        Admin(cluster).create_acls(sorted(acls))
+        admin = Admin(cluster)
+        admin.create_acls(sorted(acls))
+        eventually(lambda: acls <= set(admin.describe_acls()))  # a broker with KRaft hears of them a little later
     return user
 
 
@@ -55,18 +59,11 @@ def options_of(user: str, bootstrap: str) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in properties_of(user, bootstrap).items()}
 
 
-class DenyingBroker(BrokerProcess):
-    """A standalone broker with such settings."""
+class Denying:
+    """At one listener super users come in, at the other users log in."""
 
-    def __init__(self, data_dir: Path) -> None:
-        settings = {
-            **DENYING,
-            "group.initial.rebalance.delay.ms": "50",
-            "offsets.topic.num.partitions": "4",
-            "transaction.state.log.num.partitions": "4",
-        }
-        super().__init__(data_dir, settings, standalone=True)
-        self._numbers = itertools.count()
+    listeners: dict[str, str]
+    _numbers: Iterator[int]
 
     def user(self, rights: Iterable[Right], names: Mapping[str, str]) -> str:
         """A user who nobody has been yet, with exactly these rights; nothing that a client has cached is theirs."""
@@ -79,3 +76,38 @@ class DenyingBroker(BrokerProcess):
     def options(self, user: str) -> dict[str, str]:
         """The same for Spark."""
         return options_of(user, self.listeners["SASL_PLAINTEXT"])
+
+
+class DenyingBroker(BrokerProcess, Denying):
+    """A standalone broker of ours."""
+
+    def __init__(self, data_dir: Path) -> None:
+        settings = {
+            **DENYING,
+            "group.initial.rebalance.delay.ms": "50",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.num.partitions": "4",
+        }
+        super().__init__(data_dir, settings, standalone=True)
+        self._numbers = itertools.count()
+
+
+@contextlib.contextmanager
+def denying_kafka(data_dir: Path, foreign: tuple[str, str] | None) -> Iterator[Denying]:
+    """Ours, or the one that somebody else started: its addresses for super users and users."""
+    if foreign is not None:
+        yield ForeignDenying(*foreign)
+        return
+    with DenyingBroker(data_dir) as process:
+        yield process
+    assert "Traceback" not in process.output, process.output[-4000:]
+
+
+class ForeignDenying(Denying):
+    """A Kafka with DENYING, or the like. Its users lose all rights."""
+
+    def __init__(self, super_users: str, users: str) -> None:
+        self.listeners = {"PLAINTEXT": super_users, "SASL_PLAINTEXT": users}
+        self._numbers = itertools.count()
+        with Cluster(super_users) as cluster:
+            Admin(cluster).delete_acls([EVERY_ACL])

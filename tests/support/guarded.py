@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,10 @@ _SETTINGS = {
 }
 
 
-class GuardedBroker(BrokerProcess):
-    """A standalone broker with an authorizer."""
+class Guarded:
+    """At one listener super users come in, at the other users log in."""
 
-    def __init__(self, data_dir: Path, more: Mapping[str, str] | None = None) -> None:
-        super().__init__(data_dir, {**_SETTINGS, **(more or {})}, standalone=True)
+    listeners: dict[str, str]
 
     @property
     def super_user(self) -> dict[str, Any]:
@@ -51,3 +51,29 @@ class GuardedBroker(BrokerProcess):
     def delete_acls(self) -> None:
         with Cluster(self.super_user) as cluster:
             Admin(cluster).delete_acls([EVERY_ACL])
+
+
+class GuardedBroker(BrokerProcess, Guarded):
+    """A standalone broker of ours."""
+
+    def __init__(self, data_dir: Path, more: Mapping[str, str] | None = None) -> None:
+        super().__init__(data_dir, {**_SETTINGS, **(more or {})}, standalone=True)
+
+
+class ForeignGuarded(Guarded):
+    """A Kafka that somebody else started, with the users and the super user of this module and of denying.py."""
+
+    def __init__(self, super_users: str, users: str) -> None:
+        self.listeners = {"PLAINTEXT": super_users, "SASL_PLAINTEXT": users}
+
+
+VARIABLE = "PYKAFKA_TEST_GUARDED_KAFKA"
+
+
+def foreign_addresses() -> tuple[str, str] | None:
+    """What the environment names: where super users come in, and where users log in."""
+    found = os.environ.get(VARIABLE)
+    if not found:
+        return None
+    super_users, users = found.split()
+    return super_users, users

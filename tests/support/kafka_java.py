@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pyspark
+from py4j import java_gateway, protocol
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
@@ -68,11 +69,15 @@ class KafkaJava:
 
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
-        """The clients that are made meanwhile are closed in the end."""
-        before = len(self._clients)
+        """The clients that are made meanwhile are closed in the end. Exceptions are py4j's until then: PySpark, once it
+        runs in this process, looks for those of any JVM in its own.
+        """
+        before, changed = len(self._clients), java_gateway.get_return_value
+        java_gateway.get_return_value = protocol.get_return_value
         try:
             yield
         finally:
+            java_gateway.get_return_value = changed
             made, self._clients[before:] = self._clients[before:], []
             for client in made:
                 client.close(self.duration(5_000))

@@ -32,7 +32,7 @@ from spark_connector.read.micro_batches import MicroBatches
 from spark_connector.write.attempt import Attempt, run_attempt
 from spark_connector.write.commit_protocol import commit_batch, commit_batch_write
 from spark_connector.write.write_plan import plan_write
-from tests.support.denying import DenyingBroker
+from tests.support.denying import Denying
 from tests.support.plain_loads import PlainLoads, open_files
 
 __all__ = ["RECORDS", "RUNS", "World", "mirror_names"]
@@ -45,7 +45,7 @@ RECORDS = 40
 class World:
     """A broker, the names of what a job uses there, and a directory for its files."""
 
-    broker: DenyingBroker
+    broker: Denying
     names: Mapping[str, str]
     directory: Path
 

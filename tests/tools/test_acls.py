@@ -11,7 +11,7 @@ import pytest
 from broker.security.acl_types import Acl, AclFilter, AclPermission, AclResourceType, PatternType
 from broker.tools.acls import AddOptions, ListOptions, RemoveOptions
 from tests.support.console import answer_of, error_of
-from tests.support.guarded import GuardedBroker
+from tests.support.guarded import Guarded
 from tests.support.kafka import Kafka
 
 ALICE = ("--allow-principal", "User:alice")
@@ -20,7 +20,7 @@ NOBODY = ("-b", "127.0.0.1:1")
 
 
 @pytest.fixture
-def at(guarded: GuardedBroker) -> tuple[str, str]:
+def at(guarded: Guarded) -> tuple[str, str]:
     return ("--bootstrap-server", guarded.listeners["PLAINTEXT"])
 
 
@@ -211,7 +211,7 @@ class TestBroker:
         assert len(acls(at, "--topic", topic, command="remove", stdin=b"y\n")) == 1
         assert acls(at, "--topic", topic, command="remove") == [], "nothing is left to ask about"
 
-    def test_whoever_lacks_the_right_is_told(self, guarded: GuardedBroker, topic: str, tmp_path: Path) -> None:
+    def test_whoever_lacks_the_right_is_told(self, guarded: Guarded, topic: str, tmp_path: Path) -> None:
         file = tmp_path / "alice.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in guarded.alice.items()))
         named = ("--topic", topic, "--config", str(file))
