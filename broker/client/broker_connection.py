@@ -198,9 +198,14 @@ class BrokerConnection(AutoCloseable):
             return False
         if self._sent or self._lock.locked():
             return True
-        if time.monotonic() > self._login_expires:
+        if self.login_is_old:
             return False  # a new connection logs in again (KIP-368 would do it on this one)
         return not _poll(sock, select.POLLIN, 0) or _only_tls(sock)
+
+    @property
+    def login_is_old(self) -> bool:
+        """Whether the broker will soon close it at the next request, because its login expires (KIP-368)."""
+        return time.monotonic() > self._login_expires
 
     def fileno(self) -> int:
         """For selectors. Raises ConnectionFailed when closed."""

@@ -273,6 +273,10 @@ class Sender:
             if link is not None and link.connection.throttled_until > now:
                 try_again = min(try_again, link.connection.throttled_until)
                 continue
+            if link is not None and link.connection.login_is_old:
+                if link.requests:
+                    continue  # their answers come first, and wake the sender
+                self._unlink(link)  # the next connection logs in again
             try:
                 self._fill_link(self._link(leader), queues, now)
             except PykafkaError as error:

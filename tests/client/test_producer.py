@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
 from tests.support.free_ports import refused_port
+from tests.support.guarded import PRINCIPAL, GuardedBroker
 from tests.support.kafka import Kafka, await_end, await_topics
 from tests.support.produced_frames import ProducedFrames
 from tests.support.sample_records import CODECS, samples
@@ -286,6 +288,22 @@ def test_closing_with_a_deadline_fails_what_is_left(broker_factory: Callable[...
     producer.close(0.2)
     with pytest.raises(PykafkaError, match="closed before the record was acknowledged"):
         future.result(0)
+
+
+@pytest.mark.parametrize("acks", ["all", "0"])
+def test_a_busy_producer_logs_in_again_before_the_broker_hangs_up(tmp_path: Path, topic: str, acks: str) -> None:
+    """KIP-368. It has always a request in flight, and one that is lost would not be sent again."""
+    limits = {"connections.max.reauth.ms": "600", "super.users": f"User:ANONYMOUS;{PRINCIPAL}"}
+    with GuardedBroker(tmp_path, limits) as broker:
+        settings = {**broker.alice, "acks": acks, "enable.idempotence": "false", "retries": 0, "linger.ms": 0}
+        count, started = 0, time.monotonic()
+        with Producer(settings) as producer:
+            while time.monotonic() - started < 2.5:
+                producer.send(topic, b"%d" % count)
+                count += 1
+                time.sleep(0.0002)
+            producer.flush(30)
+        eventually(lambda: len(read_all(broker.listeners["PLAINTEXT"], topic)) == count)
 
 
 @pytest.mark.parametrize("crash", [False, True])
