@@ -17,7 +17,7 @@ import functools
 import struct
 import typing
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.protocol.entities import unwrap_optional
 from broker.protocol.wire import unsigned_varint
@@ -31,6 +31,7 @@ _FIXED = {
     "bool": 1,
     "int8": 1,
     "int16": 2,
+    "uint16": 2,
     "error_code": 2,
     "int32": 4,
     "timedelta_i32": 4,
@@ -135,9 +136,9 @@ def _field(hint: Any, kafka_type: str, flexible: bool) -> _Layout:
         return _Layout(functools.partial(_optional, _struct(hint).step)) if optional else _struct(hint)
     if kafka_type in _FIXED:
         return _fixed(_FIXED[kafka_type])
-    if flexible:
-        return _Layout(_compact_bytes)
-    return _Layout(_string if kafka_type == "string" else _bytes)
+    if kafka_type not in _SIZED:
+        raise TypeError(f"{kafka_type} is no type of Kafka's messages that is known here")
+    return _Layout(_compact_bytes if flexible else _SIZED[kafka_type])
 
 
 def _fixed(size: int) -> _Layout:
@@ -220,6 +221,10 @@ def _tags(known: dict[int, Step], buffer: Buffer, position: int, end: int) -> in
     if changes is not None and unknown:
         changes.append((start, first[1], unsigned_varint(count - unknown)))
     return position
+
+
+_SIZED: Final = {"string": _string, "bytes": _bytes, "records": _bytes}
+"""What begins with its length, where it is not compact."""
 
 
 def _unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:

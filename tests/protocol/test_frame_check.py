@@ -9,11 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.fetch.v12.request import FetchRequest
+from kio.static.constants import EntityType
 
 from broker.errors import ProtocolError
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.entities import entity_class
 from broker.protocol.frame_check import check_body
-from broker.protocol.messages import Request, decode_request, decode_response, encode_request, encode_response
+from broker.protocol.messages import (
+    Request,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    known_versions,
+)
 
 
 def fetch(version: int, partitions: int = 3) -> bytes:
@@ -69,6 +78,23 @@ def test_tags_are_stepped_over_whether_known_or_not() -> None:
     check_body(FetchRequest, memoryview(tagged), 12)
     with pytest.raises(ValueError, match="bytes are missing"):
         check_body(FetchRequest, memoryview(frame[:at] + b"\x01\x63\x7fabc" + frame[at + 1 :]), 12)
+
+
+@pytest.mark.parametrize("api", ApiKey, ids=lambda api: api.name)
+def test_every_type_of_every_message_is_known(api: ApiKey) -> None:
+    low, high = known_versions(api)
+    for version in range(low, high + 1):
+        for kind in (EntityType.request, EntityType.response):
+            with pytest.raises((ValueError, IndexError, struct.error)):
+                check_body(entity_class(api, version, kind), memoryview(b""), 1)
+
+
+def test_a_port_that_is_unsigned_has_two_bytes() -> None:
+    """As in the answer of Kafka 3.9 about its controllers."""
+    listener = {"name": "CONTROLLER", "host": "localhost", "port": 29393}
+    body = {"topics": (), "nodes": [{"node_id": 1, "listeners": [listener]}], "error_message": None}
+    frame = encode_response(Request(ApiKey.DESCRIBE_QUORUM, 2, 1, None, None, 0), body)[4:]
+    assert decode_response(ApiKey.DESCRIBE_QUORUM, 2, frame)[1].nodes[0].listeners[0].port == 29393
 
 
 @given(st.data())

@@ -21,7 +21,7 @@ from broker.client.producer import Producer
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.broker_process import BrokerProcess
 from tests.support.chromium import Tab
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, await_topics
 from tests.support.ui_process import UiProcess
 
 COUNT = 120
@@ -86,6 +86,7 @@ def test_the_overview_leads_to_topics_and_groups(tab: Tab, flights: str) -> None
 def test_topics_are_found_as_one_types(tab: Tab, flights: str, broker: Kafka) -> None:
     with Cluster(broker.bootstrap) as cluster:
         Admin(cluster).create_topic("ui-other")
+    await_topics(broker.bootstrap, "ui-other")
     page = tab.open("/topics?q=ui-o")
     expect(page.get_by_role("link", name="ui-other")).to_be_visible()
     page.get_by_role("searchbox").fill("")
