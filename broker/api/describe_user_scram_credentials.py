@@ -15,8 +15,8 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     if not context.allows(client, DESCRIBE_SCRAM):
         refused = context.refusal(client, DESCRIBE_SCRAM)
         told = {"error_code": refused.code, "error_message": refused.message}
-        each = [{**told, "user": user.name, "credential_infos": ()} for user in request.body.users or ()]
-        return {**told, "results": each}
+        each = {**told, "user": "", "credential_infos": ()}  # Kafka names nobody here
+        return {**told, "results": [each for _ in request.body.users or ()]}
     known = context.users.credentials()
     asked = collections.Counter(user.name for user in request.body.users or ()) or collections.Counter(list(known))
     return {

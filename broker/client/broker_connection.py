@@ -160,15 +160,14 @@ class BrokerConnection(AutoCloseable):
         self._served: dict[int, tuple[int, int]] = {}
         self._chosen: dict[ApiKey, int] = {}
         self._answered = False
+        self._login = login
         self._login_expires = math.inf
         self._socket: socket.socket | None = _open_socket(host, port, connect_timeout_s)
         try:
             if tls is not None:
                 self._socket = start_tls(self._socket, tls, host, self.address, connect_timeout_s)
             self._served = self._shake_hands()
-            if login is not None:
-                lifetime_ms = log_in(login, self.request, self.address)
-                self._login_expires = time.monotonic() + lifetime_ms * _RENEW_AT / 1000 if lifetime_ms else math.inf
+            self.log_in()
         except BaseException:
             self.close()
             raise
@@ -199,13 +198,22 @@ class BrokerConnection(AutoCloseable):
         if self._sent or self._lock.locked():
             return True
         if self.login_is_old:
-            return False  # a new connection logs in again (KIP-368 would do it on this one)
+            return False  # whoever opens a new one has no need to wait for a login on this one
         return not _poll(sock, select.POLLIN, 0) or _only_tls(sock)
 
     @property
     def login_is_old(self) -> bool:
-        """Whether the broker will soon close it at the next request, because its login expires (KIP-368)."""
+        """Whether the login expires soon. The broker hangs up on the first request after that (KIP-368)."""
         return time.monotonic() > self._login_expires
+
+    def log_in(self) -> None:
+        """Log in, or log in again, as KIP-368 has it: later requests follow in order. No request may be in flight.
+
+        Raises AuthenticationFailed, and what `request` raises; the connection is of no use then.
+        """
+        if self._login is not None:
+            lifetime_ms = log_in(self._login, self.request, self.address)
+            self._login_expires = time.monotonic() + lifetime_ms * _RENEW_AT / 1000 if lifetime_ms else math.inf
 
     def fileno(self) -> int:
         """For selectors. Raises ConnectionFailed when closed."""

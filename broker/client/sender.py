@@ -273,20 +273,23 @@ class Sender:
             if link is not None and link.connection.throttled_until > now:
                 try_again = min(try_again, link.connection.throttled_until)
                 continue
-            if link is not None and link.connection.login_is_old:
-                if link.requests:
-                    continue  # their answers come first, and wake the sender
-                self._unlink(link)  # the next connection logs in again
             try:
-                self._fill_link(self._link(leader), queues, now)
+                link = self._link(leader)
+                if link.connection.login_is_old:
+                    if link.requests:
+                        continue  # their answers come first, and wake the sender
+                    link.connection.log_in()
+                if self._fill_link(link, queues, now):
+                    try_again = now
             except PykafkaError as error:
                 self._disconnected(leader, error, now)
                 try_again = now
         return try_again
 
-    def _fill_link(self, link: _BrokerLink, queues: Sequence[PartitionQueue], now: float) -> None:
+    def _fill_link(self, link: _BrokerLink, queues: Sequence[PartitionQueue], now: float) -> bool:
+        """Send as many requests as may be in flight; whether there may be more to send at once, which needs acks=0."""
         limit = self._settings.max_in_flight_requests_per_connection
-        while len(link.requests) < limit:
+        for _ in range(limit - len(link.requests)):
             entries, size = [], 0
             for queue in queues:
                 if not self._may_send(queue):
@@ -299,8 +302,9 @@ class Sender:
                     self._number(batch)
                     size += batch.size
             if not entries:
-                return
+                return False
             self._send_request(link, entries, now)
+        return self._acks == 0
 
     def _send_request(self, link: _BrokerLink, entries: Sequence[_Entry], now: float) -> None:
         link.requests.append(_Request(now, entries))  # before sending: if that fails, they are not lost

@@ -302,7 +302,7 @@ class TestQuotas:
         while time.monotonic() - started < seconds:
             producer.send(java.record(made, bytes(size))).get()
             sent += size
-        assert 0.75 < sent / seconds / rate < 1.15
+        assert 0.75 < sent / (time.monotonic() - started) / rate < 1.15
         assert metric(producer, "produce-throttle-time-max", "producer-metrics") > 0
 
     def test_a_throttled_consumer_slows_down_and_sees_why(
@@ -321,7 +321,7 @@ class TestQuotas:
         started, taken = time.monotonic(), 0
         while time.monotonic() - started < seconds:
             taken += size * len(java.poll(consumer, 50))
-        assert 0.75 < taken / seconds / rate < 1.15
+        assert 0.75 < taken / (time.monotonic() - started) / rate < 1.15
         assert metric(consumer, "fetch-throttle-time-max", "consumer-fetch-manager-metrics") > 0
 
 
@@ -389,7 +389,7 @@ class TestLogins:
 
     def test_a_connection_outlives_its_session_by_logging_in_again(self, java: KafkaJava, tmp_path: Path) -> None:
         """KIP-368."""
-        limits = {"connections.max.reauth.ms": "1000", "metrics.listener": "HTTP://127.0.0.1:0"}
+        limits = {"connections.max.reauth.ms": "2000", "metrics.listener": "HTTP://127.0.0.1:0"}
         with GuardedBroker(tmp_path, {**limits, "super.users": f"User:ANONYMOUS;{PRINCIPAL}"}) as broker:
 
             def count(what: str) -> float:
@@ -399,7 +399,7 @@ class TestLogins:
             producer = java.producer(broker.alice)
             producer.send(java.record("t", b"first")).get()
             before, started = (count("creation"), count("close")), time.monotonic()
-            while time.monotonic() - started < 3:
+            while time.monotonic() - started < 5:
                 producer.send(java.record("t", b"more")).get()
             assert (count("creation"), count("close")) == before
             assert metric(producer, "successful-reauthentication-total", "producer-metrics") >= 2

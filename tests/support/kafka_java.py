@@ -43,7 +43,7 @@ class KafkaJava:
         bridge = next((Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar"))
         home = os.environ.get("JAVA_HOME")
         try:
-            port, token = launch_gateway(
+            port, token, self._process = launch_gateway(
                 jarpath=str(bridge),
                 classpath=f"{jars}/*",
                 java_path=str(Path(home) / "bin" / "java") if home else "java",
@@ -51,6 +51,7 @@ class KafkaJava:
                 die_on_exit=True,
                 enable_auth=True,
                 redirect_stderr=subprocess.DEVNULL,
+                return_proc=True,
             )
         except OSError as error:
             raise Unavailable(f"Java: {error}") from error
@@ -66,6 +67,8 @@ class KafkaJava:
 
     def __exit__(self, *_: object) -> None:
         self._gateway.shutdown()
+        self._process.stdin.close()  # it ends then
+        self._process.wait()
 
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:

@@ -352,7 +352,11 @@ ACLS = [
         "So is one that could fit nobody or cannot be kept",
         "a principal that is no type and name, an empty host, a name that cannot be a node in ZooKeeper; Kafka takes "
         "them, but with ZooKeeper fails on such names",
-        ("CreateAcls principal *", "CreateAcls host ''", "CreateAcls one of two", "CreateAcls name *"),
+        (
+            *(f"CreateAcls principal {one!r}" for one in ("", "x", "User", "User:", ":x")),
+            *("CreateAcls principal '[*]'", "CreateAcls name '.'", "CreateAcls name 'a\\nb'"),
+            *("CreateAcls host ''", "CreateAcls one of two"),
+        ),
         {"results.error_code": "invalid_request"},
     ),
     Difference(
@@ -365,9 +369,9 @@ ACLS = [
         "A filter with an unknown term is INVALID_REQUEST",
         "Kafka hangs up on 0, and finds nothing for numbers that it does not know",
         (
-            *(f"DescribeAcls {what}" for what in ("*, unknown", "*, 9", "resource type *", "operation *")),
-            *(f"DeleteAcls {what}" for what in ("*, unknown", "resource type 0", "operation 0")),
-            *("DescribeAcls permission *", "DeleteAcls permission 0"),
+            *("DescribeAcls *, unknown", "DescribeAcls *, 9", "DeleteAcls *, unknown"),
+            *(f"D*Acls {what} 0" for what in ("resource type", "operation", "permission")),
+            *(f"DescribeAcls {what} 99" for what in ("resource type", "operation", "permission")),
         ),
         {
             "error_code": "invalid_request",
