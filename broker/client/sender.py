@@ -44,6 +44,8 @@ _NOT_IN_REPLY: Final = PartitionResponse(
     ErrorCode.unknown_server_error, -1, -1, "the reply does not mention the partition"
 )
 _LONGEST_WAIT_S: Final = 5.0
+_UNANSWERED_AT_ONCE: Final = 64
+"""Requests with acks=0 to one broker, before the sender looks after the others."""
 
 
 class _Entry(NamedTuple):
@@ -288,7 +290,7 @@ class Sender:
 
     def _fill_link(self, link: _BrokerLink, queues: Sequence[PartitionQueue], now: float) -> bool:
         """Send as many requests as may be in flight; whether there may be more to send at once, which needs acks=0."""
-        limit = self._settings.max_in_flight_requests_per_connection
+        limit = self._settings.max_in_flight_requests_per_connection if self._acks else _UNANSWERED_AT_ONCE
         for _ in range(limit - len(link.requests)):
             entries, size = [], 0
             for queue in queues:

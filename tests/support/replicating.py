@@ -100,6 +100,9 @@ async def brokers(directory: Path, zookeeper: str, settings: Mapping[str, str] |
     try:
         for broker_id in IDS:
             await made.start(broker_id)
+        await until(
+            lambda: all(set(one._topics.metadata.brokers) == set(made.running) for one in made.running.values())
+        )
         yield made
     finally:
         for broker_id in list(made.running):
