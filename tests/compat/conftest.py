@@ -13,8 +13,7 @@ from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
 from tests.support.group_members import Member
 from tests.support.kafka import Kafka, broker_ids
-from tests.support.kafka_java import KafkaJava
-from tests.support.requirements import Unavailable, give_up
+from tests.support.kafka_java import KafkaJava, java_or_give_up
 
 
 @pytest.fixture(scope="session")
@@ -52,11 +51,7 @@ def member(groups_broker: Kafka) -> Iterator[Callable[..., Member]]:
 
 @pytest.fixture(scope="session")
 def java_client() -> Iterator[KafkaJava]:
-    try:
-        started = KafkaJava()
-    except Unavailable as error:
-        give_up(f"Kafka's client for Java: {error}")
-    with started:
+    with java_or_give_up() as started:
         yield started
 
 

@@ -14,8 +14,7 @@ from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
 from tests.support.guarded import PRINCIPAL, Guarded, GuardedBroker
 from tests.support.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
-from tests.support.kafka_java import KafkaJava, each, metric, thrown, type_of
-from tests.support.requirements import Unavailable, give_up
+from tests.support.kafka_java import KafkaJava, each, java_or_give_up, metric, thrown, type_of
 from tests.support.scrape import Scrape
 from tests.support.secured import MECHANISMS, WAYS, Certificates, SecuredBroker
 from tests.support.waiting import eventually
@@ -414,11 +413,8 @@ def provider() -> Iterator[IdentityProvider]:
 
 @pytest.fixture(scope="module")
 def token_java(provider: IdentityProvider) -> Iterator[KafkaJava]:
-    try:
-        started = KafkaJava(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={provider.token_url}")
-    except Unavailable as error:
-        give_up(f"Kafka's client for Java: {error}")
-    with started, started.closing():
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={provider.token_url}"
+    with java_or_give_up(allowed) as started, started.closing():
         yield started
 
 

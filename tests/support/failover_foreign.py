@@ -14,7 +14,7 @@ from broker.client.cluster import Cluster
 from broker.client.committed_offsets import GroupOffsets
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.failover_contract import PARTITIONS, PATIENCE_S, Aborted, Reader, Writer, partition_of
-from tests.support.kafka_java import KafkaJava
+from tests.support.kafka_java import java_or_give_up
 from tests.support.kafkajs import KafkaJs, KafkaJsError
 from tests.support.kcat import Kcat
 from tests.support.requirements import Unavailable, give_up
@@ -118,20 +118,13 @@ class JsReader(Reader):
         self._js.__exit__()
 
 
-def java_of() -> KafkaJava:
-    try:
-        return KafkaJava()
-    except Unavailable as error:
-        give_up(f"Kafka's client for Java: {error}")
-
-
 JAVA_QUICK = {"reconnect.backoff.max.ms": "500"}
 
 
 class JavaWriter(Writer):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._java = java_of()
+        self._java = java_or_give_up()
         settings = {"bootstrap.servers": self.bootstrap, **JAVA_QUICK}
         if self.transactional_id:
             settings["transactional.id"] = self.transactional_id
@@ -171,7 +164,7 @@ class JavaWriter(Writer):
 class JavaReader(Reader):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._java = java_of()
+        self._java = java_or_give_up()
         settings = {"bootstrap.servers": self.bootstrap, "group.id": self.group, **JAVA_QUICK}
         self._consumer = self._java.consumer(settings)
         self._consumer.subscribe([self.topic])

@@ -18,7 +18,7 @@ from py4j import java_gateway, protocol
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from tests.support.requirements import Unavailable
+from tests.support.requirements import Unavailable, give_up
 from tests.support.wheel_jars import gathered, take_jars
 
 VERSION = "4.3.0"
@@ -134,6 +134,14 @@ class KafkaJava:
         made = self._gateway.new_array(kind, 1)
         made[0] = value
         return made
+
+
+def java_or_give_up(*options: str) -> KafkaJava:
+    """KafkaJava; where it cannot be had the test is skipped, or fails in CI."""
+    try:
+        return KafkaJava(*options)
+    except Unavailable as error:
+        give_up(f"Kafka's client for Java: {error}")
 
 
 def java_names(properties: Mapping[str, Any]) -> dict[str, Any]:
