@@ -120,7 +120,7 @@ def test_a_killed_python_worker_loses_and_doubles_nothing(
     spark: SparkSession, data: TopicData, tmp_path: Path, zookeeper: str
 ) -> None:
     loads = KilledLoads(data, tmp_path, "files", zookeeper)
-    loads.run(2, LoadDriver.kill_a_worker_after, longest=LONGEST / 2, seed=2)
+    loads.run(2, LoadDriver.kill_a_worker_after, longest=LONGEST / 2, seed=3)
     loads.check(spark)
 
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 PARTITIONS = 4
 RECORDS = 6_000  # per round
-CAP = 1_000  # records per micro-batch, so that a round has several
-LONGEST = 2.0  # seconds after the first micro-batch of a round at which it may be killed
+CAP = 100  # records per micro-batch: a round's 60 take far longer than BATCHES and LONGEST, on a fast machine too
+BATCHES = 4  # micro-batches of a round, at most, before it is killed
+LONGEST = 1.0  # seconds after them, at most
 
 
 class KilledStream:
@@ -41,23 +42,20 @@ class KilledStream:
         }
 
     def run(self, spark: SparkSession, rounds: int, *, seed: int) -> None:
-        """New data and a killed query, until `rounds` kills came in time: the driver and the workers in turn."""
+        """New data and a killed query, `rounds` times: the driver and the workers in turn."""
         moments = random.Random(seed)
-        played = killed = 0
-        while killed < rounds:
-            assert played < 2 * rounds, f"only {killed} of {played} rounds were killed in time"
+        for number in range(rounds):
             self._data.produce(RECORDS)
             with self._driver() as driver:
-                if driver.wait_for_batches(moments.randint(0, 2)):
-                    kill = driver.kill_after if killed % 2 == 0 else driver.kill_a_worker_after
-                    killed += kill(moments.uniform(0, LONGEST))
-                driver.finished()
+                kill = driver.kill_after if number % 2 == 0 else driver.kill_a_worker_after
+                assert driver.wait_for_batches(moments.randint(1, BATCHES)), self._log()
+                assert kill(moments.uniform(0, LONGEST)), f"round {number} was over: {self._log()}"
+                driver.wait_for_batches(1)  # Spark tries the task of a killed worker again
             rows = self.visible(spark)
-            assert len(set(rows)) == len(rows), f"round {played}: rows are doubled"
+            assert len(set(rows)) == len(rows), f"round {number}: rows are doubled"
             assert set(rows) <= set(self._data.positions())
-            played += 1
         with self._driver(cap=RECORDS) as driver:  # what is left, in few batches
-            assert driver.finished(), (self._directory / "driver.log").read_text()[-3000:]
+            assert driver.finished(), self._log()
         assert self.visible(spark) == self._data.positions()
 
     def visible(self, spark: SparkSession) -> list[tuple[str, int, int]]:
@@ -69,6 +67,9 @@ class KilledStream:
 
     def _driver(self, cap: int = CAP) -> StreamDriver:
         return StreamDriver(self._arguments | {"cap": cap}, self._directory / "driver.log")
+
+    def _log(self) -> str:
+        return (self._directory / "driver.log").read_text()[-3000:]
 
 
 @pytest.fixture
