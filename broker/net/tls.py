@@ -118,6 +118,7 @@ class Secured(Protocol):
     def connection_lost(self, exc: Exception | None) -> None: ...
     def get_buffer(self, sizehint: int) -> memoryview: ...
     def buffer_updated(self, nbytes: int) -> None: ...
+    def eof_received(self) -> bool: ...
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
     def secured(self, name: str | None) -> None:
@@ -160,8 +161,8 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         self._incoming.write(memoryview(_SCRATCH)[:nbytes])
         self._advance()
 
-    def eof_received(self) -> bool | None:
-        return None  # asyncio then closes the transport
+    def eof_received(self) -> bool:
+        return self._shaken and self._connection.eof_received()
 
     def pause_writing(self) -> None:
         self._connection.pause_writing()
@@ -265,7 +266,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._flush()  # perhaps an answer to a key update
             if filled:
                 self._connection.buffer_updated(filled)
-            if ended:
+            if ended and not self._connection.eof_received():
                 self._transport.close()
             if filled < size:
                 return

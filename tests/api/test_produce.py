@@ -15,6 +15,7 @@ from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec, compress
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, batch, records_of, versions
+from tests.support.waiting import eventually
 
 NOW = 1_700_000_000_000
 
@@ -43,6 +44,16 @@ def test_acks_zero_appends_without_an_answer(ask: Requests, topic: str) -> None:
     ask.create(topic)
     send_without_acks(ask, topic, batch(b"a"))
     assert ask.values(topic) == [b"a"]  # the next answer is the fetch's
+
+
+def test_acks_zero_is_appended_when_its_producer_has_left(broker: BrokerProcess, ask: Requests, topic: str) -> None:
+    """All that was sent, while the disk is slower than the producer."""
+    ask.create(topic, flush_messages="1")
+    with Requests(broker.bootstrap) as gone:
+        for number in range(300):
+            send_without_acks(gone, topic, batch(b"%d" % number))
+    eventually(lambda: ask.list_offset(topic, -1).offset == 300)
+    assert ask.values(topic) == [b"%d" % number for number in range(300)]
 
 
 def test_acks_zero_that_fails_closes_the_connection(ask: Requests) -> None:

@@ -25,12 +25,14 @@ Body = Callable[[Request, Client], Any]
 async def serving(
     handler: Body, metrics: Metrics | None = None, *, quotas: Any = None, **settings: Any
 ) -> AsyncIterator[tuple[str, int, ListenerSet]]:
-    """Metadata and ApiVersions are answered by `handler`; gives (host, port, listeners). `quotas`: ClientQuotas."""
+    """Metadata, ApiVersions and Produce are answered by `handler`; gives (host, port, listeners). `quotas`:
+    ClientQuotas."""
     config = BrokerConfig(**{"listeners": ("PLAINTEXT://127.0.0.1:0",), **settings})
     metrics = metrics or Metrics()
     listeners = ListenerSet(config, metrics)
     (bound,) = listeners.bind()
-    routes = [Route(ApiKey.METADATA, 0, 12, handler), Route(ApiKey.API_VERSIONS, 0, 4, handler)]
+    served = [(ApiKey.PRODUCE, 3, 11), (ApiKey.METADATA, 0, 12), (ApiKey.API_VERSIONS, 0, 4)]
+    routes = [Route(api, low, high, handler) for api, low, high in served]
     throttling = Throttling(quotas or ClientQuotas(), metrics)
     await listeners.serve(Router(routes, RequestLog(metrics, config.slow_request_log_ms), throttling))
     try:
