@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 __all__ = ["build", "commands", "fail", "summary"]
 
@@ -129,12 +130,26 @@ def _load(name: str, target: str) -> Any:
         fail(f"the command {name!r} cannot be loaded: {error}")
 
 
+class OneValueCommand(TyperCommand):
+    """Refuses an option that is given twice and takes one value, as Kafka's tools do: typer takes the last value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option in given:
+            takes_one = isinstance(option, TyperOption) and not option.multiple and not option.is_flag
+            if takes_one and given.count(option) > 1 and not ctx.resilient_parsing:
+                ctx.fail(f"{max(option.opts, key=len)} is given {given.count(option)} times, and takes one value")
+        return super().parse_args(ctx, args)
+
+
 def _attach(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]) -> None:
     """Add a group of sub-commands (a Typer app) or a single command (a function)."""
     if isinstance(command, typer.Typer):
+        for registered in command.registered_commands:
+            registered.cls = OneValueCommand
         app.add_typer(command, name=name)
     else:
-        app.command(name)(command)
+        app.command(name, cls=OneValueCommand)(command)
 
 
 def _print_version(wanted: bool) -> None:

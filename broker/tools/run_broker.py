@@ -65,10 +65,12 @@ class BrokerOptions:
                 return None
             else:
                 files.append(Path(word))
+        if len(values["--logging"]) > 1:
+            return None
         return cls(
             next(iter(files), None),
             tuple(values["--override"]),
-            Path(values["--logging"][-1]) if values["--logging"] else None,
+            next(map(Path, values["--logging"]), None),
             standalone="--standalone" in flags,
             stop_on_eof="--stop-on-eof" in flags,
         )

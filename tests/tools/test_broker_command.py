@@ -54,7 +54,7 @@ def test_as_many_files_may_be_open_as_the_system_allows() -> None:
         "server.properties",
         "--standalone",
         "--stop-on-eof --override a=b --override=c=d=e server.properties",
-        "--logging first.ini --logging=second.ini --standalone --standalone",
+        "--logging=first.ini --standalone --standalone",
         "--override a=",
     ],
 )
@@ -65,7 +65,10 @@ def test_a_plain_command_line_is_read_as_typer_reads_it(line: str, monkeypatch: 
     assert read == [BrokerOptions.parse(line.split())]
 
 
-@pytest.mark.parametrize("line", ["--help", "-h", "a b", "--override", "--override=", "--overrid a=b", "--logging -x"])
+@pytest.mark.parametrize(
+    "line",
+    ["--help", "-h", "a b", "--override", "--override=", "--overrid a=b", "--logging -x", "--logging a --logging b"],
+)
 def test_other_command_lines_are_left_to_typer(line: str) -> None:
     assert BrokerOptions.parse(line.split()) is None
 

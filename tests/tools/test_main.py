@@ -82,6 +82,29 @@ def test_debug_shows_the_traceback() -> None:
     assert "ConfigError" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["topics", "delete", "--topic", "a", "-t", "b"], "--topic"),
+        (["produce", "-b", "127.0.0.1:1", "--topic", "a", "--topic", "b"], "--topic"),
+        (["topics", "list", "-b", "127.0.0.1:1", "--bootstrap-server", "127.0.0.1:2"], "--bootstrap-server"),
+        (["broker", "start", "--logging", "a", "--logging", "b"], "--logging"),
+    ],
+)
+def test_an_option_that_takes_one_value_is_refused_when_it_is_given_twice(words: list[str], name: str) -> None:
+    """Else the last would win, and `topics delete` would leave a topic that it was told to delete."""
+    done = run(*words)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"Error: {name} is given 2 times, and takes one value\n")
+
+
+def test_flags_and_lists_may_be_repeated() -> None:
+    done = run(
+        "topics", "create", "-t", "a", "--json", "--json", "--config", "a=1", "--config", "b", "-b", "127.0.0.1:1"
+    )
+    assert "--config b" in done.stderr
+
+
 def test_wrong_usage_is_status_2() -> None:
     done = run("topics", "create")
     assert done.returncode == 2
