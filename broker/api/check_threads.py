@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from broker.errors import BrokerError
 from broker.log.append_checks import BatchCheck
+from broker.net.stopwatch import Stopwatch, shielded, work_in_thread
 
 __all__ = ["CheckThreads"]
 
@@ -32,19 +33,18 @@ class CheckThreads:
         """Run the checks one after another. Returns the error of each, or None."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "batch-checks")
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: [_failure(check) for check in checks]
-        )
+        return await work_in_thread(lambda: [_failure(check) for check in checks], self._threads)
 
     def keep(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Run `work` as a task that is not cancelled with its caller: as in Kafka, a request that arrived is served.
 
         A cancelled caller still waits for the end of the work, so that the request's memory is released after it.
         """
-        task = asyncio.ensure_future(work)
+        watch = Stopwatch(work)
+        task = asyncio.ensure_future(watch)
         self._kept.add(task)
         task.add_done_callback(self._ended)
-        return _completed(task)
+        return _completed(task, watch)
 
     def _ended(self, task: asyncio.Future[Any]) -> None:
         self._kept.discard(task)
@@ -58,9 +58,9 @@ class CheckThreads:
             self._threads.shutdown(wait=False)
 
 
-async def _completed(task: asyncio.Future[T]) -> T:
+async def _completed(task: asyncio.Future[T], watch: Stopwatch) -> T:
     try:
-        return await asyncio.shield(task)
+        return await shielded(task, watch)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise

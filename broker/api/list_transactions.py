@@ -6,12 +6,13 @@ expression matches as a whole (KIP-1152). As in Kafka the syntax is RE2's, which
 
 from __future__ import annotations
 
-import asyncio
+import functools
 from collections.abc import Sequence
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.transaction_records import TransactionMetadata, TransactionState
 from broker.errors import BrokerError, ErrorCode
+from broker.net.stopwatch import work_in_thread
 from broker.protocol.messages import field
 from broker.protocol.permissions import LIST_TRANSACTION
 
@@ -36,7 +37,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     pattern = field(body, "transactional_id_pattern")
     if pattern:
         try:
-            found = await asyncio.to_thread(_matching, found, pattern)
+            found = await work_in_thread(functools.partial(_matching, found, pattern))
         except BrokerError as refused:
             return {"error_code": refused.code}
     return {

@@ -65,6 +65,7 @@ from broker.api import (
 )
 from broker.api.context import ApiContext
 from broker.net.router import Route
+from broker.net.stopwatch import Stopwatch, shielded
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import FETCH_VERSIONS
 
@@ -162,9 +163,10 @@ def _uncancelled(handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitab
     running: set[asyncio.Future[Any]] = set()
 
     async def run(*arguments: Any) -> Any:
-        task = asyncio.ensure_future(handle(*arguments))
+        watch = Stopwatch(handle(*arguments))
+        task = asyncio.ensure_future(watch)
         running.add(task)  # the event loop itself would not keep it alive
         task.add_done_callback(running.discard)
-        return await asyncio.shield(task)
+        return await shielded(task, watch)
 
     return run

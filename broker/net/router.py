@@ -20,7 +20,8 @@ from broker.net.delayed_answer import DelayedAnswer
 from broker.net.request_log import RequestLog
 from broker.net.response import Part, Response
 from broker.net.sasl import SaslSession
-from broker.net.throttling import FetchedAnswer, Stopwatch, ThrottledResponse, Throttling
+from broker.net.stopwatch import Stopwatch
+from broker.net.throttling import FetchedAnswer, ThrottledResponse, Throttling
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_request, encode_response, peek, with_throttle_time
 from broker.quotas.client_quotas import ClientQuotas

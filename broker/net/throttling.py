@@ -9,9 +9,8 @@ Kafka's `RequestHandlerHelper`.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker.metrics import Metrics
@@ -20,7 +19,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, field
 from broker.quotas.client_quotas import ClientQuotas, QuotaType
 
-__all__ = ["FetchedAnswer", "Stopwatch", "ThrottledResponse", "Throttling", "quota_user"]
+__all__ = ["FetchedAnswer", "ThrottledResponse", "Throttling", "quota_user"]
 
 _OF_BROKERS = frozenset({ApiKey.WRITE_TXN_MARKERS})
 _OF_LOGINS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
@@ -132,28 +131,3 @@ def _is_of_brokers(request: Request) -> bool:
         state = field(body, "replica_state")
         return int(field(body, "replica_id", -1) if state is None else state.replica_id) >= 0
     return api in _OF_BROKERS or (api is ApiKey.ADD_PARTITIONS_TO_TXN and request.version >= _FIRST_OF_BROKERS)
-
-
-class Stopwatch:
-    """Awaits `work` and adds up how long its steps run, without the time that it waits."""
-
-    def __init__(self, work: Awaitable[Any]) -> None:
-        self._work = work
-        self.seconds = 0.0
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        steps: Any = self._work.__await__()
-        step = functools.partial(next, steps)
-        while True:
-            begun = time.monotonic()
-            try:
-                waited_for = step()
-            except StopIteration as ended:
-                return ended.value
-            finally:
-                self.seconds += time.monotonic() - begun
-            try:
-                yield waited_for
-                step = functools.partial(next, steps)
-            except BaseException as error:
-                step = functools.partial(steps.throw, error)

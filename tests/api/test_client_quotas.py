@@ -14,6 +14,8 @@ import pytest
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import to_ms
+from broker.records.builder import BatchBuilder
+from broker.records.compression import Codec
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, batch, fetch_body, versions
 from tests.support.scrape import Scrape
@@ -332,6 +334,32 @@ def test_the_time_of_the_broker_is_limited_by_one_sample(own: BrokerProcess, ask
         assert time.monotonic() - begin < 0.5, "others are not held up"
         client.metadata()
         assert time.monotonic() - begin > 0.9
+
+
+def test_time_in_threads_counts(own: BrokerProcess, ask: Requests) -> None:
+    """Else who sends batches that are costly to check could use all cores."""
+    ask.create("costly")
+    builder = BatchBuilder(codec=Codec.GZIP, max_bytes=1 << 30)
+    builder.append(0, None, bytes(200 << 20))
+    records = builder.build()
+    alter(ask, {"client-id": "heavy"}, {"request_percentage": 1.0})
+    with Requests(own.bootstrap, client_id="heavy") as producer:
+        data = [{"name": "costly", "partition_data": [{"index": 0, "records": records}]}]
+        answer = producer.ask(
+            ApiKey.PRODUCE, {"transactional_id": None, "acks": 1, "timeout": 1000, "topic_data": data}
+        )
+        assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
+        assert to_ms(answer.throttle_time) > 0
+
+
+def test_time_for_changes_that_end_without_their_client_counts(own: BrokerProcess, ask: Requests) -> None:
+    topic = {"num_partitions": 5000, "replication_factor": 1, "assignments": (), "configs": ()}
+    topics = [{"name": f"changed-{number}", **topic} for number in range(10)]
+    alter(ask, {"client-id": "changer"}, {"request_percentage": 0.3})
+    with Requests(own.bootstrap, client_id="changer") as changer:
+        answer = changer.ask(ApiKey.CREATE_TOPICS, {"topics": topics, "timeout": 30_000, "validate_only": True})
+        assert {topic.error_code for topic in answer.topics} == {ErrorCode.none}
+        assert to_ms(answer.throttle_time) > 0
 
 
 def test_a_consumer_whose_time_is_used_up_gets_records_with_every_answer(own: BrokerProcess, ask: Requests) -> None:

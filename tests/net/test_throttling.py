@@ -1,4 +1,4 @@
-"""A throttled connection: what it does with further requests, and how work is measured."""
+"""A throttled connection: what it does with further requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 from broker.metrics import Metrics
-from broker.net.throttling import Stopwatch
 from broker.quotas.client_quotas import ClientQuotas
 from broker.quotas.quota_entity import QuotaEntity
 from tests.support.listening import answer_with, read_frame, request, serving
@@ -94,46 +93,3 @@ async def test_without_quotas_nobody_waits() -> None:
         await read_frame(reader)
         assert listeners.throttled_count == 0
         writer.close()
-
-
-async def test_a_stopwatch_counts_work_and_no_waits() -> None:
-    loop = asyncio.get_running_loop()
-
-    def work(seconds: float) -> None:
-        end = loop.time() + seconds
-        while loop.time() < end:
-            pass
-
-    async def handler() -> str:
-        work(0.02)
-        await asyncio.sleep(0.2)
-        work(0.02)
-        try:
-            await asyncio.wait_for(asyncio.Event().wait(), 0.01)
-        except TimeoutError:
-            return "done"
-        return "never"
-
-    watch = Stopwatch(handler())
-    assert await watch == "done"
-    assert 0.04 <= watch.seconds < 0.15
-
-
-async def test_a_stopwatch_is_cancelled_with_its_work() -> None:
-    ended = []
-
-    async def handler() -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            ended.append(True)
-            raise
-
-    async def watched() -> None:
-        await Stopwatch(handler())
-
-    task = asyncio.ensure_future(watched())
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
-    assert (task.cancelled(), ended) == (True, [True])
