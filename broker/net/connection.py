@@ -8,8 +8,8 @@ requests of all connections take too much memory. On a SASL listener only the lo
 A client above its quota is throttled (KIP-219): its response goes out at once, and the connection is muted for a time.
 It still reads until the next request is there, so that it notices when the client leaves; then it stops reading.
 
-A client that hangs up drops its requests, except for records: whoever produces with acks=0 waits for no answer. They
-are handled until one of them has an answer, as in Kafka (its `Selector` keeps such a channel among `closingChannels`).
+What a client asked for ends when it hangs up, except for records with acks=0, whose producer waits for no answer. They
+are handled until an answer is due, as in Kafka, whose `Selector` keeps such a channel among its `closingChannels`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from broker.net.router import Client, Router
 from broker.net.sasl import SaslSession
 from broker.net.throttling import ThrottledResponse
 from broker.net.tls import TlsStream
-from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import peek
+from broker.protocol.produce_frames import wants_no_answer
 from broker.security.addresses import plain_address
 from broker.security.principal_mapping import NoMatchingRule, PrincipalMapping
 
@@ -79,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queue: collections.deque[tuple[bytearray, float]] = collections.deque()
         self._queued_bytes = 0
         self._held_bytes = 0
-        self._holds_records = False
+        self._holds_unanswered = False
         self._untaken_bytes = 0
         self._hung_up = False
         self._serving: asyncio.Task[None] | DelayedAnswer[Response | ThrottledResponse] | None = None
@@ -156,10 +156,10 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_since = 0.0
 
     def eof_received(self) -> bool:
-        """The peer has hung up. Returns whether the transport stays open, for records that are still to be handled."""
+        """The peer has hung up. Returns whether the transport stays open, for requests that want no answer."""
         self._hung_up = True
         self._frame_since = 0.0  # what came of another frame is no request
-        return self._has_records
+        return self._owes_work
 
     def pause_writing(self) -> None:
         self._writer.pause()
@@ -234,13 +234,13 @@ class Connection(asyncio.BufferedProtocol):
             if not self._queue or (few and not self._memory.full):
                 self._resume_reading()
             self._handle(frame, max(received, self._unmuted))
-        if self._hung_up and not self._has_records:
+        if self._hung_up and not self._owes_work:
             self._transport.close()
 
     @property
-    def _has_records(self) -> bool:
-        """Whether a Produce request is being handled, or waits to be."""
-        return self._holds_records or any(_is_produce(frame) for frame, _ in self._queue)
+    def _owes_work(self) -> bool:
+        """Whether a request that wants no answer is being handled, or waits to be."""
+        return self._holds_unanswered or any(wants_no_answer(frame) for frame, _ in self._queue)
 
     def _resume_reading(self) -> None:
         """Read again if possible. Also called when the current frame gets memory; its receive timeout starts again."""
@@ -282,6 +282,7 @@ class Connection(asyncio.BufferedProtocol):
                 response.receive(self._answered)
             elif isinstance(response, Awaitable):
                 self._hold(frame)
+                self._holds_unanswered = wants_no_answer(frame)
                 self._begin(self._finish(response))
             else:
                 if rest := self._write(response):
@@ -320,11 +321,10 @@ class Connection(asyncio.BufferedProtocol):
     def _hold(self, frame: bytearray) -> None:
         """Count the memory of a request while it waits for its answer."""
         self._held_bytes = len(frame)
-        self._holds_records = _is_produce(frame)
         self._memory.hold(len(frame))
 
     def _release_held(self) -> None:
-        self._holds_records = False
+        self._holds_unanswered = False
         if self._held_bytes:
             self._memory.release(self._held_bytes)
             self._held_bytes = 0
@@ -352,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
                 error = failure
         self._release_held()
         self._ended(error)
-        if self._queue or self._hung_up:
+        if self._queue:
             self._loop.call_soon(self._handle_queued)
 
     def _ended(self, error: BaseException | None) -> None:
@@ -424,7 +424,3 @@ class Connection(asyncio.BufferedProtocol):
         logger.error("request of %s:%d failed", self.client.host, self.client.port, exc_info=error)
         self._drop_queued()
         self.close(FAILED)
-
-
-def _is_produce(frame: bytearray) -> bool:
-    return int.from_bytes(frame[:2], "big") == ApiKey.PRODUCE

@@ -22,6 +22,7 @@ __all__ = [
     "decode_produce",
     "encode_produce_request",
     "encode_produce_response",
+    "wants_no_answer",
 ]
 
 PRODUCE_VERSIONS = range(3, 13)
@@ -63,6 +64,15 @@ def decode_produce(frame: bytes | bytearray | memoryview, version: int) -> tuple
     return _Reader(memoryview(frame), version >= _FIRST_FLEXIBLE).read()
 
 
+def wants_no_answer(frame: bytes | bytearray | memoryview) -> bool:
+    """Whether it is a Produce request with acks=0. False for one that is malformed."""
+    try:
+        api, version, _ = _REQUEST.unpack_from(frame)
+        return api == ApiKey.PRODUCE and _Reader(memoryview(frame), version >= _FIRST_FLEXIBLE).head()[2] == 0
+    except (ValueError, struct.error):
+        return False
+
+
 class _Reader:
     """Decodes one frame. Checks every length against the rest of the frame before using it."""
 
@@ -72,14 +82,19 @@ class _Reader:
         self._at = _PREFIX_BYTES
 
     def read(self) -> tuple[str | None, ProduceRequest]:
+        client_id, transactional_id, acks, timeout = self.head()
+        topics = [self._topic() for _ in range(self._count(3))]
+        self._tags()
+        return client_id, ProduceRequest(transactional_id, acks, timeout, topics)
+
+    def head(self) -> tuple[str | None, str | None, int, int]:
+        """The client id, the transactional id, acks and the timeout in ms."""
         client_id = self._text(_INT16)
         self._tags()
         transactional_id = self._string()
         acks, timeout = _ACKS_TIMEOUT.unpack_from(self._frame, self._at)
         self._at += _ACKS_TIMEOUT.size
-        topics = [self._topic() for _ in range(self._count(3))]
-        self._tags()
-        return client_id, ProduceRequest(transactional_id, acks, timeout, topics)
+        return client_id, transactional_id, acks, timeout
 
     def _topic(self) -> TopicData:
         name = self._string()

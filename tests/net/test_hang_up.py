@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from broker.metrics import Metrics
-from broker.net.delayed_answer import DelayedAnswer
 from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, encode_request
@@ -45,16 +44,6 @@ class Site:
         return None if request.body.acks == 0 else {"responses": []}
 
 
-class LaterSite(Site):
-    """The same without a task."""
-
-    def __call__(self, request: Request, client: Client) -> Awaitable[Any]:
-        later: DelayedAnswer[Any] = DelayedAnswer()
-        task = asyncio.ensure_future(self._handle(request))
-        task.add_done_callback(lambda done: later.complete(done.result()))
-        return later
-
-
 def produce(correlation_id: int, acks: int = 0) -> bytes:
     body: dict[str, Any] = {"transactional_id": None, "acks": acks, "timeout": 1000, "topic_data": []}
     return encode_request(ApiKey.PRODUCE, 8, correlation_id, "t", body)
@@ -79,12 +68,9 @@ def secured(directory: Path) -> tuple[dict[str, Any], ssl.SSLContext]:
     return settings, ssl.create_default_context(cafile=str(certificates.ca))
 
 
-@pytest.mark.parametrize("site_class", [Site, LaterSite])
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-async def test_all_that_was_produced_with_acks_0_is_handled_in_order(
-    site_class: type[Site], protocol: str, tmp_path: Path
-) -> None:
-    site, metrics = site_class(), Metrics()
+async def test_all_that_was_produced_with_acks_0_is_handled_in_order(protocol: str, tmp_path: Path) -> None:
+    site, metrics = Site(), Metrics()
     settings, context = secured(tmp_path) if protocol == "SSL" else ({}, None)
     async with serving(site, metrics, **settings) as (host, port, listeners):
         await send_and_leave(host, port, b"".join(produce(number) for number in range(RECORDS)), context)
@@ -115,10 +101,11 @@ async def test_nothing_is_handled_after_the_first_that_has_an_answer() -> None:
     assert site.handled == [0, 1]
 
 
-async def test_what_it_waits_for_is_cancelled_when_no_records_follow() -> None:
+@pytest.mark.parametrize("data", [request(0) + request(1), produce(0, acks=1) + produce(1, acks=-1)])
+async def test_what_it_waits_for_is_cancelled_when_nothing_without_an_answer_follows(data: bytes) -> None:
     site = Site()
     async with serving(site) as (host, port, listeners):
-        await send_and_leave(host, port, request(0) + request(1))
+        await send_and_leave(host, port, data)
         await until(lambda: site.cancelled == 1 and not listeners.connection_count)
     assert site.handled == []
 

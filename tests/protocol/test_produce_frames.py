@@ -19,7 +19,7 @@ from broker.protocol.messages import (
     encode_response,
     request_frame,
 )
-from broker.protocol.produce_frames import PRODUCE_VERSIONS
+from broker.protocol.produce_frames import PRODUCE_VERSIONS, wants_no_answer
 
 VERSIONS = st.sampled_from(list(PRODUCE_VERSIONS))
 NAMES = st.text(st.characters(codec="utf-8"), max_size=200)
@@ -70,6 +70,7 @@ def test_a_request_is_read_as_it_was_written(version: int, body: dict[str, Any],
     assert (request.version, request.correlation_id, request.client_id) == (version, 7, client_id)
     assert request.body.transactional_id == body["transactional_id"]
     assert (request.body.acks, request.body.timeout) == (body["acks"], body["timeout"])
+    assert wants_no_answer(_frame(version, body, client_id)) == (body["acks"] == 0)
     read = [
         (t.name, [(p.index, None if p.records is None else bytes(p.records)) for p in t.partition_data])
         for t in request.body.topic_data
@@ -141,6 +142,14 @@ def test_a_damaged_frame_raises_protocol_error_or_is_read(
         decode_request(frame)
     except ProtocolError:
         pass
+
+
+@given(VERSIONS, BODY, st.binary(max_size=100))
+def test_other_frames_want_an_answer(version: int, body: dict[str, Any], noise: bytes) -> None:
+    head = len(_frame(version, {**body, "acks": 0, "topic_data": []}))
+    cut = _frame(version, body)[: head - 10]  # within the transactional id, acks or the time-out
+    assert not wants_no_answer(cut)
+    assert not wants_no_answer(b"\0\1" + noise), "Fetch"
 
 
 @pytest.mark.parametrize("version", [3, 12])

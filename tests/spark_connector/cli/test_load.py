@@ -106,16 +106,19 @@ def test_json_is_one_document_and_offsets_go_to_zookeeper(data: TopicData, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--offsets", "zookeeper", "--recover"], "offsets=zookeeper needs 'zookeeper_connect' (--zookeeper)"),
+        (
+            ["--group", "cli", "--offsets", "zookeeper", "--recover"],
+            "offsets=zookeeper needs 'zookeeper_connect' (--zookeeper)",
+        ),
         (["--group", "a/b", "--recover"], "group 'a/b' cannot be used here"),
         (
-            ["--topic", "t", "--format", "delta", "--history-keep", "2"],
+            ["--group", "cli", "--topic", "t", "--format", "delta", "--history-keep", "2"],
             "--history-keep does not go with format=delta",
         ),
     ],
 )
 def test_a_wrong_argument_is_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
-    failed = run("--to", str(tmp_path), "--group", "cli", *arguments)
+    failed = run("--to", str(tmp_path), *arguments)
     assert failed.returncode == 2
     assert failed.stderr.startswith("pykafka: ")
     assert message in failed.stderr
