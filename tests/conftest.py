@@ -38,8 +38,10 @@ settings.load_profile("unhurried")
 
 LOG_TAIL = 4_000  # characters of a broker's log shown with a failed test
 
-# Defaults but for what would only make tests wait.
+# Defaults but for what would only make tests wait. And tests write records of years ago: one in whose midst the broker
+# looked for expired segments would lose them.
 SESSION_SETTINGS = {
+    "log.retention.check.interval.ms": "86400000",
     "group.initial.rebalance.delay.ms": "50",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",

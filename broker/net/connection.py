@@ -158,7 +158,8 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer has hung up. Returns whether the transport stays open, for requests that want no answer."""
         self._hung_up = True
-        self._frame_since = 0.0  # what came of another frame is no request
+        self._reader.drop()  # the beginning of a frame is no request
+        self._frame_since = 0.0
         return self._owes_work
 
     def pause_writing(self) -> None:
@@ -239,8 +240,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _owes_work(self) -> bool:
-        """Whether a request that wants no answer is being handled, or waits to be."""
-        return self._holds_unanswered or any(wants_no_answer(frame) for frame, _ in self._queue)
+        """Whether a request that wants no answer is being handled, or is the next one."""
+        if self._serving is not None and not self._writer.sending:
+            return self._holds_unanswered
+        return bool(self._queue) and wants_no_answer(self._queue[0][0])
 
     def _resume_reading(self) -> None:
         """Read again if possible. Also called when the current frame gets memory; its receive timeout starts again."""

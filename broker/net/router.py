@@ -20,7 +20,7 @@ from broker.net.delayed_answer import DelayedAnswer
 from broker.net.request_log import RequestLog
 from broker.net.response import Part, Response
 from broker.net.sasl import SaslSession
-from broker.net.stopwatch import Stopwatch
+from broker.net.stopwatch import Stopwatch, stop_measuring
 from broker.net.throttling import FetchedAnswer, ThrottledResponse, Throttling
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_request, encode_response, peek, with_throttle_time
@@ -96,6 +96,7 @@ class Router:
     ) -> Routed:
         times = received, started, time.monotonic()
         if not (self._quotas.enabled and self._throttling.limits_time(request, client)):
+            stop_measuring()
             return self._after_wait(request, client, times, await waiting)
         watch = Stopwatch(waiting)
         return self._after_wait(request, client, times, await watch, watch.seconds)

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-__all__ = ["Stopwatch", "add_work", "shielded", "work_in_thread"]
+__all__ = ["Stopwatch", "add_work", "shielded", "stop_measuring", "work_in_thread"]
 
 T = TypeVar("T")
 
@@ -45,6 +45,11 @@ class Stopwatch:
                 step = functools.partial(next, steps)
             except BaseException as error:
                 step = functools.partial(steps.throw, error)
+
+
+def stop_measuring() -> None:
+    """Called in the task of a request that is not measured: it may have begun in a step of one that is."""
+    _RUNNING.set(None)
 
 
 def add_work(seconds: float) -> None:

@@ -139,6 +139,8 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._shaken = False
         self._reading = True
+        self._ended = False
+        """Whether the peer has hung up. The socket is not read then: what follows would only wait in our buffer."""
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
 
@@ -209,8 +211,9 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
 
     def resume_reading(self) -> None:
         self._reading = True
-        self._transport.resume_reading()
-        self._loop.call_soon(self._read)
+        if not self._ended:
+            self._transport.resume_reading()
+            self._loop.call_soon(self._read)
 
     def get_write_buffer_size(self) -> int:
         return self._transport.get_write_buffer_size()
@@ -266,10 +269,17 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._flush()  # perhaps an answer to a key update
             if filled:
                 self._connection.buffer_updated(filled)
-            if ended and not self._connection.eof_received():
-                self._transport.close()
+            if ended:
+                self._hang_up()
             if filled < size:
                 return
+
+    def _hang_up(self) -> None:
+        """The peer has sent that it ends."""
+        self._ended = True
+        self._transport.pause_reading()
+        if not self._connection.eof_received():
+            self._transport.close()
 
     def _flush(self) -> None:
         if self._outgoing.pending:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 __all__ = ["build", "commands", "fail", "summary"]
 
@@ -131,15 +131,31 @@ def _load(name: str, target: str) -> Any:
 
 
 class OneValueCommand(TyperCommand):
-    """Refuses an option that is given twice and takes one value, as Kafka's tools do: typer takes the last value."""
+    """Refuses an option that takes one value and is given twice, as Kafka's tools do: typer takes the last value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        for option in given:
-            takes_one = isinstance(option, TyperOption) and not option.multiple and not option.is_flag
-            if takes_one and given.count(option) > 1 and not ctx.resilient_parsing:
-                ctx.fail(f"{max(option.opts, key=len)} is given {given.count(option)} times, and takes one value")
-        return super().parse_args(ctx, args)
+        given = self.make_parser(ctx).parse_args(args=list(args))[2]
+        rest = super().parse_args(ctx, args)
+        _refuse_repeated(ctx, given)
+        return rest
+
+
+class OneValueGroup(TyperGroup):
+    """The same for the options before a sub-command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = self.make_parser(ctx).parse_args(args=list(args))[2]
+        rest = super().parse_args(ctx, args)
+        _refuse_repeated(ctx, given)
+        return rest
+
+
+def _refuse_repeated(ctx: Any, given: Sequence[Any]) -> None:
+    """`given`: each option and argument as often as it is on the command line."""
+    for option in given:
+        takes_one = isinstance(option, TyperOption) and not option.multiple and not option.is_flag
+        if takes_one and given.count(option) > 1 and not ctx.resilient_parsing:
+            ctx.fail(f"{max(option.opts, key=len)} is given {given.count(option)} times, and takes one value")
 
 
 def _attach(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]) -> None:
@@ -147,7 +163,7 @@ def _attach(app: typer.Typer, name: str, command: typer.Typer | Callable[..., No
     if isinstance(command, typer.Typer):
         for registered in command.registered_commands:
             registered.cls = OneValueCommand
-        app.add_typer(command, name=name)
+        app.add_typer(command, name=name, cls=OneValueGroup)
     else:
         app.command(name, cls=OneValueCommand)(command)
 

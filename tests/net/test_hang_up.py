@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 
 from broker.metrics import Metrics
+from broker.net.delayed_answer import DelayedAnswer
 from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, encode_request
@@ -42,6 +46,19 @@ class Site:
             raise
         self.handled.append(request.correlation_id)
         return None if request.body.acks == 0 else {"responses": []}
+
+
+class LaterSite(Site):
+    """The same; what is asked with an answer is not awaited in a task."""
+
+    def __call__(self, request: Request, client: Client) -> Awaitable[Any]:
+        if request.api is not ApiKey.METADATA:
+            return self._handle(request)
+
+        def cancel() -> None:
+            self.cancelled += 1
+
+        return DelayedAnswer[Any](cancel)
 
 
 def produce(correlation_id: int, acks: int = 0) -> bytes:
@@ -110,10 +127,90 @@ async def test_what_it_waits_for_is_cancelled_when_nothing_without_an_answer_fol
     assert site.handled == []
 
 
-async def test_half_a_request_at_the_end_is_dropped() -> None:
+async def test_what_it_waits_for_is_cancelled_even_if_records_follow() -> None:
+    """They would be dropped with its answer: nobody may hold a connection for as long as a fetch may wait."""
+    site, later = Site(), LaterSite()
+    for one in (site, later):
+        async with serving(one) as (host, port, listeners):
+            await send_and_leave(host, port, produce(0) + request(1) + produce(2))
+            await until(lambda: any(connection._hung_up for connection in listeners._connections))
+            one.gate.set()
+            await until(lambda: not listeners.connection_count)
+            assert listeners.memory.used == 0
+    assert (site.handled, later.handled, site.cancelled, later.cancelled) == ([0], [0], 1, 1)
+
+
+async def test_half_a_request_at_the_end_is_dropped_and_gives_its_memory_back() -> None:
     site = Site()
-    await hung_up_on(site, produce(0) + produce(1) + produce(2)[:-1])
+    async with serving(site) as (host, port, listeners):
+        large = encode_request(ApiKey.METADATA, 4, 2, "t", {"topics": [{"name": "x" * 30_000}] * 30})
+        await send_and_leave(host, port, produce(0) + produce(1) + large[:-1])
+        await until(lambda: any(connection._hung_up for connection in listeners._connections))
+        assert listeners.memory.used == len(produce(0)) + len(produce(1)) - 2 * 4
+        site.gate.set()
+        await until(lambda: not listeners.connection_count)
     assert site.handled == [0, 1]
+
+
+class TlsClient:
+    """A client whose calls block. It gets no session tickets, which it would not read, and so reset the connection."""
+
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        self._socket = context.wrap_socket(socket.create_connection(address), server_hostname=address[0])
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def say_the_end(self) -> None:
+        """Send a close_notify, and wait for none."""
+        self._socket.setblocking(False)
+        with contextlib.suppress(ssl.SSLError):
+            self._socket.unwrap()
+
+    def send_in_plain(self, megabytes: int) -> int:
+        """How many were taken before the broker took nothing for a while."""
+        with socket.socket(fileno=os.dup(self._socket.fileno())) as plain:
+            plain.settimeout(0.5)
+            for number in range(megabytes):
+                try:
+                    plain.sendall(bytes(1 << 20))
+                except TimeoutError:
+                    return number
+        return megabytes
+
+    def leave(self) -> None:
+        self._socket.close()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_tls_ends_with_and_without_a_close_notify(is_told: bool, tmp_path: Path) -> None:
+    site, (settings, context) = Site(), secured(tmp_path)
+    async with serving(site, **settings) as (host, port, listeners):
+        client = await asyncio.to_thread(TlsClient, (host, port), context)
+        await asyncio.to_thread(client.send, b"".join(produce(number) for number in range(RECORDS)))
+        if is_told:
+            client.say_the_end()
+        client.leave()
+        await until(lambda: any(connection.waiting for connection in listeners._connections))
+        site.gate.set()
+        await until(lambda: not listeners.connection_count)
+    assert site.handled == list(range(RECORDS))
+
+
+async def test_what_follows_a_close_notify_is_not_read(tmp_path: Path) -> None:
+    """It would wait in a buffer that has no end."""
+    site, (settings, context) = Site(), secured(tmp_path)
+    async with serving(site, **settings) as (host, port, listeners):
+        client = await asyncio.to_thread(TlsClient, (host, port), context)
+        await asyncio.to_thread(client.send, produce(0))
+        client.say_the_end()
+        await until(lambda: any(connection._hung_up for connection in listeners._connections))
+        assert await asyncio.to_thread(client.send_in_plain, 64) < 64
+        client.leave()
+        site.gate.set()
+        await until(lambda: not listeners.connection_count)
+    assert site.handled == [0]
 
 
 async def test_a_broker_that_stops_does_not_wait_for_them() -> None:

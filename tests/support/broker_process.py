@@ -13,9 +13,6 @@ from broker.embedded import EmbeddedBroker
 
 RUNNING: list[BrokerProcess] = []
 
-_KEEPS_OLD_RECORDS = {"log.retention.check.interval.ms": "86400000"}
-"""Tests write records of years ago. One in whose midst the broker looked for expired segments would lose them."""
-
 
 class BrokerProcess(EmbeddedBroker):
     """One `python -m broker start` over `data_dir`; `overrides` are settings in Kafka's names."""
@@ -29,8 +26,8 @@ class BrokerProcess(EmbeddedBroker):
         standalone: bool = False,
     ) -> None:
         """Without `zookeeper` it starts one of its own, which takes a second; `standalone` it needs none."""
-        where = {"zookeeper.connect": zookeeper} if zookeeper else {}
-        super().__init__(data_dir, {**_KEEPS_OLD_RECORDS, **where, **(overrides or {})}, standalone=standalone)
+        settings = {**({"zookeeper.connect": zookeeper} if zookeeper else {}), **(overrides or {})}
+        super().__init__(data_dir, settings, standalone=standalone)
 
     @property
     def pid(self) -> int:

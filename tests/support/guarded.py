@@ -24,6 +24,7 @@ _SETTINGS = {
     "group.initial.rebalance.delay.ms": "50",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
+    "log.retention.check.interval.ms": "86400000",  # tests write records of years ago
 }
 
 

@@ -93,6 +93,7 @@ class SparkChild:
     ) -> None:
         with self._process:
             self._process.kill()
+            self._output.read()  # to its end: the JVM has it, too, and may outlive the process for a moment
 
     @property
     def _output(self) -> IO[str]:

@@ -32,6 +32,12 @@ class StreamDriver(SparkChild):
                 return False
         return False
 
+    def wait_for_batch(self, number: int) -> None:
+        """Return after the micro-batch of this number, or when the query ends before."""
+        for line in self._output:
+            if line.startswith("batch") and int(line.split()[1]) >= number:
+                return
+
     def finished(self) -> bool:
         """Read on to the end; was everything there was read?"""
         lines = self._output.read().splitlines()

@@ -88,6 +88,7 @@ def test_debug_shows_the_traceback() -> None:
         (["topics", "delete", "--topic", "a", "-t", "b"], "--topic"),
         (["produce", "-b", "127.0.0.1:1", "--topic", "a", "--topic", "b"], "--topic"),
         (["topics", "list", "-b", "127.0.0.1:1", "--bootstrap-server", "127.0.0.1:2"], "--bootstrap-server"),
+        (["loads", "--to", "a", "--to", "b", "--group", "c"], "--to"),
         (["broker", "start", "--logging", "a", "--logging", "b"], "--logging"),
     ],
 )
@@ -103,6 +104,10 @@ def test_flags_and_lists_may_be_repeated() -> None:
         "topics", "create", "-t", "a", "--json", "--json", "--config", "a=1", "--config", "b", "-b", "127.0.0.1:1"
     )
     assert "--config b" in done.stderr
+
+
+def test_help_is_shown_all_the_same() -> None:
+    assert "Name of the topic" in run("topics", "delete", "--topic", "a", "--topic", "b", "--help").stdout
 
 
 def test_wrong_usage_is_status_2() -> None:
