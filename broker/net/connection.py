@@ -8,8 +8,8 @@ requests of all connections take too much memory. On a SASL listener only the lo
 A client above its quota is throttled (KIP-219): its response goes out at once, and the connection is muted for a time.
 It still reads until the next request is there, so that it notices when the client leaves; then it stops reading.
 
-What a client asked for ends when it hangs up, except for records with acks=0, whose producer waits for no answer. They
-are handled until an answer is due, as in Kafka, whose `Selector` keeps such a channel among its `closingChannels`.
+What a client asked for ends when it hangs up or resets the connection, except for records with acks=0, whose producer
+waits for no answer. They are handled all the same, as in Kafka (its `Selector` has `closingChannels`).
 """
 
 from __future__ import annotations
@@ -82,6 +82,9 @@ class Connection(asyncio.BufferedProtocol):
         self._holds_unanswered = False
         self._untaken_bytes = 0
         self._hung_up = False
+        """Whether the peer is gone. Only requests that want no answer are handled then."""
+        self._lost = self._over = False
+        """Whether there is no transport any more, and whether all has ended."""
         self._serving: asyncio.Task[None] | DelayedAnswer[Response | ThrottledResponse] | None = None
         """The answer that is awaited, or that is being written. Later requests wait for its end."""
         self._mute: asyncio.TimerHandle | None = None
@@ -121,13 +124,17 @@ class Connection(asyncio.BufferedProtocol):
         self._counts.successful_authentications += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        if self.end_reason != CLIENT or not self._hang_up():
+            self._end()
+
+    def _end(self) -> None:
+        if self._over:
+            return
+        self._over = True
         if self._mute is not None:
             self._mute.cancel()
-        if self._serving is not None:
-            self._serving.cancel()
-        if isinstance(self._serving, DelayedAnswer):
-            self._serving = None
-            self._release_held()
+        self._cancel_serving()
         self._reader.drop()
         self._drop_queued()
         self._memory.release(self._untaken_bytes)
@@ -156,11 +163,32 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_since = 0.0
 
     def eof_received(self) -> bool:
-        """The peer has hung up. Returns whether the transport stays open, for requests that want no answer."""
+        """Called when the peer hangs up. Returns whether the transport stays open."""
+        return self._hang_up()
+
+    def _hang_up(self) -> bool:
+        """Cancel and drop what wants an answer. Returns whether there is anything else."""
         self._hung_up = True
         self._reader.drop()  # the beginning of a frame is no request
         self._frame_since = 0.0
+        left = [one for one in self._queue if wants_no_answer(one[0])]
+        self._drop_queued()
+        for frame, received in left:
+            self._enqueue(frame, received)
+        if not self._holds_unanswered:
+            self._cancel_serving()
+        if self._queue:
+            self._loop.call_soon(self._handle_queued)
         return self._owes_work
+
+    def _cancel_serving(self) -> None:
+        """A task is cancelled once only: it may have to wait for the end of what it began."""
+        if isinstance(self._serving, DelayedAnswer):
+            self._serving.cancel()
+            self._serving = None
+            self._release_held()
+        elif self._serving is not None and not self._serving.cancelling():
+            self._serving.cancel()
 
     def pause_writing(self) -> None:
         self._writer.pause()
@@ -177,12 +205,19 @@ class Connection(asyncio.BufferedProtocol):
     def close(self, reason: str, text: str = "") -> None:
         """Close after everything written was sent; `text` is the reason for the log."""
         self._end_for(reason, text)
-        self._transport.close()
+        self._disconnect()
 
     def abort(self, reason: str, text: str = "") -> None:
         """Close at once and drop what the peer has not taken."""
         self._end_for(reason, text)
         self._transport.abort()
+        if self._lost:
+            self._end()
+
+    def _disconnect(self) -> None:
+        self._transport.close()
+        if self._lost:
+            self._end()
 
     def _end_for(self, reason: str, text: str) -> None:
         if self.end_reason != CLIENT:
@@ -215,16 +250,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._may_handle and not self._queue:
             self._handle(frame, now)
             return
-        self._queue.append((frame, now))
-        self._queued_bytes += len(frame)
-        self._memory.hold(len(frame))
+        self._enqueue(frame, now)
         is_much = len(self._queue) >= MAX_QUEUED or self._queued_bytes >= MAX_QUEUED_BYTES
         if is_much or self._memory.full or self._mute is not None:
             self._transport.pause_reading()
 
+    def _enqueue(self, frame: bytearray, received: float) -> None:
+        self._queue.append((frame, received))
+        self._queued_bytes += len(frame)
+        self._memory.hold(len(frame))
+
     @property
     def _may_handle(self) -> bool:
-        return self._serving is None and not self._writer.paused and self._mute is None
+        if self._serving is not None or self._mute is not None:
+            return False
+        return self._hung_up or not (self._writer.paused or self._transport.is_closing())
 
     def _handle_queued(self) -> None:
         while self._queue and self._may_handle:
@@ -236,14 +276,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._resume_reading()
             self._handle(frame, max(received, self._unmuted))
         if self._hung_up and not self._owes_work:
-            self._transport.close()
+            self._disconnect()
 
     @property
     def _owes_work(self) -> bool:
-        """Whether a request that wants no answer is being handled, or is the next one."""
-        if self._serving is not None and not self._writer.sending:
-            return self._holds_unanswered
-        return bool(self._queue) and wants_no_answer(self._queue[0][0])
+        """Whether a request that wants no answer is being handled, or any is queued."""
+        return self._holds_unanswered or bool(self._queue)
 
     def _resume_reading(self) -> None:
         """Read again if possible. Also called when the current frame gets memory; its receive timeout starts again."""
@@ -268,8 +306,6 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests and responses
 
     def _handle(self, frame: bytearray, received: float) -> None:
-        if self._transport.is_closing():
-            return
         try:
             if self._sasl is not None and not self._admitted(self._sasl, frame):
                 return
@@ -296,22 +332,15 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, response: Response | ThrottledResponse) -> list[Part] | None:
         """Write what can be written without waiting; returns the rest. Mutes the connection of a throttled client."""
         if not isinstance(response, ThrottledResponse):
-            return self._send(response)
+            return self._writer.write(response)
         if response.throttle_s > 0:
             if self._mute is not None:
                 self._mute.cancel()
             self._mute = self._loop.call_later(response.throttle_s, self._unmute)
         begun = self._loop.time()
-        rest = self._send(response.response)
+        rest = self._writer.write(response.response)
         response.sent(self._loop.time() - begun)
         return rest
-
-    def _send(self, response: Response) -> list[Part] | None:
-        if self._hung_up and response is not None:
-            self._drop_queued()
-            self._transport.close()
-            return None
-        return self._writer.write(response)
 
     def _unmute(self) -> None:
         self._mute = None
@@ -341,6 +370,7 @@ class Connection(asyncio.BufferedProtocol):
         self._release_held()
         if not task.cancelled():
             self._ended(task.exception())
+        if self._hung_up or not task.cancelled():
             self._handle_queued()
 
     def _answered(self, response: Response | ThrottledResponse, error: Exception | None) -> None:
@@ -363,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(error, ProtocolError):
             self._refuse(error)
         elif isinstance(error, ConnectionError) or (error is not None and self._transport.is_closing()):
-            self._transport.close()
+            self._disconnect()
         elif error is not None:
             self._fail(error)
         else:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import ssl
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -111,11 +112,44 @@ async def hung_up_on(site: Site, data: bytes) -> None:
         assert listeners.memory.used == 0
 
 
-async def test_nothing_is_handled_after_the_first_that_has_an_answer() -> None:
-    """Its client does not know what became of it, and would produce the others again."""
+@pytest.mark.parametrize("site", [Site(), LaterSite()])
+async def test_what_has_an_answer_is_cancelled_or_dropped_and_the_rest_is_handled(site: Site) -> None:
+    """Nobody may hold a connection, or the records behind it, for as long as a fetch may wait."""
+    await hung_up_on(site, request(0) + produce(1) + produce(2, acks=1) + produce(3) + request(4))
+    assert (site.handled, site.cancelled) == ([1, 3], 1)
+    site.handled.clear()
+    await hung_up_on(site, produce(0) + produce(1, acks=-1) + request(2) + produce(3))
+    assert site.handled == [0, 3]
+
+
+async def test_a_connection_that_is_reset_has_hung_up() -> None:
+    """Even if the socket has more, and the client reads nothing that the broker has written."""
     site = Site()
-    await hung_up_on(site, produce(0) + produce(1, acks=1) + produce(2) + produce(3, acks=1))
-    assert site.handled == [0, 1]
+    async with serving(site) as (host, port, listeners):
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(b"".join(produce(number) for number in range(RECORDS)))
+        await writer.drain()
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+        await until(lambda: any(connection.waiting for connection in listeners._connections))
+        site.gate.set()
+        await until(lambda: not listeners.connection_count)
+        assert listeners.memory.used == 0
+    assert site.handled == list(range(RECORDS))
+
+
+async def test_a_broker_that_stops_forgets_a_connection_that_was_reset() -> None:
+    site = Site()
+    async with serving(site) as (host, port, listeners):
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(produce(0) + produce(1))
+        await writer.drain()
+        await until(lambda: any(len(connection._queue) == 1 for connection in listeners._connections))
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+        await until(lambda: any(connection._lost for connection in listeners._connections))
+    await until(lambda: site.cancelled == 1 and not listeners.connection_count and not listeners.memory.used)
+    assert site.handled == []
 
 
 @pytest.mark.parametrize("data", [request(0) + request(1), produce(0, acks=1) + produce(1, acks=-1)])
@@ -125,19 +159,6 @@ async def test_what_it_waits_for_is_cancelled_when_nothing_without_an_answer_fol
         await send_and_leave(host, port, data)
         await until(lambda: site.cancelled == 1 and not listeners.connection_count)
     assert site.handled == []
-
-
-async def test_what_it_waits_for_is_cancelled_even_if_records_follow() -> None:
-    """They would be dropped with its answer: nobody may hold a connection for as long as a fetch may wait."""
-    site, later = Site(), LaterSite()
-    for one in (site, later):
-        async with serving(one) as (host, port, listeners):
-            await send_and_leave(host, port, produce(0) + request(1) + produce(2))
-            await until(lambda: any(connection._hung_up for connection in listeners._connections))
-            one.gate.set()
-            await until(lambda: not listeners.connection_count)
-            assert listeners.memory.used == 0
-    assert (site.handled, later.handled, site.cancelled, later.cancelled) == ([0], [0], 1, 1)
 
 
 async def test_half_a_request_at_the_end_is_dropped_and_gives_its_memory_back() -> None:
