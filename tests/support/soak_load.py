@@ -1,6 +1,7 @@
-"""The load of the soak test, in a process of its own: `python -m tests.support.soak_load BOOTSTRAP PEAK_S SHARE`.
+"""The load of the soak test, in a process of its own: `python -m tests.support.soak_load BOOTSTRAP PEAK_S SHARE MOST`.
 
-All producers first write as fast as they can for PEAK_S seconds; from then on each keeps to SHARE of what it reached.
+All producers first write as fast as they can for PEAK_S seconds; from then on each keeps to SHARE of what it reached,
+or to less: all together to MOST MB/s.
 Those of the plain topic pause while its readers are too far behind, and say for how long.
 A line of JSON per second tells the state: phase (`peak`, `steady`, `ended`), MB/s asked for, records by client,
 failures. On its standard input the word `drain` ends the writers and those who come and go, `end` (or the end of the
@@ -10,6 +11,7 @@ input) the readers too. tests/faults/test_soak.py starts it through `SoakLoad`.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -40,8 +42,9 @@ second at this rate."""
 class SoakLoad:
     """Starts the process and holds what it said last."""
 
-    def __init__(self, bootstrap: str, peak_s: float, share: float, log: Path) -> None:
-        command = [sys.executable, "-m", "tests.support.soak_load", bootstrap, str(peak_s), str(share)]
+    def __init__(self, bootstrap: str, peak_s: float, share: float, log: Path, *, most_mb_s: float = math.inf) -> None:
+        numbers = [str(number) for number in (peak_s, share, most_mb_s)]
+        command = [sys.executable, "-m", "tests.support.soak_load", bootstrap, *numbers]
         self._log = log
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -118,8 +121,10 @@ class _Load:
             assert reader.joined.wait(JOIN_S), f"{reader.name} has not joined its group"
         self._leaving = [self._pool.submit(writer.run) for writer in self.writers]
 
-    def hold(self, peak_s: float, share: float) -> None:
+    def hold(self, peak_s: float, share: float, most_mb_s: float) -> None:
         """End the peak: every writer keeps to `share` of its own from here on; now visitors come and go as well."""
+        peak_mb_s = sum(writer.delivered * writer.value_bytes for writer in self.writers) / peak_s / 1e6
+        share = min(share, most_mb_s / max(peak_mb_s, 1))
         for writer in self.writers:
             writer.bucket.rate = max(share * writer.delivered / peak_s, LEAST_RATE)
         self._leaving += [self._pool.submit(self.visitors.run, kind) for kind in self.visitors.kinds]
@@ -159,12 +164,12 @@ class _Load:
 
 
 def main() -> None:
-    bootstrap, peak_s, share = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+    bootstrap, peak_s, share, most_mb_s = sys.argv[1], *map(float, sys.argv[2:])
     load = _Load(bootstrap)
     load.start()
     load.say()
     time.sleep(peak_s)
-    load.hold(peak_s, share)
+    load.hold(peak_s, share, most_mb_s)
     told = threading.Thread(target=_obey, args=(load,), daemon=True)
     told.start()
     while told.is_alive():

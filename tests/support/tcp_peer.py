@@ -18,6 +18,8 @@ class TcpPeer:
         self._scripts = list(scripts)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
+        self._is_over = False
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self.accepted = 0
 
@@ -35,8 +37,10 @@ class TcpPeer:
     ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for sock in self._open:
-            sock.close()
+        with self._lock:
+            self._is_over = True
+            for sock in self._open:
+                sock.close()
         self._thread.join()
 
     def _accept(self) -> None:
@@ -45,7 +49,11 @@ class TcpPeer:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
-            self._open.append(sock)
+            with self._lock:
+                if self._is_over:  # the test ended while its last connection was accepted
+                    sock.close()
+                    return
+                self._open.append(sock)
             script = self._scripts[min(self.accepted, len(self._scripts) - 1)]
             self.accepted += 1
             try:
