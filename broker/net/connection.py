@@ -129,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end()
 
     def _end(self) -> None:
+        """Give everything back and leave the listener."""
         if self._over:
             return
         self._over = True

@@ -134,28 +134,24 @@ class OneValueCommand(TyperCommand):
     """Refuses an option that takes one value and is given twice, as Kafka's tools do: typer takes the last value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given = self.make_parser(ctx).parse_args(args=list(args))[2]
-        rest = super().parse_args(ctx, args)
-        _refuse_repeated(ctx, given)
-        return rest
+        return _parse_once(self, super().parse_args, ctx, args)
 
 
 class OneValueGroup(TyperGroup):
     """The same for the options before a sub-command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given = self.make_parser(ctx).parse_args(args=list(args))[2]
-        rest = super().parse_args(ctx, args)
-        _refuse_repeated(ctx, given)
-        return rest
+        return _parse_once(self, super().parse_args, ctx, args)
 
 
-def _refuse_repeated(ctx: Any, given: Sequence[Any]) -> None:
-    """`given`: each option and argument as often as it is on the command line."""
+def _parse_once(command: Any, parse: Callable[[Any, list[str]], list[str]], ctx: Any, args: list[str]) -> list[str]:
+    given = command.make_parser(ctx).parse_args(args=list(args))[2]  # each as often as it is on the command line
+    rest = parse(ctx, args)  # --help ends here
     for option in given:
         takes_one = isinstance(option, TyperOption) and not option.multiple and not option.is_flag
         if takes_one and given.count(option) > 1 and not ctx.resilient_parsing:
             ctx.fail(f"{max(option.opts, key=len)} is given {given.count(option)} times, and takes one value")
+    return rest
 
 
 def _attach(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]) -> None:

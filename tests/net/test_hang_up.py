@@ -16,6 +16,7 @@ import pytest
 
 from broker.metrics import Metrics
 from broker.net.delayed_answer import DelayedAnswer
+from broker.net.listener import ListenerSet
 from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, encode_request
@@ -24,8 +25,16 @@ from broker.quotas.quota_entity import QuotaEntity
 from tests.support.listening import request, serving
 from tests.support.secured import Certificates
 
-RECORDS = 40
-"""More than a connection queues, so that some are in the socket when the client hangs up."""
+
+def produce(correlation_id: int, acks: int = 0) -> bytes:
+    body: dict[str, Any] = {"transactional_id": None, "acks": acks, "timeout": 1000, "topic_data": []}
+    return encode_request(ApiKey.PRODUCE, 8, correlation_id, "t", body)
+
+
+HALF = 20
+"""More requests than a connection queues: what comes after them is in the socket when the client hangs up."""
+FIRST = b"".join(produce(number) for number in range(HALF))
+REST = b"".join(produce(number) for number in range(HALF, 2 * HALF))
 
 
 class Site:
@@ -62,16 +71,16 @@ class LaterSite(Site):
         return DelayedAnswer[Any](cancel)
 
 
-def produce(correlation_id: int, acks: int = 0) -> bytes:
-    body: dict[str, Any] = {"transactional_id": None, "acks": acks, "timeout": 1000, "topic_data": []}
-    return encode_request(ApiKey.PRODUCE, 8, correlation_id, "t", body)
-
-
 async def send_and_leave(host: str, port: int, data: bytes, context: ssl.SSLContext | None = None) -> None:
     _, writer = await asyncio.open_connection(host, port, ssl=context)
     writer.write(data)
     await writer.drain()
     writer.close()
+
+
+async def until_full(listeners: ListenerSet) -> None:
+    """Until the broker reads no more of its only client."""
+    await until(lambda: any(not connection._transport.is_reading() for connection in listeners._connections))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -91,11 +100,14 @@ async def test_all_that_was_produced_with_acks_0_is_handled_in_order(protocol: s
     site, metrics = Site(), Metrics()
     settings, context = secured(tmp_path) if protocol == "SSL" else ({}, None)
     async with serving(site, metrics, **settings) as (host, port, listeners):
-        await send_and_leave(host, port, b"".join(produce(number) for number in range(RECORDS)), context)
-        await until(lambda: any(connection.waiting for connection in listeners._connections))
+        _, writer = await asyncio.open_connection(host, port, ssl=context)
+        writer.write(FIRST)
+        await until_full(listeners)
+        writer.write(REST)
+        writer.close()
         site.gate.set()
         await until(lambda: not listeners.connection_count)
-        assert site.handled == list(range(RECORDS))
+        assert site.handled == list(range(2 * HALF))
         assert (site.cancelled, listeners.memory.used) == (0, 0)
     assert metrics.listeners[protocol].closed == {"client": 1}
 
@@ -123,19 +135,19 @@ async def test_what_has_an_answer_is_cancelled_or_dropped_and_the_rest_is_handle
 
 
 async def test_a_connection_that_is_reset_has_hung_up() -> None:
-    """Even if the socket has more, and the client reads nothing that the broker has written."""
+    """What the socket has is read first."""
     site = Site()
     async with serving(site) as (host, port, listeners):
         _, writer = await asyncio.open_connection(host, port)
-        writer.write(b"".join(produce(number) for number in range(RECORDS)))
-        await writer.drain()
+        writer.write(FIRST)
+        await until_full(listeners)
+        writer.write(REST)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.close()
-        await until(lambda: any(connection.waiting for connection in listeners._connections))
         site.gate.set()
         await until(lambda: not listeners.connection_count)
         assert listeners.memory.used == 0
-    assert site.handled == list(range(RECORDS))
+    assert site.handled == list(range(2 * HALF))
 
 
 async def test_a_broker_that_stops_forgets_a_connection_that_was_reset() -> None:
@@ -209,14 +221,15 @@ async def test_tls_ends_with_and_without_a_close_notify(is_told: bool, tmp_path:
     site, (settings, context) = Site(), secured(tmp_path)
     async with serving(site, **settings) as (host, port, listeners):
         client = await asyncio.to_thread(TlsClient, (host, port), context)
-        await asyncio.to_thread(client.send, b"".join(produce(number) for number in range(RECORDS)))
+        await asyncio.to_thread(client.send, FIRST)
+        await until_full(listeners)
+        await asyncio.to_thread(client.send, REST)
         if is_told:
             client.say_the_end()
         client.leave()
-        await until(lambda: any(connection.waiting for connection in listeners._connections))
         site.gate.set()
         await until(lambda: not listeners.connection_count)
-    assert site.handled == list(range(RECORDS))
+    assert site.handled == list(range(2 * HALF))
 
 
 async def test_what_follows_a_close_notify_is_not_read(tmp_path: Path) -> None:
