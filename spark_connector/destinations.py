@@ -15,9 +15,9 @@ from broker.errors import ConfigError, PykafkaError
 from spark_connector.loads.destination import CommitLog, Destination
 from spark_connector.loads.files.commit_log import FilesCommitLog
 from spark_connector.loads.files.destination import FilesDestination
-from spark_connector.loads.record import LoadError, LoadInterrupted
+from spark_connector.loads.record import LoadInterrupted, failed_load
 from spark_connector.loads.target import Target, is_database_url
-from spark_connector.storage import Storage, heals_by_waiting, open_storage
+from spark_connector.storage import Storage, open_storage
 from spark_connector.url_secrets import without_secrets
 
 __all__ = ["existing_format", "open_destination"]
@@ -118,6 +118,5 @@ def _plain_os_errors(target: Target) -> Iterator[None]:
     except PykafkaError:
         raise  # some of them are OSErrors too
     except OSError as error:
-        kind = LoadInterrupted if heals_by_waiting(error) else LoadError
         where = target.address.shown if target.format == "sql" else without_secrets(target.to)
-        raise kind(f"{where}: {type(error).__name__}: {error}") from error
+        raise failed_load(f"{where}: {type(error).__name__}: {error}", error) from error

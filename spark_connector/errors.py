@@ -15,6 +15,8 @@ __all__ = ["ConnectorError", "DataLoss", "data_loss", "report_data_loss"]
 
 logger = logging.getLogger("pykafka.spark")
 
+_HEALS_BY_WAITING = frozenset({"SCHEMA_REGISTRY_UNAVAILABLE"})
+
 _LOST = (
     "Some data may have been lost because they are not available in Kafka any more; either the data was aged out by "
     "Kafka or the topic may have been deleted before all the data in the topic was processed."
@@ -28,6 +30,7 @@ class ConnectorError(PykafkaError):
 
     def __init__(self, condition: str, message: str) -> None:
         self.condition = condition
+        self.retriable = condition in _HEALS_BY_WAITING
         self.message = message
         super().__init__(f"[{condition}] {message}")
 

@@ -19,7 +19,6 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.errors import PykafkaError
@@ -30,13 +29,12 @@ from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.output import read_ranges, write_files
 from spark_connector.loads.planner import confirm_topics, finished_rerun, plan_load
 from spark_connector.loads.publication import publish_offsets
-from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord, LoadResult
+from spark_connector.loads.record import LoadError, LoadRecord, LoadResult, failed_load
 from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.spark_failure import is_lasting, summary
+from spark_connector.loads.spark_failure import summary
 from spark_connector.loads.target import Target
 from spark_connector.maintenance import recover
 from spark_connector.offset_store.base import OffsetConflict
-from spark_connector.storage import heals_by_waiting
 
 __all__ = ["LoadResult", "Phase", "load", "recover", "run_load"]
 
@@ -183,9 +181,8 @@ def _earlier_log(request: LoadRequest) -> Iterator[CommitLog | None]:
 def _failed(record: LoadRecord, error: Exception) -> LoadError:
     """The error of a Spark job, as one that may or may not be retried."""
     reason = summary(str(error))
-    lasting = is_lasting(str(error), in_planning=isinstance(error, AnalysisException | IllegalArgumentException))
-    lasting = lasting or (isinstance(error, OSError) and not heals_by_waiting(error))
-    return (LoadError if lasting else LoadInterrupted)(f"load {record.load_id} failed: {reason}")
+    # An OSError is one of this process; what an error of Spark stands for is in its text.
+    return failed_load(f"load {record.load_id} failed: {reason}", error if isinstance(error, OSError) else reason)
 
 
 def _result(

@@ -11,7 +11,6 @@ Paths given to a `Storage` are relative to its root, with `/` between the parts.
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import posixpath
@@ -28,25 +27,11 @@ from hdfs_native.fsspec import HdfsFileSystem
 from broker.errors import ConfigError
 from spark_connector.url_secrets import without_secrets
 
-__all__ = ["LocalStorage", "Storage", "heals_by_waiting", "open_storage"]
+__all__ = ["LocalStorage", "Storage", "open_storage"]
 
 _WRITE_BUFFER = 1 << 20  # bytes
 _CRC_MAGIC = b"crc\0"
 _CRC_READ = 4 << 20  # bytes
-
-_LASTING = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
-)
-
-
-def heals_by_waiting(error: OSError) -> bool:
-    """Whether the same operation may succeed later without a change of the set-up.
-
-    A missing right, a file in the place of a directory and a read-only disk need a person. A full disk may have space
-    again, and servers come back.
-    """
-    lasting = isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError)
-    return not lasting and error.errno not in _LASTING
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from spark_connector.load import load
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL, LoadLoop, Outage, Phase, parse_interval
-from spark_connector.loads.record import LoadError, LoadInterrupted, LoadResult
+from spark_connector.loads.record import LoadError, LoadResult
 
 __all__ = ["Breaker", "watch"]
 
@@ -94,14 +94,14 @@ class Breaker:
             session.removeTag(self._tag) if _is_connect(session) else session.sparkContext.removeJobTag(self._tag)
 
     def guarded(self, run: Callable[[Phase], LoadResult]) -> Callable[[Phase], LoadResult]:
-        """`run`, cancelled when `stop` is set. Raises LoadError instead of LoadInterrupted when Spark has ended."""
+        """`run`, cancelled when `stop` is set. Raises a LoadError that says so when Spark has ended."""
 
         def guarded_run(on_phase: Phase) -> LoadResult:
             over = threading.Event()
             threading.Thread(target=self._cancel_when_stopped, args=(over,), daemon=True).start()
             try:
                 return run(on_phase)
-            except LoadInterrupted as error:
+            except LoadError as error:
                 if self._session is not None and not _is_alive(self._session):
                     raise LoadError(f"{error}; Spark itself has ended, start the service anew") from error
                 raise

@@ -59,7 +59,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"read", "write"},
     {"options"},
     {"formats", "offset_store"},
-    {"storage", "errors", "worker_clients", "spark_versions"},
+    {"storage", "errors", "outages", "worker_clients", "spark_versions"},
     {"url_secrets"},
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py

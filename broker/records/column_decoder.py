@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from broker.errors import CorruptBatch
@@ -55,17 +56,22 @@ class Columns:
     """where to continue: after the last batch read, even if its records were skipped"""
 
     def timestamp_us(self) -> pa.Array:
-        """The timestamps as Spark takes them: timestamp[us, UTC].
-
-        Raises CorruptBatch for a timestamp that does not fit, more than 292,000 years from 1970.
-        """
-        # pyarrow's own multiply and `to_numpy` import pandas, which costs a new worker a third of a second.
-        array, buffer = self.timestamp, self.timestamp.buffers()[1]
-        millis = np.frombuffer(buffer or b"", np.int64)[array.offset : array.offset + len(array)]
+        """The timestamps as Spark takes them: timestamp[us, UTC]. Raises OverflowError where one does not fit."""
+        millis = self._milliseconds()
         if len(millis) and (millis.min() < -_MOST_MILLIS or millis.max() > _MOST_MILLIS):
-            raise CorruptBatch(f"a timestamp is out of range: {millis.min()} to {millis.max()} ms")
+            raise OverflowError(f"timestamps of {millis.min()} to {millis.max()} ms do not fit into microseconds")
         micros = millis * 1000
         return pa.Array.from_buffers(TIMESTAMP_TYPE, len(micros), [None, pa.py_buffer(micros)], null_count=0)
+
+    def rows_beyond_microseconds(self) -> list[int]:
+        """The rows whose timestamps do not fit: they are more than 292,000 years from 1970."""
+        millis = self._milliseconds()
+        return [int(row) for row in np.flatnonzero((millis < -_MOST_MILLIS) | (millis > _MOST_MILLIS))]
+
+    def _milliseconds(self) -> npt.NDArray[np.int64]:
+        # pyarrow's own `to_numpy` imports pandas, which costs a new worker a third of a second.
+        array, buffer = self.timestamp, self.timestamp.buffers()[1]
+        return np.frombuffer(buffer or b"", np.int64)[array.offset : array.offset + len(array)]
 
 
 def _header_keys(keys: pa.Array) -> pa.Array:

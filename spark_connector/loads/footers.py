@@ -6,10 +6,11 @@ Columns that a partitioned layout keeps in directory names are taken from there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow.parquet
@@ -83,7 +84,10 @@ def _bounds(group: Any) -> dict[str, tuple[Any, Any]]:
         if column.path_in_schema not in _MEASURED or statistics is None or not statistics.has_min_max:
             continue
         if statistics.has_null_count and statistics.null_count == 0:
-            found[column.path_in_schema] = (statistics.min, statistics.max)
+            with contextlib.suppress(OverflowError, ValueError):  # a time before the year 1 or after 9999
+                low, high = statistics.min, statistics.max
+                if not (isinstance(high, datetime) and high.year == MAXYEAR):  # could not be rounded up
+                    found[column.path_in_schema] = (low, high)
     return found
 
 

@@ -32,7 +32,7 @@ _NOT_TEXT = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[df]?"  # 2024, 007, 1.5, 1e5, 2d
     r"|[+-]?0x[0-9a-f]*\.?[0-9a-f]*p[+-]?\d+[df]?"
     r"|[+-]?(nan|infinity)[df]?"
-    r"|\d{4,}-\d{1,2}(-\d{1,2})?(t.*)?",  # 2024-01-31
+    r"|[+-]?\d{4,}-\d{1,2}(-\d{1,2})?(t.*)?",  # 2024-01-31, and -2024-01-31, a year before Christ
     re.IGNORECASE,
 )
 """Names of directories that Spark reads as a number or a date (and a few more, to be safe)."""

@@ -8,12 +8,14 @@ add up is not committed.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.datasource import DataSource
 
@@ -28,6 +30,9 @@ from spark_connector.storage import Storage
 __all__ = ["Written", "check_rows", "read_ranges", "save_by_tasks", "sum_counts", "write_counted", "write_files"]
 
 
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+_writing: weakref.WeakKeyDictionary[SparkSession, int] = weakref.WeakKeyDictionary()
+_writing_lock = threading.Lock()
 _registered: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
 
 
@@ -87,13 +92,49 @@ def write_files(
     site.prepare(record, frame.schema.json())
     if format == "delta":
         format, frame = "parquet", frame.withColumn(LOAD_COLUMN, F.lit(record.load_id))
+        if "date" in record.partition_by:
+            frame = frame.withColumn("date", _date_of_delta())
 
     def write(observed: DataFrame) -> None:
         writer = observed.write.format(format).options(**write_options)
-        writer.partitionBy(*record.partition_by).save(output.url_of(directory))
+        with _whole_microseconds(frame.sparkSession):
+            writer.partitionBy(*record.partition_by).save(output.url_of(directory))
 
     written = write_counted(frame, record, write, lambda: _count(frame.sparkSession, format, output, directory))
     return record.completed(written, output.data_files(directory))
+
+
+def _date_of_delta() -> Column:
+    """The column date. Readers of Delta could not open the table if one of its directories had another year."""
+    said = "The record at offset %d of topic '%s', partition %d, lies in a year that Delta's readers do not know: "
+    said += "leave date out of partition_by, or the record out of the load (option filterTimestampUntil)"
+    known = F.expr("date BETWEEN DATE'0001-01-01' AND DATE'9999-12-31'")
+    complaint = F.format_string(said, "offset", "topic", "partition")
+    return F.when(F.col("date").isNull() | known, F.col("date")).otherwise(F.raise_error(complaint).cast("date"))
+
+
+@contextlib.contextmanager
+def _whole_microseconds(spark: SparkSession) -> Iterator[None]:
+    """Write timestamps of parquet as microseconds, unless the session has a wish of its own.
+
+    In Spark's default, INT96, a time before 1677 or after 2262 is another time to most other readers: they take INT96
+    for nanoseconds. Several loads may write in one session at once.
+    """
+    with _writing_lock:
+        if not _writing.get(spark) and _TIMESTAMPS in spark.conf.getAll:
+            wished = True
+        else:
+            wished = False
+            spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+            _writing[spark] = _writing.get(spark, 0) + 1
+    try:
+        yield
+    finally:
+        with _writing_lock:
+            if not wished:
+                _writing[spark] -= 1
+                if not _writing[spark]:
+                    spark.conf.unset(_TIMESTAMPS)
 
 
 def write_counted(

@@ -18,6 +18,7 @@ from typing import Any
 from broker.client.partition_offsets import Position
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.outages import heals_by_waiting
 
 __all__ = [
     "LoadError",
@@ -32,6 +33,7 @@ __all__ = [
     "Origin",
     "Rewind",
     "Undone",
+    "failed_load",
     "published_directory",
 ]
 
@@ -53,6 +55,11 @@ class LoadInterrupted(LoadError):
 
 class LoadTooLarge(LoadError):
     """The commit log cannot store a load of so many partitions. Nothing of the load is kept."""
+
+
+def failed_load(text: str, failure: BaseException | str) -> LoadError:
+    """LoadInterrupted if the failure heals by waiting (spark_connector/outages.py), else LoadError."""
+    return (LoadInterrupted if heals_by_waiting(failure) else LoadError)(text)
 
 
 def published_directory(load_id: str) -> str:

@@ -1,34 +1,22 @@
-"""The cause in Spark's long error texts, and whether a retry may succeed. Pure.
+"""The cause in Spark's long error texts, in one line. Pure.
 
 The cause may be in one of our own tasks, which are Python, or in Spark's writer: then it is the last of the JVM's
-causes.
+causes. Whether a retry may succeed is told by spark_connector/outages.py from that line.
 """
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["is_lasting", "summary"]
+__all__ = ["summary"]
 
 _PYTHON_ERROR = re.compile(
-    r"^(?:\w+\.)*(\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut|UnknownTopic): .+)$", re.MULTILINE
+    r"^(?:\w+\.)*((?:\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut|Unavailable|Interrupted|UnknownTopic)"
+    r"|(?<=\.errors\.)\w+): .+)$",  # psycopg's errors are named after PostgreSQL's conditions: AdminShutdown
+    re.MULTILINE,
 )
-_JVM_CAUSE = re.compile(r"^Caused by: (?:\w+\.)*([\w$]+: .+)$", re.MULTILINE)
-_NEVER_HEALS = (
-    "LoadError",
-    "DataLoss",
-    "CorruptBatch",
-    "ConfigError",
-    "ConnectorError",
-    "AuthenticationFailed",
-    "UnknownTopic",
-)
-"""Errors of a Spark task that would fail the next try, too."""
-_OF_OUR_READER = "[PYTHON_DATA_SOURCE_ERROR]"
-_NO_RIGHT = re.compile(
-    r"^Access(?:Denied|Control)Exception\b|\((?:Permission denied|Read-only file system)\)$"
-    r"|^\w+: \w+_AUTHORIZATION_FAILED \("
-)
+_JVM_CAUSE = re.compile(r"^(?:Caused by)?: (?:\w+\.)*([\w$]+: .+)$", re.MULTILINE)
+"""A cause, or the exception itself, which py4j's text has behind a colon."""
 
 
 def summary(text: str) -> str:
@@ -37,14 +25,3 @@ def summary(text: str) -> str:
     if causes and "Traceback (most recent call last)" not in text:
         return str(causes[-1])
     return str(python[-1]) if python else text.strip().partition("\n")[0]
-
-
-def is_lasting(text: str, *, in_planning: bool = False) -> bool:
-    """Whether the next try would fail with the same text.
-
-    `in_planning`: it is one of Spark's analysis errors. These are lasting, unless our own reader failed in planning.
-    """
-    reason = summary(text)
-    if reason.startswith(_NEVER_HEALS) or _NO_RIGHT.search(reason) is not None:
-        return True
-    return in_planning and _OF_OUR_READER not in text

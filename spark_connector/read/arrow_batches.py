@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
+from spark_connector.errors import ConnectorError
 from spark_connector.options.filter_options import HeaderFilter, ReadFilters
 
 __all__ = ["MAX_BYTES", "MAX_ROWS", "BatchDecoder", "BatchMaker", "RowFilter", "arrow_schema"]
@@ -75,11 +76,13 @@ class BatchMaker:
         self._columns = tuple(columns if decoder is None else decoder.needs)
         self.fields = self._rows.fields | {_DECODED[name] for name in self._columns if name in _DECODED}
         """The fields that the column decoder must decode."""
+        if "timestamp" in self.fields:
+            self.fields |= {"offset"}  # to name the record of a timestamp that does not fit
 
     def batches(self, columns: Columns, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
         """`columns` of the partition `tp` in non-empty slices of at most MAX_ROWS rows and about MAX_BYTES bytes."""
         columns = self._rows.apply(columns)
-        whole = {name: _array(columns, name) for name in self._columns if name in _DECODED}
+        whole = {name: _array(columns, name, tp) for name in self._columns if name in _DECODED}
         schema = arrow_schema(self._columns)
         constants = _constants(tp)
         for start, count in _slices(columns):
@@ -94,12 +97,26 @@ class BatchMaker:
                 yield batch
 
 
-def _array(columns: Columns, name: str) -> pa.Array:
+def _array(columns: Columns, name: str, tp: TopicPartition) -> pa.Array:
     if name == "timestamp":
-        return columns.timestamp_us()
+        try:
+            return columns.timestamp_us()
+        except OverflowError:
+            raise _out_of_range(columns, tp) from None
     array = getattr(columns, _DECODED[name])
     assert array is not None, f"column {name} was not decoded"
     return array
+
+
+def _out_of_range(columns: Columns, tp: TopicPartition) -> ConnectorError:
+    """For a time of a record that Spark's type cannot hold. Spark's own source fails then, too."""
+    row = columns.rows_beyond_microseconds()[0]
+    return ConnectorError(
+        "PYKAFKA_TIMESTAMP_OUT_OF_RANGE",
+        f"The record at offset {columns.offset[row]} of topic '{tp.topic}', partition {tp.partition}, has the "
+        f"timestamp {columns.timestamp[row]} ms, more than 292,000 years from 1970: Spark's timestamps cannot "
+        "hold it. Leave out the column timestamp (option columns) or the record (option filterTimestampUntil).",
+    )
 
 
 @functools.lru_cache(maxsize=64)

@@ -15,11 +15,11 @@ from typing import Any
 
 import sqlalchemy
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, String, Table, Text
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.destination import CommitLog, Newest
-from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
+from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord, failed_load
 from spark_connector.offset_store.base import OffsetConflict
 
 __all__ = ["DatabaseCommitLog", "failure", "first_line", "make_table"]
@@ -185,8 +185,9 @@ def make_table(engine: Engine, table: Table) -> None:
 
 def failure(error: SQLAlchemyError, what: str) -> LoadError:
     """The LoadError for a database's error. A broken connection or a lock that was not granted may work later."""
-    heals = isinstance(error, OperationalError | InterfaceError)
-    return (LoadInterrupted if heals else LoadError)(f"{what}: {first_line(error)}")
+    if getattr(error, "connection_invalidated", False):  # the dialect knows that the connection is gone
+        return LoadInterrupted(f"{what}: {first_line(error)}")
+    return failed_load(f"{what}: {first_line(error)}", error)
 
 
 def first_line(error: Exception) -> str:

@@ -67,7 +67,7 @@ def open_engine(url: str) -> Engine:
 
 
 def open_database(address: DatabaseAddress, group: str) -> DatabaseDestination:
-    """The table at `address`. Connects once, to fail early. Raises ConfigError, LoadInterrupted."""
+    """The table at `address`. Connects once, to fail early. Raises ConfigError, LoadError."""
     engine = open_engine(address.url)
     try:
         engine.connect().close()

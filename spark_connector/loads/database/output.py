@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import sqlalchemy
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
-from sqlalchemy import Column, Connection, MetaData, Table
+from sqlalchemy import Column, Connection, Engine, MetaData, Table
 
 from spark_connector.loads.database.commit_log import first_line
 from spark_connector.loads.database.destination import ATTEMPT, DatabaseDestination, column_types, open_engine, won_of
@@ -58,8 +59,16 @@ def write_rows(
 def _with_text(frame: DataFrame, write_options: Mapping[str, str]) -> DataFrame:
     types = {field["name"]: field["type"] for field in json.loads(frame.schema.json())["fields"]}
     columns = parse_text_columns(write_options, types)
-    text = {name: F.validate_utf8(F.col(name).cast("string")) for name in columns}
+    text = {name: _text_of(name) for name in columns}
     return frame.withColumns(text) if text else frame  # Spark Connect refuses an empty mapping
+
+
+def _text_of(name: str) -> SparkColumn:
+    """The column as text. A value that is no text fails the load, and the error names its record."""
+    text = F.col(name).cast("string")
+    said = f"{name} of the record at offset %d of topic '%s', partition %d, is not UTF-8 (write option text)"
+    complaint = F.format_string(said, "offset", "topic", "partition")
+    return F.when(text.isNull() | F.is_valid_utf8(text), text).otherwise(F.raise_error(complaint).cast("string"))
 
 
 class DatabaseDataSource(DataSource):
@@ -97,20 +106,17 @@ class _DatabaseWriter(DataSourceArrowWriter):
         if first is None:
             return _Attempt(None)
         engine = open_engine(self._url)
-        try:
-            with engine.begin() as connection:
-                copies = engine.dialect.driver == "psycopg"
-                staging = Table(self._table, MetaData(), schema=self._schema) if copies else self._staging(connection)
-                for batch in itertools.chain([first], batches):
-                    if copies:
-                        _copy(connection, staging, batch)
-                    else:
-                        connection.execute(sqlalchemy.insert(staging), as_rows(batch))
-        except Exception as error:
-            # In COPY, psycopg's own errors come through. The names are those of every driver (PEP 249).
-            if any(kind.__name__ in _UNFIT for kind in type(error).__mro__):
-                raise LoadError(f"a value does not fit into the table: {first_line(error)}") from error
-            raise
+        with engine.begin() as connection:
+            staging = self._staging(connection)
+            for batch in itertools.chain([first], batches):
+                try:
+                    _insert(connection, staging, batch)
+                except Exception as error:
+                    if not _is_unfit(error):
+                        raise
+                    connection.rollback()  # SQLite lets one connection write at a time
+                    place = _place(engine, staging, batch)
+                    raise LoadError(f"a value{place} does not fit into the table: {first_line(error)}") from error
         return _Attempt(attempt)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -121,12 +127,54 @@ class _DatabaseWriter(DataSourceArrowWriter):
                 connection.execute(won.insert(), [{ATTEMPT: name} for name in names])
 
     def _staging(self, connection: Connection) -> Table:
+        if _copies(connection):
+            return Table(self._table, MetaData(), schema=self._schema)
         types = column_types(connection, self._table, self._schema)
         for type in types.values():
             if isinstance(type, sqlalchemy.JSON):
                 type.none_as_null = True  # None becomes NULL, not JSON's null
         columns = [Column(name, type) for name, type in types.items()]
         return Table(self._table, MetaData(), *columns, schema=self._schema)
+
+
+def _copies(connection: Connection) -> bool:
+    return connection.dialect.driver == "psycopg"
+
+
+def _insert(connection: Connection, staging: Table, batch: pa.RecordBatch) -> None:
+    if _copies(connection):
+        _copy(connection, staging, batch)
+    else:
+        connection.execute(sqlalchemy.insert(staging), as_rows(batch))
+
+
+def _is_unfit(error: Exception) -> bool:
+    """In COPY, psycopg's own errors come through. The names are those of every driver (PEP 249)."""
+    return any(kind.__name__ in _UNFIT for kind in type(error).__mro__)
+
+
+def _place(engine: Engine, staging: Table, batch: pa.RecordBatch) -> str:
+    """Which record of the batch does not fit, in words: found by halving, in transactions that are rolled back."""
+    if not {"topic", "partition", "offset"} <= set(batch.schema.names):
+        return ""
+    while batch.num_rows > 1:
+        half = batch.num_rows // 2
+        batch = batch.slice(half) if _fits(engine, staging, batch.slice(0, half)) else batch.slice(0, half)
+    topic, partition, offset = (batch.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
+    return f" of the record at offset {offset} of topic '{topic}', partition {partition},"
+
+
+def _fits(engine: Engine, staging: Table, batch: pa.RecordBatch) -> bool:
+    with engine.connect() as connection, connection.begin() as transaction:
+        try:
+            _insert(connection, staging, batch)
+        except Exception as error:
+            if not _is_unfit(error):
+                raise
+            return False
+        finally:
+            transaction.rollback()
+    return True
 
 
 def _copy(connection: Connection, staging: Table, batch: pa.RecordBatch) -> None:

@@ -21,6 +21,7 @@ import sqlalchemy
 from sqlalchemy.dialects import postgresql
 
 from broker.errors import ConfigError
+from spark_connector.loads.times import as_text, fits_python, without_times
 
 __all__ = ["as_copy", "as_rows", "column_type", "parse_text_columns"]
 
@@ -68,13 +69,11 @@ def parse_text_columns(write_options: Mapping[str, str], types: Mapping[str, Any
 
 
 def as_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows for SQLAlchemy's `execute(insert, …)`."""
-    rows: list[dict[str, Any]] = batch.to_pylist()
-    nested = [field.name for field in batch.schema if pa.types.is_nested(field.type)]
-    for row in rows if nested else ():
-        for name in nested:
-            row[name] = _plain(row[name])
-    return rows
+    """Rows for SQLAlchemy's `execute(insert, …)`. Raises ValueError, OverflowError for a year that Python lacks."""
+    columns = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        columns[name] = _nested(column) if pa.types.is_nested(column.type) else column.to_pylist()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def as_copy(batch: pa.RecordBatch) -> bytes:
@@ -93,8 +92,12 @@ def _as_csv(column: pa.Array) -> pa.Array:
     if pa.types.is_binary(column.type):
         return _as_hex(column)
     if pa.types.is_nested(column.type):
-        values = column.to_pylist()
-        return pa.array([None if value is None else json.dumps(_plain(value)) for value in values], pa.string())
+        values = _nested(column)
+        return pa.array([None if value is None else json.dumps(value) for value in values], pa.string())
+    if (pa.types.is_timestamp(column.type) or pa.types.is_date32(column.type)) and not fits_python(column):
+        numbers = column.cast(without_times(column.type)).to_pylist()  # Arrow's text is wrong from the year 32768 on
+        texts = [None if number is None else as_text(number, column.type, era=True) for number in numbers]
+        return pa.array(texts, pa.string())
     return column
 
 
@@ -110,14 +113,23 @@ def _as_hex(column: pa.Array) -> pa.Array:
     return pc.if_else(column.is_null(), pa.scalar(None, pa.large_string()), prefixed) if column.null_count else prefixed
 
 
-def _plain(value: Any) -> Any:
-    """A nested value in the types of JSON."""
+def _nested(column: pa.Array) -> list[Any]:
+    """The values of a column of structs, lists or maps in the types of JSON."""
+    return [_plain(value, column.type) for value in column.cast(without_times(column.type)).to_pylist()]
+
+
+def _plain(value: Any, type: pa.DataType) -> Any:
+    """A value in the types of JSON; times are numbers in `value` and texts in JSON."""
+    if value is None:
+        return None
+    if pa.types.is_struct(type):
+        return {name: _plain(item, type.field(name).type) for name, item in value.items()}
+    if pa.types.is_map(type):  # a list of pairs
+        return [[_plain(key, type.key_type), _plain(item, type.item_type)] for key, item in value]
+    if pa.types.is_list(type) or pa.types.is_large_list(type):
+        return [_plain(item, type.value_type) for item in value]
+    if pa.types.is_timestamp(type) or pa.types.is_date32(type):
+        return as_text(value, type)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)
+    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -27,7 +27,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.destination import CommitLog, Newest
 from spark_connector.loads.footers import delta_statistics, read_footers
 from spark_connector.loads.layout import LOAD_COLUMN, values_in_path
-from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
+from spark_connector.loads.record import LoadError, LoadRecord, failed_load
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.storage import Storage
 
@@ -46,13 +46,13 @@ class DeltaCommitLog(CommitLog):
         self._group = group
 
     def table(self) -> DeltaTable | None:
-        """The table as it is now; None when there is none. Raises LoadInterrupted when it cannot be opened."""
+        """The table as it is now; None when there is none. Raises LoadError when it cannot be opened."""
         try:
             return DeltaTable(self._storage.url, storage_options=self._storage.options or None)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise LoadInterrupted(f"the Delta table {self._storage.url} cannot be opened: {error}") from error
+            raise failed_load(f"the Delta table {self._storage.url} cannot be opened: {error}", error) from error
 
     def newest(self) -> Newest:
         table = self.table()
@@ -110,7 +110,7 @@ class DeltaCommitLog(CommitLog):
                     return
                 if record.rewind is None or after is None or after.version() == table.version():
                     break
-        raise LoadInterrupted(f"load {record.load_id}: Delta's commit failed: {failed}") from failed
+        raise failed_load(f"load {record.load_id}: Delta's commit failed: {failed}", failed) from failed
 
     def prune(self, keep: int) -> list[int]:
         raise ConfigError("a Delta table prunes its log itself: set delta.logRetentionDuration")

@@ -38,7 +38,7 @@ from spark_connector.loads.history import (
     topics_by_group,
 )
 from spark_connector.loads.layout import LOAD_COLUMN
-from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadInterrupted, LoadRange, LoadRecord
+from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord, failed_load
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.row_offsets import (
     ROW_SCHEMA,
@@ -97,7 +97,7 @@ class DeltaDestination(Destination):
         return record.load_id
 
     def prepare(self, record: LoadRecord, schema: str) -> None:
-        """Create the table, or check that it takes these columns. Raises ConfigError, LoadInterrupted."""
+        """Create the table, or check that it takes these columns. Raises ConfigError, LoadError."""
         fields = [*_fields(schema), {"name": LOAD_COLUMN, "type": "string", "nullable": True, "metadata": {}}]
         table = self.log.table() or self._create(fields, record.partition_by)
         _check_table(table, self.url, fields, record.partition_by)
@@ -185,7 +185,7 @@ class DeltaDestination(Destination):
 
     def plain_error(self, error: Exception) -> LoadError | None:
         is_ours = isinstance(error, DeltaError | pa.ArrowException)  # of a commit, of a query
-        return LoadInterrupted(f"the Delta table {self.url}: {first_line(error)}") if is_ours else None
+        return failed_load(f"the Delta table {self.url}: {first_line(error)}", error) if is_ours else None
 
     def _create(self, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> DeltaTable:
         try:
@@ -199,7 +199,7 @@ class DeltaDestination(Destination):
         except (DeltaError, OSError) as error:
             table = self.log.table()  # another process may have created it
             if table is None:
-                raise LoadInterrupted(f"the Delta table {self.url} cannot be created: {error}") from error
+                raise failed_load(f"the Delta table {self.url} cannot be created: {error}", error) from error
             return table
 
     def _clear(self, load_id: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -29,6 +30,7 @@ from spark_connector.loads.destination import Destination
 from spark_connector.loads.footers import Count
 from spark_connector.loads.output import Written, save_by_tasks, sum_counts, write_counted
 from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.times import without_times
 from spark_connector.storage import open_storage
 
 __all__ = ["AvroDataSource", "avro_schema", "write_rows"]
@@ -52,6 +54,8 @@ def write_rows(
     output = site.output
     assert output is not None
     site.prepare(record, frame.schema.json())
+    if "date" in record.partition_by:  # the name of its directory as Spark's own writers spell it, in any year
+        frame = frame.withColumn("date", F.col("date").cast("string"))
     if record.partition_by:  # so that a task has one file open at a time
         frame = frame.sortWithinPartitions(*record.partition_by)
     options = {
@@ -163,13 +167,10 @@ def _pieces(
 
 
 def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Rows for fastavro. Times and dates stay numbers: Python has no datetime beyond the year 9999, and Avro has."""
     for batch in batches:
-        index = batch.schema.get_field_index("timestamp")
-        if index >= 0:
-            # As microseconds: fastavro would convert datetime objects one by one.
-            micros = batch.column(index).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-            batch = batch.set_column(index, "timestamp", micros)
-        yield from batch.to_pylist()
+        schema = pa.schema([field.with_type(without_times(field.type)) for field in batch.schema])
+        yield from pa.Table.from_batches([batch]).cast(schema).to_pylist()
 
 
 def _count(batch: pa.RecordBatch) -> Iterator[Count]:

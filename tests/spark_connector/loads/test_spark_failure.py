@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_connector.loads.spark_failure import is_lasting, summary
+from spark_connector.loads.spark_failure import summary
+from spark_connector.outages import heals_by_waiting
 
 OF_THE_WRITER = """An error occurred while calling o145.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times
@@ -28,53 +29,51 @@ spark_connector.errors.DataLoss: [KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] g
 
 
 @pytest.mark.parametrize(
-    ("cause", "said", "lasting"),
+    ("cause", "said", "heals"),
     [
-        ("java.io.IOException: No space left on device", "IOException: No space left on device", False),
-        ("java.net.ConnectException: Connection refused", "ConnectException: Connection refused", False),
-        ("java.nio.file.AccessDeniedException: /out/x", "AccessDeniedException: /out/x", True),
+        ("java.io.IOException: No space left on device", "IOException: No space left on device", True),
+        ("java.net.ConnectException: Connection refused", "ConnectException: Connection refused", True),
+        ("java.nio.file.AccessDeniedException: /out/x", "AccessDeniedException: /out/x", False),
         (
             "org.apache.hadoop.security.AccessControlException: Permission denied: user=nobody, access=WRITE",
             "AccessControlException: Permission denied: user=nobody, access=WRITE",
-            True,
+            False,
         ),
         (
             "java.io.FileNotFoundException: /out/x (Permission denied)",
             "FileNotFoundException: /out/x (Permission denied)",
-            True,
+            False,
         ),
     ],
 )
-def test_what_sparks_writer_could_not_do_is_its_last_cause(cause: str, said: str, lasting: bool) -> None:
+def test_what_sparks_writer_could_not_do_is_its_last_cause(cause: str, said: str, heals: bool) -> None:
     found = summary(OF_THE_WRITER.replace("{cause}", cause))
     assert found == said
-    assert is_lasting(found) is lasting
+    assert heals_by_waiting(found) is heals
 
 
 def test_what_our_task_said_is_told_in_its_words() -> None:
     found = summary(OF_A_TASK)
     assert found == "DataLoss: [KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] gone"
-    assert is_lasting(found)
+    assert not heals_by_waiting(found)
 
 
 @pytest.mark.parametrize(
-    ("error", "lasting"),
+    ("error", "heals"),
     [
-        ("broker.errors.ConnectionFailed: no broker answers at 127.0.0.1:1", False),
-        ("broker.errors.BrokerError: leader_not_available: the leader of t-0", False),
-        ("spark_connector.errors.DataLoss: [KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED] gone", True),
-        ("broker.client.cluster_metadata.UnknownTopic: unknown_topic_or_partition: no topic 't'", True),
-        ("broker.errors.ConfigError: Option 'assign'", True),
+        ("broker.errors.ConnectionFailed: no broker answers at 127.0.0.1:1", True),
+        ("broker.errors.BrokerError: LEADER_NOT_AVAILABLE (5): the leader of t-0", True),
+        ("spark_connector.errors.DataLoss: [KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED] gone", False),
+        ("broker.client.cluster_metadata.UnknownTopic: unknown_topic_or_partition: no topic 't'", False),
+        ("broker.errors.ConfigError: Option 'assign'", False),
     ],
 )
-def test_what_our_reader_ran_into_when_spark_planned_it_says_whether_it_heals(error: str, lasting: bool) -> None:
+def test_what_our_reader_ran_into_when_spark_planned_it_says_whether_it_heals(error: str, heals: bool) -> None:
     text = (
         "[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read in Python: Traceback (most recent call "
         f'last):\n  File "x.py", line 3, in partitions\n{error}\n SQLSTATE: 38000\n\nJVM stacktrace:\n'
     )
-    assert is_lasting(text, in_planning=True) is lasting
-    assert is_lasting("[UNRESOLVED_COLUMN] no such column", in_planning=True)
-    assert not is_lasting("[SOME] error of a job")
+    assert heals_by_waiting(summary(text)) is heals
 
 
 def test_a_cause_that_says_nothing_is_passed_over() -> None:
@@ -88,4 +87,8 @@ def test_a_cause_that_says_nothing_is_passed_over() -> None:
 
 def test_a_text_without_causes_is_its_first_line() -> None:
     assert summary("\n[CODEC_NOT_AVAILABLE] no such codec\nand more") == "[CODEC_NOT_AVAILABLE] no such codec"
-    assert not is_lasting("Py4JNetworkError: Answer from Java side is empty")
+
+
+def test_an_error_of_java_without_causes_is_told_by_itself() -> None:
+    text = "An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job 3 cancelled\n\tat x.y(Z)"
+    assert summary(text) == "SparkException: Job 3 cancelled"

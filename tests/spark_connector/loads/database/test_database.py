@@ -196,8 +196,9 @@ def test_what_the_database_says_later_on_is_plain_too(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"sqlite:.*x\.db#rows: file is not a database"):
         go_away()
     (tmp_path / "y.db").mkdir()
-    with pytest.raises(LoadInterrupted, match="cannot connect to .*unable to open"):
+    with pytest.raises(LoadError, match="cannot connect to .*unable to open") as caught:
         open_database(DatabaseAddress.parse(f"sqlite:///{tmp_path}/y.db", "rows"), "g")
+    assert not caught.value.retriable, "a directory in the place of the file"
 
 
 def test_a_commit_that_fails_leaves_no_copy_of_the_rows(sqlite: DatabaseWorld, monkeypatch: pytest.MonkeyPatch) -> None:

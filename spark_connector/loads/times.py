@@ -1,0 +1,60 @@
+"""Times and dates as the integers that they are in Arrow and in Avro: Python's own end with the year 9999. Pure.
+
+files/avro_output.py and database/sql_rows.py turn rows into Python objects; both do it by these types.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+__all__ = ["as_text", "fits_python", "without_times"]
+
+_PYTHONS_MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""From the year 1 to the year 9999."""
+_PYTHONS_DAYS = -719_162, 2_932_896
+
+
+def without_times(type: pa.DataType) -> pa.DataType:
+    """The type with integers in the place of timestamps (in their unit) and dates (days since 1970), however deep."""
+    if pa.types.is_timestamp(type):
+        return pa.int64()
+    if pa.types.is_date32(type):
+        return pa.int32()
+    if pa.types.is_list(type):
+        return pa.list_(type.value_field.with_type(without_times(type.value_type)))
+    if pa.types.is_large_list(type):
+        return pa.large_list(type.value_field.with_type(without_times(type.value_type)))
+    if pa.types.is_map(type):
+        key = type.key_field.with_type(without_times(type.key_type))
+        return pa.map_(key, type.item_field.with_type(without_times(type.item_type)))
+    if pa.types.is_struct(type):
+        fields = [type.field(index) for index in range(type.num_fields)]
+        return pa.struct([field.with_type(without_times(field.type)) for field in fields])
+    return type
+
+
+def fits_python(column: pa.Array) -> bool:
+    """Whether all of a column of timestamps (microseconds) or dates lie in the years 1 to 9999."""
+    numbers = column.cast(without_times(column.type)).drop_null().to_numpy()
+    low, high = _PYTHONS_DAYS if pa.types.is_date32(column.type) else _PYTHONS_MICROSECONDS
+    return not len(numbers) or bool(numbers.min() >= low and numbers.max() <= high)
+
+
+def as_text(number: int, type: pa.DataType, *, era: bool = False) -> str:
+    """A timestamp (microseconds) or a date as text: `2026-11-21 01:02:03.000004+00:00`, `2026-11-21`.
+
+    Years beyond 9999 have a sign, as in Spark; years before 1 have one, too, or with `era` are years BC as in SQL.
+    """
+    is_date = pa.types.is_date32(type)
+    moment = np.datetime64(number, "D" if is_date else "us")
+    year = int(moment.astype("datetime64[Y]").astype(np.int64)) + 1970
+    month_and_day = str(moment.astype("datetime64[D]"))[-6:]
+    if era:
+        years, suffix = f"{year if year > 0 else 1 - year:04d}", " BC" if year < 1 else ""
+    else:
+        years, suffix = f"{'-' if year < 0 else '+' if year > 9999 else ''}{abs(year):04d}", ""
+    if is_date:
+        return years + month_and_day + suffix
+    time = str(moment)[-15:].removesuffix(".000000")
+    return f"{years}{month_and_day} {time}{'' if type.tz is None else '+00:00'}{suffix}"

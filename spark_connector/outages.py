@@ -1,0 +1,129 @@
+"""Which failures heal by waiting: the one list. A service of loads tries again after these and ends after all others.
+
+A failure is judged by the name of its class and by its text, because a task of Spark leaves nothing else of it:
+`OSError: [Errno 28] No space left on device` from Python, or `IOException: No space left on device` from Java. Our own
+errors say it by their flag `retriable`; in a task they are told by name. What stays until a person changes something is
+not in the list: a missing right, a wrong password, a record that does not fit, a package that is not installed.
+
+Pure. tests/spark_connector/test_outages.py has a failure of each kind.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import dataclass
+
+from broker.errors import ErrorCode, PykafkaError, error_name
+
+__all__ = ["OUTAGES", "Outage", "heals_by_waiting", "outage_of"]
+
+_ERRNOS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.ENOBUFS, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLCK),
+    *(errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ESHUTDOWN),
+    *(errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE, errno.ENOTCONN),
+    *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET),
+)
+"""Errors of the operating system: something is full or used up, busy, or cannot be reached now."""
+
+_CARRIERS = (
+    r"^\w*(?:OSError|IOException|FSError|FileNotFoundException|FileSystemException|SocketException|ConnectException"
+    r"|DeltaError|CommitFailedError|OperationalError|URLError)\b.*"
+)
+"""The classes whose text quotes the operating system. Java's FileNotFoundException is any failure to open a file."""
+
+_CONDITIONS = (
+    "AdminShutdown|CrashShutdown|CannotConnectNow|IdleSessionTimeout|QueryCanceled|OperatorIntervention"
+    "|ConnectionException|ConnectionDoesNotExist|ConnectionFailure|StatementCompletionUnknown|SerializationFailure"
+    "|DeadlockDetected|LockNotAvailable|InsufficientResources|DiskFull|OutOfMemory|TooManyConnections|IoError"
+)
+"""Conditions of PostgreSQL (its appendix of error codes), after which psycopg names its errors."""
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A kind of failure that heals by waiting. `pattern` is searched in `<name of the class>: <text>`."""
+
+    what: str
+    pattern: re.Pattern[str]
+
+
+def _outage(what: str, *patterns: str) -> Outage:
+    return Outage(what, re.compile("|".join(patterns)))
+
+
+def _system_error() -> str:
+    """Python says `[Errno 28] No space…`, Rust `No space… (os error 28)`, Java only the text."""
+    numbers = "|".join(map(str, _ERRNOS))
+    texts = "|".join(re.escape(os.strerror(number)) for number in _ERRNOS)
+    return rf"{_CARRIERS}(?:\[Errno (?:{numbers})\]|\(os error (?:{numbers})\)|{texts})"
+
+
+OUTAGES = (
+    _outage(
+        "no broker, no ZooKeeper or no NameNode answers",
+        r"^(?:ConnectionFailed|RequestTimedOut|OffsetStoreUnavailable|LoadInterrupted): ",
+    ),
+    _outage(
+        "the cluster answers with an error that Kafka calls retriable",
+        rf"^BrokerError: (?:{'|'.join(re.escape(error_name(code)) for code in ErrorCode if code.retriable)})",
+    ),
+    _outage("the schema registry does not answer", r"^ConnectorError: \[SCHEMA_REGISTRY_UNAVAILABLE\]"),
+    _outage(
+        "a disk is full, a file system or a network is away or busy, as the operating system says",
+        _system_error(),
+    ),
+    _outage(
+        "a connection cannot be made, or breaks",
+        r"^(?:ConnectionError|Connection\w+Error|BrokenPipeError|TimeoutError|IncompleteRead|RemoteDisconnected)\b",
+        r"^(?:ConnectException|SocketException|SocketTimeoutException|ConnectTimeoutException|NoRouteToHostException"
+        r"|ClosedChannelException|EOFException)\b",
+        r"^(?:gaierror|UnknownHostException|OSError|URLError): .*Temporary failure in name resolution",
+    ),
+    _outage(
+        "HDFS is in safe mode, fails over, or lacks space or DataNodes",
+        r"^(?:SafeMode|Standby|Retriable|NotReplicatedYet|BlockMissing|\w*QuotaExceeded)Exception\b",
+        r"^(?:OSError|\w*(?:Remote|IO)Exception): .*(?:safe mode"
+        r"|(?:SafeMode|Standby|Retriable|\w*QuotaExceeded)Exception"
+        r"|could only be (?:written|replicated) to|[Nn]ot enough (?:DataNodes|datanodes)|timed out)",
+    ),
+    _outage(
+        "Spark has lost a worker or an executor, or the job was cancelled",
+        r"Python worker (?:exited unexpectedly|failed to connect back)",
+        r"ExecutorLostFailure|Executor heartbeat timed out",
+        r"\[SPARK_JOB_CANCELLED\]|\bJob (?:group )?\S+ cancelled|\[OPERATION_CANCELED\]",
+    ),
+    _outage("the server of Spark Connect does not answer", r"StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED)\b"),
+    _outage(
+        "a database does not answer, is starting or stopping, is busy or full",
+        rf"^(?:\w+: \((?:\w+\.)*)?(?:{_CONDITIONS})\b",
+        r"^(?:OperationalError|InterfaceError|InternalError|DatabaseError): .*(?:server closed the connection"
+        r"|connection (?:has been |was |is )?(?:closed|lost)|connection to server .* failed: No such file"
+        r"|[Tt]imeout expired|timed out|consuming input failed|[Ll]ost connection"
+        r"|has gone away|[Cc]an't connect to|[Tt]oo many (?:clients|connections)|remaining connection slots"
+        r"|the database system is|(?:database(?: table)?|schema) is locked|disk I/O error|database or disk is full"
+        r"|[Ll]ock wait timeout|[Dd]eadlock|Temporary failure in name resolution)",
+    ),
+    _outage("another program has committed to the Delta table at the same moment", r"^CommitFailedError\b"),
+)
+
+
+def heals_by_waiting(failure: BaseException | str) -> bool:
+    """Whether the same operation may succeed later without a change of the set-up or of the data.
+
+    `failure`: an exception, or `<name of the class>: <text>` of one.
+    """
+    return failure.retriable if isinstance(failure, PykafkaError) else outage_of(failure) is not None
+
+
+def outage_of(failure: BaseException | str) -> Outage | None:
+    """The kind of the list, of a failure that is none of our own errors; None for one that does not heal."""
+    said = failure if isinstance(failure, str) else _described(failure)
+    return next((outage for outage in OUTAGES if outage.pattern.search(said)), None)
+
+
+def _described(error: BaseException) -> str:
+    cause = getattr(error, "orig", None)  # SQLAlchemy's errors quote the driver's, and then the statement
+    text = f"({type(cause).__name__}) {cause}" if cause is not None else str(error)
+    return f"{type(error).__name__}: {text}".partition("\n")[0]

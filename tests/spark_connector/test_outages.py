@@ -1,0 +1,226 @@
+"""The one list of failures that heal by waiting: a failure of each kind, and many that are of none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import urllib.error
+from pathlib import Path
+
+import deltalake
+import pytest
+import sqlalchemy
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from broker.client.cluster_metadata import UnknownTopic
+from broker.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    ConfigError,
+    ConnectionFailed,
+    CorruptBatch,
+    ErrorCode,
+    RequestTimedOut,
+)
+from spark_connector.errors import ConnectorError, data_loss
+from spark_connector.formats.schema_registry import SchemaRegistry
+from spark_connector.formats.value_format import RegistrySettings
+from spark_connector.loads.record import LoadError, LoadInterrupted
+from spark_connector.loads.spark_failure import summary
+from spark_connector.offset_store.base import OffsetConflict, OffsetStoreError, OffsetStoreUnavailable
+from spark_connector.outages import OUTAGES, heals_by_waiting, outage_of
+from tests.support.postgres import Postgres
+from tests.support.requirements import Unavailable, give_up
+
+OURS, CLUSTER, REGISTRY, SYSTEM, CONNECTION, HDFS, SPARK, CONNECT, DATABASE, DELTA = (one.what for one in OUTAGES)
+
+HEALING = [
+    (OURS, "ConnectionFailed: no broker answers at 127.0.0.1:1"),
+    (OURS, "RequestTimedOut: no answer within 60 s"),
+    (OURS, "OffsetStoreUnavailable: no ZooKeeper answers at 127.0.0.1:1 within 10 s"),
+    (OURS, "LoadInterrupted: nothing answers at nn:8020, the NameNode"),
+    (CLUSTER, "BrokerError: LEADER_NOT_AVAILABLE (5): the leader of t-0"),
+    (CLUSTER, "BrokerError: NOT_ENOUGH_REPLICAS (19): producing to bad-0"),
+    (CLUSTER, "BrokerError: COORDINATOR_LOAD_IN_PROGRESS (14)"),
+    (REGISTRY, "ConnectorError: [SCHEMA_REGISTRY_UNAVAILABLE] Schema registry http://r does not answer /schemas/ids/1"),
+    (SYSTEM, OSError(errno.ENOSPC, "No space left on device")),
+    (SYSTEM, OSError(errno.EDQUOT, "Disk quota exceeded")),
+    (SYSTEM, OSError(errno.ESTALE, "Stale file handle")),
+    (SYSTEM, OSError(errno.EMFILE, "Too many open files")),
+    (SYSTEM, "OSError: [Errno 28] No space left on device"),
+    (SYSTEM, "IOException: No space left on device"),
+    (SYSTEM, "FileNotFoundException: /out/x (Too many open files)"),
+    (SYSTEM, "FileSystemException: /out/x: Input/output error"),
+    (SYSTEM, DeltaError("Generic LocalFileSystem error: No space left on device (os error 28)")),
+    (SYSTEM, DeltaError("Generic HadoopFileSystem error: IO error occurred: Connection refused (os error 111)")),
+    (SYSTEM, sqlalchemy.exc.OperationalError("INSERT", {}, Exception("No space left on device"))),
+    (SYSTEM, urllib.error.URLError(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"))),
+    (SYSTEM, "ConnectException: Call From here to nn:8020 failed on connection exception: Connection refused"),
+    (CONNECTION, ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")),
+    (CONNECTION, TimeoutError("timed out")),
+    (CONNECTION, BrokenPipeError(errno.EPIPE, "Broken pipe")),
+    (CONNECTION, "SocketTimeoutException: Read timed out"),
+    (CONNECTION, "NoRouteToHostException: no way"),
+    (CONNECTION, "UnknownHostException: nn: Temporary failure in name resolution"),
+    (HDFS, OSError("HDFS: Name node is in safe mode")),
+    (HDFS, "SafeModeException: Cannot create directory /x. Name node is in safe mode."),
+    (HDFS, "StandbyException: Operation category WRITE is not supported in state standby"),
+    (HDFS, "DSQuotaExceededException: The DiskSpace quota of /x is exceeded"),
+    (HDFS, "RemoteException: File /x could only be written to 0 of the 1 minReplication nodes"),
+    (SPARK, "SparkException: Python worker exited unexpectedly (crashed)"),
+    (SPARK, "SparkException: Job aborted due to stage failure: Lost task 0.3: ExecutorLostFailure (executor 1 exited)"),
+    (SPARK, "SparkException: Job 3 cancelled as part of cancellation of all jobs"),
+    (SPARK, "[SPARK_JOB_CANCELLED] Job 3 cancelled by the user SQLSTATE: XXKDA"),
+    (CONNECT, "<_InactiveRpcError of RPC that terminated with: status = StatusCode.UNAVAILABLE"),
+    (DATABASE, "OperationalError: (psycopg.errors.AdminShutdown) terminating connection due to administrator command"),
+    (DATABASE, "AdminShutdown: terminating connection due to administrator command"),
+    (DATABASE, "OperationalError: (psycopg.OperationalError) the connection is lost"),
+    (
+        DATABASE,
+        "OperationalError: (psycopg.OperationalError) failed: FATAL:  the database system is starting up",
+    ),
+    (DATABASE, "OperationalError: (sqlite3.OperationalError) database is locked"),
+    (DATABASE, "OperationalError: (pymysql.err.OperationalError) (2006, 'MySQL server has gone away')"),
+    (DELTA, CommitFailedError("Transaction failed: version 3 already exists")),
+]
+
+LASTING = [
+    "OverflowError: date value out of range",
+    "ValueError: year 10000 is out of range",
+    "ArrowInvalid: Casting from timestamp[us] to timestamp[ns] would result in out of bounds timestamp",
+    "OSError: Couldn't deserialize thrift: TProtocolException: Invalid data",
+    "ModuleNotFoundError: No module named 'kio'",
+    "ImportError: libxyz.so: cannot open shared object file",
+    "MemoryError: ",
+    "OutOfMemoryError: Java heap space",
+    "RuntimeError: anything",
+    "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0",
+    "AccessControlException: Permission denied: user=nobody, access=WRITE",
+    "AccessDeniedException: /out/x",
+    "FileNotFoundException: /out/x (Permission denied)",
+    "FileNotFoundException: /out/x (No such file or directory)",
+    "UnknownHostException: nn: Name or service not known",
+    "ConfigError: Option 'assign': no space left on device",
+    "ConnectorError: [SCHEMA_REGISTRY_REFUSED] Schema registry http://r refuses /schemas/ids/1: HTTP 401",
+    "ConnectorError: [PYKAFKA_TIMESTAMP_OUT_OF_RANGE] The record at offset 3",
+    "DataLoss: [KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] gone",
+    "CorruptBatch: CORRUPT_MESSAGE (2): t-0 at or after offset 3",
+    "UnknownTopic: UNKNOWN_TOPIC_OR_PARTITION (3): no topic 't'",
+    "BrokerError: TOPIC_AUTHORIZATION_FAILED (29): t",
+    "BrokerError: RECORD_LIST_TOO_LARGE (18): t",
+    "AuthenticationFailed: SASL_AUTHENTICATION_FAILED (58): wrong password",
+    "LoadError: load g-000001-0011aabb: Spark read 3 rows, but its output holds 2",
+    "[UNRESOLVED_COLUMN] no such column",
+    "[SOME] error of a job",
+    "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.",
+    "SparkException: [TASK_WRITE_FAILED] Task failed while writing rows",
+    "SparkUpgradeException: [INCONSISTENT_BEHAVIOR_CROSS_VERSION.WRITE_ANCIENT_DATETIME] You may",
+    "CodecNotAvailable: zstd",
+    "OperationalError: (psycopg.OperationalError) connection failed: FATAL:  password authentication failed for user",
+    'OperationalError: (psycopg.OperationalError) connection failed: FATAL:  database "nope" does not exist',
+    "OperationalError: (sqlite3.OperationalError) no such table: rows",
+    "OperationalError: (sqlite3.OperationalError) attempt to write a readonly database",
+    "OperationalError: (psycopg.errors.ProgramLimitExceeded) row is too big",
+    "DataError: (psycopg.errors.NumericValueOutOfRange) integer out of range",
+    "ProgrammingError: (psycopg.errors.InsufficientPrivilege) permission denied for table rows",
+    "InternalError: (psycopg.errors.ReadOnlySqlTransaction) cannot execute INSERT in a read-only transaction",
+    "DeltaError: Invalid JSON in log record",
+    "SchemaMismatchError: Schema error: no such field",
+    PermissionError(errno.EACCES, "Permission denied"),
+    PermissionError("HDFS: AccessControlException: user=nobody"),
+    NotADirectoryError(errno.ENOTDIR, "Not a directory"),
+    FileNotFoundError(errno.ENOENT, "No such file or directory"),
+    OSError(errno.EROFS, "Read-only file system"),
+    OSError(errno.ENAMETOOLONG, "File name too long"),
+    OverflowError("date value out of range"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+]
+
+
+@pytest.mark.parametrize(("what", "failure"), HEALING, ids=lambda one: str(one)[:60])
+def test_a_failure_of_each_kind_heals(what: str, failure: BaseException | str) -> None:
+    found = outage_of(failure)
+    assert found is not None
+    assert found.what == what
+    assert heals_by_waiting(failure)
+
+
+def test_every_kind_of_the_list_has_a_failure_here() -> None:
+    assert {what for what, _ in HEALING} == {one.what for one in OUTAGES}
+
+
+@pytest.mark.parametrize("failure", LASTING, ids=lambda one: str(one)[:60])
+def test_any_other_failure_does_not_heal(failure: BaseException | str) -> None:
+    assert outage_of(failure) is None
+    assert not heals_by_waiting(failure)
+
+
+@pytest.mark.parametrize(
+    ("error", "heals"),
+    [
+        (ConnectionFailed("x"), True),
+        (RequestTimedOut("x"), True),
+        (OffsetStoreUnavailable("x"), True),
+        (LoadInterrupted("x"), True),
+        (ConnectorError("SCHEMA_REGISTRY_UNAVAILABLE", "x"), True),
+        *((BrokerError(code, "x"), code.retriable) for code in ErrorCode if code is not ErrorCode.none),
+        (UnknownTopic("x"), False),
+        (ConfigError("x"), False),
+        (AuthenticationFailed("x"), False),
+        (LoadError("x"), False),
+        (OffsetConflict("x"), False),
+        (OffsetStoreError("x"), False),
+        (data_loss("PARTITION_OFFSET_CHANGED", "x"), False),
+    ],
+    ids=lambda one: str(one)[:40],
+)
+def test_our_own_errors_say_it_here_and_in_a_task(error: Exception, heals: bool) -> None:
+    assert heals_by_waiting(error) is heals
+    of_a_task = f"Traceback (most recent call last):\n  File x\nsome.module.{type(error).__name__}: {error}\n"
+    assert heals_by_waiting(summary(of_a_task)) is heals
+
+
+def test_a_damaged_batch_stays_damaged() -> None:
+    """Although Kafka calls CORRUPT_MESSAGE retriable: a consumer may ask another replica, a load has asked already."""
+    assert not heals_by_waiting(f"CorruptBatch: {CorruptBatch('t-0 at or after offset 3')}")
+
+
+def test_a_real_database_that_is_away_heals_and_a_wrong_name_does_not() -> None:
+    try:
+        server = Postgres()
+        url = sqlalchemy.engine.make_url(server.start())
+    except Unavailable as error:
+        give_up(str(error))
+
+    def failure(of: sqlalchemy.URL, query: str = "SELECT 1") -> Exception:
+        with pytest.raises(sqlalchemy.exc.DBAPIError) as caught:
+            sqlalchemy.create_engine(of, poolclass=sqlalchemy.NullPool).connect().execute(sqlalchemy.text(query))
+        return caught.value
+
+    assert not heals_by_waiting(failure(url.set(database="nope")))
+    assert not heals_by_waiting(failure(url.set(username="nobody")))
+    assert not heals_by_waiting(failure(url, "SELECT * FROM nope"))
+    assert not heals_by_waiting(failure(url, "SELECT 1/0"))
+    assert heals_by_waiting(failure(url, "SELECT pg_terminate_backend(pg_backend_pid())"))
+    server.stop()
+    assert heals_by_waiting(failure(url))
+
+
+def test_a_real_delta_table_that_is_damaged_does_not_heal(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    (log / "00000000000000000000.json").write_text("no JSON\n")
+    with pytest.raises(Exception, match=r".") as caught:
+        deltalake.DeltaTable(str(tmp_path))
+    assert not heals_by_waiting(caught.value)
+
+
+def test_a_real_registry_that_is_away_heals() -> None:
+    with pytest.raises(ConnectorError) as caught:
+        SchemaRegistry(RegistrySettings(urls=("http://127.0.0.1:1",), timeout_ms=500)).schema(1)
+    assert heals_by_waiting(caught.value)
+
+
+def test_texts_are_those_of_the_operating_system() -> None:
+    """Java says no number."""
+    assert os.strerror(errno.ENOSPC) == "No space left on device"
