@@ -18,6 +18,7 @@ import secrets
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +33,7 @@ __all__ = ["LocalStorage", "Storage", "open_storage"]
 _WRITE_BUFFER = 1 << 20  # bytes
 _CRC_MAGIC = b"crc\0"
 _CRC_READ = 4 << 20  # bytes
+_SYNCS_AT_ONCE = 8
 
 
 @contextlib.contextmanager
@@ -208,6 +210,9 @@ class Storage:
         except FileNotFoundError:
             return
 
+    def sync(self, path: str) -> None:
+        """Make what lies at `path`, a file or a directory with all below it, survive a power failure, and its name."""
+
     def _write_temporary(self, path: str, data: bytes) -> str:
         """Write beside `path` under a unique hidden name; gives that name."""
         directory, name = posixpath.split(path)
@@ -240,14 +245,34 @@ class LocalStorage(Storage):
             os.link(self._full(temporary), self._full(path))  # unlike rename, refuses to replace
         finally:
             self.remove(temporary)
-        _sync_directory(os.path.dirname(self._full(path)))
+        _sync(os.path.dirname(self._full(path)))
 
     def rename(self, source: str, target: str) -> None:
         self.make_directory(posixpath.dirname(target))
         if os.path.lexists(self._full(target)):  # os.rename would replace a file or an empty directory
             raise FileExistsError(f"{self._full(target)} exists")
         os.rename(self._full(source), self._full(target))
-        _sync_directory(os.path.dirname(self._full(target)))
+        for path in (target, source):  # in this order: in between it has two names, in the other it could have none
+            _sync(os.path.dirname(self._full(path)))
+
+    def make_directory(self, path: str) -> None:
+        """Each new name is synced, as those of files are: a file is lost with the name of its directory."""
+        full, missing = self._full(path), []
+        while not os.path.isdir(full):
+            missing.append(full)
+            full = os.path.dirname(full)
+        for directory in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory)
+            _sync(os.path.dirname(directory))
+
+    def sync(self, path: str) -> None:
+        full = self._full(path)
+        paths = [place for place in (full, os.path.dirname(full)) if os.path.lexists(place)]
+        for directory, below, files in os.walk(full):
+            paths += [os.path.join(directory, name) for name in (*below, *files)]
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
+            list(pool.map(_sync, paths))  # raises the first error
 
     def remove(self, path: str) -> None:
         full = self._full(path)
@@ -258,8 +283,7 @@ class LocalStorage(Storage):
 
     def _write_temporary(self, path: str, data: bytes) -> str:
         temporary = super()._write_temporary(path, data)
-        with open(self._full(temporary), "rb") as file:
-            os.fsync(file.fileno())
+        _sync(self._full(temporary))
         return temporary
 
 
@@ -285,8 +309,8 @@ class _BytesWriter(io.RawIOBase):
                 super().close()
 
 
-def _sync_directory(path: str) -> None:
-    """Make a new name in a local directory survive a power failure."""
+def _sync(path: str) -> None:
+    """Make the bytes of a local file, or the names in a local directory, survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

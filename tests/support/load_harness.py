@@ -22,7 +22,7 @@ from tests.support.crashing import CrashPoint
 Row = tuple[str, int, int]
 """(topic, partition, offset)"""
 
-_STORAGE_CHANGES = ("create", "rename", "remove", "make_directory")
+_STORAGE_CHANGES = ("create", "open_output", "rename", "remove", "make_directory", "sync")
 _LOG_CHANGES = ("append", "mark_published")
 
 
@@ -55,7 +55,8 @@ class World:
             rows: dict[TopicPartition, int] = {}
             for range in record.ranges:
                 lines = [json.dumps([*range.tp, offset]) for offset in _offsets(range)]
-                output.create(f"{data}/part-{range.topic}-{range.partition}.json", "\n".join(lines).encode())
+                with output.open_output(f"{data}/part-{range.topic}-{range.partition}.json") as file:
+                    file.write("\n".join(lines).encode())  # as Spark does, which syncs nothing
                 rows[range.tp] = len(lines)
             files = {name: size for name, size in output.tree_sizes(data).items() if not name.startswith(("_", "."))}
             sealed = record.completed(rows, files)

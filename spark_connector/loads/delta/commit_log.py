@@ -100,6 +100,7 @@ class DeltaCommitLog(CommitLog):
             check_expected(self._group, self._offsets(table, record.committed), record.expected, record.committed)
             try:
                 self._commit(table, record)
+                self._sync(table.version())
                 return
             except PykafkaError:
                 raise  # some of them are ValueErrors too
@@ -114,6 +115,13 @@ class DeltaCommitLog(CommitLog):
 
     def prune(self, keep: int) -> list[int]:
         raise ConfigError("a Delta table prunes its log itself: set delta.logRetentionDuration")
+
+    def _sync(self, version: int) -> None:
+        """Make the commits behind this version survive a power failure; the library does not."""
+        names = self._storage.names("_delta_log")
+        for name in names:
+            if name.endswith(".json") and name.removesuffix(".json") > f"{version:020d}":
+                self._storage.sync(f"_delta_log/{name}")
 
     def _commit(self, table: DeltaTable, record: LoadRecord) -> None:
         """Commit against this state of the table. Another commit of the same group in between makes it fail.

@@ -102,6 +102,10 @@ class DeltaDestination(Destination):
         table = self.log.table() or self._create(fields, record.partition_by)
         _check_table(table, self.url, fields, record.partition_by)
 
+    def seal(self, record: LoadRecord) -> None:
+        """Sync the files: after a power failure, a table whose log names empty files could not be read."""
+        self.output.sync(record.load_id)
+
     def commit(self, record: LoadRecord) -> None:
         try:
             self.log.append(record)
@@ -189,18 +193,20 @@ class DeltaDestination(Destination):
 
     def _create(self, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> DeltaTable:
         try:
-            return DeltaTable.create(
+            table = DeltaTable.create(
                 self.url,
                 Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
                 mode="ignore",
                 partition_by=list(partition_by),
                 storage_options=self.output.options or None,
             )
-        except (DeltaError, OSError) as error:
-            table = self.log.table()  # another process may have created it
-            if table is None:
-                raise failed_load(f"the Delta table {self.url} cannot be created: {error}", error) from error
+            self.output.sync("_delta_log")
             return table
+        except (DeltaError, OSError) as error:
+            there = self.log.table()  # another process may have created it
+            if there is None:
+                raise failed_load(f"the Delta table {self.url} cannot be created: {error}", error) from error
+            return there
 
     def _clear(self, load_id: str) -> None:
         """Remove the intent, and also the files when they are certainly no part of the table."""

@@ -108,10 +108,12 @@ class FilesDestination(Destination):
     def seal(self, record: LoadRecord) -> None:
         """Write the manifest: the data is complete. From now on the load will be committed, here or by a repair.
 
-        On an error nothing is left behind, unless the manifest exists: then a repair may be committing the load.
+        The data is synced first: after a power failure, files that the commit log counts must not be empty. On an error
+        nothing is left behind, unless the manifest exists: then a repair may be committing the load.
         """
         manifest = f"{self._data(record.load_id)}/{MANIFEST}"
         try:
+            self.output.sync(self._data(record.load_id))
             self.output.create(manifest, record.to_bytes())
         except OSError:
             if not self.output.exists(manifest):
