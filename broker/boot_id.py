@@ -9,12 +9,13 @@ epochs, so there every kill counts as a loss.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from broker.durable_files import write_atomically
 
-__all__ = ["may_have_lost_records", "record_boot"]
+__all__ = ["has_boot", "may_have_lost_records", "record_boot"]
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,12 @@ FILE_NAME = "boot.id"
 _CURRENT = Path("/proc/sys/kernel/random/boot_id")
 _LOST = "lost"
 """Instead of a boot: records may be lost, and the broker has not left the ISRs yet."""
+
+
+def has_boot(directory: Path) -> bool:
+    """Whether a broker has started with the directory. One without the file is new, or was emptied. Call it before
+    `may_have_lost_records`."""
+    return os.path.lexists(directory / FILE_NAME) and _read(directory / FILE_NAME) != _LOST
 
 
 def may_have_lost_records(directories: Iterable[Path], clean_mark: str) -> bool:

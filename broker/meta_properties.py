@@ -1,25 +1,80 @@
 """`meta.properties` in every log directory: the broker and the cluster that its logs belong to.
 
 Written at the first start and checked at every later one (Kafka: BrokerMetadataCheckpoint), so that logs are never
-served with another cluster's ZooKeeper or by a broker with another id.
+served with another cluster's ZooKeeper or by a broker with another id. A directory without the file beside others that
+have one may be the mount point of a disk that is not mounted. It is not used until somebody confirms it (`adopt`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from broker.durable_files import write_atomically
 from broker.errors import ConfigError
 from broker.settings import read_properties_file
 
-__all__ = ["check_meta_properties", "refuse_foreign", "stored_broker_id"]
+__all__ = [
+    "adopt",
+    "adopted",
+    "check_meta_properties",
+    "end_adoption",
+    "refuse_foreign",
+    "stored_broker_id",
+    "unconfirmed",
+]
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "meta.properties"
 _OWNER_KEYS = {"broker.id", "node.id", "cluster.id"}
+_ADOPTED = ".pykafka_adopted"
+"""Stands in a directory from `adopt` until a broker has started with it."""
+
+
+def adopt(directory: Path) -> None:
+    """Confirm that a log directory is as it should be, for the next start. Makes it if needed. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomically(directory / _ADOPTED, b"version=0\n")
+
+
+def adopted(directories: Iterable[Path]) -> list[Path]:
+    """The directories that `adopt` has confirmed and no broker has started with since."""
+    return [directory for directory in directories if (directory / _ADOPTED).exists()]
+
+
+def end_adoption(directories: Iterable[Path]) -> None:
+    """A broker has started with these directories."""
+    for directory in directories:
+        try:
+            (directory / _ADOPTED).unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("cannot delete %s: %s", directory / _ADOPTED, error)
+
+
+def unconfirmed(directories: Sequence[Path]) -> dict[Path, str]:
+    """The directories that must not be used, with the reason: they have no `meta.properties`, others have one, and
+    nobody has adopted them.
+
+    Call it before the directories are locked, which makes those that are missing.
+    """
+    claimed = [directory for directory in directories if os.path.lexists(directory / FILE_NAME)]
+    if not claimed:
+        return {}
+    return {
+        directory: f"{directory} {'has no' if directory.exists() else 'does not exist, so it has no'} {FILE_NAME}, and "
+        f"{claimed[0]} has one: is its disk mounted? Mount it, or confirm the directory as it is with "
+        f"`pykafka log dirs --adopt {directory}`"
+        for directory in directories
+        if directory not in claimed and not os.path.lexists(directory / _ADOPTED) and _can_be_read(directory)
+    }
+
+
+def _can_be_read(directory: Path) -> bool:
+    """Whether a file that is not found there is really not there. Otherwise the lock fails, and tells why."""
+    return os.access(directory, os.R_OK | os.X_OK) if directory.is_dir() else not os.path.lexists(directory)
 
 
 def refuse_foreign(directories: Sequence[Path], own_metadata: Sequence[Path] = ()) -> None:
@@ -41,8 +96,15 @@ def refuse_foreign(directories: Sequence[Path], own_metadata: Sequence[Path] = (
             raise ConfigError(
                 f"log.dirs: {directory} belongs to cluster {stored['cluster.id']}, whose metadata is not in "
                 f"{own_metadata[0]}; set zookeeper.connect to the ZooKeeper of that cluster (without standalone=true), "
-                "or log.dirs to another directory"
+                f"or log.dirs to another directory{_of_another_first(directory, own_metadata[0].parent)}"
             )
+
+
+def _of_another_first(directory: Path, first: Path) -> str:
+    """What else may be wrong where the metadata should be in another directory than the logs of the cluster."""
+    if directory == first:
+        return ""
+    return f"; if the disk of {first} is not mounted, mount it: the directory with the metadata comes first in log.dirs"
 
 
 def stored_broker_id(directories: Sequence[Path]) -> int | None:

@@ -2,15 +2,17 @@
 
 `pykafka broker start` runs one in the foreground. Start: bind the listeners, connect to ZooKeeper (or start an embedded
 one), recover the logs, register, load the groups, serve. Stop is the reverse, and leaves the mark of a clean shutdown.
+Each part says how it stops when it starts (`_on_stop`). If one fails to stop, the others stop all the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
 from broker.api.fetch_sessions import FetchSessionCache
 from broker.api.table import make_routes
-from broker.boot_id import may_have_lost_records, record_boot
+from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock, SystemClock
 from broker.cluster.acls import Acls
 from broker.cluster.authorizer_settings import make_authorizer
@@ -27,7 +29,8 @@ from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.leadership_check import LeadershipCheck
-from broker.cluster.leadership_handover import leave_partitions, rejoin_partitions
+from broker.cluster.leadership_handover import leave_partitions
+from broker.cluster.local_replicas import LocalReplicas
 from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.quota_configs import QuotaConfigs
@@ -39,9 +42,8 @@ from broker.config.listener import Listener, advertised_listeners
 from broker.coordinator.coordinators import Coordinators
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.log.log_config import LogConfig
-from broker.log.log_directory import CLEAN_MARK
 from broker.log.manager import LogManager
-from broker.meta_properties import check_meta_properties, refuse_foreign, stored_broker_id
+from broker.meta_properties import refuse_foreign, stored_broker_id
 from broker.metrics import Metrics
 from broker.net.listener import ListenerSet
 from broker.net.peer_connection import PeerConnection
@@ -53,7 +55,6 @@ from broker.protocol.permissions import FETCH_AS_FOLLOWER
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.isr_writer import IsrWriter
-from broker.replica.replica_manager import stored_log_config
 from broker.security.authorizer import Authorizer
 from broker.web.collector import MetricSources
 from broker.web.health import Health
@@ -66,7 +67,7 @@ from broker.zookeeper.membership import Membership
 from broker.zookeeper.metadata_move import METADATA_FILE, MOVING_FILE, move_into_zookeeper, standalone_store
 from broker.zookeeper.metadata_store import MetadataCalls, MetadataStore
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo, Endpoint, TopicRecord
+from broker.zookeeper.znodes import BrokerInfo, Endpoint
 
 __all__ = ["BrokerServer"]
 
@@ -104,7 +105,8 @@ class BrokerServer:
             producer_expiration_ms=config.producer_id_expiration_ms,
             cleaner=config,
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._replicas = LocalReplicas(self._logs)
+        self._tasks = BackgroundTasks()
         self._dynamic = DynamicConfig(config)
         self._quotas = ClientQuotas(
             config.quota_window_num,
@@ -117,38 +119,63 @@ class BrokerServer:
         """How this broker connects to others, and what it would need to, if that is not set."""
         self._calls = MetadataCalls()
         self._store: MetadataStore | None = None
-        self._undo: list[Callable[[], object]] = []
-        self._leave: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self._parts = contextlib.AsyncExitStack()
         self._topics: Topics
-        self._detector: FailureDetector | None = None
-        self._coordinators: Coordinators | None = None
+        self._coordinators: Coordinators
 
     async def start(self) -> list[Listener]:
         """Start all parts and return the bound listeners. Stops what it started before it raises PykafkaError."""
         try:
             return await self._start()
         except BaseException:
-            await self.stop()
+            with contextlib.suppress(Exception):  # it is logged, and the first error tells more
+                await self.stop()
             raise
 
+    async def stop(self) -> None:
+        """Hand over leadership, close connections, leave ZooKeeper and stop an embedded one, flush and mark the logs.
+
+        A part that fails to stop is logged, and keeps no other from stopping. Raises the last such error.
+        """
+        await self._parts.aclose()
+
+    def _on_stop(self, stop: Callable[[], Awaitable[object] | None]) -> None:
+        """Call `stop` when the broker stops: before what was given earlier, and after what is given later."""
+
+        async def logged() -> None:
+            try:
+                waiting = stop()
+                if waiting is not None:
+                    await waiting
+            except Exception:
+                logger.exception("the broker goes on to stop, though this failed: %s", _name_of(stop))
+                raise
+
+        self._parts.push_async_callback(logged)
+
+    def _on_stop_blocking(self, stop: Callable[[], object]) -> None:
+        """As `_on_stop`, for what blocks."""
+        self._on_stop(functools.partial(asyncio.to_thread, stop))
+
     async def _start(self) -> list[Listener]:
-        bound = self._listeners.bind()
-        self._name_bound_ports(bound)
-        if self.config.metrics_listener:
-            self._http = HttpListener(self.config.metrics_listener)
-            self.metrics_url = self._http.url
+        bound = self._bind()
+        self._on_stop_blocking(self._logs.close)
         registry, changes, election = await self._connect(bound)
+        self._on_stop(self._calls.close)
         self._topics = await self._load_topics(registry, changes)
         ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
-        self._coordinators = Coordinators(self.config, self._topics, ids, self._clock, self._coordinator_peer)
-        await self._coordinators.start()
+        await self._start_coordinators(ids)
+        self._on_stop(self._tasks.close)
+        self._on_stop(self._check_threads.close)
+        self._on_stop(self._coordinators.disconnect)
         configs = self._broker_configs(registry, changes)
         users = await self._users(registry, changes)
         later = asyncio.get_running_loop().call_soon
         authorizer = make_authorizer(self.config, is_isolated=self._isolation is not None, later=later)
         acls = await self._acls(authorizer)
         quota_configs = await self._quota_configs(registry, changes)
-        detector = self._detector = self._failure_detector()
+        detector = self._failure_detector()
+        self._on_stop(detector.close)
         controller = self._make_controller(election, registry, changes, detector)
         reassignments = PartitionReassignments(controller, self._topics, registry, self._calls)
         context = ApiContext(
@@ -173,18 +200,44 @@ class BrokerServer:
             self._check_threads,
             self._quotas,
         )
-        self._begin(self._isr_writer(registry, changes, detector).run())
+        self._tasks.begin("writing ISRs", self._isr_writer(registry, changes, detector).run())
         watch = ClusterWatch(registry, changes, self._topics, configs)
         watch.add_config_listener("users", users.refresh)
         quota_configs.watch(watch)
         self._watch(watch, acls)
         self._control(controller, reassignments)
-        self._leave = lambda: self._hand_over(registry, changes, election)
+        self._on_stop(self._close_listeners)
+        if self.config.controlled_shutdown_enable:
+            self._on_stop(functools.partial(self._hand_over, registry, changes, election, detector))
         await self._listeners.serve(self._router(context), users.credential)
-        self._begin(self._tick_forever())
+        self._tasks.begin("periodic work", self._tick_forever())
         if self._http is not None:
-            self._begin(self._serve_http(self._http, authorizer))
+            self._tasks.begin("serving metrics.listener", self._serve_http(self._http, authorizer))
+        await asyncio.to_thread(self._replicas.end)
         return bound
+
+    def _bind(self) -> list[Listener]:
+        self._on_stop(self._close_listeners)
+        bound = self._listeners.bind()
+        self._name_bound_ports(bound)
+        if self.config.metrics_listener:
+            self._http = HttpListener(self.config.metrics_listener)
+            self.metrics_url = self._http.url
+        return bound
+
+    async def _close_listeners(self) -> None:
+        """Idempotent: the first part of a broker that is there, and the first to go of one that serves."""
+        try:
+            if self._http is not None:
+                self._http.close()
+        finally:
+            await self._listeners.close()
+
+    async def _start_coordinators(self, ids: ProducerIds) -> None:
+        self._coordinators = Coordinators(self.config, self._topics, ids, self._clock, self._coordinator_peer)
+        self._on_stop(self._coordinators.close)
+        self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
+        await self._coordinators.start()
 
     async def _load_topics(self, registry: Registry, changes: ChangeNotifications) -> Topics:
         topics = Topics(
@@ -196,6 +249,7 @@ class BrokerServer:
             peers=self._peers,
             notify=changes.notify_config_change,
         )
+        self._on_stop(topics.close)
         await topics.delete_left_logs()
         return topics
 
@@ -213,11 +267,11 @@ class BrokerServer:
     def _control(self, controller: Controller, reassignments: PartitionReassignments) -> None:
         """Let them act whenever this broker is the controller."""
         controller.start()
-        self._undo.append(controller.stop)
+        self._on_stop_blocking(controller.stop)
         reassignments.start()
-        self._undo.append(reassignments.stop)
-        self._begin(reassignments.run())
-        self._begin(controller.run())
+        self._on_stop_blocking(reassignments.stop)
+        self._tasks.begin("reassigning partitions", reassignments.run())
+        self._tasks.begin("the controller", controller.run())
 
     def _coordinator_peer(self, broker_id: int) -> PeerConnection:
         """A connection to another broker, for the coordinators. Raises BrokerError."""
@@ -240,9 +294,10 @@ class BrokerServer:
         store = AclStore(self._store)
         acls = Acls(store, self._calls, authorizer, allow_if_none=self.config.allow_everyone_if_no_acl_found)
         await self._calls(store.ensure_paths)
-        self._undo.extend(watch.cancel for watch in acls.watch())
+        for watch in acls.watch():
+            self._on_stop_blocking(watch.cancel)
         await acls.load()
-        self._begin(acls.run())
+        self._tasks.begin("following ACLs", acls.run())
         return acls
 
     def _make_controller(
@@ -300,7 +355,6 @@ class BrokerServer:
         self._dynamic = DynamicConfig(self.config)
 
     async def _serve_http(self, http: HttpListener, authorizer: Authorizer) -> None:
-        assert self._coordinators is not None
         health = Health(self.config.broker_id, self._logs, self._is_store_connected, standalone=self.config.standalone)
         sources = MetricSources(
             metrics=self._metrics,
@@ -330,7 +384,8 @@ class BrokerServer:
 
     def _connect_blocking(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications, ControllerElection]:
         """Open the metadata store, load the logs (their settings are in the store), and register."""
-        self._logs.lock()
+        replicas = self._replicas
+        replicas.confirm()
         store = self._open_store()
         registry = Registry(store, self._clock)
         registry.ensure_paths()
@@ -338,35 +393,21 @@ class BrokerServer:
             self._set_broker_id(registry)
         if self._isolation is not None and registry.brokers().keys() - {self.config.broker_id}:
             raise self._isolation
-        topics = registry.topics()
-        self._claim_directories(registry.cluster_id(), topics)
-        may_have_lost = may_have_lost_records(self._online(), CLEAN_MARK)
-        self._load_logs(registry, topics)
-        membership = Membership(store, registry, self._info(bound), session_file=self._online()[0] / SESSION_FILE)
+        replicas.claim(self.config.broker_id, registry.cluster_id(), registry.topics())
+        self._dynamic.apply(*registry.broker_configs(self.config.broker_id))
+        replicas.load(LogConfig.from_properties(self._dynamic.current.topic_defaults()))
+        membership = Membership(store, registry, self._info(bound), session_file=replicas.online[0] / SESSION_FILE)
+        self._on_stop_blocking(membership.stop)
         changed: list[TopicPartition] = []
-
-        def rejoin() -> None:
-            changed.extend(
-                rejoin_partitions(
-                    registry,
-                    self.config.broker_id,
-                    topics.values(),
-                    lambda tp: may_have_lost or self._logs.get(tp) is None,
-                    lambda tp: self._logs.get(tp) is not None or self._logs.may_be_offline(tp),
-                    lambda tp: not may_have_lost and not self._logs.may_have_had(tp),
-                )
-            )
-
-        membership.start(rejoin)
-        self._undo.append(membership.stop)
-        record_boot(self._online())
+        membership.start(lambda: changed.extend(replicas.rejoin(registry, self.config.broker_id)))
+        replicas.record_boot()
         changes = ChangeNotifications(store)
         if changed and len(registry.brokers()) > 1:
             changes.notify_isr_change(changed)
         registry.deletions.resume(allowed=self.config.delete_topic_enable)
         election = ControllerElection(registry, self.config.broker_id)
+        self._on_stop_blocking(election.stop)
         election.start()
-        self._undo.append(election.stop)
         return registry, changes, election
 
     def _open_store(self) -> MetadataStore:
@@ -394,14 +435,14 @@ class BrokerServer:
 
     def _start_store(self, store: MetadataStore) -> MetadataStore:
         self._store = store  # so that a start that is cancelled can close it
-        self._undo.append(store.close)
+        self._on_stop_blocking(store.close)
         return store.start()
 
     def _start_embedded_zookeeper(self) -> str:
         supervisor = ZooKeeperSupervisor(
             EmbeddedZooKeeper(self._directories[0] / ZOOKEEPER_DIRECTORY, self.config.embedded_zookeeper_port)
         )
-        self._undo.append(supervisor.stop)
+        self._on_stop_blocking(supervisor.stop)
         self.embedded_zookeeper = supervisor.start()
         self._replace_config(zookeeper_connect=self.embedded_zookeeper)
         return self.embedded_zookeeper
@@ -412,26 +453,6 @@ class BrokerServer:
         broker_id = registry.generate_broker_id() if stored is None else stored
         self._replace_config(broker_id=broker_id)
         logger.info("broker.id is %d", broker_id)
-
-    def _online(self) -> list[Path]:
-        return [directory for directory in self._directories if directory not in self._logs.failures]
-
-    def _claim_directories(self, cluster_id: str, topics: Mapping[str, TopicRecord]) -> None:
-        ids = {record.topic_id for record in topics.values()}
-        unusable = check_meta_properties(
-            self._online(),
-            self.config.broker_id,
-            cluster_id,
-            holds_ours=lambda directory: self._logs.holds_any(directory, ids),
-        )
-        for directory, reason in unusable.items():
-            self._logs.take_offline(directory, reason)
-
-    def _load_logs(self, registry: Registry, topics: Mapping[str, TopicRecord]) -> None:
-        self._dynamic.apply(*registry.broker_configs(self.config.broker_id))
-        defaults = LogConfig.from_properties(self._dynamic.current.topic_defaults())
-        settings = {name: record.config for name, record in topics.items()}
-        self._logs.load(lambda topic: stored_log_config(topic, settings.get(topic, {}), defaults))
 
     def _info(self, bound: list[Listener]) -> BrokerInfo:
         advertised = advertised_listeners(bound, self.config.parsed_advertised())
@@ -486,9 +507,9 @@ class BrokerServer:
         if acls is not None:
             watch.add_config_listener("acls", acls.load)
         watch.start()
-        self._undo.append(watch.stop)
-        self._begin(watch.run())
-        self._begin(self._leadership_check().run())
+        self._on_stop_blocking(watch.stop)
+        self._tasks.begin("following changes of the cluster", watch.run())
+        self._tasks.begin("asking other brokers who leads", self._leadership_check().run())
 
     async def _tick_forever(self) -> None:
         seconds = self.config.log_flush_scheduler_interval_ms / 1000
@@ -504,14 +525,15 @@ class BrokerServer:
             except Exception:
                 logger.exception("periodic work on the logs failed")
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # --- stopping
 
-    async def _hand_over(self, registry: Registry, changes: ChangeNotifications, election: ControllerElection) -> None:
+    async def _hand_over(
+        self,
+        registry: Registry,
+        changes: ChangeNotifications,
+        election: ControllerElection,
+        detector: FailureDetector,
+    ) -> None:
         """Let other in-sync replicas lead the partitions that have some, while this broker still serves (P9).
 
         It stops to follow first, so that no leader takes it into an ISR again. After that it resigns as controller.
@@ -524,11 +546,10 @@ class BrokerServer:
         ]
         if not self._is_store_connected():
             return
-        suspected = set(self._detector.suspected if self._detector is not None else ())
 
         def leave() -> None:
             if names:
-                topics, live = registry.topics(names).values(), set(registry.brokers()) - suspected
+                topics, live = registry.topics(names).values(), set(registry.brokers()) - set(detector.suspected)
                 changes.notify_isr_change(leave_partitions(registry, broker_id, topics, live))
 
         try:
@@ -540,35 +561,11 @@ class BrokerServer:
         except (PykafkaError, TimeoutError) as error:
             logger.warning("cannot hand over leadership; the controller elects when this broker is gone: %s", error)
 
-    async def stop(self) -> None:
-        """Hand over leadership, close connections, flush and mark the logs, and meanwhile leave ZooKeeper and stop an
-        embedded one."""
-        if self._leave is not None and self.config.controlled_shutdown_enable:
-            await self._leave()
-        if self._http is not None:
-            self._http.close()
-        await self._listeners.close()
-        if self._detector is not None:
-            await self._detector.close()
-        if self._coordinators is not None:
-            await self._coordinators.disconnect()
-        await self._check_threads.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._coordinators is not None:
-            await self._topics.close()
-            await self._coordinators.close()
-        self._calls.close()
-        await asyncio.gather(asyncio.to_thread(self._logs.close), self._undo_start())  # both wait for disks
 
-    async def _undo_start(self) -> None:
-        while self._undo:
-            undo = self._undo.pop()
-            try:
-                await asyncio.to_thread(undo)
-            except Exception:
-                logger.exception("stopping: %r failed", undo)
+def _name_of(stop: Callable[..., object]) -> str:
+    if isinstance(stop, functools.partial):
+        return _name_of(stop.args[0] if stop.func is asyncio.to_thread else stop.func)
+    return getattr(stop, "__qualname__", repr(stop))
 
 
 def _peer_security(config: BrokerConfig) -> tuple[PeerSecurity, ConfigError | None]:

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
-from broker.meta_properties import check_meta_properties, refuse_foreign, stored_broker_id
+from broker.meta_properties import (
+    adopt,
+    adopted,
+    check_meta_properties,
+    end_adoption,
+    refuse_foreign,
+    stored_broker_id,
+    unconfirmed,
+)
 
 
 def never(_: Path) -> bool:
@@ -85,3 +93,49 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     unusable = check_meta_properties([tmp_path / "file"], 0, "c", holds_ours=never)
     assert "cannot write" in unusable[tmp_path / "file"]
+
+
+class TestUnconfirmed:
+    """A directory without the file beside one that has it: a disk that is not mounted looks like that."""
+
+    def roots(self, tmp_path: Path, *claimed: str) -> list[Path]:
+        for name in claimed:
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "meta.properties").write_text("broker.id=0\ncluster.id=c\n")
+        (tmp_path / "empty").mkdir()
+        return [tmp_path / name for name in ("a", "empty", "missing")]
+
+    def test_all_are_new_at_the_first_start(self, tmp_path: Path) -> None:
+        assert unconfirmed(self.roots(tmp_path)) == {}
+
+    def test_those_without_it_are_named_with_the_ways_out(self, tmp_path: Path) -> None:
+        found = unconfirmed(self.roots(tmp_path, "a"))
+        empty, missing = tmp_path / "empty", tmp_path / "missing"
+        ways = (
+            "has one: is its disk mounted? Mount it, or confirm the directory as it is with `pykafka log dirs --adopt"
+        )
+        assert found == {
+            empty: f"{empty} has no meta.properties, and {tmp_path}/a {ways} {empty}`",
+            missing: f"{missing} does not exist, so it has no meta.properties, and {tmp_path}/a {ways} {missing}`",
+        }
+        assert not missing.exists()
+
+    def test_a_damaged_file_was_a_file(self, tmp_path: Path) -> None:
+        roots = self.roots(tmp_path, "a")
+        (tmp_path / "empty" / "meta.properties").write_bytes(b"")
+        assert list(unconfirmed(roots)) == [tmp_path / "missing"]
+
+    def test_what_was_adopted_is_confirmed_until_a_start_has_used_it(self, tmp_path: Path) -> None:
+        roots = self.roots(tmp_path, "a")
+        for root in roots[1:]:
+            adopt(root)
+        assert unconfirmed(roots) == {}
+        assert adopted(roots) == roots[1:]
+        end_adoption(roots)
+        assert adopted(roots) == []
+        assert len(unconfirmed(roots)) == 2
+
+    def test_what_is_no_directory_is_left_to_the_lock(self, tmp_path: Path) -> None:
+        roots = self.roots(tmp_path, "a")
+        roots[2].touch()
+        assert list(unconfirmed(roots)) == [tmp_path / "empty"]

@@ -202,6 +202,7 @@ def _partition(
     metadata: ClusterMetadata, reachable: Container[int], index: int, info: PartitionInfo, version: int
 ) -> Fields:
     error, replicas, isr = _leader_error(metadata, reachable, info.leader, version), info.replicas, info.isr
+    is_lost = len(replicas) == 1 and not isr  # its broker has no log of it (`state_at_start`)
     if version == 0:
         replicas, isr = (tuple(one for one in all_of if one in reachable) for all_of in (replicas, isr))
         if error is ErrorCode.none and (len(replicas), len(isr)) != (len(info.replicas), len(info.isr)):
@@ -215,7 +216,7 @@ def _partition(
         "isr_nodes": isr,
         "eligible_leader_replicas": (),
         "last_known_elr": (),
-        "offline_replicas": [replica for replica in info.replicas if replica not in metadata.brokers],
+        "offline_replicas": [replica for replica in info.replicas if is_lost or replica not in metadata.brokers],
     }
 
 

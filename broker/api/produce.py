@@ -170,22 +170,28 @@ async def _append_checked(
     context: ApiContext, request: Request, parts: Sequence[_Part], unfinished: Sequence[_Part]
 ) -> _Appended:
     """Finish the checks in a thread, then append, and wait until the records are safe here."""
-    if unfinished:
-        errors = await context.check_threads.finish([part.check for part in unfinished if part.check is not None])
-        for part, error in zip(unfinished, errors, strict=True):
-            if error is not None:
-                part.failed = _failed(context, part.tp, error, part.partition)
-    for part in parts:
-        if part.asked is not None:
-            part.verdict = await part.asked
-    for part in parts:
-        if part.failed is None:
-            try:
-                if context.topics.partition(part.tp) is not part.partition:
-                    raise BrokerError(ErrorCode.not_leader_or_follower, f"{part.tp} was reopened: send again")
-            except BrokerError as error:
-                part.failed = _failed(context, part.tp, error)
-    return await _made_safe(context, _append_all(context, request, parts))
+    try:
+        if unfinished:
+            errors = await context.check_threads.finish([part.check for part in unfinished if part.check is not None])
+            for part, error in zip(unfinished, errors, strict=True):
+                if error is not None:
+                    part.failed = _failed(context, part.tp, error, part.partition)
+        for part in parts:
+            if part.asked is not None:
+                part.verdict = await part.asked
+        for part in parts:
+            if part.failed is None:
+                try:
+                    if context.topics.partition(part.tp) is not part.partition:
+                        raise BrokerError(ErrorCode.not_leader_or_follower, f"{part.tp} was reopened: send again")
+                except BrokerError as error:
+                    part.failed = _failed(context, part.tp, error)
+        appended = _append_all(context, request, parts)
+    finally:
+        for part in parts:
+            if part.guard is not None and part.partition is not None and part.check is not None:
+                part.partition.end_verification(part.check.header.producer_id, part.guard)  # if no append has ended it
+    return await _made_safe(context, appended)
 
 
 def _append_all(context: ApiContext, request: Request, parts: Sequence[_Part]) -> _Appended:

@@ -105,7 +105,14 @@ def state_without(now: PartitionInfo, broker: int, live: Collection[int]) -> Ele
 
 
 def state_at_start(
-    now: PartitionInfo, broker: int, *, may_have_lost: bool, has_log: bool = True, never_had_log: bool = False
+    now: PartitionInfo,
+    broker: int,
+    *,
+    may_have_lost: bool,
+    has_log: bool = True,
+    is_offline: bool = False,
+    never_had_log: bool = False,
+    loss_is_accepted: bool = False,
 ) -> Election | None:
     """The state to write before `broker` registers, or None where nothing changes.
 
@@ -121,14 +128,25 @@ def state_at_start(
     With `never_had_log` it leads all the same, if the partition has had no second leader: all brokers were killed when
     the topic had just been created, before this one made its log. As a member of the ISR it had to have every record
     before that was acknowledged, so none was.
+
+    `is_offline` says that a log which was not found may be in a directory that is offline. The only replica of a
+    partition leads with its log. Without one it leads if it never had one, or if somebody has accepted the loss
+    (`loss_is_accepted`). Otherwise the partition has no leader and an empty ISR, until a start finds the log.
     """
+    if now.replicas == (broker,) and (broker in now.isr or not now.isr):
+        is_new = never_had_log and bool(now.isr) and now.leader_epoch <= _FIRST_EPOCH_AFTER_CREATION
+        if has_log or (not is_offline and (is_new or loss_is_accepted)):
+            return Election(_led_by(now, broker, now.replicas), f"its only replica, broker {broker}, starts")
+        if now.leader == NO_LEADER and not now.isr:
+            return None
+        return Election(_led_by(now, NO_LEADER, ()), f"broker {broker}, its only replica, has no log of it")
     if broker not in now.isr:
         if not may_have_lost or broker not in now.replicas:
             return None
         return Election(now, f"broker {broker} starts and may have lost records")
     rest = tuple(replica for replica in now.isr if replica != broker)
     is_new = never_had_log and now.leader_epoch <= _FIRST_EPOCH_AFTER_CREATION
-    if not has_log and not rest and len(now.replicas) > 1 and not is_new:
+    if not (has_log or is_offline or rest or is_new):
         return Election(_led_by(now, NO_LEADER, ()), f"broker {broker}, its last in-sync replica, has lost its log")
     if may_have_lost and rest:
         reason = f"broker {broker} starts and may have lost records"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from broker.cluster.controller_state import Election, state_at_start, state_without
 from broker.protocol.topic_partition import TopicPartition
@@ -25,21 +25,17 @@ def rejoin_partitions(
     broker_id: int,
     topics: Iterable[TopicRecord],
     may_have_lost: Callable[[TopicPartition], bool],
-    has_log: Callable[[TopicPartition], bool] = lambda tp: True,
-    never_had_log: Callable[[TopicPartition], bool] = lambda tp: False,
+    log_of: Callable[[TopicPartition], Mapping[str, bool]] = lambda tp: {},
 ) -> list[TopicPartition]:
     """Call before the broker registers. Returns the partitions with a new state, of which others must be notified.
 
     After that its leaders are in a new leader epoch, and it is in no ISR for which it may lack records, if that has
-    another member. Nor is it where its log is gone (`has_log`) and there are other replicas, unless there was none yet
-    (`never_had_log`).
+    another member. Nor is it where its log is gone. `log_of` gives the other arguments of `state_at_start`.
     """
 
     def decide(tp: TopicPartition, now: PartitionInfo) -> Election | None:
-        election = state_at_start(
-            now, broker_id, may_have_lost=may_have_lost(tp), has_log=has_log(tp), never_had_log=never_had_log(tp)
-        )
-        if election is not None and not election.after.isr and now.isr:
+        election = state_at_start(now, broker_id, may_have_lost=may_have_lost(tp), **log_of(tp))
+        if election is not None and not election.after.isr and now.isr and len(now.replicas) > 1:
             logger.error("%s: %s; it has no leader until an unclean election", tp, election.reason)
         return election
 

@@ -121,9 +121,9 @@ class Topics:
         topic = self.metadata.topics.get(tp.topic)
         if topic is None or tp.partition not in topic.partitions:
             raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
-        leader = topic.partitions[tp.partition].leader
-        if leader == self._config.broker_id:
-            reason = self._replicas.offline(tp) or f"{tp} cannot be opened; the broker's log says why"
+        leader, reason = topic.partitions[tp.partition].leader, self._replicas.offline(tp)
+        if reason or leader == self._config.broker_id:
+            reason = reason or f"{tp} cannot be opened; the broker's log says why"
             raise BrokerError(ErrorCode.kafka_storage_error, reason)
         raise BrokerError(ErrorCode.not_leader_or_follower, f"{tp} is led by {leader}")
 

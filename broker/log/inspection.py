@@ -10,7 +10,7 @@ was, compacted.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -19,13 +19,23 @@ from broker.errors import ConfigError, CorruptBatch
 from broker.log.aborted_index import ENTRY_SIZE, decode_aborted
 from broker.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_epochs, read_topic_id
 from broker.log.index import OFFSET_ENTRY, TIME_ENTRY
+from broker.log.log_directory import partition_name
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, decode_snapshot
 from broker.log.segment import ABORTED_SUFFIX
 from broker.log.segment_file import SegmentFile, scan_headers
 from broker.log.segment_swap import was_compacted
+from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import BatchHeader, verify_batch
 
-__all__ = ["InspectedBatch", "Problem", "check_partition", "inspect_segment", "partition_directories", "segment_files"]
+__all__ = [
+    "InspectedBatch",
+    "Problem",
+    "check_partition",
+    "inspect_segment",
+    "partition_copies",
+    "partition_directories",
+    "segment_files",
+]
 
 _SEGMENT_NAME = re.compile(r"\d{20}\.log")
 
@@ -95,6 +105,17 @@ class Problem(NamedTuple):
 def check_partition(directory: Path, *, compacted: bool = False) -> list[Problem]:
     """Everything that is wrong in a partition directory; an empty list means it is sound. Raises OSError."""
     return list(_Checker(directory, compacted or was_compacted(directory)).run())
+
+
+def partition_copies(directories: Iterable[Path]) -> list[Problem]:
+    """The partition directories that hold the same partition as an earlier one. A broker refuses to start with them."""
+    first: dict[TopicPartition, Path] = {}
+    problems = []
+    for path in dict.fromkeys(directory.resolve() for directory in directories):
+        tp = partition_name(path)
+        if tp is not None and first.setdefault(tp, path) != path:
+            problems.append(Problem(path, None, f"is the same partition as {first[tp]}; keep one of them in log.dirs"))
+    return problems
 
 
 class _Checker:

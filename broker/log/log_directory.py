@@ -6,12 +6,14 @@ log-start, cleaner and replication checkpoints, and a directory `topic-partition
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from broker.durable_files import write_atomically
@@ -20,15 +22,17 @@ from broker.log.checkpoints import (
     CLEAN_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
     read_offsets,
+    read_topic_id,
     write_offsets,
 )
 from broker.log.disk import Disk
 from broker.log.log import DELETED_DIRECTORY_SUFFIX
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["CLEAN_MARK", "LogDirectory"]
+__all__ = ["CLEAN_MARK", "LogDirectory", "partition_name", "refuse_copies", "refuse_same"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +41,75 @@ OffsetsOf = Callable[[], Mapping[TopicPartition, int]]
 CLEAN_MARK = ".kafka_cleanshutdown"
 _LOCK = ".lock"
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+
+
+def partition_name(path: Path) -> TopicPartition | None:
+    """The partition whose directory has this name; None for any other, as for those that are deleted or moved."""
+    name = _PARTITION_NAME.fullmatch(path.name)
+    return None if name is None else TopicPartition(name[1], int(name[2]))
+
+
+def refuse_same(directories: Sequence[Path]) -> None:
+    """Raise ConfigError when two of them are one directory, also by a link or a mount (Kafka: `LogManager`)."""
+    found: dict[object, Path] = {}
+    for path in directories:
+        key: object = os.path.realpath(path)
+        with contextlib.suppress(OSError):
+            status = os.stat(os.path.realpath(path))
+            key = status.st_dev, status.st_ino
+        if key in found:
+            both = f"{path} twice" if found[key] == path else f"{found[key]} and {path}, which are one directory"
+            raise ConfigError(f"log.dirs names {both}; name it once")
+        found[key] = path
+
+
+def refuse_copies(directories: Sequence[dict[TopicPartition, Path]], topic_ids: Mapping[str, uuid.UUID]) -> None:
+    """Raise ConfigError when a partition is in two directories: one copy is older or shorter, and only a person can
+    tell which one to serve (Kafka: `LogManager.loadLog`).
+
+    A copy of an earlier topic of that name is no copy: it is left out of its directory's partitions, and stays on disk.
+    `topic_ids`: those of the cluster.
+    """
+    places: dict[TopicPartition, list[Path]] = {}
+    for tp, path in (item for partitions in directories for item in partitions.items()):
+        places.setdefault(tp, []).append(path)
+    copies = []
+    for tp, paths in places.items():
+        if len(paths) == 1:
+            continue
+        ids = {path: _topic_id(path) for path in paths}
+        current = [path for path in paths if ids[path] == topic_ids.get(tp.topic)]
+        if len(current) != 1 or None in ids.values():
+            copies.append(" and ".join(f"{path} ({_bytes_in(path):,} bytes)" for path in paths))
+            continue
+        for partitions in directories:
+            if tp in partitions and partitions[tp] not in current:
+                logger.error("%s is left alone: it is of an earlier topic of that name", partitions.pop(tp))
+    if copies:
+        more = f", and {len(copies) - 1} more partitions are in two directories" if len(copies) > 1 else ""
+        raise ConfigError(
+            f"log.dirs: the same partition is in {copies[0]}{more}. `pykafka log dump` shows what each copy holds. "
+            "Move the ones that you do not want out of log.dirs, and start the broker again"
+        )
+
+
+def _has_segment(path: Path) -> bool:
+    """True for a directory that cannot be read: its log cannot be opened, and that tells why."""
+    try:
+        return any(name.endswith(".log") for name in os.listdir(path))
+    except OSError:
+        return True
+
+
+def _topic_id(path: Path) -> uuid.UUID | None:
+    try:
+        return read_topic_id(path / PARTITION_METADATA)
+    except ConfigError:
+        return None
+
+
+def _bytes_in(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.glob("*.log"))
 
 
 class LogDirectory:
@@ -85,7 +158,10 @@ class LogDirectory:
         write_atomically(self.path / CLEAN_MARK, b'{"version":0}')
 
     def partitions(self) -> tuple[dict[TopicPartition, Path], list[Path]]:
-        """(the partition directories, directories of deleted partitions to remove)."""
+        """(the partition directories, directories of deleted partitions to remove). Raises OSError.
+
+        A directory without a segment is no log: a crash kept it from becoming one, or somebody has emptied it.
+        """
         found: dict[TopicPartition, Path] = {}
         deleted = []
         for path in sorted(self.path.iterdir()):
@@ -94,11 +170,13 @@ class LogDirectory:
             if path.name.endswith(DELETED_DIRECTORY_SUFFIX):
                 deleted.append(path)
                 continue
-            name = _PARTITION_NAME.fullmatch(path.name)
-            if name is None:
+            tp = partition_name(path)
+            if tp is None:
                 logger.debug("%s is no partition directory; it is ignored", path)
+            elif not _has_segment(path):
+                logger.info("%s holds no segment (*.log); it is ignored", path)
             else:
-                found[TopicPartition(name[1], int(name[2]))] = path
+                found[tp] = path
         return found, deleted
 
     def read_checkpoints(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:

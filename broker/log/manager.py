@@ -7,13 +7,15 @@ threads. Idea: Kafka's `LogManager`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import math
 import resource
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +30,7 @@ from broker.log.compaction_process import CompactionProcess
 from broker.log.disk import wrap_disk_errors
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
-from broker.log.log_directory import LogDirectory
+from broker.log.log_directory import LogDirectory, refuse_copies, refuse_same
 from broker.log.segment import DESCRIPTORS_PER_SEGMENT, OpenSegments
 from broker.log.segments import DeletedFiles
 from broker.metrics import CleanerMetrics
@@ -41,6 +43,7 @@ logger = logging.getLogger(__name__)
 MOST_OPEN_SEGMENTS = 4096
 FLUSH_THREADS = 16
 APPEND_THREADS = 8
+_NO_IDS: Mapping[str, uuid.UUID] = {}
 
 
 class LogManager:
@@ -60,7 +63,7 @@ class LogManager:
     ) -> None:
         """`max_open_segments` bounds open files; the default uses half of the process's limit. `compactor` runs
         compactions; the default is a process of its own."""
-        self._directories = [LogDirectory(path) for path in dict.fromkeys(directories)]
+        self._directories = [LogDirectory(path) for path in directories]
         self._clock = clock
         self._opened = OpenSegments(max_open_segments or _most_open_segments())
         self._logs: dict[TopicPartition, Log] = {}
@@ -90,8 +93,9 @@ class LogManager:
     def lock(self) -> None:
         """Lock the directories; one that cannot be used goes offline.
 
-        Raises ConfigError, and locks none, when another broker has one or none can be used.
+        Raises ConfigError, and locks none, when another broker has one, one is named twice or none can be used.
         """
+        refuse_same(self.directories)
         try:
             for directory in self._directories:
                 try:
@@ -102,28 +106,42 @@ class LogManager:
             self._unlock()
             raise
 
-    def load(self, config_of: Callable[[str], LogConfig]) -> None:
+    def load(self, config_of: Callable[[str], LogConfig], topic_ids: Mapping[str, uuid.UUID] = _NO_IDS) -> None:
         """Lock the directories and open every log in them, recovering those that were not closed cleanly.
 
-        `config_of(topic)` returns a topic's settings. A partition or a directory that cannot be read goes offline, the
-        others do not. Raises ConfigError as `lock`, and releases the locks.
+        `config_of(topic)` returns a topic's settings; `topic_ids` are those of the cluster. A partition or a directory
+        that cannot be read goes offline, the others do not. Raises ConfigError as `lock`, or when a partition is in two
+        directories, and releases the locks.
         """
         self.lock()
         try:
-            for directory in self._directories:
-                if directory.failure:
-                    continue
-                try:
-                    self._load_directory(directory, config_of)
-                except OSError as error:
-                    self.take_offline(directory.path, f"cannot read {error.filename}: {error.strerror}")
+            found: dict[LogDirectory, tuple[dict[TopicPartition, Path], list[Path]]] = {}
+            for directory in self._online():
+                with self._offline_on_error(directory):
+                    found[directory] = directory.partitions()
+            refuse_copies([partitions for partitions, _ in found.values()], topic_ids)
+            for directory, (partitions, deleted) in found.items():
+                with self._offline_on_error(directory):
+                    self._load_directory(directory, partitions, deleted, config_of)
         except BaseException:
             self._unlock()
             raise
         self._loaded = True
 
-    def _load_directory(self, directory: LogDirectory, config_of: Callable[[str], LogConfig]) -> None:
-        partitions, deleted = directory.partitions()
+    @contextlib.contextmanager
+    def _offline_on_error(self, directory: LogDirectory) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.take_offline(directory.path, f"cannot read {error.filename}: {error.strerror}")
+
+    def _load_directory(
+        self,
+        directory: LogDirectory,
+        partitions: Mapping[TopicPartition, Path],
+        deleted: Iterable[Path],
+        config_of: Callable[[str], LogConfig],
+    ) -> None:
         for path in deleted:
             shutil.rmtree(path, ignore_errors=True)
         points, starts = directory.read_checkpoints()
@@ -133,9 +151,6 @@ class LogManager:
         if partitions and not clean:
             logger.info("%s was not closed cleanly: recovering %d logs", directory.path, len(partitions))
         for tp, path in partitions.items():
-            if tp in self._logs:
-                logger.error("%s is left alone: %s holds the same partition", path, self._logs[tp].directory)
-                continue
             try:
                 log = Log.open(
                     path,
@@ -183,13 +198,21 @@ class LogManager:
         found = tp in self._logs or self.may_be_offline(tp)
         return found or any(directory.is_in_checkpoint(tp) for directory in self._directories)
 
-    def expect(self, partitions: Iterable[TopicPartition]) -> None:
-        """Mark partitions this broker led before the start as offline if their log may be in an offline directory."""
-        failures = "; ".join(directory.failure for directory in self._directories if directory.failure)
-        if failures:
-            for tp in partitions:
-                if tp not in self._logs:
-                    self.offline.setdefault(tp, f"{tp} is offline: {failures}")
+    def expect(self, partitions: Iterable[TopicPartition], lost: Collection[TopicPartition] = ()) -> None:
+        """Mark partitions that this broker had before the start, and that have no log, as offline: all of them while a
+        directory is offline, as the log may be there, and always those that are `lost`."""
+        failures = "; ".join(self.failures.values())
+        reason = failures or (
+            f"its log is gone, and no other broker has one. Mount the disk that has it and restart the broker, or "
+            f"accept the loss with `pykafka log dirs --adopt {self._directories[0].path}` and restart: it begins anew, "
+            "empty"
+        )
+        gone = [tp for tp in partitions if tp not in self._logs and tp not in self.offline and (failures or tp in lost)]
+        for tp in gone:
+            self.offline[tp] = f"{tp} is offline: {reason}"
+        if gone:
+            names = ", ".join(map(str, gone[:10])) + (f" and {len(gone) - 10} more" if len(gone) > 10 else "")
+            logger.error("offline, in no directory of log.dirs that can be used: %s. %s", names, reason)
 
     def holds_any(self, path: Path, topic_ids: Collection[uuid.UUID]) -> bool:
         """Whether a directory has partitions of these topics, or no partitions at all. Raises OSError."""
@@ -242,6 +265,7 @@ class LogManager:
                 directory.path / str(tp), config, self._clock, clean=True, opened=self._opened, disk=directory.disk
             )
             self._add(tp, log, directory)
+            self._checkpoint.end()
         if topic_id is not None:
             log.assign_topic_id(topic_id)
         return log
@@ -278,6 +302,7 @@ class LogManager:
             path = log.delete()
             del self._logs[tp]
             self._known_watermarks.pop(tp, None)
+            self._checkpoint.end()
             self._cleaner.forget(tp)
             self._remove_later([path], log.config.file_delete_delay_ms)
 
@@ -364,9 +389,18 @@ class LogManager:
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
         """Write recovery points, log start offsets and high watermarks of the logs in a directory. Raises OSError."""
-        directory.write_recovery_points(lambda: {tp: log.recovery_point for tp, log in self._logs_in(directory)})
+        directory.write_recovery_points(functools.partial(self._recovery_points, directory))
         directory.write_log_starts(functools.partial(self._log_starts, directory))
         directory.write_high_watermarks(functools.partial(self._watermarks, directory))
+
+    def note_new(self) -> None:
+        """Let a checkpoint name the logs that were created, so that a start without their files knows that they are
+        lost. From any thread. What cannot be written is written by the next checkpoint."""
+        for directory in self._online():
+            try:
+                directory.write_recovery_points(functools.partial(self._recovery_points, directory))
+            except OSError as error:
+                logger.error("no checkpoint of %s: %s", directory.path, error)
 
     def write_log_starts(self) -> None:
         """Make the log start offsets durable after DeleteRecords; from any thread.
@@ -378,6 +412,9 @@ class LogManager:
                 directory.write_log_starts(functools.partial(self._log_starts, directory))
         except OSError as error:
             raise BrokerError(ErrorCode.kafka_storage_error, f"no checkpoint of log start offsets: {error}") from error
+
+    def _recovery_points(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        return {tp: log.recovery_point for tp, log in self._logs_in(directory)}
 
     def _log_starts(self, directory: LogDirectory) -> dict[TopicPartition, int]:
         """Only those that DeleteRecords moved; the others are in the name of the first segment."""
@@ -400,21 +437,27 @@ class LogManager:
     # --- stopping
 
     def close(self) -> None:
-        """Flush and close every log; mark a directory as clean if all its logs were closed."""
-        if not self._loaded:
-            self._end_threads()
-            self._unlock()
-            return
-        self._loaded = False
-        self._known_watermarks.update(self.high_watermarks())
-        self._cleaner.close()
+        """Flush and close every log; mark a directory as clean if all its logs were closed. Whatever raises, the locks
+        are released."""
+        with contextlib.ExitStack() as last:
+            last.callback(self._unlock)
+            last.callback(self._end_threads)
+            if self._loaded:
+                self._loaded = False
+                last.callback(self._close_logs)
+                last.callback(self._cleaner.close)
+                self._known_watermarks.update(self.high_watermarks())
+
+    def _close_logs(self) -> None:
         unclean = set()
         self._flush_together()
         for tp, log in self._logs.items():
             try:
                 log.close()
-            except BrokerError as error:
-                logger.error("%s is not closed cleanly: %s", tp, error)
+            except Exception as error:
+                logger.error(
+                    "%s is not closed cleanly: %s", tp, error, exc_info=not isinstance(error, (BrokerError, OSError))
+                )
                 unclean.add(log.directory.parent)
         for directory in self._online():
             try:
@@ -423,8 +466,6 @@ class LogManager:
                     directory.write_clean_mark()
             except OSError as error:
                 logger.error("%s is not marked as closed cleanly: %s", directory.path, error)
-        self._end_threads()
-        self._unlock()
 
     def _end_threads(self) -> None:
         self.threads.shutdown()
@@ -456,6 +497,10 @@ class _Interval:
         self._clock = clock
         self._interval_s = interval_ms / 1000
         self._last = clock.monotonic()
+
+    def end(self) -> None:
+        """Let it be over now."""
+        self._last = -math.inf
 
     def is_over(self) -> bool:
         now = self._clock.monotonic()

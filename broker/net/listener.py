@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -167,14 +168,15 @@ class ListenerSet:
         return closed
 
     async def close(self) -> None:
-        """Stop accepting and close every connection."""
-        for acceptor in self._acceptors:
-            acceptor.close()
-        for verifier in self._verifiers.values():
-            verifier.close()
-        for connection in list(self._connections):
-            connection.close("shutdown")
-        self._close_sockets()
+        """Stop accepting and close every connection. All of that is done, also if a step of it raises. Idempotent."""
+        with contextlib.ExitStack() as steps:  # the last is the first
+            steps.callback(self._close_sockets)
+            for connection in self._connections:
+                steps.callback(connection.close, "shutdown")
+            for verifier in self._verifiers.values():
+                steps.callback(verifier.close)
+            while self._acceptors:
+                steps.callback(self._acceptors.pop().close)
         await asyncio.sleep(0)
 
     def update_config(self, config: BrokerConfig) -> None:

@@ -101,8 +101,11 @@ class ReplicaManager:
         return self._logs.offline.get(tp, "")
 
     def expect(self, metadata: ClusterMetadata) -> None:
-        """At start: each partition that this broker hosts should have a log in one of the directories."""
-        self._logs.expect(tp for tp, _ in self._hosted(metadata, metadata.topics))
+        """At start: each partition that this broker hosts should have a log in one of the directories. The state of one
+        that has lost its only replica says so (`state_at_start`)."""
+        hosted = dict(self._hosted(metadata, metadata.topics))
+        states = ((tp, topic.partitions[tp.partition]) for tp, topic in hosted.items())
+        self._logs.expect(hosted, {tp for tp, info in states if len(info.replicas) == 1 and not info.isr})
 
     def all(self) -> Mapping[TopicPartition, Partition]:
         """All partitions that this broker leads, as a live view."""
@@ -153,6 +156,8 @@ class ReplicaManager:
             for result in await asyncio.gather(*assigned, return_exceptions=True):
                 if isinstance(result, BaseException) and not isinstance(result, BrokerError):
                     raise result
+        if new:
+            await loop.run_in_executor(threads, self._logs.note_new)
 
     def _needs_log(self, tp: TopicPartition, topic: Topic) -> bool:
         has_role, info = tp in self._partitions or tp in self._followers, topic.partitions[tp.partition]

@@ -3,6 +3,7 @@
 `dump` (kafka-dump-log.sh) prints one line per batch; `check` prints every inconsistency and ends with status 1 if
 there is one. Both only read, so a broker may run on the same directory. `dirs` (kafka-log-dirs.sh) asks brokers. With
 `--json`, `dump` and `check` print one object per line. Raises ConfigError for a directory without segments.
+`dirs --adopt` asks nobody: it confirms a directory for the next start of the broker that has it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from rich.text import Text
 from broker.client.admin import Admin
 from broker.client.admin_types import LogDir
 from broker.errors import ConfigError, PykafkaError
-from broker.log.inspection import Problem, check_partition, partition_directories, segment_files
+from broker.log.inspection import Problem, check_partition, partition_copies, partition_directories, segment_files
+from broker.meta_properties import adopt as adopt_directory
 from broker.tools.client_options import JsonOutput, admin_command, complete_topics
 from broker.tools.log_dump import SIDE_FILES, print_segment, segment_documents, side_file_rows, side_files
 from broker.tools.output import counted, print_json, print_json_lines, print_table, progress_bar
@@ -88,13 +90,15 @@ def check(
 ) -> None:
     """Verify every batch and index; the exit status is 1 if anything is wrong.
 
+    With all directories of log.dirs it also finds partitions that are in two of them.
+
     \b
     Examples:
       pykafka log check data/broker
       pykafka log check data/broker/flights-0 --json
     """
     partitions = [partition for directory in directories for partition in partition_directories(directory)]
-    problems: list[Problem] = []
+    problems = partition_copies(partitions)
     with progress_bar("checking", len(partitions)) as advance:
         for number, partition in enumerate(partitions):
             advance(number, partition.name)
@@ -119,6 +123,14 @@ def dirs(
         list[str] | None,
         typer.Option("--topic", "-t", help="A topic; may be repeated.", metavar="NAME", autocompletion=complete_topics),
     ] = None,
+    adopt: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Confirm a directory of log.dirs on this machine as it is, for the broker's next start: a new one, or "
+            "one whose disk is lost. Partitions whose only log is gone begin anew, empty. May be repeated.",
+            metavar="DIR",
+        ),
+    ] = None,
     as_json: JsonOutput = False,
 ) -> None:
     """Show the data directories of brokers: size of each partition, total and free space.
@@ -126,8 +138,12 @@ def dirs(
     \b
     Examples:
       pykafka log dirs
+      pykafka log dirs --adopt /mnt/new-disk
       pykafka log dirs --broker 1 --topic flights --json
     """
+    if adopt:
+        _adopt(adopt)
+        return
     found = admin.describe_log_dirs(broker or (), topic or ())
     if as_json:
         print_json([_directory_document(one) for one in found])
@@ -137,6 +153,18 @@ def dirs(
     failed = [str(one.error) for one in found if one.error is not None]
     if failed:
         raise PykafkaError("; ".join(failed))
+
+
+def _adopt(directories: list[Path]) -> None:
+    for directory in directories:
+        try:
+            adopt_directory(directory)
+        except OSError as error:
+            raise ConfigError(f"--adopt {directory}: {error.strerror}") from error
+        typer.echo(
+            f"{directory} is confirmed for the next start of its broker. Partitions whose only log is gone begin anew "
+            "then, empty."
+        )
 
 
 def _files(path: Path, only: frozenset[str] | None) -> Iterator[Path]:

@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 
+from broker.api import produce
+from broker.client.admin import Admin, ResourceType
+from broker.client.client_settings import ClientSettings
+from broker.client.cluster import Cluster
 from broker.coordinator.sharded_coordinator import partition_for
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.compression import Codec
 from broker.records.record import decode_records
-from tests.support.raw_requests import Requests, ask_for
+from tests.support.raw_requests import Requests, ask_for, batch
 from tests.support.raw_transactions import RawProducer, committed_offset
 from tests.support.replicating import PARTITIONS, Brokers, brokers
 from tests.support.waiting import eventually
@@ -129,6 +134,36 @@ def _verified_and_decided(three: Brokers) -> None:
         fenced = here.of(producer, here.leader(*EVERYWHERE[1]))
         assert here.begin("id").epoch > producer.epoch
         assert fenced.send("t", b"zombie", partition=1) is ErrorCode.invalid_producer_epoch
+
+
+async def test_no_verification_is_left_when_the_check_of_a_batch_fails_in_a_thread(
+    three: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "INLINE_COST", 0)
+    left = await asyncio.to_thread(_refused_in_a_thread, three)
+    assert left == [{}] * PARTITIONS
+
+
+def _refused_in_a_thread(three: Brokers) -> list[dict[int, object]]:
+    with clients(three) as here:
+        producer = here.begin("id")
+        elsewhere = next(tp for tp in EVERYWHERE if here.leader(*tp) != here.find("id"))
+        with Cluster(ClientSettings.of(three.bootstrap)) as cluster:
+            Admin(cluster).alter_configs(ResourceType.TOPIC, "t", {"message.timestamp.before.max.ms": "1000"})
+        names = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch, "base_sequence": 0}
+        of_2023 = batch(b"x", **names, transactional=True, codec=Codec.GZIP)
+
+        def is_refused() -> bool:
+            answer = here.ask[here.leader(*elsewhere)].produce({elsewhere: of_2023}, transactional_id="id")
+            return answer[elsewhere].error_code is ErrorCode.invalid_timestamp
+
+        eventually(is_refused)
+        return [
+            server._topics.led_partitions()[TopicPartition(*tp)]._verifications
+            for tp in EVERYWHERE
+            for server in three.running.values()
+            if TopicPartition(*tp) in server._topics.led_partitions()
+        ]
 
 
 async def test_offsets_in_a_transaction_whose_coordinator_is_another_broker(three: Brokers) -> None:

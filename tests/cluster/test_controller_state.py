@@ -138,7 +138,6 @@ def test_the_last_in_sync_replica_does_not_lead_without_its_log() -> None:
     last = dataclasses.replace(LED_BY_1, isr=(1,))
     assert start(last) == (NO_LEADER, 6, ())
     assert start(dataclasses.replace(last, leader=NO_LEADER)) == (NO_LEADER, 6, ())
-    assert start(dataclasses.replace(last, replicas=(1,))) == (1, 6, (1,)), "nobody else can have anything"
     assert start(LED_BY_1) == (NO_LEADER, 6, (2, 3))
     new = dataclasses.replace(last, leader=NO_LEADER, leader_epoch=1)
     assert outcome(state_at_start(new, 1, may_have_lost=True, has_log=False, never_had_log=True)) == (1, 2, (1,))
@@ -146,6 +145,30 @@ def test_the_last_in_sync_replica_does_not_lead_without_its_log() -> None:
     lost = dataclasses.replace(last, leader=NO_LEADER, isr=())
     assert outcome(next_state(lost, ALL)) is None
     assert outcome(next_state(lost, (2, 3), unclean_allowed=True)) == (2, 6, (2,))
+
+
+def test_the_only_replica_does_not_lead_without_its_log_until_it_is_back_or_given_up() -> None:
+    only = PartitionInfo(1, 5, (1,), (1,), version=7)
+    lost = dataclasses.replace(only, leader=NO_LEADER, isr=())
+
+    def start(now: PartitionInfo, **log: bool) -> tuple[int, int, tuple[int, ...]] | None:
+        return outcome(state_at_start(now, 1, may_have_lost=False, **log))
+
+    gone = {"has_log": False}
+    assert start(only) == (1, 6, (1,))
+    assert start(only, **gone) == start(only, has_log=False, is_offline=True) == (NO_LEADER, 6, ())
+    assert start(lost, **gone) is None, "nothing to write"
+    assert start(lost) == (1, 6, (1,)), "the disk is mounted again"
+    assert start(lost, **gone, loss_is_accepted=True) == (1, 6, (1,))
+    assert start(lost, **gone, loss_is_accepted=True, is_offline=True) is None, "it may be in the other directory"
+    for epoch, first in ((0, 1), (1, 2)):
+        new = dataclasses.replace(only, leader_epoch=epoch)
+        assert start(new, **gone, never_had_log=True) == (1, first, (1,))
+        assert start(new, **gone, never_had_log=True, is_offline=True) == (NO_LEADER, first, ())
+    assert start(only, **gone, never_had_log=True) == (NO_LEADER, 6, ()), "it was led in five epochs"
+    assert start(dataclasses.replace(lost, leader_epoch=1), **gone, never_had_log=True) is None
+    assert outcome(state_at_start(dataclasses.replace(only, leader=4, isr=(4,)), 1, may_have_lost=False)) is None
+    assert outcome(next_state(lost, ALL)) is None
 
 
 def test_a_reassignment_adds_then_waits_then_removes() -> None:

@@ -182,6 +182,80 @@ class TestDirectory:
             LogManager([tmp_path / "data"], clock).load(lambda topic: SMALL)
 
 
+class TestCopies:
+    """The same partition in two directories: only a person can tell which one to serve."""
+
+    IDS = (uuid.UUID(int=1), uuid.UUID(int=2))
+
+    def write(self, root: Path, clock: ManualClock, topic_id: uuid.UUID | None, records: int = 3) -> None:
+        manager = LogManager([root], clock)
+        manager.load(lambda topic: SMALL)
+        fill(manager.create(T0, SMALL, topic_id), records)
+        manager.close()
+
+    @pytest.mark.parametrize("topic_ids", [{}, {"t": IDS[0]}, {"t": IDS[1]}])
+    def test_a_start_is_refused_and_names_both(
+        self, tmp_path: Path, clock: ManualClock, topic_ids: dict[str, uuid.UUID]
+    ) -> None:
+        roots = [tmp_path / name for name in "abc"]
+        for root in roots[:2]:
+            self.write(root, clock, self.IDS[0])
+        manager = LogManager(roots, clock)
+        with pytest.raises(ConfigError, match=rf"is in {roots[0]}/t-0 \(\d+ bytes\) and {roots[1]}/t-0 \(\d+ bytes\)"):
+            manager.load(lambda topic: SMALL, topic_ids)
+        assert all((root / CLEAN_MARK).exists() for root in roots[:2]), "nothing was changed"
+        again = LogManager([roots[1]], clock)
+        again.load(lambda topic: SMALL)
+        assert len(read_all(again.logs()[T0])) == 3
+        again.close()
+
+    def test_one_without_an_id_may_be_any(self, tmp_path: Path, clock: ManualClock) -> None:
+        self.write(tmp_path / "a", clock, self.IDS[0])
+        self.write(tmp_path / "b", clock, None)
+        with pytest.raises(ConfigError, match="the same partition is in"):
+            LogManager([tmp_path / "a", tmp_path / "b"], clock).load(lambda topic: SMALL, {"t": self.IDS[0]})
+
+    @pytest.mark.parametrize("order", ["ab", "ba"])
+    def test_one_of_an_earlier_topic_of_that_name_is_left_alone(
+        self, start: Start, tmp_path: Path, clock: ManualClock, order: str
+    ) -> None:
+        self.write(tmp_path / "a", clock, self.IDS[0], 5)
+        self.write(tmp_path / "b", clock, self.IDS[1], 2)
+        manager = LogManager([tmp_path / name for name in order], clock)
+        manager.load(lambda topic: SMALL, {"t": self.IDS[1]})
+        assert manager.logs()[T0].directory == tmp_path / "b" / "t-0"
+        manager.close()
+        assert len(read_all(start(tmp_path / "a").logs()[T0])) == 5
+
+    @pytest.mark.parametrize("suffix", [".0123456789abcdef0123456789abcdef-future", ".0123-delete", ".0123-stray"])
+    def test_what_kafka_moves_or_deletes_is_no_copy(
+        self, start: Start, tmp_path: Path, clock: ManualClock, suffix: str
+    ) -> None:
+        for name in "ab":
+            self.write(tmp_path / name, clock, self.IDS[0])
+        (tmp_path / "b" / "t-0").rename(tmp_path / "b" / f"t-0{suffix}")
+        assert len(read_all(start(tmp_path / "a", tmp_path / "b").logs()[T0])) == 3
+
+    def test_an_empty_directory_is_no_copy(self, start: Start, tmp_path: Path, clock: ManualClock) -> None:
+        self.write(tmp_path / "b", clock, self.IDS[0])
+        (tmp_path / "a" / "t-0").mkdir(parents=True)
+        assert len(read_all(start(tmp_path / "a", tmp_path / "b").logs()[T0])) == 3
+
+    @pytest.mark.parametrize("second", ["a", "link", "a/../a", "missing/../a"])
+    def test_a_directory_is_named_once(self, tmp_path: Path, clock: ManualClock, second: str) -> None:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "a")
+        roots = [tmp_path / "a", tmp_path / second]
+        with pytest.raises(ConfigError, match=f"^log.dirs names {tmp_path}/a.*; name it once"):
+            LogManager(roots, clock).load(lambda topic: SMALL)
+        assert not (tmp_path / "a" / ".lock").exists()
+
+    def test_so_is_one_that_is_not_there_yet(self, tmp_path: Path, clock: ManualClock) -> None:
+        with pytest.raises(ConfigError, match="which are one directory"):
+            LogManager([tmp_path / "a", tmp_path / "b/../a"], clock).load(lambda topic: SMALL)
+        assert not (tmp_path / "a").exists()
+
+
 def test_many_logs_are_flushed_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, a thousand partitions would be seconds behind flush.ms."""
     together = threading.Barrier(4, timeout=60)

@@ -11,13 +11,14 @@ import pytest
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.producer import Producer
+from broker.meta_properties import adopted
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.compression import Codec
 from broker.records.control import ControlType
 from broker.tools.main import main
 from tests.support.batches import NOW, append, append_marker, batch, open_log
 from tests.support.broker_process import BrokerProcess
-from tests.support.console import answer_of, error_of, output_of
+from tests.support.console import answer_of, error_of, output_of, verdict_of
 from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
@@ -226,3 +227,25 @@ def test_directories_of_brokers_are_described(broker: Kafka, topic: str) -> None
     assert found["totalBytes"] >= found["usableBytes"] > 0
     assert f"{found['logDir']}: 1 partition, 0 bytes" in output_of("log", "dirs", "--topic", topic, *at)
     assert "there is no broker '99'" in error_of("log", "dirs", "--broker", "99", *at)
+
+
+def test_check_reports_a_partition_that_is_in_two_directories(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        for topic in ("flights-0", "flights-1") if name == "a" else ("flights-1", "flights-1.0123-future"):
+            log = open_log(tmp_path / name / topic)
+            append(log, batch(b"one", timestamp=NOW))
+            log.close()
+    a, b = tmp_path / "a", tmp_path / "b"
+    (tmp_path / "link").symlink_to(a)
+    said = verdict_of("log", "check", str(a), str(b)).replace("\n", "")
+    assert said.startswith(f"{b}/flights-1: is the same partition as {a}/flights-1; keep one of them in log.dirs")
+    assert said.endswith("1 problem in 4 partitions")
+    assert "no problem found" in output_of("log", "check", str(a), str(a / "flights-0"), str(tmp_path / "link"))
+
+
+def test_adopting_a_directory_makes_it_and_needs_no_broker(tmp_path: Path) -> None:
+    new = tmp_path / "new" / "disk"
+    assert "begin anew then, empty" in answer_of("log", "dirs", "--adopt", str(new), "-b", "127.0.0.1:1")
+    assert adopted([new]) == [new]
+    (tmp_path / "file").touch()
+    assert f"--adopt {tmp_path}/file: " in error_of("log", "dirs", "--adopt", str(tmp_path / "file"), status=2)

@@ -1,0 +1,77 @@
+"""Tasks of the event loop that go on by themselves.
+
+The one way to run such a task: whatever it raises, and nobody else gets, is logged. An asyncio task alone keeps its
+exception until somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from broker.errors import PykafkaError
+
+__all__ = ["BackgroundTasks"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class BackgroundTasks:
+    """The running tasks of one part. `what` names the work in the log, as in "reading topics again failed"."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+        self._told: dict[str, str] = {}
+        """The last failure of each kind of work, which is told once."""
+
+    def __bool__(self) -> bool:
+        return bool(self._running)
+
+    def begin(self, what: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `work` as a task. If it fails, that is logged."""
+        task = self._run(work)
+        task.add_done_callback(functools.partial(self._tell, what))
+        return task
+
+    async def finish(self, what: str, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, which goes on if the caller is cancelled. If it fails then, that is logged."""
+        task = self._run(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(functools.partial(self._tell, what))
+            raise
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for the end of all, but at most `timeout_s`."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=timeout_s)
+
+    async def close(self) -> None:
+        """Cancel all, and wait for their ends."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._running.add(task)  # the event loop itself would not keep it alive
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def _tell(self, what: str, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self._told.pop(what, None)
+        elif not isinstance(error, PykafkaError):
+            logger.error("%s failed", what, exc_info=error)
+        elif self._told.get(what) != str(error):
+            self._told[what] = str(error)
+            logger.warning("%s failed: %s", what, error)
