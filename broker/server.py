@@ -36,6 +36,7 @@ from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.quota_configs import QuotaConfigs
 from broker.cluster.topics import Topics
 from broker.cluster.users import Users
+from broker.cluster.zookeeper_offsets import ZooKeeperOffsets
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener, advertised_listeners
@@ -194,6 +195,7 @@ class BrokerServer:
             controller,
             reassignments,
             self._fetch_sessions(),
+            ZooKeeperOffsets(registry.consumers, self._calls),
             authorizer,
             acls,
             self._metrics,

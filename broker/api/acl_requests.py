@@ -1,10 +1,14 @@
-"""What CreateAcls, DeleteAcls and DescribeAcls share: their terms, and the answer of a broker without an authorizer."""
+"""What CreateAcls, DeleteAcls and DescribeAcls share: their terms, and the answer of a broker without an authorizer.
+
+In version 0 every pattern is literal.
+"""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.messages import field
 from broker.security.acl_types import (
     AccessControlEntry,
     Acl,
@@ -31,7 +35,7 @@ def acl_of(asked: Any) -> Acl:
     pattern = ResourcePattern(
         _term(AclResourceType, asked.resource_type),
         asked.resource_name,
-        _term(PatternType, asked.resource_pattern_type),
+        _term(PatternType, field(asked, "resource_pattern_type", PatternType.LITERAL)),
     )
     entry = AccessControlEntry(
         asked.principal,
@@ -47,7 +51,7 @@ def filter_of(asked: Any) -> AclFilter:
     return AclFilter(
         _term(AclResourceType, asked.resource_type_filter),
         asked.resource_name_filter,
-        _term(PatternType, asked.pattern_type_filter),
+        _term(PatternType, field(asked, "pattern_type_filter", PatternType.LITERAL)),
         asked.principal_filter,
         asked.host_filter,
         _term(AclOperation, asked.operation),

@@ -21,6 +21,7 @@ from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.quota_configs import QuotaConfigs
 from broker.cluster.topics import Topics
 from broker.cluster.users import Users
+from broker.cluster.zookeeper_offsets import ZooKeeperOffsets
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
@@ -61,6 +62,7 @@ class ApiContext:
     controller: Controller
     reassignments: PartitionReassignments
     fetch_sessions: FetchSessionCache
+    zookeeper_offsets: ZooKeeperOffsets
     authorizer: Authorizer
     acls: Acls | None = None
     """None without an authorizer."""

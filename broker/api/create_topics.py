@@ -16,6 +16,7 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.controller_mutations import mutations_of
 from broker.cluster.topics import NewTopic
 from broker.errors import BrokerError, ConfigError, ErrorCode
+from broker.protocol.messages import field
 from broker.protocol.permissions import CREATE_TOPICS_ANY, CREATE_TOPICS_CONFIGS, CREATE_TOPICS_TOPIC
 from broker.quotas.client_quotas import UNLIMITED_MUTATIONS, ControllerMutations
 
@@ -39,7 +40,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
 async def _create(
     context: ApiContext, request: Request, client: Client, asked: Any, mutations: ControllerMutations
 ) -> Fields:
-    validate_only = request.body.validate_only
+    validate_only = field(request.body, "validate_only", False)
     try:
         if not context.allows(client, CREATE_TOPICS_ANY, asked=False):
             context.check(client, CREATE_TOPICS_TOPIC, asked.name)

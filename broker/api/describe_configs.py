@@ -49,7 +49,7 @@ def _configs(entries: Sequence[ConfigEntry], body: Any) -> list[Fields]:
             "is_sensitive": e.sensitive,
             "config_type": e.type,
             "documentation": e.documentation if documented else None,
-            "synonyms": [one._asdict() for one in e.synonyms] if body.include_synonyms else (),
+            "synonyms": [one._asdict() for one in e.synonyms] if field(body, "include_synonyms", False) else (),
         }
         for e in entries
     ]

@@ -8,7 +8,9 @@ any other one the log end offset is the latest, and with -2 followers answer, to
 a look-up by time needs and that are not in the page cache are read by a thread, so that other connections are served
 meanwhile.
 The leader epoch of an answer is that of the record, and the present one for the latest offset (KIP-320).
-Version notes: clients before 5 get LEADER_NOT_AVAILABLE for OFFSET_NOT_AVAILABLE; -5 is new in 9. Other negative
+Version notes: 0 asks for up to `max_num_offsets` offsets, the latest first: those at which segments begin, and the
+end. A segment counts for a timestamp at which it was no longer written to (Kafka's `legacyFetchOffsetsBefore`). Clients
+before 5 get LEADER_NOT_AVAILABLE for OFFSET_NOT_AVAILABLE; -5 is new in 9. Other negative
 timestamps get UNSUPPORTED_VERSION, as in Kafka 4.
 """
 
@@ -36,6 +38,7 @@ Answer: TypeAlias = Fields
 
 _CONSUMER, _ANY_REPLICA = -1, -2
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+_OLD_STYLE = 0
 _FIRST_TIERED = 9
 _FIRST_WITH_NOT_AVAILABLE = 5
 
@@ -82,9 +85,9 @@ def _partition(
 ) -> Answer:
     try:
         context.check(client, LIST_OFFSETS_TOPIC, tp.topic)
-        if times[tp] > 1:
+        if times[tp] > 1 and request.version > _OLD_STYLE:
             raise BrokerError(ErrorCode.invalid_request, f"{tp} is in the request more than once")
-        if asked.timestamp < LATEST_TIERED or (asked.timestamp == LATEST_TIERED and request.version < _FIRST_TIERED):
+        if request.version > _OLD_STYLE and not _has_meaning(asked.timestamp, request.version):
             raise BrokerError(ErrorCode.unsupported_version, f"timestamp {asked.timestamp} has no meaning here")
         replica_id, epoch = request.body.replica_id, field(asked, "current_leader_epoch", -1)
         topics = context.topics
@@ -95,19 +98,43 @@ def _partition(
             end = replica.last_stable_offset
         else:
             end = replica.high_watermark
+        if request.version == _OLD_STYLE:
+            return _answered(asked, old_style_offsets=_old_style(context, replica, asked, end))
         offset, timestamp = _find(replica, asked.timestamp, end)
     except BrokerError as error:
         code = error.code
         if code is ErrorCode.offset_not_available and request.version < _FIRST_WITH_NOT_AVAILABLE:
             code = ErrorCode.leader_not_available
-        return {"partition_index": tp.partition, "error_code": code, "timestamp": -1, "offset": -1}
-    return {
-        "partition_index": tp.partition,
-        "error_code": ErrorCode.none,
-        "timestamp": timestamp,
-        "offset": offset,
-        "leader_epoch": _epoch_of(replica, asked.timestamp, offset),
-    }
+        return _answered(asked, code)
+    return _answered(
+        asked, timestamp=timestamp, offset=offset, leader_epoch=_epoch_of(replica, asked.timestamp, offset)
+    )
+
+
+def _answered(asked: Any, code: ErrorCode = ErrorCode.none, **found: Any) -> Answer:
+    return {"partition_index": asked.partition_index, "error_code": code, "timestamp": -1, "offset": -1, **found}
+
+
+def _has_meaning(timestamp: int, version: int) -> bool:
+    return timestamp > LATEST_TIERED or (timestamp == LATEST_TIERED and version >= _FIRST_TIERED)
+
+
+def _old_style(context: ApiContext, replica: Replica, asked: Any, end: int) -> list[int]:
+    """The offsets of version 0, in descending order; none above `end`, which stands for all that are."""
+    log, timestamp = replica.log, asked.timestamp
+    if timestamp == LATEST:
+        _check_caught_up(replica, end)
+    begins = [(max(segment.base_offset, log.log_start_offset), segment) for segment in log.segments]
+    offsets = [offset for offset, _ in begins]
+    if begins[-1][1].size > 0:
+        offsets.append(log.log_end_offset)
+    if timestamp == EARLIEST:
+        del offsets[1:]
+    elif timestamp != LATEST and not (len(offsets) > len(begins) and context.clock.now_ms() <= timestamp):
+        counted = next((n for n in range(len(begins), 0, -1) if begins[n - 1][1].modified_ms() <= timestamp), 0)
+        del offsets[counted:]
+    latest_first = offsets[: -max(asked.max_num_offsets, 0) - 1 : -1]
+    return list(dict.fromkeys(min(offset, end) for offset in latest_first))
 
 
 def _epoch_of(replica: Replica, timestamp: int, offset: int) -> int:

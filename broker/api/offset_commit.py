@@ -1,14 +1,25 @@
-"""OffsetCommit: store a group's offsets in __consumer_offsets."""
+"""OffsetCommit: store a group's offsets in __consumer_offsets.
+
+Version notes: 0 stores them in ZooKeeper, as Kafka does, since its clients keep the group there, too. 1 may name the
+time of a commit.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.offset_requests import asked_partitions, committed_offset, refused_partitions, results_by_topic
 from broker.coordinator.group_messages import CommitRequest
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import COMMIT_GROUP, COMMIT_TOPIC
+from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]
+
+_IN_ZOOKEEPER = 0
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
@@ -17,7 +28,9 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     if not context.allows(client, COMMIT_GROUP, body.group_id):
         return {"topics": results_by_topic(body.topics, refused_partitions(body.topics, COMMIT_GROUP.code))}
     known, results = asked_partitions(context, client, COMMIT_TOPIC, body.topics)
-    if known:
+    if known and request.version == _IN_ZOOKEEPER:
+        results |= await _into_zookeeper(context, body.group_id, known)
+    elif known:
         results |= await context.groups.commit_offsets(
             CommitRequest(
                 group_id=body.group_id,
@@ -29,3 +42,21 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             )
         )
     return {"topics": results_by_topic(body.topics, results)}
+
+
+async def _into_zookeeper(
+    context: ApiContext, group: str, known: Mapping[TopicPartition, Any]
+) -> dict[TopicPartition, ErrorCode]:
+    longest = context.config.offset_metadata_max_bytes
+    results = {
+        tp: ErrorCode.offset_metadata_too_large
+        for tp, asked in known.items()
+        if len(asked.committed_metadata or "") > longest
+    }
+    taken = {tp: asked.committed_offset for tp, asked in known.items() if tp not in results}
+    try:
+        if taken:
+            await context.zookeeper_offsets.commit(group, taken)
+    except BrokerError as error:
+        return results | dict.fromkeys(taken, error.code)
+    return results | dict.fromkeys(taken, ErrorCode.none)

@@ -1,7 +1,8 @@
 """OffsetFetch: the committed offsets of groups.
 
-Version notes: 7 — a client may ask for stable offsets. It gets UNSTABLE_OFFSET_COMMIT and retries if an open
-transaction may still change an offset (KIP-447). 8 — several groups at once (KIP-709).
+Version notes: 0 reads what OffsetCommit 0 has stored in ZooKeeper. 7 — a client may ask for stable offsets. It gets
+UNSTABLE_OFFSET_COMMIT and retries if an open transaction may still change an offset (KIP-447). 8 — several groups at
+once (KIP-709).
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.group_messages import FetchReply
-from broker.errors import ErrorCode
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import FETCH_OFFSETS_GROUP, FETCH_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = ["handle"]
 
+_IN_ZOOKEEPER = 0
+
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """The offsets of the named partitions, or of all if none are named."""
+    if request.version == _IN_ZOOKEEPER:
+        return {"topics": await _of_zookeeper(context, client, request.body)}
     groups = field(request.body, "groups")
     stable = field(request.body, "require_stable", False)
     if groups is None:
@@ -58,8 +63,29 @@ async def _fetch(
     return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable), refused
 
 
+async def _of_zookeeper(context: ApiContext, client: Client, body: Any) -> list[Fields]:
+    """Each partition without an offset has an error, as in Kafka."""
+    if not context.allows(client, FETCH_OFFSETS_GROUP, body.group_id):
+        return _failed(body.topics, FETCH_OFFSETS_GROUP.code)
+    asked = [TopicPartition(topic.name, index) for topic in body.topics for index in topic.partition_indexes]
+    shown = {name for name in {tp.topic for tp in asked} if context.allows(client, FETCH_OFFSETS_TOPIC, name)}
+    known = [tp for tp in asked if tp.topic in shown and context.topics.metadata.partition(tp) is not None]
+    try:
+        offsets = await context.zookeeper_offsets.committed(body.group_id, known)
+        missing = ErrorCode.unknown_topic_or_partition
+    except BrokerError as error:
+        offsets, missing = {}, error.code
+    answers = [
+        (tp, {**_no_offset(tp, ErrorCode.none), "committed_offset": offsets[tp]})
+        if tp in offsets
+        else (tp, _no_offset(tp, missing if tp.topic in shown else FETCH_OFFSETS_TOPIC.code))
+        for tp in asked
+    ]
+    return [{"name": name, "partitions": partitions} for name, partitions in by_topic(answers).items()]
+
+
 def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Fields]:
-    """Version 1 has no error for the group, so each partition has it."""
+    """Versions 0 and 1 have no error for the group, so each partition has it."""
     return [
         {
             "name": topic.name,

@@ -6,6 +6,7 @@ from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.messages import field
 from broker.protocol.permissions import END_OF_EPOCH_AS_BROKER, END_OF_EPOCH_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 
@@ -32,7 +33,9 @@ def _partition(context: ApiContext, client: Client | None, topic: str, asked: An
     try:
         if client is not None:
             context.check(client, END_OF_EPOCH_TOPIC, topic)
-        partition = context.topics.partition(TopicPartition(topic, asked.partition), asked.current_leader_epoch)
+        partition = context.topics.partition(
+            TopicPartition(topic, asked.partition), field(asked, "current_leader_epoch", -1)
+        )
     except BrokerError as error:
         return {"error_code": error.code, "partition": asked.partition, "leader_epoch": -1, "end_offset": -1}
     epoch, end = partition.end_offset_for_epoch(asked.leader_epoch)

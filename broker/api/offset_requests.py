@@ -37,7 +37,10 @@ def asked_partitions(
 
 def committed_offset(asked: Any) -> OffsetAndMetadata:
     return OffsetAndMetadata(
-        asked.committed_offset, field(asked, "committed_leader_epoch", -1), asked.committed_metadata or ""
+        asked.committed_offset,
+        field(asked, "committed_leader_epoch", -1),
+        asked.committed_metadata or "",
+        field(asked, "commit_timestamp", -1),
     )
 
 

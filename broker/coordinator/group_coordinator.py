@@ -189,7 +189,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             if len(wanted.metadata) > self._config.offset_metadata_max_bytes:
                 results[partition] = ErrorCode.offset_metadata_too_large
                 continue
-            value = OffsetAndMetadata(wanted.offset, wanted.leader_epoch, wanted.metadata, now_ms, expire_at)
+            committed_ms = now_ms if wanted.commit_timestamp == -1 else wanted.commit_timestamp
+            value = OffsetAndMetadata(wanted.offset, wanted.leader_epoch, wanted.metadata, committed_ms, expire_at)
             try:
                 records.append((encode_offset_key(group.group_id, *partition), encode_offset(value)))
             except MalformedRecord:

@@ -129,7 +129,8 @@ class LeaveReply:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """OffsetCommit. Of each offset only `offset`, `leader_epoch` and `metadata` are read."""
+    """OffsetCommit. Of each offset `offset`, `leader_epoch`, `metadata` and `commit_timestamp` are read; a timestamp of
+    -1 stands for now."""
 
     group_id: str
     offsets: Mapping[TopicPartition, OffsetAndMetadata]

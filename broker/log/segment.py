@@ -298,7 +298,11 @@ class Segment:
     def newest_ms(self) -> int:
         """The newest timestamp or, when records have none, the time of the last write to the file; ms."""
         newest = self.newest[0]
-        return newest if newest >= 0 else self.path().stat().st_mtime_ns // 1_000_000
+        return newest if newest >= 0 else self.modified_ms()
+
+    def modified_ms(self) -> int:
+        """The time of the last write to the file; ms."""
+        return self.path().stat().st_mtime_ns // 1_000_000
 
     @property
     def is_timed(self) -> bool:

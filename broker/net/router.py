@@ -22,13 +22,23 @@ from broker.net.response import Part, Response
 from broker.net.sasl import SaslSession
 from broker.net.stopwatch import Stopwatch, stop_measuring
 from broker.net.throttling import FetchedAnswer, ThrottledResponse, Throttling
+from broker.net.unserved_versions import UnservedVersions
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import Request, decode_request, encode_response, peek, with_throttle_time
+from broker.protocol.messages import (
+    Request,
+    decode_request,
+    encode_response,
+    peek,
+    peek_client_id,
+    with_throttle_time,
+)
 from broker.quotas.client_quotas import ClientQuotas
 
 __all__ = ["ANONYMOUS", "Client", "Handler", "Route", "Router"]
 
 ANONYMOUS = "User:ANONYMOUS"
+_MAX_CLIENT_ID = 100
+"""Characters of a client id that are shown."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +71,10 @@ class Route:
     advertised_low: int | None = None
 
 
+class UnservedVersion(UnsupportedVersion):
+    """A request whose API or version is not served. The text is empty if the log has it already."""
+
+
 class Router:
     """Finds the handler of each frame. Raises ProtocolError when the connection must be closed."""
 
@@ -71,6 +85,7 @@ class Router:
         self._log = log or RequestLog(Metrics())
         self._throttling = throttling or Throttling(ClientQuotas(), Metrics())
         self._quotas = self._throttling.quotas
+        self._unserved_versions = UnservedVersions()
 
     def dispatch(
         self, frame: bytes | bytearray, client: Client, received: float | None = None
@@ -141,13 +156,21 @@ class Router:
         key, version, correlation_id = peek(frame)
         route = self._routes.get(key)
         if route is None:
-            raise UnsupportedVersion(f"API key {key} is not served")
+            raise self._unserved(frame, key, version, f"API key {key} is not served")
         if route.low <= version <= route.high:
             return decode_request(frame)
         if route.api is ApiKey.API_VERSIONS:
             # KIP-511: answered in version 0, so that every client can read which versions there are.
             return Request(route.api, 0, correlation_id, None, None, len(frame))
-        raise UnsupportedVersion(f"{route.api.name} version {version} is outside {route.low}–{route.high}")
+        text = f"{route.api.name} version {version} is outside {route.low}–{route.high}"
+        raise self._unserved(frame, key, version, text)
+
+    def _unserved(self, frame: bytes | bytearray, key: int, version: int, text: str) -> UnservedVersion:
+        client_id = peek_client_id(frame)
+        shown = None if client_id is None else client_id[:_MAX_CLIENT_ID]
+        of_whom = "a client without an id" if shown is None else f"client id {shown!r}"
+        is_due = self._unserved_versions.is_due((shown, key, version))
+        return UnservedVersion(f"{text} (asked by {of_whom})" if is_due else "")
 
 
 def _encode(request: Request, answer: Answer, throttle_ms: int = 0) -> Response:

@@ -15,11 +15,11 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from broker.errors import UnsupportedVersion
+from broker.protocol.older_messages import payload_class
 
 __all__ = ["build", "entity_class", "unwrap_optional"]
 
@@ -47,12 +47,11 @@ class _Field(typing.NamedTuple):
 
 
 def entity_class(api: int, version: int, kind: EntityType) -> Any:
-    """kio's class of a request or response. Raises UnsupportedVersion if kio has none."""
+    """The class of a request or response, as kio's are. Raises UnsupportedVersion if there is none."""
     try:
-        module = load_payload_module(api, version, kind)  # type: ignore[arg-type]
+        entity = payload_class(api, version, kind)
     except Exception as error:
         raise UnsupportedVersion(f"API {api} has no version {version} that this side knows") from error
-    entity = next(c for c in vars(module).values() if getattr(c, "__type__", None) is kind)
     _let_times_be_absent(entity)
     return entity
 

@@ -42,6 +42,7 @@ __all__ = [
     "field",
     "known_versions",
     "peek",
+    "peek_client_id",
     "to_ms",
     "with_correlation_id",
     "with_throttle_time",
@@ -101,6 +102,15 @@ def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
         raise ProtocolError(f"a request of {len(frame)} bytes has no header")
     key, version, correlation_id = _PREFIX.unpack_from(frame)
     return key, version, correlation_id
+
+
+def peek_client_id(frame: bytes | bytearray | memoryview) -> str | None:
+    """The client id of a request in any version; None if it has none that can be read."""
+    begin = _PREFIX.size + 2
+    length = int.from_bytes(frame[_PREFIX.size : begin], "big", signed=True)
+    if length < 0 or len(frame) < begin + length:
+        return None
+    return bytes(frame[begin : begin + length]).decode(errors="replace")
 
 
 def decode_request(frame: bytes | bytearray | memoryview) -> Request:

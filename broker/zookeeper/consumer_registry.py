@@ -46,6 +46,15 @@ class ConsumerRegistry:
         """The committed offsets. Raises MalformedNode."""
         return {tp: _parse_offset(group, tp, data) for tp, data in self._read_partitions(group, "offsets").items()}
 
+    def offsets_of(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The committed offsets of these partitions; one without an offset is left out. Raises MalformedNode."""
+        nodes = self._zk.get_many([_path(group, "offsets", tp) for tp in partitions])
+        return {
+            tp: _parse_offset(group, tp, node[0])
+            for tp, node in zip(partitions, nodes, strict=True)
+            if node is not None
+        }
+
     def watch_members(self, group: str, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back soon, whenever members come or go, and after each reconnection. Call the result to end it."""
         self._zk.ensure_path(f"{znodes.CONSUMERS}/{group}/ids")

@@ -24,6 +24,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper import znodes
 from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.zookeeper.config_nodes import alter_config, read_config
+from broker.zookeeper.consumer_registry import ConsumerRegistry
 from broker.zookeeper.controller_node import ControllerNode
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import (
@@ -69,6 +70,7 @@ class Registry:
 
     def __init__(self, zk: MetadataStore, clock: Clock | None = None) -> None:
         self._zk = zk
+        self.consumers = ConsumerRegistry(zk)
         self.malformed: Set[str] = frozenset()
         """The topics of which a node could not be read when they were loaded the last time."""
         self._clock = clock or SystemClock()

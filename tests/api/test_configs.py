@@ -44,7 +44,15 @@ def alter(
     return ask.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, body, version).responses[0]
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CONFIGS))
+def test_the_oldest_version_tells_defaults_only(ask: Requests, topic: str) -> None:
+    ask.create(topic, retention_ms="1234")
+    found = {c.name: c for c in describe(ask, TOPIC, topic, version=0).configs}
+    assert (found["retention.ms"].value, found["retention.ms"].is_default) == ("1234", False)
+    assert (found["segment.bytes"].value, found["segment.bytes"].is_default) == ("1073741824", True)
+    assert not hasattr(found["retention.ms"], "synonyms")
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CONFIGS)[1:])
 def test_every_version_describes_a_topic(ask: Requests, topic: str, version: int) -> None:
     ask.create(topic, retention_ms="1234")
     answer = describe(ask, TOPIC, topic, version=version, include_synonyms=True, include_documentation=True)

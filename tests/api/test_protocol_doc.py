@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from kio.schema.index import api_key_map
+from kio.static.constants import EntityType
 
 from broker.api.table import API_TABLE
+from broker.protocol.entities import entity_class
 from broker.protocol.messages import known_versions
 from tests.support.protocol_table import NOT_SERVED, REMARKS
 
@@ -19,6 +21,8 @@ def test_every_api_is_served_or_has_a_reason_and_none_has_both() -> None:
 
 def test_what_is_served_is_of_the_protocol() -> None:
     for api, low, high, _ in API_TABLE:
-        lowest, highest = known_versions(api)
-        assert lowest <= low <= high <= highest, api
+        assert 0 <= low <= high <= known_versions(api)[1], api
+        for version in range(low, high + 1):
+            for kind in (EntityType.request, EntityType.response):
+                assert entity_class(api, version, kind).__version__ == version
         assert api.name.lower() == api_key_map[api]

@@ -67,8 +67,8 @@ REMARKS = {
     "produce": "13 names topics by id",
     "fetch": "17 and 18 are for followers of a KRaft cluster",
     "list_offsets": "11 is of tiered storage",
-    "offset_commit": "10 names topics by id",
-    "offset_fetch": "10 names topics by id",
+    "offset_commit": "10 names topics by id; 0 keeps offsets in ZooKeeper",
+    "offset_fetch": "10 names topics by id; 0 reads those in ZooKeeper",
     "init_producer_id": "6 is of two-phase commit (KIP-939)",
     "end_txn": "5 is of transactions of version 2 (KIP-890)",
     "txn_offset_commit": "5 is of transactions of version 2 (KIP-890)",
@@ -91,7 +91,8 @@ def protocol() -> str:
     lines = ["| key | API | in Kafka | served | remarks |", "| --- | --- | --- | --- | --- |"]
     for key, name in sorted(api_key_map.items()):
         here = _span(*served[key]) if key in served else "no"
-        known = known_versions(key)
+        lowest, highest = known_versions(key)
+        known = min(lowest, served.get(key, (lowest,))[0]), highest
         remark = REMARKS.get(name, "") if key in served else NOT_SERVED.get(name, "")
         if remark[:1].isdigit() and key in served and served[key][1] == known[1]:
             remark = ""

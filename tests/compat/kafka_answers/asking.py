@@ -53,7 +53,7 @@ KAFKA_MOST = {
 
 
 def versions(api: ApiKey) -> range:
-    """Those that both serve."""
+    """Those that both serve and kio knows: the older ones (broker/protocol/older_messages.py) were not recorded."""
     low, high = SERVED[api]
     return range(max(low, known_versions(api)[0]), min(high, KAFKA_MOST.get(api, high)) + 1)
 
