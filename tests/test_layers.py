@@ -59,8 +59,8 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"read", "write"},
     {"options"},
     {"formats", "offset_store"},
-    {"storage", "errors", "worker_clients", "spark_versions"},
-    {"url_secrets"},
+    {"storage", "errors", "worker_clients", "spark_versions", "entry_point", "first_contact"},
+    {"url_secrets", "spark_worker"},
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py
 # and spark_connector/load.py choose one.

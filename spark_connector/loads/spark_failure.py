@@ -10,6 +10,8 @@ import re
 
 __all__ = ["is_lasting", "summary"]
 
+_OURS = re.compile(r"(?:^|: )(?:broker|spark_connector)(?:\.\w+)*\.(\w+: .+)$", re.MULTILINE)
+"""An error that we raise on purpose: Spark shows it without a traceback (entry_point.py), behind words of its own."""
 _PYTHON_ERROR = re.compile(
     r"^(?:\w+\.)*(\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut|UnknownTopic): .+)$", re.MULTILINE
 )
@@ -32,7 +34,10 @@ _NO_RIGHT = re.compile(
 
 
 def summary(text: str) -> str:
-    """One line: the last Python error, or else the last cause, or else the first line."""
+    """One line: the last error of ours, or of Python, or else the last cause, or else the first line."""
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1])
     python, causes = _PYTHON_ERROR.findall(text), _JVM_CAUSE.findall(text)
     if causes and "Traceback (most recent call last)" not in text:
         return str(causes[-1])
