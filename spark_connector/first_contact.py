@@ -27,11 +27,12 @@ _DEFAULT_MS: Final = ClientSettings().default_api_timeout_ms
 _DIRECTORIES: Final = "SPARK_LOCAL_DIRS"
 """Spark sets it for its Python processes, to the block manager's directories."""
 _reached: set[tuple[str, ...]] = set()
+"""Each by its addresses and how they are spoken to: a wrong `security.protocol` is a mistake, too."""
 
 
 def patience_s(settings: ClientSettings) -> float:
     """How long to try a cluster that this process has not reached yet; infinite where only the settings limit it."""
-    if settings.default_api_timeout_ms != _DEFAULT_MS or settings.bootstrap_servers in _reached:
+    if settings.default_api_timeout_ms != _DEFAULT_MS or _manner(settings) in _reached:
         return math.inf
     if in_spark_worker():
         note = _note(settings)
@@ -41,15 +42,19 @@ def patience_s(settings: ClientSettings) -> float:
 
 def note_reached(settings: ClientSettings) -> None:
     """The application has reached the cluster of `settings`."""
-    if settings.bootstrap_servers not in _reached:
-        _reached.add(settings.bootstrap_servers)
+    if _manner(settings) not in _reached:
+        _reached.add(_manner(settings))
         note = _note(settings) if in_spark_worker() else None
         if note is not None:
             with contextlib.suppress(OSError):
                 note.touch()
 
 
+def _manner(settings: ClientSettings) -> tuple[str, ...]:
+    return (settings.security_protocol, *settings.bootstrap_servers)
+
+
 def _note(settings: ClientSettings) -> Path | None:
     first = os.environ.get(_DIRECTORIES, "").partition(",")[0]
-    name = hashlib.sha256(",".join(settings.bootstrap_servers).encode()).hexdigest()[:16]
+    name = hashlib.sha256(",".join(_manner(settings)).encode()).hexdigest()[:16]
     return Path(first, f"pykafka-reached-{name}") if first and Path(first).is_dir() else None
