@@ -142,6 +142,7 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/options/column_options.py", "spark_connector.formats.schema_text.parse_registry_url"): "the same",
     ("spark_connector/options/column_options.py", "spark_connector.formats.schema_text.parse_schema_text"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
+    ("spark_connector/read/offset_reader.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.record_decoder.RecordDecoder"): "the same",
     ("spark_connector/read/schema.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
     ("spark_connector/source.py", "spark_connector.formats.record_decoder.loaded"): "the same",

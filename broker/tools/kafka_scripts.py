@@ -46,15 +46,17 @@ _SCRIPTS = {
 _ACTIONS = {
     "configs": {"add-config": "alter", "delete-config": "alter"},
     "groups": {"members": "describe", "state": "describe", "offsets": "describe", "all-groups": "describe"},
-    "log": {"files": "dump", "log-dirs": "dirs", "broker-list": "dirs", "describe": "dirs"},
+    "log": {"files": "dump", "describe": "dirs"},
     "offsets": {"time": "list"},
     "topics": {"execute": "reassign", "generate": "reassign", "verify": "reassign"},
     "users": {"add-config": "create", "describe": "list", "delete-config": "delete"},
     "quotas": {"add-config": "set", "describe": "list", "delete-config": "remove", "alter": "set"},
 }
 """Options of Kafka's scripts that ask for an action which has another name here."""
-_KEPT = frozenset({"add-config", "delete-config", "members", "state", "all-groups", "files", "time", "log-dirs"})
-"""Options that say more than the action, and stay on the line if the command has them."""
+_KEPT = frozenset({"add-config", "delete-config", "members", "state", "all-groups", "time"})
+"""Options that the command has, too, so they stay on the line."""
+_OTHER_OPTIONS = frozenset({"users", "quotas"})
+"""Groups whose options are not those of the script: only the command is named."""
 
 
 def own_words(words: Sequence[str]) -> list[str]:
@@ -86,7 +88,7 @@ def line_meant(group: str, words: Sequence[str], commands: Collection[str]) -> s
     for option in options:
         if option in implied:
             kept = [word for word in words if option in _KEPT or word != f"--{option}"]
-            return _line(group, implied[option], kept)
+            return _line(group, implied[option], [] if group in _OTHER_OPTIONS else kept)
     return None
 
 

@@ -10,6 +10,8 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from broker.tools.kafka_scripts import own_words
+
 __all__ = ["main"]
 
 NO_BROKER_HINT = "; `pykafka broker start` starts a broker, {} names a running one"
@@ -23,7 +25,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         if given[:2] != ["broker", "start"] or not _started_broker(given[2:]):
             from broker.tools.console import build  # typer, and pydantic behind it: 9 MB
-            from broker.tools.kafka_scripts import own_words
 
             words = own_words(given)
             build(words)(words, prog_name="pykafka")

@@ -77,6 +77,7 @@ class OffsetReader:
         self._sleep = sleep
         patience = patience_s(options.client)
         self._cluster = Cluster(options.client, create_topics=False, first_contact_s=patience)
+        self._bad_records_topic_found = False
         limited = (options.max_bytes_per_trigger, options.max_bytes_per_partition) != (None, None)
         self.sizes = SizeEstimator(self._cluster, only_to_share=not limited)
 
@@ -203,6 +204,7 @@ class OffsetReader:
         """The selected partitions, from fresh metadata. A missing topic raises UnknownTopic unless it is in
         `optional`."""
         topics = self._with_retries(lambda: self._topics(optional))
+        self._find_bad_records_topic()
         selection = self._options.selection
         if isinstance(selection.subscription, Assign):
             every = [tp for tp in selection.subscription.partitions if _exists(tp, topics, optional)]
@@ -306,6 +308,15 @@ class OffsetReader:
         """One topic, if possible from a broker that knows all the partitions in `named`."""
         wanted = {tp.partition for tp in named if tp.topic == name}
         return self._cluster.topic(name, lambda found: wanted.issubset(found.partitions))
+
+    def _find_bad_records_topic(self) -> None:
+        """Tell the user once, here, what else each task would run into. Raises ConfigError."""
+        name = self._options.formats.bad_records_topic
+        if name is not None and not self._bad_records_topic_found:
+            from spark_connector.formats.bad_records import BadRecordsTopic
+
+            BadRecordsTopic(self._cluster, name)
+            self._bad_records_topic_found = True
 
     def _list(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Offsets at timestamps (or EARLIEST, LATEST); -1 where no record is at or after the timestamp."""

@@ -69,7 +69,7 @@ def test_the_version_is_told() -> None:
         ("acls --bootstrap-server b --list", "pykafka acls list --bootstrap-server b"),
         ("transactions --bootstrap-server b --list", "pykafka transactions list --bootstrap-server b"),
         ("log --describe", "pykafka log dirs"),
-        ("log --files 0.log", "pykafka log dump --files 0.log"),
+        ("log --files 0.log", "pykafka log dump 0.log"),
         ("users --describe", "pykafka users list"),
         ("topics --topic t", "is one of create, list, "),
         ("kafka-topics.sh --list", "`pykafka topics`"),

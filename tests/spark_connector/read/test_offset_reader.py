@@ -7,11 +7,12 @@ from contextlib import closing
 
 import pytest
 
-from broker.errors import ConnectionFailed
+from broker.errors import ConfigError, ConnectionFailed
 from spark_connector.first_contact import FIRST_CONTACT_S
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.offset_reader import OffsetReader
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 from tests.support.waits import Waits
 
@@ -59,3 +60,16 @@ def test_a_cluster_that_was_reached_before_may_take_a_minute_to_come_back(
     reader = reader_of(broker.bootstrap)
     assert sum(reader.batch_bounds().end.values()) == 3
     reader.close()
+
+
+@pytest.mark.parametrize("mode", [Mode.BATCH, Mode.STREAM])
+def test_a_topic_for_bad_records_that_is_missing_is_told_by_the_driver(broker: Kafka, topic: str, mode: Mode) -> None:
+    Topic(broker.bootstrap, topic).number(1)
+    bad = f"{topic}-bad"
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "badRecordsTopic": bad}
+    formats = {"valueFormat": "json", "valueSchema": "a INT"}
+    with closing(OffsetReader(parse_options({**options, **formats}, mode))) as reader:
+        with pytest.raises(ConfigError, match=f"Option 'badRecordsTopic': create the topic before the read: .*'{bad}'"):
+            reader.initial()
+        Topic(broker.bootstrap, bad)
+        assert reader.initial().offsets
