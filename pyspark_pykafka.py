@@ -7,7 +7,9 @@ raises a clear error.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 from typing import cast
 
 from pyspark.sql.datasource import (
@@ -45,4 +47,21 @@ class DefaultSource(DataSource):
         return self._source().streamWriter(schema, overwrite)
 
     def _source(self) -> DataSource:
-        return cast(DataSource, importlib.import_module("spark_connector.source").PykafkaSource(self.options))
+        try:
+            module = importlib.import_module("spark_connector.source")
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith(("spark_connector.", "broker.")):
+                raise  # a fault of ours
+            raise _other_python(error) from None
+        return cast(DataSource, module.PykafkaSource(self.options))
+
+
+def _other_python(error: ModuleNotFoundError) -> ImportError:
+    """What a user can do about a Python of Spark's that has this file, in a clone or a zip, but not what it needs."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("spark_connector.spark_worker").hide_traceback()
+    return ImportError(
+        f"Spark runs its Python code with {sys.executable}, which has no module {error.name!r}: pykafka is not "
+        "installed there. Set PYSPARK_PYTHON to the Python that has pykafka before Spark starts "
+        "(export PYSPARK_PYTHON=/path/to/.venv/bin/python); `pykafka doctor` shows which one that is"
+    )

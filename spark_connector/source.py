@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from broker.errors import ConfigError
+from spark_connector.entry_point import entry_point
 from spark_connector.formats.value_format import ReadFormats
 from spark_connector.options.column_options import subscribed_topics
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
@@ -46,6 +47,7 @@ class PykafkaSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
+    @entry_point
     def schema(self) -> StructType:
         """Spark's Kafka schema, or the columns and formats of the options.
 
@@ -56,6 +58,7 @@ class PykafkaSource(DataSource):
         self._formats = _with_schemas(options)
         return source_schema(replace(options, formats=self._formats))
 
+    @entry_point
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader. Raises ConfigError, ConnectorError."""
         options = self._read_options(Mode.BATCH)
@@ -64,6 +67,7 @@ class PykafkaSource(DataSource):
 
         return KafkaBatchReader(options)
 
+    @entry_point
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream reader. Raises ConfigError."""
         options = self._read_options(Mode.STREAM)
@@ -72,6 +76,7 @@ class PykafkaSource(DataSource):
 
         return make_reader(options)
 
+    @entry_point
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer. Raises ConfigError, ConnectorError and the brokers' errors."""
         if overwrite:
@@ -81,6 +86,7 @@ class PykafkaSource(DataSource):
 
         return KafkaBatchWriter(plan_write(self._write_options(schema, stream=False)))
 
+    @entry_point
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """The writer of a micro-batch. With `overwrite` (output mode complete) rows are appended too, as in Spark's own
         sink. Raises as `writer`."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -42,13 +43,13 @@ class WorkerClients:
         self._idle: OrderedDict[tuple[ClientSettings, TopicPartition], Fetcher] = OrderedDict()
         self._producing: dict[ClientSettings, dict[Node, BrokerConnection]] = {}
 
-    def cluster(self, settings: ClientSettings) -> Cluster:
-        """The worker's client of the cluster that `settings` name."""
+    def cluster(self, settings: ClientSettings, first_contact_s: float = math.inf) -> Cluster:
+        """The worker's client of the cluster that `settings` name. Tasks are patient: the driver has reached it."""
         cluster = self._clusters.get(settings)
         if cluster is None:
             rack = settings.client_rack or os.environ.get(RACK_VARIABLE, "")
             here = dataclasses.replace(settings, client_rack=rack)
-            cluster = self._clusters[settings] = Cluster(here, create_topics=False, patient=True)
+            cluster = self._clusters[settings] = Cluster(here, create_topics=False, first_contact_s=first_contact_s)
         self._clusters.move_to_end(settings)
         if len(self._clusters) > _MAX_CLUSTERS:
             oldest, unused = self._clusters.popitem(last=False)

@@ -59,8 +59,8 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"read", "write"},
     {"options"},
     {"formats", "offset_store"},
-    {"storage", "errors", "outages", "worker_clients", "spark_versions"},
-    {"url_secrets"},
+    {"storage", "errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact"},
+    {"url_secrets", "spark_worker"},
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py
 # and spark_connector/load.py choose one.
@@ -142,6 +142,7 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/options/column_options.py", "spark_connector.formats.schema_text.parse_registry_url"): "the same",
     ("spark_connector/options/column_options.py", "spark_connector.formats.schema_text.parse_schema_text"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
+    ("spark_connector/read/offset_reader.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.record_decoder.RecordDecoder"): "the same",
     ("spark_connector/read/schema.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
     ("spark_connector/source.py", "spark_connector.formats.record_decoder.loaded"): "the same",

@@ -170,17 +170,18 @@ class Cluster(AutoCloseable):
         properties: Mapping[str, Any] | None = None,
         *,
         create_topics: bool | None = None,
-        patient: bool = False,
+        first_contact_s: float | None = None,
     ) -> None:
         """`bootstrap`: "host:port,…", a list, or properties or settings with `bootstrap.servers`.
 
         `create_topics` (True for producers) overrides `allow.auto.create.topics`. Calls to a cluster that was never
-        reached fail soon, because its address may be mistyped; with `patient` they are retried like any other.
-        Raises ConfigError.
+        reached fail soon, because its address may be mistyped: after `first_contact_s` seconds, by default
+        `socket.connection.setup.timeout.ms`. Raises ConfigError.
         """
         self.settings = settings = ClientSettings.of(bootstrap, properties)
         self._create_topics = settings.allow_auto_create_topics if create_topics is None else create_topics
-        self._patient = patient
+        setup_s = settings.socket_connection_setup_timeout_ms / 1000
+        self._first_contact_s = setup_s if first_contact_s is None else first_contact_s
         self._pool = NodePool(parse_bootstrap(settings.bootstrap_servers), settings)
         self._lock = threading.RLock()
         self._closing = threading.Event()
@@ -354,9 +355,9 @@ class Cluster(AutoCloseable):
         """Call `attempt()` until it succeeds or fails with an error that is not retriable.
 
         Between attempts it invalidates the metadata and waits `retry.backoff.ms`, doubling to `retry.backoff.max.ms`.
-        The last error is raised after `retries` or `timeout_s` (`default.api.timeout.ms`). Unless `patient`, it is
-        raised after `socket.connection.setup.timeout.ms` if no broker was ever reached. Inside another `retrying` of
-        the same thread it tries once, and the outer call retries.
+        The last error is raised after `retries` or `timeout_s` (`default.api.timeout.ms`), or after `first_contact_s`
+        if no broker was ever reached. Inside another `retrying` of the same thread it tries once, and the outer call
+        retries.
         """
         if getattr(self._thread, "retrying", False):
             return attempt()
@@ -372,8 +373,8 @@ class Cluster(AutoCloseable):
                     return attempt()
                 except PykafkaError as error:
                     failures += 1
-                    if not (self._patient or self.reached):
-                        limit_s = min(limit_s, settings.socket_connection_setup_timeout_ms / 1000)
+                    if not self.reached:
+                        limit_s = min(limit_s, self._first_contact_s)
                     wait_s = self.backoff_s(failures)
                     out_of_time = time.monotonic() + wait_s - started > limit_s
                     if not error.retriable or out_of_time or failures > settings.retries:

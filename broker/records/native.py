@@ -33,6 +33,12 @@ KERNEL_VERSION: Final = 1
 NATIVE_VARIABLE: Final = "PYKAFKA_NATIVE"
 """Environment variable, read at import: `0` means do not use the kernel."""
 
+SLOW: Final = "the codec runs on numpy, several times slower"
+NOT_BUILT: Final = (
+    "no C compiler was found when pykafka was installed; install one (Debian: apt-get install gcc libc6-dev "
+    "python3-dev) and install pykafka again"
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -70,7 +76,7 @@ class Kernel(Protocol):
 
 
 def _load() -> Kernel | None:
-    """The first kernel that fits these sources. Warns if there are kernels, but none that fits."""
+    """The first kernel that fits these sources. Warns if there is none: pip does not show that a build failed."""
     if os.environ.get(NATIVE_VARIABLE) == "0":
         return None
     unfit = []
@@ -85,11 +91,15 @@ def _load() -> Kernel | None:
             return cast(Kernel, module)
         unfit.append(f"{path} was built from other sources (version {version}, needed {KERNEL_VERSION})")
     if unfit:
-        logger.warning(
-            "the codec runs on numpy, several times slower: %s; install pykafka again to build its kernel",
-            "; ".join(unfit),
-        )
+        logger.warning(f"{SLOW}: %s; install pykafka again to build its kernel", "; ".join(unfit))
+    elif not _started_by_spark():  # its workers are many
+        logger.warning(f"{SLOW}: {NOT_BUILT}, or set {NATIVE_VARIABLE}=0 to go without")
     return None
+
+
+def _started_by_spark() -> bool:
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
 
 
 def _built_kernels() -> Iterator[Path]:

@@ -6,6 +6,7 @@ that was killed stays in the cluster's metadata until its ZooKeeper session ends
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,18 +20,19 @@ from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node, PartitionMetadata
 from broker.embedded import EmbeddedCluster
-from broker.errors import BrokerError, ConnectionFailed, RequestTimedOut
+from broker.errors import BrokerError, ConfigError, ConnectionFailed, RequestTimedOut
 from broker.tools.client_options import JsonOutput, admin_command, parse_pairs
 from broker.tools.controller_epoch import find_controller
 from broker.tools.interrupt import Interrupt
-from broker.tools.output import counted, note, print_json, print_lines, print_table
+from broker.tools.output import counted, note, print_json, print_lines, print_table, report
+from broker.tools.restart_requests import ask_to_restart, exclusively, serve_restarts
 from broker.tools.topics import under_replicated
 
 __all__ = ["app"]
 
 app = typer.Typer(
     help="Run a cluster on this machine; show the brokers of a cluster.\n\n\b\nExamples:\n"
-    "  pykafka cluster start --brokers 3\n  pykafka cluster describe",
+    "  pykafka cluster start --brokers 3\n  pykafka cluster restart-broker 2\n  pykafka cluster describe",
     no_args_is_help=True,
 )
 
@@ -39,21 +41,27 @@ _NAMES_SHOWN = 10
 _ASKED_AT_ONCE = 16
 _ANSWER_MS = 3000
 """How long each broker has for its answer. A person is waiting."""
+_RESTART_S = 90.0
+"""How long a broker has to end cleanly and to come up again."""
 _SETTINGS = ("advertised.listeners", "listeners", "zookeeper.connect", "standalone")
+
+
+Directory = Annotated[Path, typer.Option("--dir", help="Directory of the data and logs of all brokers.", metavar="DIR")]
+DIRECTORY = Path("data/cluster")
 
 
 @app.command()
 def start(
     brokers: Annotated[int, typer.Option(min=1, max=100, help="Number of brokers.", metavar="N")] = 3,
-    directory: Annotated[
-        Path, typer.Option("--dir", help="Directory of the data and logs of all brokers.", metavar="DIR")
-    ] = Path("data/cluster"),
+    directory: Directory = DIRECTORY,
     override: Annotated[
         list[str] | None, typer.Option(help="Setting of all brokers; may be repeated.", metavar="KEY=VALUE")
     ] = None,
     ui: Annotated[bool, typer.Option("--ui", help="Show the cluster in the browser, too.")] = False,
 ) -> None:
     """Run brokers 1 to N and a ZooKeeper until Ctrl-C or SIGTERM. They take free ports, which are printed.
+
+    A broker that was killed, to see what happens, is started again by `pykafka cluster restart-broker`.
 
     \b
     Examples:
@@ -62,22 +70,54 @@ def start(
     """
     interrupt = Interrupt()
     kafka = EmbeddedCluster(brokers, directory, parse_pairs(override, "--override"), ui=ui)
-    note(f"Starting {counted(brokers, 'broker')}{' and a ZooKeeper' if kafka.zookeeper_server else ''}.")
-    with kafka:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(exclusively(directory))
+        note(f"Starting {counted(brokers, 'broker')}{' and a ZooKeeper' if kafka.zookeeper_server else ''}.")
+        stack.enter_context(kafka)
         print_lines([f"bootstrap servers: {kafka.bootstrap}", f"ZooKeeper: {kafka.zookeeper}"])
         if kafka.ui is not None:
             print_lines([f"console: {kafka.ui.url}"])
         head = ["broker", "address", "process", "log"]
         print_table(head, [(id, one.bootstrap, one.pid, one.log_file) for id, one in kafka.brokers.items()])
+        again = "pykafka cluster restart-broker {}" + ("" if directory == DIRECTORY else f" --dir {directory}")
+        note(f"To start a broker again: {again.format('ID')}")
         ended: set[int] = set()
         while not interrupt.came_within(_LOOK_EVERY_S):
             for id, one in kafka.brokers.items():
                 if not one.running and id not in ended:
                     ended.add(id)
-                    note(f"broker {id} has ended by itself; see {one.log_file}")
+                    note(f"broker {id} has ended by itself; see {one.log_file}; start it again: {again.format(id)}")
+            serve_restarts(directory, partial(_restart, kafka, ended))
             if kafka.zookeeper_server is not None and not kafka.zookeeper_server.running:
                 note("ZooKeeper has ended by itself; starting it again")
                 kafka.zookeeper_server.start()
+
+
+def _restart(kafka: EmbeddedCluster, ended: set[int], id: int) -> str:
+    one = kafka.brokers.get(id)
+    if one is None:
+        raise ConfigError(f"there is no broker {id}; the brokers are {', '.join(map(str, kafka.brokers))}")
+    one.restart()
+    ended.discard(id)
+    said = f"broker {id} listens on {one.bootstrap} again, as process {one.pid}"
+    note(said)
+    return said
+
+
+@app.command()
+def restart_broker(
+    id: Annotated[int, typer.Argument(help="Id of the broker, as `cluster start` prints it.", metavar="ID")],
+    directory: Directory = DIRECTORY,
+    as_json: JsonOutput = False,
+) -> None:
+    """Start a broker of a running `pykafka cluster start` again, on its port and data; stop it first if it runs.
+
+    \b
+    Examples:
+      pykafka cluster restart-broker 2
+      pykafka cluster restart-broker 2 --dir /tmp/cluster
+    """
+    report(as_json, ask_to_restart(directory, id, _RESTART_S), {"broker": id, "restarted": True})
 
 
 @admin_command(app)

@@ -20,6 +20,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from broker.tools.kafka_scripts import command_meant, line_meant
+
 __all__ = ["build", "commands", "fail", "summary"]
 
 BUILT_IN = {
@@ -66,6 +68,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     """The command tree: only the command that `arguments` name, or all names with their summaries."""
     width = None if sys.stdout.isatty() else _NO_WRAP
     app = typer.Typer(
+        cls=OneValueGroup,
         help=f"A log broker that speaks Apache Kafka's protocol, and its tools.\n\n{EXAMPLES}",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -138,10 +141,30 @@ class OneValueCommand(TyperCommand):
 
 
 class OneValueGroup(TyperGroup):
-    """The same for the options before a sub-command."""
+    """The same for the options before a sub-command; and it names the command that a user of Kafka's scripts means."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {name for option in self.get_params(ctx) for name in option.opts}
+        if args and args[0].startswith("-") and args[0] not in known and not ctx.resilient_parsing:
+            self._name_the_line_meant(ctx, args)
         return _parse_once(self, super().parse_args, ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            meant = command_meant(args[0]) if ctx.parent is None else None
+            if meant is not None:
+                ctx.fail(f"No such command {args[0]!r}. It is `pykafka {meant}` here.")
+            if ctx.info_name == "broker" and Path(args[0]).is_file():
+                ctx.fail(f"No such command {args[0]!r}. To run a broker: pykafka broker start {args[0]}")
+        return super().resolve_command(ctx, args)
+
+    def _name_the_line_meant(self, ctx: Any, args: list[str]) -> None:
+        commands = self.list_commands(ctx)
+        line = line_meant(ctx.info_name, args, commands)
+        if line is not None:
+            ctx.fail(f"No such option: {args[0]}. Commands are words here, before all options: {line}")
+        if ctx.parent is not None:
+            ctx.fail(f"No such option: {args[0]}. Options follow a command, which is one of {', '.join(commands)}.")
 
 
 def _parse_once(command: Any, parse: Callable[[Any, list[str]], list[str]], ctx: Any, args: list[str]) -> list[str]:

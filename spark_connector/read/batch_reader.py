@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from spark_connector.entry_point import entry_point
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets
 
@@ -39,6 +40,7 @@ class KafkaBatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
+    @entry_point
     def partitions(self) -> list[InputPartition]:
         """The tasks; looks up start and end once. Raises ConnectorError, ConfigError and the client's errors."""
         from spark_connector.read.offset_reader import OffsetReader  # for the driver only; tasks do not load it
@@ -52,6 +54,7 @@ class KafkaBatchReader(DataSourceReader):
             reader.close()
         return [KafkaInputPartition(task, bounds.topic_ids) for task in tasks]
 
+    @entry_point
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
 

@@ -5,8 +5,8 @@ it is created where it is used and never pickled. One round of planning costs a 
 request per broker.
 
 The client itself retries during an outage, for `default.api.timeout.ms` (one minute). Each lookup is retried
-`fetchOffset.numRetries` times at intervals of `fetchOffset.retryIntervalMs`. A cluster that was never reached gets that
-minute once, which is as long as one try takes in the admin client of Spark's own source.
+`fetchOffset.numRetries` times at intervals of `fetchOffset.retryIntervalMs`. A cluster that was never reached is tried
+once, for as long as first_contact.py says.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from broker.client.partition_offsets import Position as ReachedPosition
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss
+from spark_connector.first_contact import note_reached, patience_s
 from spark_connector.offset_store.base import Offsets, OffsetStore, open_store
 from spark_connector.options.range_limit import (
     EARLIEST,
@@ -74,7 +75,9 @@ class OffsetReader:
         self.committed = CommittedOffsets(options)
         self._options = options
         self._sleep = sleep
-        self._cluster = Cluster(options.client, create_topics=False, patient=True)
+        patience = patience_s(options.client)
+        self._cluster = Cluster(options.client, create_topics=False, first_contact_s=patience)
+        self._bad_records_topic_found = False
         limited = (options.max_bytes_per_trigger, options.max_bytes_per_partition) != (None, None)
         self.sizes = SizeEstimator(self._cluster, only_to_share=not limited)
 
@@ -201,6 +204,7 @@ class OffsetReader:
         """The selected partitions, from fresh metadata. A missing topic raises UnknownTopic unless it is in
         `optional`."""
         topics = self._with_retries(lambda: self._topics(optional))
+        self._find_bad_records_topic()
         selection = self._options.selection
         if isinstance(selection.subscription, Assign):
             every = [tp for tp in selection.subscription.partitions if _exists(tp, topics, optional)]
@@ -305,6 +309,15 @@ class OffsetReader:
         wanted = {tp.partition for tp in named if tp.topic == name}
         return self._cluster.topic(name, lambda found: wanted.issubset(found.partitions))
 
+    def _find_bad_records_topic(self) -> None:
+        """Tell the user once, here, what else each task would run into. Raises ConfigError."""
+        name = self._options.formats.bad_records_topic
+        if name is not None and not self._bad_records_topic_found:
+            from spark_connector.formats.bad_records import BadRecordsTopic
+
+            BadRecordsTopic(self._cluster, name)
+            self._bad_records_topic_found = True
+
     def _list(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Offsets at timestamps (or EARLIEST, LATEST); -1 where no record is at or after the timestamp."""
         return {tp: answer.offset for tp, answer in self._ask(timestamps).items()}
@@ -317,7 +330,9 @@ class OffsetReader:
         while True:
             attempt += 1
             try:
-                return ask()
+                answer = ask()
+                note_reached(self._options.client)
+                return answer
             except PykafkaError as error:
                 if not (error.retriable and self._cluster.reached) or attempt >= self._options.num_retries:
                     raise

@@ -20,6 +20,7 @@ from pyspark.sql import datasource_internal
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.version import __version__ as pyspark_version
 
+from spark_connector.entry_point import entry_point
 from spark_connector.errors import ConnectorError
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.batch_reader import KafkaInputPartition, read_partition
@@ -59,10 +60,12 @@ class KafkaStreamReader(DataSourceStreamReader):
     def __reduce__(self) -> tuple[object, ...]:
         return KafkaStreamReader, (self._options,)  # executors get the options, no sockets and no rows
 
+    @entry_point
     def initialOffset(self) -> Document:  # noqa: N802
         """Where a query without a checkpoint starts."""
         return self._driver().initial()
 
+    @entry_point
     def partitions(self, start: Document, end: Document) -> list[InputPartition]:
         """The tasks of the batch from `start` to `end`.
 
@@ -82,9 +85,11 @@ class KafkaStreamReader(DataSourceStreamReader):
                 return [KafkaInputPartition(plan.ranges, plan.topic_ids)] if rows else []
         return [KafkaInputPartition(task, plan.topic_ids) for task in driver.tasks(plan)]
 
+    @entry_point
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
 
+    @entry_point
     def commit(self, end: Document) -> None:
         """Spark has finished everything before `end`: publish it to the offset store, if there is one."""
         self._driver().committed(end)
@@ -145,6 +150,7 @@ class OlderStreamReader(KafkaStreamReader):
         self._planned = False  # whether the batch that ends there was planned
         self._warned = False
 
+    @entry_point
     def latestOffset(self) -> Document:  # type: ignore[override]  # noqa: N802
         """The end of the next batch within the limits of the options; the current position when there is no batch."""
         start = self.initialOffset() if self._reached is None else self._reached
@@ -168,6 +174,7 @@ class OlderStreamReader(KafkaStreamReader):
         self._reached, self._asked = end, True
         return end
 
+    @entry_point
     def partitions(self, start: Document, end: Document) -> list[InputPartition]:
         """The tasks of the batch from `start` to `end`.
 
@@ -192,6 +199,7 @@ if ADMISSION_CONTROL:
     class LimitedStreamReader(KafkaStreamReader, SupportsTriggerAvailableNow):
         """Spark 4.2 and newer have admission control: they ask for an end with a start and a limit."""
 
+        @entry_point
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
             """The limit of our options. Spark returns only its own kinds, one at a time; see `latestOffset`."""
             if self._options.max_offsets_per_trigger is not None:
@@ -202,10 +210,12 @@ if ADMISSION_CONTROL:
                 return ReadMaxBytes(self._options.max_bytes_per_trigger)
             return ReadAllAvailable()
 
+        @entry_point
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
             """Called before any offset is known; the first `latestOffset` sets the target (SPARK-53560)."""
             self._driver().freeze()
 
+        @entry_point
         def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
             """The end of the next batch, never None; `start` itself when there is no batch.
 
@@ -219,6 +229,7 @@ if ADMISSION_CONTROL:
                 at_least = self._options.min_offsets_per_trigger
             return self._driver().next_end(start, cap=cap, byte_cap=byte_cap, at_least=at_least)
 
+        @entry_point
         def reportLatestOffset(self) -> Document | None:  # noqa: N802
             """The ends of the partitions at the last lookup, for `sources[].latestOffset` in progress reports."""
             return self._driver().latest_known()

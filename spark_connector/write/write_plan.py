@@ -16,6 +16,7 @@ from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
 from broker.errors import BrokerError, ConfigError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
+from spark_connector.first_contact import note_reached, patience_s
 from spark_connector.options.write_options import WriteOptions
 from spark_connector.worker_clients import worker_clients
 from spark_connector.write.decision import ATTEMPT_IDS
@@ -109,12 +110,14 @@ def plan_write(options: WriteOptions) -> WritePlan:
 
     Raises ConfigError, UnknownTopic, and the errors of connections.
     """
-    cluster = worker_clients().cluster(options.client)
+    cluster = worker_clients().cluster(options.client, patience_s(options.client))
     if options.topic is not None:
         cluster.topic(options.topic)
     plan = _plans.get(options)
     if plan is None:
         plan = _plans[options] = _make_plan(options, cluster)
+    if cluster.reached:
+        note_reached(options.client)
     return plan
 
 

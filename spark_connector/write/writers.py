@@ -23,6 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from broker.errors import ConfigError, PykafkaError
+from spark_connector.entry_point import entry_point
 from spark_connector.spark_versions import StreamArrowWriter
 from spark_connector.worker_clients import keep_imports
 from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
@@ -61,6 +62,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         self._plan = plan
         self._write_id = str(uuid.uuid4())
 
+    @entry_point
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         plan = self._plan
         context = _context(plan)
@@ -88,10 +90,12 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         run = zlib.crc32((context.getLocalProperty(_RUN_ID) or "").encode())
         return _run(plan, context, named_sink(name, query), int(batch), iterator, run)
 
+    @entry_point
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have succeeded: make the rows of an exactly-once write visible."""
         commit_batch_write(self._plan, _all_reports(messages))
 
+    @entry_point
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """A task has failed for good: no row of an exactly-once write becomes visible, and no task writes any more."""
         if self._plan.options.exactly_once:
@@ -104,6 +108,7 @@ class KafkaStreamWriter(StreamArrowWriter):
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
+    @entry_point
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write the rows of one task, whose local properties hold the query and the batch, the same after a restart."""
         context = _context(self._plan)
@@ -117,10 +122,12 @@ class KafkaStreamWriter(StreamArrowWriter):
             query, batch = "", "0"
         return _run(self._plan, context, query, int(batch), iterator)
 
+    @entry_point
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """All tasks have succeeded: decide the batch of an exactly-once write and make its rows visible."""
         commit_batch(self._plan, batchId, _all_reports(messages))
 
+    @entry_point
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The batch has failed: abort the known transactions of an exactly-once write that is not decided."""
         abort_batch(self._plan, batchId, _reports(messages))

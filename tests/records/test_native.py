@@ -50,6 +50,25 @@ def test_a_kernel_of_other_sources_is_not_used_and_that_is_said(
     assert f"(version {native.kernel.VERSION}, needed 99)" in said  # type: ignore[union-attr]
 
 
+def test_that_no_kernel_was_built_is_said_with_what_to_do_unless_it_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """pip shows nothing of an optional extension that it could not build."""
+    monkeypatch.delenv(native.NATIVE_VARIABLE, raising=False)
+    monkeypatch.setattr(native, "_built_kernels", lambda: iter(()))
+    assert native._load() is None
+    (said,) = caplog.messages
+    assert said.startswith("the codec runs on numpy, several times slower: no C compiler was found")
+    assert "apt-get install gcc" in said
+    assert "set PYKAFKA_NATIVE=0" in said
+    monkeypatch.setenv(native.NATIVE_VARIABLE, "0")
+    assert native._load() is None
+    monkeypatch.delenv(native.NATIVE_VARIABLE)
+    monkeypatch.setattr(native, "_started_by_spark", lambda: True)
+    assert native._load() is None
+    assert caplog.messages == [said]
+
+
 def test_a_change_of_the_kernels_sources_raises_their_version() -> None:
     """Or a kernel that was built before would go on being used."""
     paths = sorted(Path(native.__file__).parent.glob("_kernel*.[ch]"))

@@ -35,8 +35,9 @@ def test_bad_input_is_explained(spark: SparkSession, broker: Kafka, topic: str, 
     Topic(broker.bootstrap, topic).number(10)
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, **changes}
     given = {name: value.replace("TOPIC", topic) for name, value in options.items() if value is not None}
-    with pytest.raises(PySparkException, match=f"(?s){message.replace('TOPIC', topic)}"):
+    with pytest.raises(PySparkException, match=f"(?s){message.replace('TOPIC', topic)}") as raised:
         spark.read.format("pykafka").options(**given).load().count()
+    assert len(str(raised.value).splitlines()) == 2, "one sentence, then Spark's SQLSTATE"
 
 
 def test_an_offset_out_of_range_names_the_range_and_what_there_is(

@@ -13,6 +13,7 @@ import pytest
 from broker.client.client_settings import ClientSettings
 from broker.errors import ConnectionFailed
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.first_contact import FIRST_CONTACT_S
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.write_options import parse_write_options
 from spark_connector.read.fetch import read_ranges
@@ -125,13 +126,13 @@ def test_tasks_and_plans_outlast_a_restart_of_the_broker_that_they_begin_in(
 @pytest.mark.parametrize(
     ("given", "seconds"),
     [
-        ({}, 60),
+        ({}, FIRST_CONTACT_S),
         ({"kafka.max.block.ms": "5000"}, 5),
         ({"kafka.max.block.ms": "5000", "kafka.default.api.timeout.ms": "7000"}, 7),
     ],
 )
-def test_a_write_waits_for_its_cluster_as_long_as_kafkas_producer(
-    given: dict[str, str], seconds: int, monkeypatch: pytest.MonkeyPatch
+def test_a_write_gives_up_a_cluster_that_was_never_reached_after_seconds_unless_the_user_sets_the_time(
+    given: dict[str, str], seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = Waits(monkeypatch)
     with pytest.raises(ConnectionFailed):

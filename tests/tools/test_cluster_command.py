@@ -22,7 +22,7 @@ from broker.tools.controller_epoch import Controller, find_controller
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.registry import Registry
 from tests.support.broker_process import BrokerProcess
-from tests.support.console import answer_of, command
+from tests.support.console import answer_of, command, error_of
 from tests.support.kafka import Kafka
 from tests.support.tcp_peer import TcpPeer
 from tests.support.waiting import eventually
@@ -142,10 +142,13 @@ def test_a_cluster_starts_is_described_and_ends_as_a_whole(tmp_path: Path) -> No
         described = json.loads(answer_of("cluster", "describe", "-b", bootstrap, "--json"))
         assert sum(one["leaders"] for one in described["brokers"]) == 2
 
-        os.kill(int(rows[1][2]), signal.SIGKILL)
-        assert process.stderr.readline() == f"broker 2 has ended by itself; see {tmp_path}/broker-2/broker.log\n"
-        os.kill(int(rows[2][2]), signal.SIGTERM)
-        assert process.stderr.readline() == f"broker 3 has ended by itself; see {tmp_path}/broker-3/broker.log\n"
+        again = f"pykafka cluster restart-broker {{}} --dir {tmp_path}"
+        assert process.stderr.readline() == f"To start a broker again: {again.format('ID')}\n"
+        assert error_of(*arguments) == f"pykafka: a cluster runs on {tmp_path} already; give another --dir\n"
+        for id, number in ((2, signal.SIGKILL), (3, signal.SIGTERM)):
+            os.kill(int(rows[id - 1][2]), number)
+            ended = f"broker {id} has ended by itself; see {tmp_path}/broker-{id}/broker.log; start it again: "
+            assert process.stderr.readline() == ended + again.format(id) + "\n"
         wanted = [
             f"1  {rows[0][1]}  -  up  2  2  0  PLAINTEXT://{rows[0][1]}",
             f"2  {rows[1][1]}  -  does not answer  0  2  2  -",
@@ -158,7 +161,16 @@ def test_a_cluster_starts_is_described_and_ends_as_a_whole(tmp_path: Path) -> No
             return rest == wanted and re.fullmatch(r"Controller: 1, epoch: \d+", controller) is not None
 
         eventually(shows_who_is_left)
+        for id in (2, 3, 1):  # two that have ended, and one that runs
+            said = answer_of("cluster", "restart-broker", str(id), "--dir", str(tmp_path))
+            assert said.startswith(f"broker {id} listens on {rows[id - 1][1]} again, as process ")
+            assert process.stderr.readline() == said
+        eventually(is_whole)
+        unknown = error_of("cluster", "restart-broker", "4", "--dir", str(tmp_path))
+        assert unknown == "pykafka: there is no broker 4; the brokers are 1, 2, 3\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     psutil.wait_procs(family, timeout=60)
     assert not any(one.is_running() for one in family)
+    nobody = error_of("cluster", "restart-broker", "2", "--dir", str(tmp_path), status=2)
+    assert f"no cluster runs on {tmp_path}: start one with pykafka cluster start --dir {tmp_path}" in nobody

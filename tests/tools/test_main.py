@@ -17,9 +17,9 @@ import typer
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.errors import ConfigError
-from broker.tools import console
+from broker.tools import console, kafka_scripts
 from broker.tools.main import main
-from tests.support.console import error_of
+from tests.support.console import answer_of, error_of
 from tests.support.kafka import Kafka
 from tests.support.source_tree import ROOT
 
@@ -52,6 +52,48 @@ def test_help_imports_no_command(tmp_path: Path) -> None:
 
 def test_the_version_is_told() -> None:
     assert run("--version").stdout == importlib.metadata.version("pykafka-spark") + "\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("topics --list", "pykafka topics list"),
+        ("topics --bootstrap-server b --create --topic t", "pykafka topics create --bootstrap-server b --topic t"),
+        ("topics --describe --topic t", "pykafka topics describe --topic t"),
+        ("topics --topic t --delete", "pykafka topics delete --topic t"),
+        ("topics --alter --topic t --partitions 3", "pykafka topics alter --topic t --partitions 3"),
+        ("groups --list", "pykafka groups list"),
+        ("groups --group g --reset-offsets --execute", "pykafka groups reset-offsets --group g --execute"),
+        ("configs --describe --entity-type topics", "pykafka configs describe --entity-type topics"),
+        ("configs --add-config a=b --alter", "pykafka configs alter --add-config a=b"),
+        ("acls --bootstrap-server b --list", "pykafka acls list --bootstrap-server b"),
+        ("transactions --bootstrap-server b --list", "pykafka transactions list --bootstrap-server b"),
+        ("log --describe", "pykafka log dirs"),
+        ("log --files 0.log", "pykafka log dump 0.log"),
+        ("users --describe", "pykafka users list"),
+        ("topics --topic t", "is one of create, list, "),
+        ("kafka-topics.sh --list", "`pykafka topics`"),
+        ("consumer-groups", "`pykafka groups`"),
+        ("kafka-console-consumer --topic t", "`pykafka consume`"),
+        ("console-producer", "`pykafka produce`"),
+        ("kafka-server-start.sh", "`pykafka broker start`"),
+        ("broker README.md", "pykafka broker start README.md"),
+    ],
+)
+def test_what_users_of_kafkas_scripts_type_is_answered_with_the_line_they_mean(typed: str, meant: str) -> None:
+    said = error_of(*shlex.split(typed), status=2).splitlines()[-1]
+    assert meant in said, said
+
+
+def test_every_command_that_is_named_for_a_script_is_there() -> None:
+    for meant in set(kafka_scripts._SCRIPTS.values()):
+        answer_of(*meant.split(), "--help")
+
+
+def test_version_and_help_are_commands_as_well() -> None:
+    assert answer_of("version") == answer_of("--version")
+    assert answer_of("help", "topics", "list") == answer_of("topics", "list", "--help")
+    assert answer_of("help") == answer_of("--help")
 
 
 def test_an_error_is_one_line_and_status_1_after_a_warning_while_no_broker_answers() -> None:

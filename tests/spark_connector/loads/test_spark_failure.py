@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from spark_connector.loads.spark_failure import summary
@@ -52,8 +54,20 @@ def test_what_sparks_writer_could_not_do_is_its_last_cause(cause: str, said: str
     assert heals_by_waiting(found) is heals
 
 
-def test_what_our_task_said_is_told_in_its_words() -> None:
-    found = summary(OF_A_TASK)
+GONE = "spark_connector.errors.DataLoss: [KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] gone"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OF_A_TASK,
+        OF_A_TASK.replace("Traceback (most recent call last):", "").replace("  File ", "  An exception was thrown "),
+        f"An exception was thrown from the Python worker:\n{GONE}",
+    ],
+    ids=["with its traceback", "without", "as Spark 4.3 says it"],
+)
+def test_what_our_task_said_is_told_in_its_words(text: str) -> None:
+    found = summary(text)
     assert found == "DataLoss: [KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] gone"
     assert not heals_by_waiting(found)
 
@@ -74,6 +88,9 @@ def test_what_our_reader_ran_into_when_spark_planned_it_says_whether_it_heals(er
         f'last):\n  File "x.py", line 3, in partitions\n{error}\n SQLSTATE: 38000\n\nJVM stacktrace:\n'
     )
     assert heals_by_waiting(summary(text)) is heals
+    short = f"[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read in Python: {error}\n SQLSTATE: 38000"
+    assert heals_by_waiting(summary(short)) is heals
+    assert summary(short) == re.sub(r"^[a-z_.]+\.", "", error)
 
 
 def test_a_cause_that_says_nothing_is_passed_over() -> None:

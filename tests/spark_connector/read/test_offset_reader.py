@@ -1,15 +1,18 @@
-"""How long the driver waits for a cluster that it has not reached yet."""
+"""How long the driver waits for a cluster that does not answer: seconds at the first contact, later a minute."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
-from broker.errors import ConnectionFailed
+from broker.errors import ConfigError, ConnectionFailed
+from spark_connector.first_contact import FIRST_CONTACT_S
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.offset_reader import OffsetReader
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 from tests.support.waits import Waits
 
@@ -21,10 +24,16 @@ def reader_of(bootstrap: str, **options: str) -> OffsetReader:
 
 
 @pytest.mark.parametrize(
-    ("options", "seconds"), [({}, 60), ({"default_api_timeout_ms": "5000"}, 5), ({"default_api_timeout_ms": "0"}, 0)]
+    ("options", "seconds"),
+    [
+        ({}, FIRST_CONTACT_S),
+        ({"default_api_timeout_ms": "7000"}, 7),
+        ({"default_api_timeout_ms": "90000"}, 90),
+        ({"default_api_timeout_ms": "0"}, 0),
+    ],
 )
-def test_a_cluster_that_does_not_answer_gets_the_time_of_the_clients_calls(
-    options: dict[str, str], seconds: int, monkeypatch: pytest.MonkeyPatch
+def test_a_cluster_that_was_never_reached_is_given_up_after_seconds_unless_the_user_sets_the_time(
+    options: dict[str, str], seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = Waits(monkeypatch)
     reader = reader_of("127.0.0.1:1", **options)
@@ -34,11 +43,13 @@ def test_a_cluster_that_does_not_answer_gets_the_time_of_the_clients_calls(
     reader.close()
 
 
-def test_a_cluster_that_comes_within_that_time_is_read(
+def test_a_cluster_that_was_reached_before_may_take_a_minute_to_come_back(
     broker_factory: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = broker_factory()
     Topic(broker.bootstrap, "t").number(3)
+    with closing(reader_of(broker.bootstrap)) as before:
+        before.assigned()
     broker.kill()
 
     def start_after_40_s(now: float) -> None:
@@ -49,3 +60,16 @@ def test_a_cluster_that_comes_within_that_time_is_read(
     reader = reader_of(broker.bootstrap)
     assert sum(reader.batch_bounds().end.values()) == 3
     reader.close()
+
+
+@pytest.mark.parametrize("mode", [Mode.BATCH, Mode.STREAM])
+def test_a_topic_for_bad_records_that_is_missing_is_told_by_the_driver(broker: Kafka, topic: str, mode: Mode) -> None:
+    Topic(broker.bootstrap, topic).number(1)
+    bad = f"{topic}-bad"
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "badRecordsTopic": bad}
+    formats = {"valueFormat": "json", "valueSchema": "a INT"}
+    with closing(OffsetReader(parse_options({**options, **formats}, mode))) as reader:
+        with pytest.raises(ConfigError, match=f"Option 'badRecordsTopic': create the topic before the read: .*'{bad}'"):
+            reader.initial()
+        Topic(broker.bootstrap, bad)
+        assert reader.initial().offsets
