@@ -38,6 +38,7 @@ class Api:
     def history(self, kind: str, name: str = "") -> Document:
         """The last hour: `records` or `read` per second of a topic or group, or the `lag` of a group.
 
+        The lag is with what is unread in partitions that a member reads without a committed offset.
         Without a name: of the whole cluster. A point every 30 s, or seldomer in a large cluster.
         """
         if kind not in ("records", "read", "lag"):

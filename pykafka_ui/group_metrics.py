@@ -1,4 +1,8 @@
-"""The lag of all groups for Prometheus, by the names of kafka_exporter, which dashboards and alerts know."""
+"""The lag of all groups for Prometheus, by the names of kafka_exporter, which dashboards and alerts know.
+
+As there, a partition that a member reads without a committed offset has the offset and the lag -1, so that an alert can
+find it, and is left out of the sum. What it holds is in `pykafka_ui_consumergroup_unread`.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,11 @@ class GroupMetrics(CollectorRegistry):
         lag = GaugeMetricFamily("kafka_consumergroup_lag", "Records behind the log end.", labels=labels)
         offset = GaugeMetricFamily("kafka_consumergroup_current_offset", "The committed offset.", labels=labels)
         total = GaugeMetricFamily("kafka_consumergroup_lag_sum", "The lag of a topic.", labels=labels[:2])
+        unread = GaugeMetricFamily(
+            "pykafka_ui_consumergroup_unread",
+            "Records of a partition that a member reads without a committed offset.",
+            labels=labels,
+        )
         for name, group in self._seen.groups.items():
             sums: dict[str, int] = {}
             for tp, at in group.offsets.items():
@@ -32,6 +41,12 @@ class GroupMetrics(CollectorRegistry):
                 if tp in group.lags:
                     lag.add_metric([name, tp.topic, str(tp.partition)], group.lags[tp])
                     sums[tp.topic] = sums.get(tp.topic, 0) + group.lags[tp]
+            for tp in group.uncommitted:
+                offset.add_metric([name, tp.topic, str(tp.partition)], -1)
+                lag.add_metric([name, tp.topic, str(tp.partition)], -1)
+                sums.setdefault(tp.topic, 0)
+            for tp, records in group.unread.items():
+                unread.add_metric([name, tp.topic, str(tp.partition)], records)
             for topic, value in sums.items():
                 total.add_metric([name, topic], value)
         up = GaugeMetricFamily("pykafka_ui_cluster_up", "Whether the cluster answered the last look.")
@@ -40,4 +55,4 @@ class GroupMetrics(CollectorRegistry):
         brokers.add_metric([], len(self._seen.brokers))
         behind = GaugeMetricFamily("pykafka_ui_under_replicated_partitions", "Partitions with fewer replicas in sync.")
         behind.add_metric([], self._seen.under_replicated)
-        yield from (lag, offset, total, up, brokers, behind)
+        yield from (lag, offset, total, unread, up, brokers, behind)

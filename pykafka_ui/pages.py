@@ -54,7 +54,7 @@ class Pages:
     def overview(self, request: Request) -> Response:
         found = self._console.sampler.watch()
         busiest = sorted((one for one in found.topics.values() if not one.internal), key=lambda one: -one.size)
-        behind = sorted((one for one in found.groups.values() if one.lag), key=lambda one: -one.lag)
+        behind = sorted((one for one in found.groups.values() if one.behind), key=lambda one: -one.behind)
         return self._render(
             request,
             "overview.html",
@@ -161,7 +161,7 @@ class Pages:
             "name": lambda one: one.id,
             "state": lambda one: one.state,
             "kind": lambda one: one.kind,
-            "lag": lambda one: one.lag,
+            "lag": lambda one: one.behind,
         }
         rows = sorted((one for one in found.groups.values() if q.lower() in one.id.lower()), key=lambda one: one.id)
         shown = listing("/groups", rows, keys, sort=sort, page=page, query=q)
@@ -174,7 +174,7 @@ class Pages:
         one, about = found.groups[name], self._console.known_group(name)
         keys: dict[str, Callable[[TopicPartition], Any]] = {
             "partition": lambda tp: tp,
-            "lag": lambda tp: one.lags.get(tp, -1),
+            "lag": lambda tp: one.lags.get(tp, one.unread.get(tp, -1)),
         }
         written = sum(self._rate("records", topic) for topic in one.topics)
         return self._render(
@@ -184,8 +184,8 @@ class Pages:
             group=one,
             about=about,
             owners=about.owners if about else {},
-            listing=listing(f"/groups/{segment(name)}", sorted(one.offsets), keys, sort=sort, page=page),
-            caught_up_s=_caught_up_s(one.lag, self._rate("read", name), written),
+            listing=listing(f"/groups/{segment(name)}", one.partitions, keys, sort=sort, page=page),
+            caught_up_s=_caught_up_s(one.behind, self._rate("read", name), written),
         )
 
     # --- brokers and transactions
@@ -229,6 +229,6 @@ def _bytes_per_record(topics: Iterable[Topic]) -> float:
     return sum(one.size for one in known) / records if records else 0.0
 
 
-def _caught_up_s(lag: int, read: float, written: float) -> float | None:
-    """When the lag will be 0 if readers and writers go on as they do; None if it never will, or there is none."""
-    return lag / (read - written) if lag and read > written else None
+def _caught_up_s(behind: int, read: float, written: float) -> float | None:
+    """When nothing will be unread if readers and writers go on as they do; None if never, or if nothing is."""
+    return behind / (read - written) if behind and read > written else None

@@ -293,10 +293,15 @@ class Sampler:
             coordinators = {}
         for node, listed in coordinators.items():
             offsets = offsets_of_groups(self._cluster.connection(node), [one.group_id for one in listed])
+            active = [one.group_id for one in listed if one.state not in ("Empty", "Dead")]
+            members = self._admin.members_of_groups(node, active)
             for one in listed:
                 before = self.snapshot.groups.get(one.group_id)
                 known = offsets.get(one.group_id, before.offsets if before else {})
-                groups[one.group_id] = Group(one.group_id, one.state, one.protocol_type, known, type=one.group_type)
+                assigned = frozenset(tp for member in members.get(one.group_id, ()) for tp in member.partitions)
+                groups[one.group_id] = Group(
+                    one.group_id, one.state, one.protocol_type, known, type=one.group_type, assigned=assigned
+                )
         self._change(groups=_with_lags(groups, self.snapshot.partitions))
         if self._read.is_due(time.time()):
             self._record_groups(self.snapshot.groups)
@@ -309,12 +314,15 @@ class Sampler:
             for tp, one in group.offsets.items()
         }
         values = {("read", name): value for name, value in self._offsets_grown.add(offsets).items()}
-        lags = {("lag", name): float(group.lag) for name, group in groups.items()}
+        lags = {("lag", name): float(group.behind) for name, group in groups.items()}
         self._read.record(time.time(), values | lags | {("lag", ""): sum(lags.values())})
 
 
 def _with_lags(groups: Mapping[str, Group], partitions: Mapping[TopicPartition, Partition]) -> dict[str, Group]:
-    return {name: dataclasses.replace(group, lags=_lags(group, partitions)) for name, group in groups.items()}
+    return {
+        name: dataclasses.replace(group, lags=_lags(group, partitions), unread=_unread(group, partitions))
+        for name, group in groups.items()
+    }
 
 
 def _lags(group: Group, partitions: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, int]:
@@ -326,6 +334,11 @@ def _lags(group: Group, partitions: Mapping[TopicPartition, Partition]) -> dict[
         if known is not None and known.end >= 0:
             found[tp] = max(known.end - at.offset, 0)
     return found
+
+
+def _unread(group: Group, partitions: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, int]:
+    known = ((tp, partitions[tp]) for tp in group.uncommitted if tp in partitions)
+    return {tp: one.records for tp, one in known if one.start >= 0 and one.end >= 0}
 
 
 def _refuse_all_but_forbidden(error: BrokerError | UnsupportedVersion) -> None:

@@ -82,7 +82,12 @@ class Topic:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """A consumer group with its committed offsets. `lag` is of partitions that still exist."""
+    """A consumer group with its committed offsets, and the partitions that are assigned to its members.
+
+    `lags` are of partitions with a committed offset that still exist, as Kafka's tool counts. `unread` are the records
+    in the log of assigned partitions without a committed offset. Where their reader begins, only its auto.offset.reset
+    says; without them a group that has committed in one of ten partitions seems to have read all.
+    """
 
     id: str
     state: str
@@ -91,14 +96,39 @@ class Group:
     lags: Mapping[TopicPartition, int] = dataclasses.field(default_factory=dict)
     type: str = ""
     """Of its protocol: classic, consumer (KIP-848) or share; "" from brokers that are too old to tell."""
+    assigned: frozenset[TopicPartition] = frozenset()
+    unread: Mapping[TopicPartition, int] = dataclasses.field(default_factory=dict)
 
     @cached_property
     def lag(self) -> int:
         return sum(self.lags.values())
 
     @cached_property
+    def behind(self) -> int:
+        """The lag, and what is in partitions without a committed offset."""
+        return self.lag + sum(self.unread.values())
+
+    @cached_property
+    def partitions(self) -> list[TopicPartition]:
+        """Those with a committed offset or a member, sorted."""
+        return sorted(self.offsets.keys() | self.assigned)
+
+    @cached_property
+    def uncommitted(self) -> list[TopicPartition]:
+        """Those that a member reads without a committed offset, sorted."""
+        return sorted(self.assigned - self.offsets.keys())
+
+    @cached_property
     def topics(self) -> list[str]:
-        return sorted({tp.topic for tp in self.offsets})
+        return sorted({tp.topic for tp in self.partitions})
+
+    def behind_by_topic(self) -> dict[str, tuple[int, int]]:
+        """Topic → lag and unread records there."""
+        found = {topic: [0, 0] for topic in self.topics}
+        for at, counts in enumerate((self.lags, self.unread)):
+            for tp, count in counts.items():
+                found[tp.topic][at] += count
+        return {topic: (lag, unread) for topic, (lag, unread) in found.items()}
 
     @property
     def has_lag(self) -> bool:
@@ -156,17 +186,14 @@ class Snapshot:
         """Broker → partitions that it has a replica of."""
         return Counter(replica for one in self.partitions.values() for replica in one.replicas)
 
-    def readers_of(self, topic: str) -> list[tuple[Group, int]]:
-        """The groups that have offsets of a topic, by id, and their lag there."""
+    def readers_of(self, topic: str) -> list[tuple[Group, int, int]]:
+        """The groups that have offsets or members of a topic, by id; their lag and their unread records there."""
         return self._readers.get(topic, [])
 
     @cached_property
-    def _readers(self) -> Mapping[str, list[tuple[Group, int]]]:
-        found: dict[str, list[tuple[Group, int]]] = {}
+    def _readers(self) -> Mapping[str, list[tuple[Group, int, int]]]:
+        found: dict[str, list[tuple[Group, int, int]]] = {}
         for _, group in sorted(self.groups.items()):
-            lags = dict.fromkeys((tp.topic for tp in group.offsets), 0)
-            for tp, lag in group.lags.items():
-                lags[tp.topic] += lag
-            for topic, lag in lags.items():
-                found.setdefault(topic, []).append((group, lag))
+            for topic, (lag, unread) in group.behind_by_topic().items():
+                found.setdefault(topic, []).append((group, lag, unread))
         return found

@@ -22,6 +22,7 @@ from broker.client.admin_types import (
     GroupDescription,
     GroupListing,
     LogDir,
+    MemberDescription,
     NewTopic,
     PartitionReassignment,
     ProducerState,
@@ -56,6 +57,8 @@ _SET, _DELETE = 0, 1
 
 _MECHANISMS = {one.number: one for one in ScramMechanism}
 
+_GROUPS_AT_ONCE = 200
+"""Of one request: other requests wait for it at the broker."""
 _SALT_BYTES = 16
 _QUORUM_TOPIC = "__cluster_metadata"
 
@@ -268,15 +271,26 @@ class Admin:
 
         body = {"groups": [group], "include_authorized_operations": False}
         (row,) = Coordinator(self.cluster, group).ask(ApiKey.DESCRIBE_GROUPS, body, codes).groups
-        consumers = row.protocol_type == PROTOCOL_TYPE
         return GroupDescription(
             group,
             row.group_state or "Dead",
             row.protocol_type,
             row.protocol_data,
             self.cluster.coordinator(group),
-            tuple(sorted(decode_member(member, consumers) for member in row.members)),
+            _members(row),
         )
+
+    def members_of_groups(self, node: Node, groups: Sequence[str]) -> dict[str, tuple[MemberDescription, ...]]:
+        """The members of groups that this broker coordinates, for those who only watch.
+
+        One request for many groups. Groups that the broker refuses are left out.
+        """
+        found: dict[str, tuple[MemberDescription, ...]] = {}
+        for start in range(0, len(groups), _GROUPS_AT_ONCE):
+            body = {"groups": groups[start : start + _GROUPS_AT_ONCE], "include_authorized_operations": False}
+            rows = self.cluster.connection(node).request(ApiKey.DESCRIBE_GROUPS, body).groups
+            found.update((str(row.group_id), _members(row)) for row in rows if row.error_code is ErrorCode.none)
+        return found
 
     def delete_group(self, group: str) -> None:
         """Delete a group and its offsets. Raises BrokerError `non_empty_group`, `group_id_not_found`."""
@@ -578,3 +592,8 @@ class Admin:
 
         answers = {node: self.cluster.retrying(partial(ask, node)) for node in self.cluster.brokers()}
         return {node: answer for node, answer in answers.items() if answer is not None}
+
+
+def _members(group: Any) -> tuple[MemberDescription, ...]:
+    """Of a row of a DescribeGroups response."""
+    return tuple(sorted(decode_member(member, group.protocol_type == PROTOCOL_TYPE) for member in group.members))

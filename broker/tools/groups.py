@@ -19,7 +19,7 @@ import typer
 from broker.client.admin import Admin
 from broker.client.admin_types import GroupDescription
 from broker.client.offset_reset import ResetTarget, new_offsets, refuse_members
-from broker.client.partition_offsets import LATEST, offsets_at
+from broker.client.partition_offsets import EARLIEST, LATEST, offsets_at
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
@@ -52,10 +52,20 @@ Groups = Annotated[
 ]
 AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups.")]
 
-_STATE_COLUMNS = ("group", "coordinator", "state", "assignor", "members", "lag")
+_STATE_COLUMNS = ("group", "coordinator", "state", "assignor", "members", "lag", "unread")
 _MEMBER_COLUMNS = ("group", "consumer-id", "instance-id", "host", "client-id", "partitions", "assignment")
 _PARTITION_HEAD = ("topic", "partition", "current-offset", "log-end-offset", "lag", "consumer-id", "host", "client-id")
-_PARTITION_NAMES = ("topic", "partition", "currentOffset", "logEndOffset", "lag", "memberId", "host", "clientId")
+_PARTITION_NAMES = (
+    "topic",
+    "partition",
+    "currentOffset",
+    "logEndOffset",
+    "lag",
+    "memberId",
+    "host",
+    "clientId",
+    "unread",
+)
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 
@@ -71,6 +81,8 @@ class GroupPartition(NamedTuple):
     member_id: str | None = None
     host: str | None = None
     client_id: str | None = None
+    unread: int | None = None
+    """The records of the log, where there is no committed offset: only auto.offset.reset says which will be read."""
 
 
 @admin_command(app, "list")
@@ -139,7 +151,10 @@ def describe(
                 typer.echo()
             if not one.active:
                 note(f"Group {one.group_id} has no active members.")
-            _print_members(one) if members else _print_partitions(one.group_id, partitions)
+            if members:
+                _print_members(one)
+            else:
+                _print_partitions(one.group_id, partitions)
 
 
 @admin_command(app)
@@ -291,17 +306,25 @@ def _with_lag(
     wanted = sorted(committed.keys() | owners.keys())
     existing = [tp for tp in wanted if tp.topic in topics and tp.partition in topics[tp.topic].partitions]
     ends = offsets_at(admin.cluster, existing, LATEST)
+    starts = offsets_at(admin.cluster, [tp for tp in existing if tp not in committed], EARLIEST)
     rows = []
     for tp in wanted:
         offset, end = committed.get(tp), ends.get(tp)
         lag = None if offset is None or end is None else max(0, end - offset)
-        rows.append(GroupPartition(tp.topic, tp.partition, offset, end, lag, *owners.get(tp, ())))
+        unread = ends[tp] - starts[tp] if tp in starts else None
+        row = GroupPartition(tp.topic, tp.partition, offset, end, lag, *owners.get(tp, ()))
+        rows.append(row._replace(unread=unread))
     return rows
 
 
 def _total_lag(rows: Iterable[GroupPartition]) -> int:
     """The sum over the partitions whose lag is known."""
     return sum(row.lag or 0 for row in rows)
+
+
+def _total_unread(rows: Iterable[GroupPartition]) -> int:
+    """The records in the partitions that have a member and no committed offset."""
+    return sum(row.unread or 0 for row in rows)
 
 
 def _describe_zookeeper(admin: Admin, connect: str, groups: list[str] | None, as_json: bool) -> None:
@@ -328,6 +351,7 @@ def _document(group: GroupDescription, rows: list[GroupPartition]) -> dict[str, 
         "assignor": group.protocol,
         "coordinator": group.coordinator._asdict(),
         "lag": _total_lag(rows),
+        "unread": _total_unread(rows),
         "members": [
             {
                 "memberId": member.member_id,
@@ -347,7 +371,13 @@ def _rows(rows: Iterable[GroupPartition]) -> list[dict[str, Any]]:
 
 
 def _print_partitions(group: str, rows: Sequence[GroupPartition]) -> None:
-    print_table(("group", *_PARTITION_HEAD), [(group, *row) for row in rows])
+    print_table(("group", *_PARTITION_HEAD), [(group, *row[: len(_PARTITION_HEAD)]) for row in rows])
+    without = sum(row.committed is None for row in rows)
+    if without:
+        note(
+            f"{without} of {len(rows)} partitions of {group} have no committed offset: their lag is not known, "
+            f"and their logs hold {_total_unread(rows):,} records."
+        )
 
 
 def _print_members(group: GroupDescription) -> None:
@@ -362,7 +392,8 @@ def _print_states(groups: Iterable[tuple[GroupDescription, list[GroupPartition]]
     rows = []
     for group, partitions in groups:
         node = f"{group.coordinator.host}:{group.coordinator.port} ({group.coordinator.id})"
-        rows.append((group.group_id, node, group.state, group.protocol, len(group.members), _total_lag(partitions)))
+        lag, unread = _total_lag(partitions), _total_unread(partitions)
+        rows.append((group.group_id, node, group.state, group.protocol, len(group.members), lag, unread))
     print_table(_STATE_COLUMNS, rows)
 
 

@@ -221,7 +221,7 @@ class Reads:
         return _named("partition", "partition_id", partition_id, found, topic_name=topic_name)
 
     def lag_summary(self, request: Request, cluster_id: str, group_id: str) -> Document:
-        """The sum of a group's lags, and the largest."""
+        """The sum of a group's lags, and the largest; and what is unread in partitions without a committed offset."""
         links, one = Links(request, cluster_id), self._group(cluster_id, group_id)
         largest = max(one.lags, key=lambda tp: one.lags[tp], default=None)
         member = self._owners(group_id).get(largest) if largest else None
@@ -234,23 +234,25 @@ class Reads:
             max_lag_partition_id=largest.partition if largest else -1,
             max_lag=one.lags[largest] if largest else 0,
             total_lag=one.lag,
+            total_unread=one.behind - one.lag,
+            partitions_without_commit=len(one.uncommitted),
             max_lag_consumer=links.to("consumer-groups", group_id, "consumers", member.member_id) if member else None,
             max_lag_partition=links.to("topics", largest.topic, "partitions", largest.partition) if largest else None,
         )
 
     def lags(self, request: Request, cluster_id: str, group_id: str) -> Document:
-        """A group's offset and lag in each partition."""
+        """A group's offset and lag in each partition; null where a member reads it without a committed offset."""
         links, found = Links(request, cluster_id), snapshot_of(self._console, cluster_id)
         one, owners = _group_of(found, group_id), self._owners(group_id)
-        rows = [_lag_document(links, found, one, tp, owners.get(tp)) for tp in sorted(one.offsets)]
+        rows = [_lag_document(links, found, one, tp, owners.get(tp)) for tp in one.partitions]
         return links.collection("KafkaConsumerLagList", rows, "consumer-groups", group_id, "lags")
 
     def lag(self, request: Request, cluster_id: str, group_id: str, topic_name: str, partition_id: int) -> Document:
         """A group's offset and lag in one partition."""
         found, tp = snapshot_of(self._console, cluster_id), TopicPartition(topic_name, partition_id)
         one = _group_of(found, group_id)
-        if tp not in one.offsets:
-            raise HTTPException(404, f"group {group_id!r} has no offset of {tp}")
+        if tp not in one.partitions:
+            raise HTTPException(404, f"group {group_id!r} has no offset of {tp}, and no member that reads it")
         owner = self._owners(group_id).get(tp)
         return _lag_document(Links(request, cluster_id), found, one, tp, owner)
 
@@ -378,6 +380,7 @@ def _group_document(links: Links, one: Group, about: GroupDescription | None = N
         lag_summary=links.to(*at, "lag-summary"),
         committed_by=one.kind,
         total_lag=one.lag,
+        total_unread=one.behind - one.lag,
     )
 
 
@@ -412,15 +415,16 @@ def _consumer_document(links: Links, group: str, one: MemberDescription) -> Docu
 def _lag_document(
     links: Links, found: Snapshot, group: Group, tp: TopicPartition, owner: MemberDescription | None
 ) -> Document:
-    known = tp in group.lags
+    at, known = group.offsets.get(tp), tp in group.lags or tp in group.unread
     return links.resource(
         "KafkaConsumerLag",
         *("consumer-groups", group.id, "lags", tp.topic, "partitions", tp.partition),
         consumer_group_id=group.id,
         topic_name=tp.topic,
         partition_id=tp.partition,
-        current_offset=group.offsets[tp].offset,
+        current_offset=at.offset if at else None,
         log_end_offset=found.partitions[tp].end if known else None,
         lag=group.lags.get(tp),
+        unread=group.unread.get(tp),
         **_client(owner),
     )

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from playwright.sync_api import expect
 
+from tests.support.built_site import BuiltSite
+from tests.support.chromium import browser
+from tests.support.requirements import Unavailable, give_up
 from tests.support.snippets import pages
 from tests.support.source_tree import ROOT
 
@@ -36,24 +46,130 @@ def strict_build(target: Path, config: Path = SITE) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
-def test_it_builds_without_a_warning(tmp_path: Path) -> None:
-    done = strict_build(tmp_path / "site")
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def served(root: Path) -> Iterator[str]:
+    """The address of a server of the files below `root`: from files a page keeps no choice of colours."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(root))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> BuiltSite:
+    """The site, built once, without a warning."""
+    target = tmp_path_factory.mktemp("built") / "site"
+    done = strict_build(target)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "reference" / "options" / "index.html").is_file()
+    return BuiltSite(target)
+
+
+def test_every_link_and_picture_of_the_built_site_leads_somewhere(site: BuiltSite) -> None:
+    """mkdocs checks what Markdown says, and not what HTML in a page, the theme and style sheets say."""
+    assert (site.root / "reference" / "options" / "index.html").is_file()
+    assert {element for _, element, _ in site.links()} >= {"a", "img", "link", "script"}
+    assert site.broken() == []
+
+
+def test_a_page_loads_nothing_from_another_host(site: BuiltSite) -> None:
+    elsewhere = {
+        (element, address)
+        for page, element, address in site.links()
+        if element not in ("a", "link") and site.target(page, address) is None and not address.startswith("data:")
+    }
+    assert elsewhere == set()
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ('<a href="none/">x</a>', "none/"),
+        ('<a href="/none.html">x</a>', "/none.html"),
+        ('<a href="#none">x</a>', "#none (no such anchor)"),
+        ('<a href="other/#none">x</a>', "other/#none (no such anchor)"),
+        ('<img src="none.png">', "none.png"),
+        ('<picture><source srcset="there.png, none.png 2x"><img src="there.png"></picture>', "none.png"),
+        ('<script src="none.js"></script>', "none.js"),
+        ('<link rel="stylesheet" href="none.css">', "none.css"),
+        ("<style>p { background: url('none.svg') }</style>", "none.svg"),
+        ('<p style="background: url(none.svg)">x</p>', "none.svg"),
+    ],
+)
+def test_what_leads_nowhere_is_found(tmp_path: Path, fault: str, said: str) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "index.html").write_text("<p id=there>x</p>", encoding="utf-8")
+    (tmp_path / "there.png").touch()
+    good = '<a href="other/#there">x</a><a href="https://else.where/none">x</a><img src="there.png#only-light">'
+    (tmp_path / "index.html").write_text(good, encoding="utf-8")
+    assert BuiltSite(tmp_path).broken() == []
+    (tmp_path / "index.html").write_text(good + fault, encoding="utf-8")
+    assert BuiltSite(tmp_path).broken() == [f"index.html: {said}"]
+
+
+def test_the_first_page_begins_with_an_installation_five_lines_and_the_four_tasks() -> None:
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    fences = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert fences[0][1].startswith("pip install ")
+    (code,) = [one for language, one in fences if language == "python"]
+    assert len([line for line in code.splitlines() if line]) <= 5
+    cards = re.findall(r"^-   \*\*\[(\w+)\]\((\S+)\)\*\*$", text, re.MULTILINE)
+    assert cards == [(task.capitalize(), f"tutorials/{task}.md") for task in ("read", "stream", "write", "load")]
+
+
+def test_the_first_page_links_every_page() -> None:
+    docs = ROOT / "docs"
+    linked = re.findall(r"\]\(([^)#]+\.md)", (docs / "index.md").read_text(encoding="utf-8"))
+    listed = re.findall(r"^\s+- (?:[\w ]+: )?(\S+\.md)$", SITE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {"index.md", *linked} == set(listed) | {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
+
+
+def test_the_switch_changes_the_colours_of_pictures_too(site: BuiltSite) -> None:
+    """As many colours as it has positions, and next to each other the pages of a walk."""
+    try:
+        with browser() as chromium, served(site.root) as address:
+            page = chromium.new_context(color_scheme="light").new_page()
+            page.goto(f"{address}/walks/micro-batch/")
+            light, dark = (page.locator(f'article img[src$="#only-{scheme}"]') for scheme in ("light", "dark"))
+            expect(light).to_be_visible()
+            expect(dark).to_be_hidden()
+            assert light.evaluate("picture => picture.naturalWidth") > 0
+            for _ in range(2):  # as the system, light, dark
+                page.locator("label[for^=__palette]:visible").click()
+            expect(dark).to_be_visible()
+            expect(light).to_be_hidden()
+            page.get_by_role("link", name="Next: ").click()
+            expect(page.get_by_role("heading", level=1)).to_contain_text("exactly-once load")
+            expect(page.locator('article img[src$="#only-dark"]')).to_be_visible()
+    except Unavailable as error:
+        give_up(f"chromium: {error}")
 
 
 def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     """By the rules of our mkdocs.yml."""
-    faults = ["[a](missing.md)", "[a](#missing)", "![a](missing.svg)", "[a][broker.missing]"]
+    picture = (
+        '<picture>\n<source media="(prefers-color-scheme: dark)" srcset="missing-dark.svg">\n'
+        '<img alt="a" src="missing-light.svg">\n</picture>'
+    )
+    faults = ["[a](missing.md)", "[a](#missing)", "![a](missing.svg)", "[a][broker.missing]", picture]
     config = yaml.safe_load(SITE.read_text(encoding="utf-8"))
     rules = {name: config[name] for name in ("strict", "validation", "theme", "plugins")}
+    rules["hooks"] = [str(ROOT / hook) for hook in config["hooks"]]
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("\n\n".join(["# Page", *faults]), encoding="utf-8")
     (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump({"site_name": "faulty", **rules}), encoding="utf-8")
     done = strict_build(tmp_path / "site", tmp_path / "mkdocs.yml")
     assert done.returncode != 0
     assert [fault for fault in faults if re.findall(r"missing[.\w]*", fault)[0] not in done.stderr] == []
-    assert done.stderr.count("WARNING") == len(faults), done.stderr
+    assert done.stderr.count("WARNING") == len(faults) + 1, f"a picture is two files\n{done.stderr}"
 
 
 def test_links_into_the_repository_lead_somewhere() -> None:

@@ -1,4 +1,4 @@
-"""README.md and the tutorials do what they say: every snippet runs, in order, and prints what the page shows.
+"""README.md, the site's first page and the tutorials do what they say: every snippet runs and prints what is shown.
 
 One newcomer works through all pages, in one clean directory, with one broker and one Spark.
 """
@@ -16,7 +16,7 @@ from tests.support.snippets import Newcomer, matches, snippets
 from tests.support.source_tree import ROOT
 
 TUTORIALS = [ROOT / "docs" / "tutorials" / f"{name}.md" for name in ("read", "stream", "write", "load")]
-PAGES = [ROOT / "README.md", *TUTORIALS]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md", *TUTORIALS]
 
 
 @pytest.fixture(scope="module")

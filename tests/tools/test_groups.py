@@ -14,7 +14,7 @@ from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
 from broker.protocol.topic_partition import TopicPartition
-from tests.support.console import answer_of, error_of, output_of
+from tests.support.console import answer_of, error_of, output_of, pykafka
 from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
@@ -85,6 +85,25 @@ def test_members_are_shown_with_what_they_were_given(
     assert "NON_EMPTY_GROUP" in error_of("groups", "delete", "--group", group, *at)
     error = error_of("groups", "delete-offsets", "--group", group, "--topic", f"{filled}:0", *at)
     assert "GROUP_SUBSCRIBED_TO_TOPIC" in error
+
+
+def test_what_is_unread_without_a_commit_is_said(
+    at: tuple[str, str], filled: str, member: Consumer, group: str
+) -> None:
+    """As in Kafka's tool its lag is not known; it must not be taken for none."""
+    (described,) = document("groups", "describe", "--group", group, *at)
+    assert [(row["currentOffset"], row["lag"], row["unread"]) for row in described["partitions"]] == [
+        (4, 6, None),
+        (None, None, RECORDS),
+    ]
+    assert (described["lag"], described["unread"]) == (6, RECORDS)
+    head, row = [
+        line.split() for line in answer_of("groups", "describe", "--group", group, "--state", *at).splitlines()
+    ]
+    assert (head[-2:], row[-2:]) == (["LAG", "UNREAD"], ["6", str(RECORDS)])
+    shown = pykafka("groups", "describe", "--group", group, *at).stderr.decode()
+    assert f"1 of 2 partitions of {group} have no committed offset" in shown
+    assert f"their logs hold {RECORDS} records" in " ".join(shown.split())
 
 
 def test_offsets_are_reset_only_when_told_to(at: tuple[str, str], filled: str, group: str) -> None:

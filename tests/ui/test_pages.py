@@ -23,6 +23,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.chromium import Tab
 from tests.support.kafka import Kafka, await_topics
 from tests.support.ui_process import UiProcess
+from tests.support.waiting import eventually
 
 COUNT = 120
 LONG = "ui-" + "long-" * 40
@@ -218,6 +219,50 @@ def test_groups_members_and_lag(tab: Tab, flights: str) -> None:
     page.get_by_role("link", name="ui-group").click()
     expect(page.get_by_text("It has no members.")).to_be_visible()
     expect(page.locator("figure.chart canvas")).to_have_count(1)
+
+
+def test_what_a_group_has_not_begun_to_read_is_shown_everywhere(
+    tab: Tab, ui: UiProcess, broker: Kafka, topic: str, group: str
+) -> None:
+    """Partitions that a member reads without a committed offset."""
+    with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap) as producer:
+        Admin(cluster).create_topic(topic, 3)
+        for number in range(30_000):
+            producer.send(topic, b"x", partition=number % 3)
+        producer.flush(30)
+    with Consumer(broker.bootstrap, {"group.id": group, "enable.auto.commit": "false"}) as member:
+        member.subscribe([topic])
+        eventually(lambda: bool(member.poll(0.1) or len(member.assignment()) == 3))
+        member.commit({TopicPartition(topic, 0): 9_099})
+        eventually(lambda: ui.get(f"/groups/{group}").status == 200)
+        page = tab.open(f"/groups/{group}")
+        rows = page.locator("#list tbody tr")
+        expect(rows).to_have_count(3)
+        expect(rows.first).to_contain_text("10,000 unread")
+        expect(rows.first).to_contain_text("no commit")
+        expect(rows.last).to_contain_text("901")
+        expect(page.get_by_text("2 of its 3 partitions have no committed offset.")).to_be_visible()
+        expect(page.locator(".figures")).to_contain_text("20,000")
+        for path in ("/", f"/groups?q={group}", f"/topics/{topic}"):
+            row = tab.open(path).locator("tr", has=page.get_by_role("link", name=group))
+            expect(row).to_contain_text("901 + 20,000 unread")
+        (cluster_path,) = [one["metadata"]["self"] for one in ui.get("/api/v3/clusters").json["data"]]
+        at = f"{cluster_path.removeprefix(ui.address)}/consumer-groups/{group}"
+        lags = ui.get(f"{at}/lags").json["data"]
+        assert [(one["current_offset"], one["lag"], one["unread"], one["log_end_offset"]) for one in lags] == [
+            (9_099, 901, None, 10_000),
+            (None, None, 10_000, 10_000),
+            (None, None, 10_000, 10_000),
+        ]
+        assert ui.get(f"{at}/lags/{topic}/partitions/2").json["unread"] == 10_000, "the link of an assignment"
+        summary = ui.get(f"{at}/lag-summary").json
+        assert (summary["total_lag"], summary["total_unread"], summary["partitions_without_commit"]) == (901, 20_000, 2)
+        metrics = ui.get("/metrics").text.splitlines()
+        labels = f'{{consumergroup="{group}",partition="2",topic="{topic}"}}'
+        assert f"kafka_consumergroup_lag{labels} -1.0" in metrics
+        assert f"kafka_consumergroup_current_offset{labels} -1.0" in metrics
+        assert f"pykafka_ui_consumergroup_unread{labels} 10000.0" in metrics
+        assert f'kafka_consumergroup_lag_sum{{consumergroup="{group}",topic="{topic}"}} 901.0' in metrics
 
 
 def test_brokers_and_transactions(tab: Tab, broker: Kafka, topic: str) -> None:

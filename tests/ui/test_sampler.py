@@ -15,6 +15,7 @@ from broker.client.admin_types import NewTopic
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import CommittedOffset, GroupOffsets, offsets_of_groups
+from broker.client.consumer import Consumer
 from broker.client.partition_offsets import LATEST, known_offsets
 from broker.client.producer import Producer
 from broker.embedded import EmbeddedCluster
@@ -55,9 +56,37 @@ def test_topics_offsets_and_lags_are_seen(sampler: Sampler, broker: Kafka, topic
     seen = sampler.watch()
     assert [(one.end, one.state) for one in seen.topics[topic].partitions] == [(5, "in sync"), (5, "in sync")]
     assert seen.groups[group].kind == "load"
-    assert [(one.id, lag) for one, lag in seen.readers_of(topic)] == [(group, 3)]
+    assert [(one.id, lag, unread) for one, lag, unread in seen.readers_of(topic)] == [(group, 3, 0)]
     eventually(lambda: sampler.watch().topics[topic].size > 0)
     assert seen.error == ""
+
+
+def test_partitions_of_members_without_a_commit_are_unread(
+    sampler: Sampler, broker: Kafka, topic: str, group: str
+) -> None:
+    """One that has committed in one of three partitions has not read all."""
+
+    def behind() -> int:
+        found = sampler.watch(groups=True).groups.get(group)
+        return found.behind if found else -1
+
+    with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap) as producer:
+        Admin(cluster).create_topic(topic, 3)
+        for number in range(30):
+            producer.send(topic, b"x", partition=number % 3)
+        producer.flush(30)
+        Admin(cluster).delete_records({TopicPartition(topic, 1): 4})
+    with Consumer(broker.bootstrap, {"group.id": group, "enable.auto.commit": "false"}) as member:
+        member.subscribe([topic])
+        eventually(lambda: bool(member.poll(0.1) or len(member.assignment()) == 3))
+        member.commit({TopicPartition(topic, 0): 9})
+        eventually(lambda: behind() == 17)
+        found = sampler.watch(groups=True).groups[group]
+        assert (found.lag, dict(found.unread)) == (1, {TopicPartition(topic, 1): 6, TopicPartition(topic, 2): 10})
+        assert sampler.watch().readers_of(topic) == [(found, 1, 16)]
+        member.commit({TopicPartition(topic, 1): 10, TopicPartition(topic, 2): 10})
+        eventually(lambda: behind() == 1)
+    eventually(lambda: sampler.watch(groups=True).groups[group].assigned == frozenset())
 
 
 def test_a_cluster_that_goes_away_and_comes_back(broker_factory: Callable[..., BrokerProcess]) -> None:
