@@ -23,10 +23,12 @@ from typing import Any, Final
 
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
+from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import AvroSchema, RegistrySettings
 
-__all__ = ["SchemaRegistry", "UnknownSchema", "registry_of"]
+__all__ = ["SchemaRegistry", "UnknownSchema", "registry_of", "unframed"]
 
+_PREFIX: Final = 5  # magic byte and id
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 _TRIES: Final = 3
 _BACK_OFF_S: Final = 0.2
@@ -34,6 +36,13 @@ _LARGEST: Final = 16 << 20
 _MOST_SCHEMAS: Final = 1000
 _ASK_AGAIN_S: Final = 30.0
 """How long an unknown id is cached."""
+
+
+def unframed(raw: bytes) -> tuple[int, int]:
+    """(id of the writer's schema, begin of the data) of a value in Confluent's wire format. Raises BadValue."""
+    if len(raw) < _PREFIX or raw[0]:
+        raise BadValue("not in the wire format of a schema registry, which begins with a zero byte and the schema's id")
+    return int.from_bytes(raw[1:_PREFIX]), _PREFIX
 
 
 class UnknownSchema(Exception):

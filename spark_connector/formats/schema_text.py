@@ -20,7 +20,7 @@ import fsspec
 import pyarrow as pa
 
 from broker.errors import ConfigError
-from spark_connector.formats.avro_decoder import prepare
+from spark_connector.formats.avro_schema import parse_avro
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_format import AvroSchema, Schema, SchemaFile, SchemaSubject
 
@@ -37,7 +37,7 @@ def parse_schema_text(text: str, *, avro: bool) -> Schema:
         return SchemaFile(text)
     if avro:
         schema = AvroSchema(text if text[:1] in '{["' else json.dumps(text))
-        prepare(schema)
+        parse_avro(schema)
         return schema
     if not text.startswith("{"):
         return parse_ddl(text)
@@ -87,7 +87,7 @@ def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: Sche
         found = registry.subject(place.subject, place.version)
     except UnknownSchema as error:
         raise ConfigError(f"Schema registry has no schema {place.subject}, version {place.version}: {error}") from None
-    prepare(found)
+    parse_avro(found)
     return found
 
 

