@@ -31,7 +31,7 @@ from broker.client.admin_types import (
     TransactionDescription,
     TransactionListing,
 )
-from broker.client.broker_connection import BrokerConnection
+from broker.client.broker_connection import SOFTWARE, BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind, Node, TopicMetadata
 from broker.client.committed_offsets import GroupOffsets
@@ -362,6 +362,13 @@ class Admin:
             to_ms(row.transaction_start_time),
             tuple(sorted(TopicPartition(str(t.topic), int(index)) for t in row.topics for index in t.partitions)),
         )
+
+    def transaction_version(self) -> int:
+        """The feature `transaction.version` (KIP-890), which may be changed while the cluster runs; 0 where it has
+        none."""
+        answer = self.cluster.retrying(lambda: self.cluster.any_connection().request(ApiKey.API_VERSIONS, SOFTWARE))
+        features = field(answer, "finalized_features", ())
+        return next((int(one.max_version_level) for one in features if one.name == "transaction.version"), 0)
 
     def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ProducerState]]:
         """The producer states that the leader of each partition keeps. Raises UnknownTopic."""

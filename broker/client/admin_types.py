@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.client.cluster_metadata import Node
+from broker.client.produce_request import ProducerIdentity
 from broker.errors import BrokerError
 from broker.protocol.topic_partition import TopicPartition
 
@@ -27,6 +28,12 @@ __all__ = [
 
 HIGH_WATERMARK: Final = -1
 """For `delete_records`: delete all records."""
+
+_BUMPS_AT_END: Final = 2
+"""The `transaction.version` with which the end of a transaction raises the epoch (KIP-890)."""
+
+_LAST_EPOCH: Final = 32766
+"""The next epoch is kept for an abort."""
 
 ALL_BROKERS: Final = ""
 """As the name of a broker: the cluster-wide defaults (KIP-226)."""
@@ -118,6 +125,20 @@ class TransactionDescription(NamedTuple):
     timeout_ms: int
     start_ms: int
     partitions: tuple[TopicPartition, ...]
+
+    def aborted_by_broker(self, producer: ProducerIdentity, transaction_version: int) -> bool:
+        """Whether the coordinator itself has aborted the last transaction of `producer`, which was open for too long.
+
+        Such an abort raises the epoch, so that the producer is fenced: by one, or by two in Kafka 4.0.0 with
+        `transaction_version` 2 (KAFKA-19367). With that version, the last epoch of a producer id is followed by the
+        first one of another id (KIP-890).
+        """
+        if self.state not in ("PrepareAbort", "CompleteAbort"):
+            return False
+        bumps_at_end = transaction_version >= _BUMPS_AT_END
+        if self.producer_id != producer.producer_id:
+            return bumps_at_end and producer.epoch == _LAST_EPOCH and self.producer_epoch == 0
+        return 0 < self.producer_epoch - producer.epoch <= (2 if bumps_at_end else 1)
 
 
 class ProducerState(NamedTuple):

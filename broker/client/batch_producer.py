@@ -20,6 +20,7 @@ from broker.client.sender import Sender
 from broker.client.transaction_errors import transaction_error
 from broker.client.transaction_requests import TransactionHandle
 from broker.errors import BrokerError, ConfigError, PykafkaError
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import parse_header
 
@@ -119,7 +120,7 @@ class BatchProducer(AutoCloseable):
         except BrokerError as error:
             if self._transaction is None or error.retriable:
                 raise
-            raise transaction_error(error, producing=True) from error
+            raise transaction_error(error, ApiKey.PRODUCE) from error
         self._returned_at = time.monotonic()
 
     def _refuse_deleted(self, tp: TopicPartition) -> None:

@@ -46,7 +46,7 @@ from broker.protocol.messages import decode_response, field, known_versions, req
 from broker.security.jaas import Login
 from broker.security.tls_errors import tls_failure
 
-__all__ = ["HIGHEST_USED", "BrokerConnection", "Reply", "choose_version", "usable_versions"]
+__all__ = ["HIGHEST_USED", "SOFTWARE", "BrokerConnection", "Reply", "choose_version", "usable_versions"]
 
 HIGHEST_USED: Final[Mapping[ApiKey, int]] = {
     ApiKey.PRODUCE: 11,  # 12 begins transactions by itself (KIP-890), 13 names topics by id
@@ -98,8 +98,8 @@ _MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 _MOST_PARTS: Final = 512
 """Parts of a frame in one system call, which accepts twice as many."""
 
-_SOFTWARE_VERSION = "1"
-"""Brokers show it in their metrics (KIP-511)."""
+SOFTWARE: Final = {"client_software_name": "pykafka", "client_software_version": "1"}
+"""The body of ApiVersions. Brokers show it in their metrics (KIP-511)."""
 
 _RENEW_AT = 0.85
 """Share of a login's lifetime; Kafka's clients renew it between 85 and 95 %."""
@@ -331,8 +331,7 @@ class BrokerConnection(AutoCloseable):
 
     def _ask_versions(self, version: int) -> memoryview:
         correlation_id = self._take_correlation_id()
-        body = {"client_software_name": "pykafka", "client_software_version": _SOFTWARE_VERSION}
-        self._transmit(request_frame(ApiKey.API_VERSIONS, version, correlation_id, self.client_id, body))
+        self._transmit(request_frame(ApiKey.API_VERSIONS, version, correlation_id, self.client_id, SOFTWARE))
         self._sent.append(_Sent(ApiKey.API_VERSIONS, version, correlation_id))
         return self.receive_reply().payload
 

@@ -26,6 +26,7 @@ from broker.client.transaction_requests import (
 )
 from broker.client.transactional_producer_state import Phase, TransactionState
 from broker.errors import BrokerError, ErrorCode, PykafkaError
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["TransactionManager"]
@@ -179,7 +180,7 @@ class TransactionManager:
         """A record or a request of the transaction failed; with `gap`, its sequence numbers are missing now."""
         with self._lock:
             self._state.needs_new_epoch |= gap
-            self._state.failed(transaction_error(error, producing=gap))
+            self._state.failed(transaction_error(error, ApiKey.PRODUCE))
 
     def _note(self, error: PykafkaError, now: float) -> None:
         if not error.retriable:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from broker.client.cluster import Cluster
@@ -176,7 +177,7 @@ def _ask(
     except BrokerError as error:
         if error.retriable:
             raise
-        raise transaction_error(error) from error
+        raise transaction_error(error, api, aborting=body.get("committed") is False) from error
 
 
 _WINDOW: Final = 64
@@ -190,12 +191,7 @@ def end_transactions(cluster: Cluster, transactions: Sequence[TransactionHandle]
     bodies = [(one, {**_producer(one), "committed": commit}) for one in transactions]
     codes = _ask_all(cluster, ApiKey.END_TXN, bodies, lambda answer: answer.error_code)
     return [
-        _outcome(
-            code,
-            _coordinator(cluster, one.transactional_id),
-            (ApiKey.END_TXN, _ending(commit), ""),
-            lambda one=one: end_transaction(cluster, one, commit=commit),  # type: ignore[misc]
-        )
+        _outcome(code, partial(end_transaction, cluster, one, commit=commit))
         for one, code in zip(transactions, codes, strict=True)
     ]
 
@@ -209,12 +205,7 @@ def check_open(cluster: Cluster, transactions: Sequence[tuple[TransactionHandle,
     bodies = [(one, _partitions_body(one, [tp])) for one, tp in transactions]
     codes = _ask_all(cluster, ApiKey.ADD_PARTITIONS_TO_TXN, bodies, _code_of_partition)
     return [
-        _outcome(
-            code,
-            _coordinator(cluster, one.transactional_id),
-            (ApiKey.ADD_PARTITIONS_TO_TXN, f"adding {tp}", _topic_of(code, tp)),
-            lambda one=one, tp=tp: add_partitions(cluster, one, [tp]),  # type: ignore[misc]
-        )
+        _outcome(code, partial(add_partitions, cluster, one, [tp]))
         for (one, tp), code in zip(transactions, codes, strict=True)
     ]
 
@@ -225,27 +216,18 @@ def _code_of_partition(answer: Any) -> ErrorCode:
     return code
 
 
-def _topic_of(code: ErrorCode | None, tp: TopicPartition) -> str:
+def _topic_of(code: ErrorCode, tp: TopicPartition) -> str:
     """The topic if the code is about a right on it, and not about one on the transactional id."""
     return tp.topic if code is ErrorCode.topic_authorization_failed else ""
 
 
-def _outcome(
-    code: ErrorCode | None, coordinator: Coordinator, asked: tuple[ApiKey, str, str], again: Callable[[], None]
-) -> Outcome:
-    """`asked`: the API, the action, and the topic that the code is about, if it is about one."""
-    if code is ErrorCode.none:
-        return None
-    if code is not None and not code.retriable:
-        api, what, topic = asked
+def _outcome(code: ErrorCode | None, again: Callable[[], None]) -> Outcome:
+    """After an error or no answer it is asked once more, alone, with all retries."""
+    if code is not ErrorCode.none:
         try:
-            coordinator.check(api, code, what, topic)
-        except BrokerError as error:
-            return transaction_error(error)
-    try:
-        again()
-    except TransactionError as error:
-        return error
+            again()
+        except TransactionError as error:
+            return error
     return None
 
 

@@ -125,11 +125,12 @@ class Mirror:
         """Whether it was the coordinator that has raised the epoch, when a transaction was open for too long."""
         if self.handle is None:
             return False
+        admin = Admin(self.target)
         try:
-            now = Admin(self.target).describe_transaction(self.handle.transactional_id)
+            now = admin.describe_transaction(self.handle.transactional_id)
+            return now.aborted_by_broker(self.handle.identity, admin.transaction_version())
         except PykafkaError:
             return False
-        return now.state == "CompleteAbort" and now.producer_epoch == self.handle.epoch + 1
 
     def _fenced(self, error: ProducerFenced) -> ProducerFenced:
         settings = self.settings

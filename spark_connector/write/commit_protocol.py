@@ -274,12 +274,16 @@ class _StreamBatch:
     def _standings(self, decision: Decision) -> list[Standing | None]:
         """The state of each transaction; None if unknown (DescribeTransactions needs Kafka 3.0)."""
         admin = Admin(self._cluster)
+        version = admin.transaction_version()
         standings: list[Standing | None] = []
-        for one in decision.prepared:
+        for handle in map(self._handle, decision.prepared):
             try:
-                found = admin.describe_transaction(self._names.of_attempt(one.partition, one.number))
-                same = found.producer_id == one.producer_id
-                standings.append(Standing(found.state, found.producer_epoch) if same else None)
+                found = admin.describe_transaction(handle.transactional_id)
+                if found.aborted_by_broker(handle.identity, version):
+                    standings.append(Standing(found.state, handle.epoch + 1))
+                else:
+                    same = found.producer_id == handle.producer_id
+                    standings.append(Standing(found.state, found.producer_epoch) if same else None)
             except (BrokerError, UnsupportedVersion) as error:
                 if getattr(error, "retriable", False):
                     raise

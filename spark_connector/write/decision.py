@@ -126,7 +126,10 @@ Step = Nothing | Record | Finish | Fail
 
 
 class Standing(NamedTuple):
-    """The coordinator's state of a prepared transaction's id: Kafka's name of the state, and the current epoch."""
+    """The coordinator's state of a prepared transaction's id: Kafka's name of the state, and the current epoch.
+
+    An abort by the broker itself counts as one epoch, however the broker numbers it.
+    """
 
     state: str
     epoch: int

@@ -6,12 +6,10 @@ import pytest
 
 from broker.client.transaction_errors import (
     AbortableTransactionError,
-    FatalTransactionError,
     ProducerFenced,
-    transaction_error,
 )
 from broker.client.transactional_producer_state import Phase, TransactionState
-from broker.errors import BrokerError, ErrorCode, PykafkaError, RequestTimedOut
+from broker.errors import ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -89,21 +87,3 @@ def test_after_a_fatal_error_nothing_goes(state: TransactionState) -> None:
         with pytest.raises(ProducerFenced):
             act()
     assert state.unsent_error() is FENCED
-
-
-@pytest.mark.parametrize(
-    ("error", "producing", "kind"),
-    [
-        (BrokerError(ErrorCode.producer_fenced), True, ProducerFenced),
-        (BrokerError(ErrorCode.invalid_producer_epoch), False, ProducerFenced),
-        (BrokerError(ErrorCode.invalid_producer_epoch), True, AbortableTransactionError),
-        (BrokerError(ErrorCode.invalid_txn_state), False, FatalTransactionError),
-        (BrokerError(ErrorCode.transactional_id_authorization_failed), False, FatalTransactionError),
-        (BrokerError(ErrorCode.unknown_member_id), False, AbortableTransactionError),
-        (BrokerError(ErrorCode.transaction_abortable), True, AbortableTransactionError),
-        (RequestTimedOut("late"), True, AbortableTransactionError),
-    ],
-)
-def test_errors_are_told_apart(error: PykafkaError, producing: bool, kind: type[BrokerError]) -> None:
-    assert type(transaction_error(error, producing=producing)) is kind
-    assert transaction_error(FENCED) is FENCED

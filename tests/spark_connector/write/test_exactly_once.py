@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from broker.client import admin_types
 from broker.client.admin import Admin
+from broker.client.admin_types import TransactionDescription
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import GroupOffsets
 from broker.client.transaction_requests import TransactionHandle, end_transaction, end_transactions
@@ -204,6 +206,40 @@ def test_a_query_with_a_copied_checkpoint_does_not_take_the_others_batch_for_its
     own = {"topic": other, "transactionalIdPrefix": "copy"}
     commit_batch(query.plan(**own), 0, query.tasks(0, ROWS, **own))
     assert len(committed_values(query.bootstrap, other)) == len(ALL)
+
+
+@pytest.mark.parametrize("bumps", [1, 2, None])
+def test_a_decision_is_withdrawn_however_the_broker_numbers_its_abort(
+    query: Query, monkeypatch: pytest.MonkeyPatch, bumps: int | None
+) -> None:
+    """By the next epoch (Kafka up to 3.9, 4.0.1), by the one after it (4.0.0), or by another producer id (KIP-890)."""
+    reports = query.tasks(0, ROWS)
+    with monkeypatch.context() as patch:
+        die_at(patch, DecisionLog, "record", first=True)
+        with pytest.raises(Died):
+            commit_batch(query.plan(), 0, reports)
+    lost = commit_module._handle_of(reports[1])
+    with Cluster(query.bootstrap) as cluster:
+        end_transaction(cluster, lost, commit=False)
+    describe = Admin.describe_transaction
+
+    def describe_as_if_it_had_timed_out(admin: Admin, name: str) -> TransactionDescription:
+        found = describe(admin, name)
+        if name != lost.transactional_id:
+            return found
+        if bumps is None:
+            return found._replace(producer_id=found.producer_id + 1000, producer_epoch=0)
+        return found._replace(producer_epoch=lost.epoch + bumps)
+
+    monkeypatch.setattr(Admin, "describe_transaction", describe_as_if_it_had_timed_out)
+    monkeypatch.setattr(Admin, "transaction_version", lambda admin: 2)
+    if bumps is None:
+        monkeypatch.setattr(admin_types, "_LAST_EPOCH", lost.epoch)
+    with pytest.raises(ConnectorError, match="BATCH_WITHDRAWN"):
+        commit_batch(query.plan(), 0, query.tasks(0, ROWS))
+    assert query.visible() == []
+    query.run(0, ROWS)
+    assert query.visible() == ALL
 
 
 class TestTimeOut:
