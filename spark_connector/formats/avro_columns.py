@@ -19,11 +19,10 @@ import pyarrow as pa
 from broker.errors import ConfigError
 from spark_connector.formats.avro_schema import NO_DEFAULT, AvroType, Decimal, Field, takes_no_bytes
 from spark_connector.formats.value_decoder import BadValue
+from spark_connector.formats.value_format import MOST_LEVELS
 
-__all__ = ["MOST_LEVELS", "column_of", "conversion", "default_value", "member", "members"]
+__all__ = ["column_of", "conversion", "default_value", "member", "members"]
 
-MOST_LEVELS: Final = 15
-"""The largest `recursiveFieldMaxDepth`."""
 _DEEPEST: Final = 64
 _MOST_DIGITS: Final = 38
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {
@@ -164,7 +163,8 @@ def default_value(one: AvroType, default: Any) -> Any:
     """The object for a default, which is JSON. Raises ValueError if it is not one of the type.
 
     As Avro's library for Java: bytes are text, a byte per character; a fixed is cut or filled to its size; a union
-    takes the first branch that the kind of JSON allows, and a record, array or map allows any: it is empty then.
+    takes the first branch that the kind of JSON allows, and a record, array or map allows any: it is empty then; an int
+    takes any number, without its fraction. But a number that it cannot hold is refused, where Java takes another one.
     """
     match one.kind:
         case "union":
@@ -191,11 +191,11 @@ def default_value(one: AvroType, default: Any) -> Any:
             raw = raw[: one.size].ljust(one.size, b"\0") if one.kind == "fixed" else raw
             convert = conversion(one.kind, one)
             return raw if convert is None else convert(raw)
-        case "int" | "long" if isinstance(default, int) and _allows(one.kind, default):
-            bits = 31 if one.kind == "int" else 63
-            if -(1 << bits) <= default < 1 << bits:
+        case "int" | "long" if _allows(one.kind, default):
+            number, bits = int(default), 31 if one.kind == "int" else 63
+            if -(1 << bits) <= number < 1 << bits:
                 convert = conversion(one.kind, one)
-                return default if convert is None else convert(default)
+                return number if convert is None else convert(number)
         case "float" if _allows("float", default):
             return float(np.float32(float(default)))
         case "double" if _allows("double", default):

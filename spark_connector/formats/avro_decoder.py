@@ -19,7 +19,7 @@ from spark_connector.formats.avro_columns import column_of
 from spark_connector.formats.avro_program import Program
 from spark_connector.formats.avro_resolver import resolve
 from spark_connector.formats.avro_schema import parse_avro
-from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema, unframed
+from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema, unframed
 from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one
 from spark_connector.formats.value_format import AvroSchema
 
@@ -46,7 +46,10 @@ class AvroDecoder:
         return one_by_one(values, self.type, self._plain if self._registry is None else self._framed)
 
     def _plain(self, raw: bytes) -> Any:
-        return self._own.read(raw, 0)
+        try:
+            return self._own.read(raw, 0)
+        except BadValue as error:
+            raise BadValue(f"{error}{UNASKED}" if raw.startswith(b"\0") else str(error)) from None
 
     def _framed(self, raw: bytes) -> Any:
         schema_id, begin = unframed(raw)

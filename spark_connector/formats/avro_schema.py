@@ -171,6 +171,8 @@ class _Parser:
                 raise ConfigError(f"record '{made.name}' has no fields")
             made.fields = tuple(self._field(one, made) for one in _list(node, "fields"))
             _distinct([one.name for one in made.fields], f"record '{made.name}'")
+            if _contains(made, made, set()):
+                raise ConfigError(f"record '{made.name}' contains itself without an end")
         return made
 
     def _field(self, node: Any, record: AvroType) -> Field:
@@ -180,6 +182,13 @@ class _Parser:
             raise ConfigError(f"field '{node['name']}' of record '{record.name}' has no type")
         kind = self._type(node["type"], _space(record.name))
         return Field(node["name"], kind, tuple(_texts(node, "aliases")), node.get("default", NO_DEFAULT))
+
+
+def _contains(one: AvroType, inner: AvroType, seen: set[AvroType]) -> bool:
+    """Whether every value of the record `one` has one of `inner`."""
+    found = {field.type for field in one.fields if field.type.kind == "record"} - seen
+    seen |= found
+    return inner in found or any(_contains(field, inner, seen) for field in found)
 
 
 def union_of(branches: tuple[AvroType, ...]) -> AvroType:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from broker.errors import ConfigError
+from spark_connector.formats.schema_registry import UNASKED
 from spark_connector.formats.text_casts import cast_texts, fit_decimal, fit_float, fit_integer, parse_text
 from spark_connector.formats.value_decoder import BadValue, Decoded, as_lines, in_two_ways, one_by_one, skipping_nulls
 
@@ -87,6 +88,8 @@ class JsonDecoder:
     def _by_hand(self, raw: bytes) -> Any:
         if not raw.strip(b" \t\r\n"):
             return None
+        if raw[0] == 0:
+            raise BadValue(f"not JSON{UNASKED}")
         try:
             document = json.loads(raw.decode("utf-8"), parse_float=_Number)
         except RecursionError:

@@ -20,6 +20,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.csv_decoder import CsvDecoder
+from spark_connector.formats.framed_json import FramedJson
 from spark_connector.formats.json_decoder import JsonDecoder
 from spark_connector.formats.schema_registry import SchemaRegistry, registry_of
 from spark_connector.formats.schema_text import read_schema
@@ -131,8 +132,11 @@ def column_decoder(one: ColumnFormat, registry: SchemaRegistry | None = None) ->
     if one.name == "string":
         return StringDecoder()
     if isinstance(one.schema, AvroSchema):
-        return AvroDecoder(one.schema, registry)
-    return CsvDecoder(one.schema, one.separator) if one.name == "csv" else JsonDecoder(one.schema)
+        return AvroDecoder(one.schema, registry, one.most_levels)
+    if one.name == "csv":
+        return CsvDecoder(one.schema, one.separator)
+    json = JsonDecoder(one.schema)
+    return json if registry is None else FramedJson(json, registry, is_plain_too=one.is_plain_too)
 
 
 def decoders(formats: ReadFormats) -> dict[str, ValueDecoder]:

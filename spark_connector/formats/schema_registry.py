@@ -26,9 +26,15 @@ from spark_connector.errors import ConnectorError
 from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import AvroSchema, RegistrySettings
 
-__all__ = ["SchemaRegistry", "UnknownSchema", "registry_of", "unframed"]
+__all__ = ["FRAME", "UNASKED", "SchemaRegistry", "UnknownSchema", "registry_of", "unframed"]
 
-_PREFIX: Final = 5  # magic byte and id
+FRAME: Final = 5
+"""Bytes before the data: a zero byte and the id."""
+UNASKED: Final = (
+    "; it begins with a zero byte, as what a schema registry's serializer writes: if one did, set the option "
+    "'schema.registry.url'"
+)
+"""For values that are read without a registry and cannot be decoded."""
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 _TRIES: Final = 3
 _BACK_OFF_S: Final = 0.2
@@ -40,13 +46,13 @@ _ASK_AGAIN_S: Final = 30.0
 
 def unframed(raw: bytes) -> tuple[int, int]:
     """(id of the writer's schema, begin of the data) of a value in Confluent's wire format. Raises BadValue."""
-    if len(raw) < _PREFIX or raw[0]:
+    if len(raw) < FRAME or raw[0]:
         raise BadValue("not in the wire format of a schema registry, which begins with a zero byte and the schema's id")
-    return int.from_bytes(raw[1:_PREFIX]), _PREFIX
+    return int.from_bytes(raw[1:FRAME]), FRAME
 
 
 class UnknownSchema(Exception):
-    """The registry has no such schema, or it is not Avro."""
+    """The registry has no such schema, or it is of another type."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -60,38 +66,51 @@ class SchemaRegistry:
     def __init__(self, settings: RegistrySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._schemas: OrderedDict[int, AvroSchema | tuple[str, float]] = OrderedDict()
+        self._schemas: OrderedDict[int, AvroSchema | str | tuple[str, float]] = OrderedDict()
+        """By id: the schema; the type of one that is not Avro; or why it is unknown, and until when that holds."""
         self._opener = urllib.request.build_opener(
             _NoRedirect(), urllib.request.HTTPSHandler(context=_tls(settings.ca_location))
         )
 
     def schema(self, schema_id: int) -> AvroSchema:
-        """The schema of that id. Raises UnknownSchema, ConnectorError."""
+        """The Avro schema of that id. Raises UnknownSchema, ConnectorError."""
+        return _of_avro(self._known(schema_id))
+
+    def check_json(self, schema_id: int) -> None:
+        """Raises UnknownSchema if the id is not that of a JSON schema, ConnectorError."""
+        found = self._known(schema_id)
+        if isinstance(found, AvroSchema):
+            raise UnknownSchema("it is of type AVRO, not JSON: the format avro reads it")
+        if found != "JSON":
+            raise UnknownSchema(f"it is of type {found}, not JSON")
+
+    def _known(self, schema_id: int) -> AvroSchema | str:
         known = self._schemas.get(schema_id)
-        if isinstance(known, AvroSchema):
+        if isinstance(known, AvroSchema | str):
             return known
         if known is not None and known[1] > self._clock():
             raise UnknownSchema(known[0])
         while len(self._schemas) >= _MOST_SCHEMAS:
             self._schemas.popitem(last=False)
         try:
-            schema = self._avro(self._get(f"/schemas/ids/{schema_id}"))
+            found = self._found(self._get(f"/schemas/ids/{schema_id}"))
         except UnknownSchema as error:
             self._schemas[schema_id] = str(error), self._clock() + _ASK_AGAIN_S
             raise
-        self._schemas[schema_id] = schema
-        return schema
+        self._schemas[schema_id] = found
+        return found
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:
         """The schema of a subject's version. Raises UnknownSchema, ConnectorError."""
         quoted = urllib.parse.quote(name, safe="")
-        return self._avro(self._get(f"/subjects/{quoted}/versions/{urllib.parse.quote(version, safe='')}"))
+        return _of_avro(self._found(self._get(f"/subjects/{quoted}/versions/{urllib.parse.quote(version, safe='')}")))
 
-    def _avro(self, answer: Any, depth: int = 0) -> AvroSchema:
+    def _found(self, answer: Any, depth: int = 0) -> AvroSchema | str:
+        """The schema in an answer, or its type if it is not Avro."""
         if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
             raise UnknownSchema("the registry did not answer with a schema")
         if answer.get("schemaType", "AVRO") != "AVRO":
-            raise UnknownSchema(f"it is of type {answer['schemaType']}, not AVRO")
+            return str(answer["schemaType"])
         if depth > 16:
             raise UnknownSchema("its references are nested too deep")
         references: list[str] = []
@@ -101,7 +120,7 @@ class SchemaRegistry:
             raise UnknownSchema("the registry answered with references without subject and version") from None
         for subject, version in places:
             quoted = urllib.parse.quote(subject, safe="")
-            referred = self._avro(self._get(f"/subjects/{quoted}/versions/{version}"), depth + 1)
+            referred = _of_avro(self._found(self._get(f"/subjects/{quoted}/versions/{version}"), depth + 1))
             references += [text for text in (*referred.references, referred.text) if text not in references]
         return AvroSchema(answer["schema"], tuple(references))
 
@@ -135,6 +154,13 @@ class SchemaRegistry:
             request.add_unredirected_header("Authorization", f"Bearer {self._settings.bearer_token}")
         with self._opener.open(request, timeout=self._settings.timeout_ms / 1000) as response:
             return json.loads(response.read(_LARGEST))
+
+
+def _of_avro(found: AvroSchema | str) -> AvroSchema:
+    if isinstance(found, AvroSchema):
+        return found
+    hint = ": the format json reads it, with a schema in Spark's DDL" if found == "JSON" else ""
+    raise UnknownSchema(f"it is of type {found}, not AVRO{hint}")
 
 
 def _tls(ca_location: str | None) -> ssl.SSLContext:

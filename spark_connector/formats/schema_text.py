@@ -86,7 +86,8 @@ def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: Sche
     try:
         found = registry.subject(place.subject, place.version)
     except UnknownSchema as error:
-        raise ConfigError(f"Schema registry has no schema {place.subject}, version {place.version}: {error}") from None
+        where = f"schema {place.subject}, version {place.version}"
+        raise ConfigError(f"Schema registry has no {where}, that can be used: {error}") from None
     parse_avro(found)
     return found
 

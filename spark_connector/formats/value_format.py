@@ -15,6 +15,7 @@ from broker.errors import ConfigError
 __all__ = [
     "BINARY",
     "FORMATS",
+    "MOST_LEVELS",
     "AvroSchema",
     "ColumnFormat",
     "ParseMode",
@@ -26,6 +27,8 @@ __all__ = [
     "registry_address",
 ]
 
+MOST_LEVELS = 15
+"""The largest `recursiveFieldMaxDepth`, as in Spark."""
 FORMATS = ("binary", "string", "json", "avro", "csv")
 
 
@@ -82,6 +85,10 @@ class ColumnFormat:
     name: str = "binary"
     schema: Schema = None
     separator: str = ","
+    most_levels: int = -1
+    """Of avro: recursiveFieldMaxDepth."""
+    is_plain_too: bool = False
+    """Of json with a registry: whether values without its prefix are read as well."""
 
 
 BINARY = ColumnFormat()

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.formats.value_format import (
     BINARY,
     FORMATS,
+    MOST_LEVELS,
     ColumnFormat,
     ParseMode,
     ReadFormats,
@@ -34,6 +36,7 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 """Every column of Spark's own Kafka source, in its order; headers only with includeHeaders."""
 
 _BY_NAME = {name.lower(): name for name in COLUMNS}
+_LEVELS = "recursiveFieldMaxDepth"
 _URL = "schema.registry.url"
 _USER_INFO = "schema.registry.basic.auth.user.info"
 _TOKEN = "schema.registry.bearer.auth.token"
@@ -77,20 +80,26 @@ def parse_formats(values: OptionValues, columns: Sequence[str], selection: Selec
     registries: list[str] = []
     key, value = (_format(values, name, columns, registries) for name in ("key", "value"))
     if key == value == BINARY:
-        _refuse(values, (*_FOR_ANY_FORMAT, "sep", _URL, *_FOR_REGISTRY), "needs 'valueFormat' or 'keyFormat'")
+        _refuse(values, (*_FOR_ANY_FORMAT, "sep", _LEVELS, _URL, *_FOR_REGISTRY), "needs 'valueFormat' or 'keyFormat'")
         return ReadFormats()
     if "csv" not in {key.name, value.name}:
         _refuse(values, ("sep",), "needs 'valueFormat' or 'keyFormat' to be csv")
     mode = ParseMode(values.one_of("mode", tuple(mode.value for mode in ParseMode)))
     if mode is not ParseMode.PERMISSIVE:
         _refuse(values, ("columnNameOfCorruptRecord",), "needs 'mode' to be PERMISSIVE")
+    registry = _registry(values, {key.name, value.name}, registries)
+    if "avro" in {key.name, value.name}:
+        # The registry may be there for Avro alone, so JSON beside it is read with and without a prefix.
+        key, value = (replace(one, is_plain_too=True) if one.name == "json" else one for one in (key, value))
+    else:
+        _refuse(values, (_LEVELS,), "needs 'valueFormat' or 'keyFormat' to be avro")
     formats = ReadFormats(
         key,
         value,
         mode,
         values.text("columnNameOfCorruptRecord") or "_corrupt_record",
         _bad_records_topic(values, mode, selection),
-        _registry(values, {key.name, value.name}, registries),
+        registry,
     )
     for name in formats.corrupt_columns.values():
         if name in COLUMNS:
@@ -125,7 +134,7 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
             + ("an Avro schema, a file, or a registry (schema.registry.url)" if name == "avro" else _EXAMPLE)
         )
     if not text:
-        return ColumnFormat(name, SchemaSubject())
+        return ColumnFormat(name, SchemaSubject(), most_levels=_levels(values))
     if _LOGIN.match(text):
         raise ConfigError(
             f"Option '{option}' has a user and a password in its URL, which Spark's plans would show: remove them. "
@@ -140,13 +149,21 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
             if name != "avro":
                 raise ConfigError(f"schemas of format {name} cannot come from a registry: {_EXAMPLE}")
             registries.append(found[0])
-            return ColumnFormat(name, found[1])
-        made = ColumnFormat(name, parse_schema_text(text, avro=name == "avro"), _separator(values))
+            return ColumnFormat(name, found[1], most_levels=_levels(values))
+        schema = parse_schema_text(text, avro=name == "avro")
+        made = ColumnFormat(name, schema, _separator(values), _levels(values))
         if not isinstance(made.schema, SchemaFile):
             column_decoder(made)
     except ConfigError as error:
         raise ConfigError(f"Option '{option}': {error}") from None
     return made
+
+
+def _levels(values: OptionValues) -> int:
+    levels = values.long(_LEVELS, least=-1)
+    if levels > MOST_LEVELS:
+        raise ConfigError(f"Option '{_LEVELS}' should not be greater than {MOST_LEVELS}, it is {levels}")
+    return levels
 
 
 def _separator(values: OptionValues) -> str:
@@ -173,8 +190,8 @@ def _bad_records_topic(values: OptionValues, mode: ParseMode, selection: Selecti
 
 def _registry(values: OptionValues, formats: set[str], registries: list[str]) -> RegistrySettings | None:
     given = [url.strip() for url in (values.text(_URL) or "").split(",") if url.strip()]
-    if "avro" not in formats:
-        _refuse(values, (_URL, *_FOR_REGISTRY), "needs 'valueFormat' or 'keyFormat' to be avro")
+    if not formats & {"avro", "json"}:
+        _refuse(values, (_URL, *_FOR_REGISTRY), "needs 'valueFormat' or 'keyFormat' to be avro or json")
         return None
     user_infos = {values.text(_USER_INFO)} - {None}
     urls: list[str] = []

@@ -191,6 +191,12 @@ OPTIONS: tuple[Option, ...] = (
         "`http(s)://registry/subjects/NAME/versions/latest`; or a file that holds it, any fsspec URL (`.ddl`, `.json`, "
         "`.avsc`). If unset and `schema.registry.url` is set: the latest of subject `<topic>-value` (ours)",
     ),
+    Option(
+        "recursiveFieldMaxDepth",
+        "for avro: levels to keep of a record that contains itself, 1 to 15; what lies deeper is left out. -1 and 0 "
+        "refuse such a schema (ours, as in from_avro)",
+        "-1",
+    ),
     Option("keySchema", "the same for the column `key`, subject `<topic>-key` (ours)"),
     Option(
         "mode",
@@ -208,7 +214,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "schema.registry.url",
         "schema registry, `http(s)://host:port`, several addresses of one registry separated by commas; avro data is "
-        "then in Confluent's wire format (ours)",
+        "then in Confluent's wire format, and so is json, with the id of a JSON schema (JSON_SR); beside avro, json is "
+        "also read without it (ours)",
     ),
     Option("schema.registry.basic.auth.user.info", "`user:password` for the registry (ours)"),
     Option("schema.registry.bearer.auth.token", "token for the registry (ours)"),

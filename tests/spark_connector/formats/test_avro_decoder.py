@@ -151,7 +151,18 @@ def test_a_schema_may_refer_to_others() -> None:
         ('{"type":"record"}', "Not an Avro schema"),
         ("{", "Not an Avro schema"),
         ('"strin"', "Not an Avro schema"),
-        (json.dumps(record(("next", ["null", "R"]))), "recursive in R"),
+        ('{"type":"record","name":"R","fields":3}', "Not an Avro schema: 'fields' of 'R' is not a list"),
+        ('{"type":"record","name":"R","fields":[{"type":"int"}]}', "a field of record 'R' has no name"),
+        ('{"type":"record","name":"R","fields":[{"name":"a"}]}', "field 'a' of record 'R' has no type"),
+        ('{"type":"enum","name":"E","symbols":["A","A"]}', "enum 'E' has 'A' twice"),
+        ('{"type":"enum","name":"E","symbols":["A"],"default":"B"}', "the default 'B' of enum 'E'"),
+        ('{"type":"fixed","name":"F","size":"4"}', "fixed 'F' needs a size"),
+        ('["int",["null"]]', "a union has a union as its branch"),
+        ('["int","int"]', "a union has 'int' twice"),
+        ('{"type":"array"}', "array without items"),
+        ('{"type":7}', "Not an Avro schema"),
+        ("[" * 5000 + "]" * 5000, "Not an Avro schema"),
+        (json.dumps(record(("next", ["null", "R"]))), "recursive in R: set the option 'recursiveFieldMaxDepth'"),
         (json.dumps({"type": "array", "items": "null"}), "take no bytes"),
         (json.dumps({"type": "array", "items": record()}), "take no bytes"),
         ('{"type":"bytes","logicalType":"decimal","precision":40,"scale":2}', "38 at most"),
@@ -228,6 +239,289 @@ def test_renamed_fields_are_found_by_alias() -> None:
     reader = record(("new", "int"))
     reader["fields"][0]["aliases"] = ["old"]
     assert resolve(record(("old", "int")), reader, {"old": 4}) == {"new": 4}
+
+
+def read(writer: Any, reader: Any, raw: bytes, levels: int = -1) -> Any:
+    """The bytes of a value, for schemas that fastavro does not write; a str is the reason why it is bad."""
+    registry = cast(SchemaRegistry, Schemas({7: writer}))
+    decoder = AvroDecoder(AvroSchema(json.dumps(reader)), registry, levels)
+    decoded = decoder.decode(pa.array([b"\0\0\0\0\7" + raw], pa.binary()))
+    return decoded.bad.get(0) or decoded.column[0].as_py()
+
+
+T1 = record(("x", "int", 0), name="db.t1.Envelope")
+T2 = record(("y", "string"), name="db.t2.Envelope")
+OTHERS = [record(("x", "int", 0), name=f"db.o{n}.Envelope") for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("union", "member"),
+    [([T1, T2], 1), ([T2, T1], 0), (["null", T1, T2], 1), ([*OTHERS, T2], 40), ([T1, "null", "string", T2, "int"], 2)],
+)
+def test_a_record_is_the_branch_of_its_full_name(union: list[Any], member: int) -> None:
+    """Debezium gives the records of every table the same simple name."""
+    raw = write(T2, {"y": "a"})
+    found = read(T2, union, raw)
+    assert {name: value for name, value in found.items() if value is not None} == {f"member{member}": {"y": "a"}}
+    nullable = ["null", *(one for one in union if one != "null")]
+    for writer, reader, one in (
+        (record(("f", T2)), record(("f", union)), raw),
+        (record(("f", ["null", T2])), record(("f", nullable)), b"\2" + raw),
+        (record(("f", nullable)), record(("f", nullable)), bytes([2 * (nullable.index(T2))]) + raw),
+    ):
+        assert read(writer, reader, one)["f"] == found
+    items = {"type": "array", "items": union}
+    assert read({"type": "array", "items": T2}, items, b"\2" + raw + b"\0") == [found]
+
+
+def test_a_record_of_another_name_is_the_first_branch_that_it_fits() -> None:
+    named_so = record(("y", "string"), name="a.b.Envelope")
+    fits = record(("y", "string"), name="Other")
+    assert read(T2, [T1, fits], b"\2a")["member0"] == {"x": 0}, (
+        "it fits by its default, and the simple name is the same"
+    )
+    assert read(T2, [fits, named_so], b"\2a") == {"member0": None, "member1": {"y": "a"}}
+    assert read(T2, ["int", record(("z", "int"), name="No")], b"\2a") == (
+        "record db.t2.Envelope was written, which cannot be read as union of int, record No"
+    )
+
+
+def test_names_of_records_need_not_be_the_same() -> None:
+    """`to_avro` calls a record topLevelRecord, and one in its field a topLevelRecord.a."""
+    inner = record(("b", "int"), name="topLevelRecord.a")
+    writer = record(("a", inner), ("l", {"type": "array", "items": record(("c", "int"), name="topLevelRecord.l")}))
+    writer["name"] = "topLevelRecord"
+    reader = record(
+        ("a", record(("b", "long"), name="com.x.A")), ("l", {"type": "array", "items": INNER | {"name": "L"}})
+    )
+    reader["fields"][1]["type"]["items"] = record(("c", "int"), name="L")
+    assert read(writer, reader, b"\2\2\4\0") == {"a": {"b": 1}, "l": [{"c": 2}]}
+    assert read(writer, ["null", reader], b"\2\2\4\0") == {"a": {"b": 1}, "l": [{"c": 2}]}
+
+
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+FIXED = {"type": "fixed", "name": "F", "size": 2}
+
+
+@pytest.mark.parametrize(
+    ("avro", "default", "expected"),
+    [
+        (MONEY, "\0", Decimal("0.00")),
+        (MONEY, "\u00ff", Decimal("-0.01")),
+        ({**MONEY, "type": "fixed", "name": "D", "size": 5}, "\0\0\0\4\u00d2", Decimal("12.34")),
+        ("bytes", "\u00ff", b"\xff"),
+        (FIXED, "\u00ff\u0080", b"\xff\x80"),
+        ([MONEY, "null"], "\1", Decimal("0.01")),
+        ([FIXED, "null"], "\u00e9a", b"\xe9a"),
+        (["null", "bytes"], "\u00ff", b"\xff"),
+        (["bytes", "int"], "\u00ff", {"member0": b"\xff", "member1": None}),
+        (["int", MONEY], "\2", {"member0": None, "member1": Decimal("0.02")}),
+        ({"type": "array", "items": "bytes"}, ["\u00ff", ""], [b"\xff", b""]),
+        ({"type": "array", "items": MONEY}, ["\3"], [Decimal("0.03")]),
+        ({"type": "map", "values": FIXED}, {"k": "ab"}, [("k", b"ab")]),
+        (record(("b", "bytes"), ("m", MONEY, "\4"), name="In"), {"b": "\u00fe"}, {"b": b"\xfe", "m": Decimal("0.04")}),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 1000, dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)),
+        ({"type": "int", "logicalType": "date"}, 1, dt.date(1970, 1, 2)),
+        ("float", 1, 1.0),
+        ("long", -1, -1),
+    ],
+)
+def test_a_new_field_has_its_default(avro: Any, default: Any, expected: Any) -> None:
+    assert read(record(("id", "long")), record(("id", "long"), ("f", avro, default)), b"\2") == {"id": 1, "f": expected}
+
+
+@pytest.mark.parametrize(
+    ("avro", "default", "why"),
+    [
+        ({**MONEY, "precision": 3}, "\1\0\0", "the default of this is wrong: the number has more than 3 digits"),
+        (
+            "int",
+            "5",
+            "record R was written without field f, and the default of this is wrong: '5' is not a value of int",
+        ),
+        ("int", 2**31, "is not a value of int"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B", "is not a value of enum E"),
+    ],
+)
+def test_a_default_that_is_wrong_matters_only_to_records_without_the_field(avro: Any, default: Any, why: str) -> None:
+    reader = record(("id", "long"), ("f", avro, default))
+    assert why in read(record(("id", "long")), reader, b"\2")
+    value = {"int": b"\4", "bytes": b"\2\1", "enum": b"\0"}[avro if isinstance(avro, str) else avro["type"]]
+    assert read(reader, record(("id", "long")), b"\2" + value) == {"id": 1}
+    assert isinstance(read(reader, reader, b"\2" + value), dict)
+
+
+NODE = record(("v", "string"), ("next", ["null", "Node"]), name="Node")
+TREE = record(("kids", {"type": "array", "items": "Tree"}), ("by", {"type": "map", "values": "Tree"}), name="Tree")
+LONG_LIST = b"\2a\2" * 100_000 + b"\2a\0"
+
+
+@pytest.mark.parametrize(
+    ("avro", "raw"),
+    [
+        (NODE, b"\2a\2\2b\0"),
+        (NODE, LONG_LIST),
+        (TREE, b"\2\0\0\0" + b"\2\2k\0\0\0"),
+        ({"type": "array", "items": NODE}, b"\3\x0c\2a\0\2a\0\0"),
+        ({**MONEY, "precision": 64}, b"\2\1"),
+        ({**MONEY, "precision": 3}, b"\6\1\1\1"),
+        (MONEY, b"\0"),
+        ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\x0f\0"),
+        ({"type": "array", "items": record(name="E")}, b"\6\0"),
+        ({"type": "array", "items": {"type": "array", "items": "null"}}, b"\4\6\0\6\0\0"),
+        ({"type": "map", "values": {"type": "array", "items": {**FIXED, "size": 0}}}, b"\2\2k\6\0\0"),
+        ("string", b"\2\xff"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x0a"),
+        (["null", NODE, "int"], b"\2\2a\0"),
+    ],
+)
+def test_what_the_reader_leaves_out_makes_no_record_bad(avro: Any, raw: bytes) -> None:
+    writer = record(("id", "long"), ("f", avro), ("z", "int"))
+    assert read(writer, record(("id", "long"), ("z", "int")), b"\2" + raw + b"\4") == {"id": 1, "z": 2}
+    nested = record(("o", record(("f", avro), ("z", "int"), name="O")), ("end", "int"))
+    reader = record(("o", record(("z", "int"), name="O")), ("end", "int"))
+    assert read(nested, reader, raw + b"\4\6") == {"o": {"z": 2}, "end": 3}
+
+
+def test_arrays_of_items_that_take_no_bytes_are_not_read_into_memory() -> None:
+    writer = record(("f", {"type": "array", "items": record(name="E")}))
+    reader = record(("f", {"type": "array", "items": record(("n", "int", 1), name="E")}))
+    many = b"\xfe\xff\xff\xff\xff\xff\xff\x7f\0"
+    assert (
+        read(writer, reader, many) == "field f: an array of items that take no bytes, so its length cannot be trusted"
+    )
+    assert read(writer, reader, b"\0") == {"f": []}
+
+
+@pytest.mark.parametrize(("levels", "expected"), [(1, {"v": "a"}), (2, {"v": "a", "next": {"v": "b"}})])
+def test_levels_of_a_record_that_contains_itself(levels: int, expected: Any) -> None:
+    """As Spark: what lies deeper is left out."""
+    raw = b"\2a\2\2b\2\2c\0"
+    assert read(NODE, NODE, raw, levels) == expected
+    assert read(NODE, NODE, LONG_LIST, levels)["v"] == "a"
+    assert read(
+        record(("v", "string"), name="Node"),
+        {**NODE, "fields": [NODE["fields"][0], {**NODE["fields"][1], "default": None}]},
+        b"\2a",
+        2,
+    ) == {"v": "a", "next": None}
+
+
+def test_all_places_where_a_record_may_contain_itself() -> None:
+    schema = record(
+        ("id", "int"), ("kids", {"type": "array", "items": "Tree"}), ("u", ["null", "int", "Tree"]), name="Tree"
+    )
+    assert AvroDecoder(AvroSchema(json.dumps(schema)), None, 1).type == pa.struct(
+        [("id", pa.int32()), ("u", pa.struct([("member0", pa.int32())]))]
+    )
+    leaf = b"\4\0\0"
+    raw = b"\2" + b"\2" + leaf + b"\0" + b"\4" + leaf
+    assert read(schema, schema, raw, 1) == {"id": 1, "u": {"member0": None}}
+    two = read(schema, schema, raw, 2)
+    assert two["kids"] == [{"id": 2, "u": None}]
+    assert two["u"] == {"member0": None, "member1": {"id": 2, "u": None}}
+
+
+@pytest.mark.parametrize("endless", [record(("r", "R")), record(("a", "int"), ("b", record(("r", "R"), name="B")))])
+def test_a_record_that_must_contain_itself_has_no_end(endless: Any) -> None:
+    with pytest.raises(ConfigError, match="record 'R' contains itself without an end"):
+        AvroDecoder(AvroSchema(json.dumps(endless)), None, 3)
+    assert "without an end" in read(endless, record(name="Q"), b"")
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"precision": 64, "scale": 127},
+        {"precision": 4, "scale": 5},
+        {"precision": 4, "scale": -1},
+        {"precision": "10", "scale": 2},
+        {"precision": 10, "scale": "2"},
+        {"precision": 10.0},
+        {"precision": 0},
+        {},
+    ],
+)
+def test_a_logical_type_that_is_invalid_is_ignored(attributes: dict[str, Any]) -> None:
+    for avro, raw in (("bytes", b"\4ab"), ("fixed", b"ab")):
+        node = {"type": avro, "name": "F", "size": 2, "logicalType": "decimal", **attributes}
+        assert read(record(("f", node)), record(("f", node)), raw) == {"f": b"ab"}
+    small = {**FIXED, "logicalType": "decimal", "precision": 5}
+    assert read(small, small, b"ab") == b"ab"
+    for node in ({"type": "string", "logicalType": "date"}, {"type": "string", "logicalType": "timestamp-millis"}):
+        assert read(node, node, b"\4ab") == "ab"
+    day = {"type": "long", "logicalType": "date"}
+    assert read(day, day, b"\2") == 1
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "expected"),
+    [
+        ("bytes", MONEY, Decimal("249.30")),
+        ("string", MONEY, Decimal("249.30")),
+        (MONEY, "bytes", b"ab"),
+        (MONEY, "string", "ab"),
+        (MONEY, {**MONEY, "scale": 0, "precision": 5}, Decimal("24930")),
+        ({**MONEY, "precision": 64}, MONEY, Decimal("249.30")),
+        ("string", "bytes", b"ab"),
+        ("bytes", ["null", "int", MONEY], {"member0": None, "member1": Decimal("249.30")}),
+        (MONEY, {**MONEY, "precision": 4}, "the number has more than 4 digits"),
+    ],
+)
+def test_bytes_strings_and_decimals_are_read_as_each_other(writer: Any, reader: Any, expected: Any) -> None:
+    assert read(writer, reader, b"\4ab") == expected
+
+
+def test_numbers_are_rounded_once() -> None:
+    value = 2**60 + 2**36 + 1  # the double next to it lies in the middle of two floats
+    raw = write("long", value)
+    assert read("long", "float", raw) == 2.0**60 + 2.0**37
+    assert read("long", "double", raw) == float(value)
+
+
+def test_a_decimal_that_does_not_fit_is_bad_and_names_its_field() -> None:
+    schema = record(("a", record(("m", ["null", {**MONEY, "precision": 3}]), name="In")))
+    assert read(schema, schema, b"\2\4\3\xe7") == {"a": {"m": Decimal("9.99")}}
+    assert read(schema, schema, b"\2\4\3\xe8") == "field a.m: the number has more than 3 digits"
+    assert read(schema, schema, b"\2\0") == "field a.m: a decimal of no bytes is no number"
+
+
+def test_indices_below_zero_are_no_values() -> None:
+    enum = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+    for schema, raw in ((enum, b"\1"), (["int", "string"], b"\1\2a"), (record(("u", ["null", "int"])), b"\1\2")):
+        assert "a branch of a union or a symbol" in read(schema, schema, raw)
+
+
+def test_a_writer_that_does_not_resolve_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = cast(SchemaRegistry, Schemas({7: ["int", "int"]}))
+    decoder = AvroDecoder(AvroSchema('"int"'), registry)
+    asked = []
+
+    def ask(_: Schemas, schema_id: int) -> AvroSchema:
+        asked.append(schema_id)
+        return AvroSchema('["int","int"]')
+
+    monkeypatch.setattr(Schemas, "schema", ask)
+    decoded = decoder.decode(pa.array([b"\0\0\0\0\7\0\2"] * 3, pa.binary()))
+    assert asked == [7]
+    assert set(decoded.bad.values()) == {
+        'schema id 7: Not an Avro schema: a union has \'int\' twice, in: ["int","int"]'
+    }
+
+
+def test_names_may_be_used_before_they_are_defined() -> None:
+    """As in Java since Avro 1.12."""
+    schema = record(("a", "In"), ("b", record(("q", "int"), name="In")))
+    assert read(schema, schema, b"\2\4") == {"a": {"q": 1}, "b": {"q": 2}}
+
+
+def test_a_time_beyond_microseconds_is_bad_wherever_it_stands() -> None:
+    schema = record(("m", {"type": "map", "values": {"type": "long", "logicalType": "timestamp-millis"}}))
+    good, late = (b"\2\2k" + write("long", value) + b"\0" for value in (5, 2**62))
+    decoded = decode(schema, good, late, good)
+    assert list(decoded.bad) == [1]
+    assert "beyond all timestamps" in decoded.bad[1]
+    assert decoded.column[0].as_py() == decoded.column[2].as_py() != {"m": []}
 
 
 SCHEMA = record(

@@ -21,7 +21,7 @@ from tests.support.java_process import exceptions_of_py4j
 
 SEED = 30
 EXAMPLES = 2000
-WANTED = ("take no bytes", "digits: Spark's", "UTF-8", "recursive in")
+WANTED = ("take no bytes", "digits: Spark's", "UTF-8", "recursive in", "is not a value of int")
 """Reasons for which we alone refuse."""
 
 

@@ -100,8 +100,21 @@ def test_references_are_followed(registry: Registry) -> None:
 def test_other_kinds_of_schema_are_refused(registry: Registry) -> None:
     theirs = SchemaRegistryClient({"url": registry.url})
     number = theirs.register_schema("j", Schema('{"type":"object"}', "JSON"))
-    with pytest.raises(UnknownSchema, match="of type JSON, not AVRO"):
-        client(registry).schema(number)
+    protobuf = theirs.register_schema("p", Schema('syntax = "proto3"; message M {}', "PROTOBUF"))
+    avro = registry.register("a", V1)
+    ours = client(registry)
+    for _ in range(2):
+        with pytest.raises(UnknownSchema, match="of type JSON, not AVRO: the format json reads it"):
+            ours.schema(number)
+        with pytest.raises(UnknownSchema, match="of type PROTOBUF, not AVRO$"):
+            ours.schema(protobuf)
+        with pytest.raises(UnknownSchema, match="of type AVRO, not JSON: the format avro reads it"):
+            ours.check_json(avro)
+        with pytest.raises(UnknownSchema, match="of type PROTOBUF, not JSON$"):
+            ours.check_json(protobuf)
+        ours.check_json(number)
+        assert ours.schema(avro) == AvroSchema(V1)
+    assert sorted(registry.asked[-3:]) == sorted(f"/schemas/ids/{one}" for one in (number, protobuf, avro))
 
 
 def test_user_and_password_or_a_token(registry: Registry) -> None:
@@ -169,7 +182,7 @@ def _answer(server: socket.socket, answer: bytes, times: int) -> None:
 @pytest.mark.parametrize("references", [3, ["x"], [{"subject": "s"}], [{"subject": "s", "version": "x"}]])
 def test_references_that_name_nothing_make_the_schema_unknown(references: object) -> None:
     with pytest.raises(UnknownSchema, match="references without subject"):
-        SchemaRegistry(RegistrySettings(("http://h:1",)))._avro({"schema": '"int"', "references": references})
+        SchemaRegistry(RegistrySettings(("http://h:1",)))._found({"schema": '"int"', "references": references})
 
 
 def test_redirects_are_not_followed(registry: Registry) -> None:

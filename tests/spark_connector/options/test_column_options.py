@@ -96,7 +96,11 @@ def test_the_corrupt_columns_have_names_of_their_own() -> None:
         ({"mode": "FAILFAST"}, "'mode' has no effect: it needs 'valueFormat' or 'keyFormat'"),
         ({"badRecordsTopic": "b"}, "'badRecordsTopic' has no effect"),
         ({URL: "http://h"}, "has no effect"),
-        ({**JSON, URL: "http://h"}, "to be avro"),
+        ({"valueFormat": "csv", "valueSchema": "a INT", URL: "http://h"}, "to be avro or json"),
+        ({**JSON, "recursiveFieldMaxDepth": "3"}, "'recursiveFieldMaxDepth' has no effect: it needs .* to be avro"),
+        ({**AVRO, "recursiveFieldMaxDepth": "16"}, "'recursiveFieldMaxDepth' should not be greater than 15, it is 16"),
+        ({**AVRO, "recursiveFieldMaxDepth": "-2"}, "'recursiveFieldMaxDepth' must be at least -1"),
+        ({**AVRO, "recursiveFieldMaxDepth": "x"}, "'recursiveFieldMaxDepth' must be a whole number"),
         ({**JSON, "sep": ";"}, "'sep' has no effect: it needs 'valueFormat' or 'keyFormat' to be csv"),
         ({**JSON, "mode": "LENIENT"}, "'mode' must be permissive or dropmalformed or failfast, not 'LENIENT'"),
         ({**JSON, "mode": "FAILFAST", "columnNameOfCorruptRecord": "c"}, "needs 'mode' to be PERMISSIVE"),
@@ -125,6 +129,27 @@ def test_what_is_wrong_is_said(options: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why) as raised:
         parse(options)
     assert "hush" not in str(raised.value)
+
+
+def test_a_record_that_contains_itself_needs_a_depth() -> None:
+    node = (
+        '{"type":"record","name":"Node","fields":[{"name":"id","type":"int"},{"name":"next","type":["null","Node"]}]}'
+    )
+    for depth in ({}, {"recursiveFieldMaxDepth": "-1"}, {"recursiveFieldMaxDepth": "0"}):
+        with pytest.raises(ConfigError, match="recursive in Node: set the option 'recursiveFieldMaxDepth' to 1 to 15"):
+            parse({**AVRO, "valueSchema": node, **depth})
+    formats = parse({**AVRO, "valueSchema": node, "recursiveFieldMaxDepth": "2"})
+    kind = pa.struct([("id", pa.int32()), ("next", pa.struct([("id", pa.int32())]))])
+    assert decoded_schema(formats, pa.schema([("value", pa.binary())])).field("value").type == kind
+
+
+def test_json_with_a_registry_has_a_prefix_and_beside_avro_it_may_have_one() -> None:
+    formats = parse({**JSON, URL: "http://h"})
+    assert formats.registry is not None
+    assert not formats.value.is_plain_too
+    both = parse({**JSON, "keyFormat": "avro", URL: "http://h"})
+    assert both.value.is_plain_too
+    assert not both.key.is_plain_too
 
 
 def test_bad_records_never_go_where_they_are_read_from() -> None:
