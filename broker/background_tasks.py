@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from broker.errors import PykafkaError
 
-__all__ = ["BackgroundTasks"]
+__all__ = ["BackgroundTasks", "log_unexpected"]
 
 logger = logging.getLogger(__name__)
 
@@ -25,20 +25,20 @@ class BackgroundTasks:
     """The running tasks of one part. `what` names the work in the log, as in "reading topics again failed"."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
         self._told: dict[str, str] = {}
         """The last failure of each kind of work, which is told once."""
 
     def __bool__(self) -> bool:
         return bool(self._running)
 
-    def begin(self, what: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def begin(self, what: str, work: Awaitable[T]) -> asyncio.Future[T]:
         """Run `work` as a task. If it fails, that is logged."""
         task = self._run(work)
         task.add_done_callback(functools.partial(self._tell, what))
         return task
 
-    async def finish(self, what: str, work: Coroutine[Any, Any, T]) -> T:
+    async def finish(self, what: str, work: Awaitable[T]) -> T:
         """The result of `work`, which goes on if the caller is cancelled. If it fails then, that is logged."""
         task = self._run(work)
         try:
@@ -47,7 +47,7 @@ class BackgroundTasks:
             task.add_done_callback(functools.partial(self._tell, what))
             raise
 
-    async def wait(self, timeout_s: float) -> None:
+    async def wait(self, timeout_s: float | None = None) -> None:
         """Wait for the end of all, but at most `timeout_s`."""
         if self._running:
             await asyncio.wait(self._running, timeout=timeout_s)
@@ -58,20 +58,24 @@ class BackgroundTasks:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _run(self, work: Awaitable[T]) -> asyncio.Future[T]:
         task = asyncio.ensure_future(work)
         self._running.add(task)  # the event loop itself would not keep it alive
         task.add_done_callback(self._running.discard)
         return task
 
-    def _tell(self, what: str, task: asyncio.Task[Any]) -> None:
-        if task.cancelled():
-            return
-        error = task.exception()
+    def _tell(self, what: str, task: asyncio.Future[Any]) -> None:
+        error = log_unexpected(what, task)
         if error is None:
             self._told.pop(what, None)
-        elif not isinstance(error, PykafkaError):
-            logger.error("%s failed", what, exc_info=error)
-        elif self._told.get(what) != str(error):
+        elif isinstance(error, PykafkaError) and self._told.get(what) != str(error):
             self._told[what] = str(error)
             logger.warning("%s failed: %s", what, error)
+
+
+def log_unexpected(what: str, task: asyncio.Future[Any]) -> BaseException | None:
+    """The error of a task that has ended, which is logged unless it is a PykafkaError."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, PykafkaError):
+        logger.error("%s failed", what, exc_info=error)
+    return error

@@ -1,9 +1,12 @@
-"""`boot.id` in every log directory: the boot of the machine during which a broker last wrote there.
+"""`boot.id` in every log directory: the boot of the machine when a broker last started with it, and its `log.dirs`.
 
 A killed process loses no record: the operating system's page cache keeps what it wrote. A machine that goes down may
 lose the end of every log that was not on disk. Then the broker must not count as in sync before it has fetched that
 end again (`state_at_start` in cluster/controller_state.py, promise P1). Kafka has no such file: KIP-966 compares broker
 epochs, so there every kill counts as a loss.
+
+The file also shows whether something is missing: a directory without it is new or was emptied, and one that it names
+was taken out of `log.dirs`.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from pathlib import Path
 
 from broker.durable_files import write_atomically
 
-__all__ = ["has_boot", "may_have_lost_records", "record_boot"]
+__all__ = ["are_those_of_last_start", "may_have_lost_records", "record_boot"]
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +28,15 @@ _LOST = "lost"
 """Instead of a boot: records may be lost, and the broker has not left the ISRs yet."""
 
 
-def has_boot(directory: Path) -> bool:
-    """Whether a broker has started with the directory. One without the file is new, or was emptied. Call it before
-    `may_have_lost_records`."""
-    return os.path.lexists(directory / FILE_NAME) and _read(directory / FILE_NAME) != _LOST
+def are_those_of_last_start(directories: Iterable[Path], log_dirs: Iterable[Path]) -> bool:
+    """Whether these directories hold what the broker had: a start has used each of them, and with no directory that is
+    not in `log_dirs` now. Call it before `may_have_lost_records`."""
+    named = set(_texts(log_dirs))
+    for directory in directories:
+        boot, *others = _read(directory / FILE_NAME)
+        if boot == _LOST or not (directory / FILE_NAME).exists() or not named.issuperset(others):
+            return False
+    return True
 
 
 def may_have_lost_records(directories: Iterable[Path], clean_mark: str) -> bool:
@@ -46,14 +54,21 @@ def may_have_lost_records(directories: Iterable[Path], clean_mark: str) -> bool:
 
 
 def _may_have_lost(directory: Path, clean_mark: str, current: str) -> bool:
-    recorded = _read(directory / FILE_NAME)
+    recorded = _read(directory / FILE_NAME)[0]
     return recorded == _LOST or (not (directory / clean_mark).exists() and (not current or recorded != current))
 
 
-def record_boot(directories: Iterable[Path]) -> None:
-    """Write the present boot into the directories. Call it when this broker is in no ISR wrongly any more, and before
-    it appends: this also makes the removal of the marks durable, which are in the same directories."""
-    _write(directories, _current())
+def record_boot(directories: Iterable[Path], log_dirs: Iterable[Path] = ()) -> None:
+    """Write the present boot and `log_dirs` into the directories.
+
+    Call it when this broker is in no ISR wrongly any more, and before it appends: this also makes the removal of the
+    marks durable, which are in the same directories.
+    """
+    _write(directories, "\n".join([_current(), *_texts(log_dirs)]))
+
+
+def _texts(log_dirs: Iterable[Path]) -> list[str]:
+    return [os.path.abspath(path) for path in log_dirs]
 
 
 def _write(directories: Iterable[Path], text: str) -> None:
@@ -66,11 +81,12 @@ def _write(directories: Iterable[Path], text: str) -> None:
 
 def _current() -> str:
     """Linux's id of the boot; empty where the system has none."""
-    return _read(_CURRENT)
+    return _read(_CURRENT)[0]
 
 
-def _read(path: Path) -> str:
+def _read(path: Path) -> list[str]:
+    """The lines of the file, at least one."""
     try:
-        return path.read_text().strip()
+        return path.read_text().rstrip().split("\n")
     except (OSError, ValueError):
-        return ""
+        return [""]

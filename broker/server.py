@@ -518,14 +518,17 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(seconds)
-            try:
-                self._logs.tick(lambda job: loop.run_in_executor(None, job))
-                self._listeners.close_idle()
-                self._quotas.expire(loop.time())
-                self._listeners.renew_certificates()
-                self._peers.renew_certificates()
-            except Exception:
-                logger.exception("periodic work on the logs failed")
+            for work in (
+                functools.partial(self._logs.tick, lambda job: loop.run_in_executor(None, job)),
+                self._listeners.close_idle,
+                functools.partial(self._quotas.expire, loop.time()),
+                self._listeners.renew_certificates,
+                self._peers.renew_certificates,
+            ):
+                try:
+                    work()
+                except Exception:
+                    logger.exception("periodic work failed: %s", _name_of(work))
 
     # --- stopping
 
@@ -564,10 +567,10 @@ class BrokerServer:
             logger.warning("cannot hand over leadership; the controller elects when this broker is gone: %s", error)
 
 
-def _name_of(stop: Callable[..., object]) -> str:
-    if isinstance(stop, functools.partial):
-        return _name_of(stop.args[0] if stop.func is asyncio.to_thread else stop.func)
-    return getattr(stop, "__qualname__", repr(stop))
+def _name_of(work: Callable[..., object]) -> str:
+    if isinstance(work, functools.partial):
+        return _name_of(work.args[0] if work.func is asyncio.to_thread else work.func)
+    return getattr(work, "__qualname__", repr(work))
 
 
 def _peer_security(config: BrokerConfig) -> tuple[PeerSecurity, ConfigError | None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker import boot_id
-from broker.boot_id import may_have_lost_records, record_boot
+from broker.boot_id import are_those_of_last_start, may_have_lost_records, record_boot
 
 MARK = ".clean"
 
@@ -57,3 +57,28 @@ def test_without_a_boot_id_only_a_clean_stop_is_trusted(tmp_path: Path, boot: Pa
     assert not may_have_lost_records([tmp_path], MARK)
     (tmp_path / MARK).unlink()
     assert may_have_lost_records([tmp_path], MARK)
+
+
+def test_a_directory_that_was_emptied_or_taken_out_of_log_dirs_is_missed(tmp_path: Path, boot: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    for directory in (a, b):
+        directory.mkdir()
+        assert not are_those_of_last_start([directory], [directory])
+    record_boot([a, b], [a, b])
+    assert are_those_of_last_start([a, b], [a, b])
+    assert are_those_of_last_start([a], [a, b]), "the other is offline, which others tell"
+    assert are_those_of_last_start([a, b], [a, b, tmp_path / "new"])
+    assert not are_those_of_last_start([a], [a])
+    (b / "boot.id").unlink()
+    assert not are_those_of_last_start([a, b], [a, b])
+    record_boot([a], [a])
+    assert are_those_of_last_start([a], [a])
+    assert may_have_lost_records([a, b], MARK)
+    assert not are_those_of_last_start([a], [a]), "a start that noticed a loss has not come to its end"
+
+
+def test_log_dirs_are_known_where_no_boot_is(tmp_path: Path, boot: Path) -> None:
+    boot.unlink()
+    record_boot([tmp_path], [tmp_path])
+    assert are_those_of_last_start([tmp_path], [tmp_path])
+    assert not are_those_of_last_start([tmp_path], [tmp_path / "other"])

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from broker.background_tasks import log_unexpected
 from broker.errors import BrokerError
 from broker.log.append_checks import BatchCheck
 from broker.net.stopwatch import Stopwatch, shielded, work_in_thread
@@ -43,13 +44,8 @@ class CheckThreads:
         watch = Stopwatch(work)
         task = asyncio.ensure_future(watch)
         self._kept.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._kept.discard)
         return _completed(task, watch)
-
-    def _ended(self, task: asyncio.Future[Any]) -> None:
-        self._kept.discard(task)
-        if not task.cancelled():
-            task.exception()  # marks the exception as retrieved: its caller may be gone
 
     async def close(self) -> None:
         """Wait for all work that was kept."""
@@ -63,6 +59,7 @@ async def _completed(task: asyncio.Future[T], watch: Stopwatch) -> T:
         return await shielded(task, watch)
     except asyncio.CancelledError:
         await asyncio.wait([task])
+        log_unexpected("a request whose client has left", task)
         raise
 
 

@@ -6,7 +6,6 @@ add an API, add a file beside this one and a line here.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -64,8 +63,9 @@ from broker.api import (
     write_txn_markers,
 )
 from broker.api.context import ApiContext
+from broker.background_tasks import BackgroundTasks
 from broker.net.router import Route
-from broker.net.stopwatch import Stopwatch, shielded
+from broker.net.stopwatch import Stopwatch, add_work
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import FETCH_VERSIONS
 
@@ -160,13 +160,13 @@ def make_routes(context: ApiContext) -> list[Route]:
 
 def _uncancelled(handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Let a request run to its end even if its client disconnects."""
-    running: set[asyncio.Future[Any]] = set()
+    tasks = BackgroundTasks()
 
     async def run(*arguments: Any) -> Any:
         watch = Stopwatch(handle(*arguments))
-        task = asyncio.ensure_future(watch)
-        running.add(task)  # the event loop itself would not keep it alive
-        task.add_done_callback(running.discard)
-        return await shielded(task, watch)
+        try:
+            return await tasks.finish("a request whose client has left", watch)
+        finally:
+            add_work(watch.seconds)
 
     return run

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any, Final
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.background_tasks import log_unexpected
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import WRITE_MARKERS_AS_ADMIN, WRITE_MARKERS_AS_BROKER
 from broker.protocol.topic_partition import TopicPartition
@@ -68,7 +70,7 @@ def _append_all(
 
 def _future(waiting: Awaitable[object]) -> asyncio.Future[object]:
     future = asyncio.ensure_future(waiting)
-    future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # its answer may have been sent
+    future.add_done_callback(partial(log_unexpected, "writing a marker"))  # the answer may have been sent
     return future
 
 

@@ -16,6 +16,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from broker.background_tasks import BackgroundTasks
 from broker.cluster.controller_state import Election, imbalanced_partitions, next_state
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.topics import Topics
@@ -121,7 +122,8 @@ class Controller:
 
     async def run(self) -> None:
         """Act for ever. After a failure, look at everything again."""
-        rebalancing = asyncio.ensure_future(self._rebalance_forever())
+        tasks = BackgroundTasks()
+        tasks.begin("giving partitions back to their preferred leaders", self._rebalance_forever())
         logged = ""
         try:
             while True:
@@ -139,7 +141,7 @@ class Controller:
                     logger.exception("the controller failed")
                 asyncio.get_running_loop().call_later(RETRY_S, self.look_at_all)
         finally:
-            rebalancing.cancel()
+            await tasks.close()
 
     async def elect(
         self, partitions: Iterable[TopicPartition], *, prefer: bool = False, unclean: bool = False

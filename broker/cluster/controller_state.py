@@ -8,7 +8,8 @@ compare-and-set on its znode, and every new leader begins a new leader epoch (pr
 
 - A partition without a live leader gets the first live replica, in the order of its assignment, that is in the ISR.
 - Without one it has no leader, and keeps its ISR: those are the replicas that have all committed records (P1). A topic
-  with `unclean.leader.election.enable` gets the first live replica all the same. Records may be lost then (P5).
+  with `unclean.leader.election.enable` gets the first live replica all the same. Records may be lost then (P5). The
+  only replica is not elected without its log.
 - A broker that is not alive, or that is no replica, leaves every ISR that has another live member.
 - A broker that is suspected to be dead (failure_detector.py) loses leadership to a live in-sync replica. That is all,
   because it may live: no partition stays without a leader, and no election is unclean, because of a suspicion. As a
@@ -248,7 +249,8 @@ def _elected(
         return Election(_led_by(now, leader, isr), why)
     if now.leader in live and now.leader in now.replicas:
         return None
-    if unclean_allowed and not _members(now, live):
+    is_lost = len(now.replicas) == 1 and not now.isr  # its broker has no log of it (`state_at_start`)
+    if unclean_allowed and not _members(now, live) and not is_lost:
         leader = next((replica for replica in now.replicas if replica in reachable), NO_LEADER)
         if leader != NO_LEADER:
             text = f"{why}, and no in-sync replica is alive: an unclean election, records may be lost"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
+from broker.background_tasks import BackgroundTasks
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.replica_manager import ReplicaManager
 from broker.zookeeper.cluster_metadata import ClusterMetadata
@@ -34,14 +34,13 @@ class DeletedTopics:
         calls: MetadataCalls,
         replicas: ReplicaManager,
         broker_id: int,
-        begin: Callable[[Coroutine[Any, Any, None]], object],
+        tasks: BackgroundTasks,
     ) -> None:
-        """`begin` runs a coroutine as a task."""
         self._registry = registry
         self._call = calls
         self._replicas = replicas
         self._broker_id = broker_id
-        self._begin = begin
+        self._tasks = tasks
         self._vanished: dict[TopicPartition, uuid.UUID] = {}
 
     def add(self, gone: Mapping[TopicPartition, uuid.UUID]) -> None:
@@ -87,4 +86,5 @@ class DeletedTopics:
         left = {log.topic_id for log in self._replicas.logs_of(topic_ids).values()}  # they could not be deleted
         gone = [topic_id for topic_id in topic_ids if topic_id not in left]
         if gone and not self._replicas.failed_directories:
-            self._begin(self._call(self._registry.deletions.forget, self._broker_id, gone))
+            work = self._call(self._registry.deletions.forget, self._broker_id, gone)
+            self._tasks.begin("forgetting topics that were deleted", work)

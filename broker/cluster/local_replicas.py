@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from broker.boot_id import has_boot, may_have_lost_records, record_boot
+from broker.boot_id import are_those_of_last_start, may_have_lost_records, record_boot
 from broker.cluster.leadership_handover import rejoin_partitions
 from broker.log.log_config import LogConfig
 from broker.log.log_directory import CLEAN_MARK
@@ -35,8 +35,8 @@ class LocalReplicas:
         self._topics: Mapping[str, TopicRecord] = {}
         self._adopted: Sequence[Path] = ()
         self._may_have_lost = False
-        self._is_wiped = False
-        """Whether a directory holds nothing of an earlier start, so that checkpoints tell nothing."""
+        self._is_all_here = False
+        """Whether a log that is in no directory, and in no checkpoint, never was."""
 
     @property
     def online(self) -> list[Path]:
@@ -62,7 +62,7 @@ class LocalReplicas:
     def load(self, defaults: LogConfig) -> None:
         """Open the logs of all topics that `claim` was given. Raises ConfigError."""
         self._adopted = adopted(self.online)
-        self._is_wiped = not all(has_boot(directory) for directory in self.online)
+        self._is_all_here = are_those_of_last_start(self.online, self._logs.directories)
         self._may_have_lost = may_have_lost_records(self.online, CLEAN_MARK)
         settings = {name: record.config for name, record in self._topics.items()}
         self._logs.load(
@@ -91,7 +91,7 @@ class LocalReplicas:
         return len(self._topics[tp.topic].assignment[tp.partition]) == 1
 
     def _log_of(self, tp: TopicPartition) -> dict[str, bool]:
-        is_unsure = self._is_wiped if self._is_single(tp) else self._may_have_lost
+        is_unsure = not self._is_all_here if self._is_single(tp) else self._may_have_lost
         return {
             "has_log": self._logs.get(tp) is not None,
             "is_offline": self._logs.may_be_offline(tp),
@@ -101,7 +101,7 @@ class LocalReplicas:
 
     def record_boot(self) -> None:
         """Call it when `rejoin` is done."""
-        record_boot(self.online)
+        record_boot(self.online, self._logs.directories)
 
     def end(self) -> None:
         """The partitions that begin anew have their logs: what was adopted is as any other directory from now on."""

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
+from broker.background_tasks import BackgroundTasks
 from broker.cluster.assignment import assign_replicas, check_assignment
 from broker.cluster.deleted_topics import DeletedTopics
 from broker.cluster.leadership_handover import leave_partitions
@@ -88,10 +89,10 @@ class Topics:
         self._registry = registry
         defaults = LogConfig.from_properties(config.topic_defaults())
         self._replicas = ReplicaManager(config, logs, defaults, peers=peers, on_stale=self._refresh_stale)
-        self._deleted = DeletedTopics(registry, calls, self._replicas, config.broker_id, self._begin)
+        self._tasks = BackgroundTasks()
+        self._deleted = DeletedTopics(registry, calls, self._replicas, config.broker_id, self._tasks)
         self._metadata_lock = asyncio.Lock()  # while a change of the metadata is applied
         self._topics_lock = asyncio.Lock()  # while a request creates or deletes a topic
-        self._running: set[asyncio.Task[None]] = set()
         self._on_elected: dict[str, OnLeadership] = {}
         self._on_resigned: dict[str, OnLeadership] = {}
         self._on_deleted: list[OnDeleted] = []
@@ -402,13 +403,7 @@ class Topics:
 
     def _refresh_stale(self, names: Collection[str]) -> None:
         """Read topics again about which their leaders know more."""
-        self._begin(self._refresh(names))
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
-        self._running.add(task)
-        task.add_done_callback(self._ended)
-        return task
+        self._tasks.begin("reading topics again", self._refresh(names))
 
     async def _apply_created(self, topic: Topic) -> None:
         """This broker created a topic, so it need not read it."""
@@ -430,7 +425,7 @@ class Topics:
         await self._replicas.open_new(after, names)
         self._change_roles(after, names)
         if unserved := self._replicas.led_unserved(self.metadata):
-            self._begin(self._give_up(unserved))
+            self._tasks.begin("handing over partitions whose logs the disk refuses", self._give_up(unserved))
         return await self._deleted.delete_logs(self.metadata)
 
     async def _give_up(self, partitions: Collection[TopicPartition]) -> None:
@@ -442,11 +437,8 @@ class Topics:
             topics = self._registry.topics(names).values()
             return leave_partitions(self._registry, self._config.broker_id, topics, live, only=partitions)
 
-        try:
-            for name in sorted({tp.topic for tp in await self._call(leave)}):
-                await self._refresh_and_notify(name)
-        except BrokerError as error:
-            logger.warning("cannot hand over partitions whose logs the disk refuses: %s", error)
+        for name in sorted({tp.topic for tp in await self._call(leave)}):
+            await self._refresh_and_notify(name)
 
     def _change_roles(self, after: ClusterMetadata, names: Collection[str]) -> None:
         """The part of `_apply` that nothing may interrupt."""
@@ -485,12 +477,7 @@ class Topics:
 
     async def _uncancelled(self, work: Coroutine[Any, Any, None]) -> None:
         """Finish `work` even if the caller is cancelled, as when its client disconnects."""
-        await asyncio.shield(self._begin(work))
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # raised by the caller, unless it was cancelled
+        await self._tasks.finish("a change of topics", work)
 
     async def stop_following(self) -> None:
         """Fetch nothing more from other leaders, because this broker stops."""
@@ -498,9 +485,7 @@ class Topics:
 
     async def close(self) -> None:
         """Apply no more changes, and wait for the queued appends."""
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._tasks.close()
         await self._replicas.close()
 
     def add_leadership_listener(self, topic: str, on_elected: OnLeadership, on_resigned: OnLeadership) -> None:

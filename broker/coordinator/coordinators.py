@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Coroutine
+from collections.abc import Awaitable, Collection
 from functools import partial
 from typing import Any
 
+from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topics import Topics
@@ -50,7 +51,7 @@ class Coordinators:
     ) -> None:
         """`connect` makes connections to other brokers."""
         self._topics = topics
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         offsets = LogRecordStore(topics, GROUP_OFFSETS_TOPIC, clock)
         self._read_index = ReadIndex(topics, config.broker_id, connect)
         self.groups = GroupCoordinator(
@@ -98,23 +99,18 @@ class Coordinators:
             self._topics.add_leadership_listener(
                 topic, partial(self._elected, coordinator), partial(self._resigned, coordinator)
             )
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=LOAD_WAIT_S)
+        await self._tasks.wait(LOAD_WAIT_S)
 
     async def _forget_partitions(self, deleted: Collection[TopicPartition]) -> None:
         """Drop the offsets of deleted partitions. Slow followers must not delay the next change of the metadata."""
-        await asyncio.wait([self._begin(self.groups.forget_partitions(deleted))], timeout=LOAD_WAIT_S)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        forgetting = self._tasks.begin("forgetting offsets of deleted topics", self.groups.forget_partitions(deleted))
+        await asyncio.wait([forgetting], timeout=LOAD_WAIT_S)
 
     def _elected(self, coordinator: ShardedCoordinator[Any], partition: Partition) -> None:
         self._count_partitions([partition.tp.topic])
         loading = coordinator.load(partition.tp.partition)
-        self._begin(self._loaded(coordinator, partition, partition.leader_epoch, loading))
+        loaded = self._loaded(coordinator, partition, partition.leader_epoch, loading)
+        self._tasks.begin(f"loading {partition.tp}", loaded)
 
     async def _loaded(
         self, coordinator: ShardedCoordinator[Any], partition: Partition, epoch: int, loading: Awaitable[None]
@@ -149,7 +145,8 @@ class Coordinators:
 
     async def close(self) -> None:
         """Stop both coordinators. Returns when all appends have ended."""
-        for task in self._tasks:
-            task.cancel()
-        await self.transactions.close()
-        await self.groups.close()
+        try:
+            await self._tasks.close()
+            await self.transactions.close()
+        finally:
+            await self.groups.close()

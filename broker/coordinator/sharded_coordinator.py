@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
+from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
 from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.errors import ErrorCode
@@ -84,7 +85,7 @@ class ShardedCoordinator(Generic[AnyShard]):
         self._invalid_id = invalid_id
         self._shards: dict[int, AnyShard] = {}
         self._loads: dict[int, asyncio.Future[None]] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = BackgroundTasks()
         """Shards that were unloaded, and whose last appends have not ended."""
         self._timer = DeadlineTimer(clock)
         self._closed = False
@@ -136,9 +137,7 @@ class ShardedCoordinator(Generic[AnyShard]):
         self._loads.pop(partition, None)
         if shard is not None:
             shard.unload(ErrorCode.not_coordinator)
-            ending = asyncio.ensure_future(shard.flush())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._ending.begin(f"ending partition {partition} of a coordinator", shard.flush())
 
     async def close(self) -> None:
         """Stop. Requests that wait get COORDINATOR_NOT_AVAILABLE. Returns when all appends have ended."""
@@ -151,7 +150,7 @@ class ShardedCoordinator(Generic[AnyShard]):
             shard.unload(ErrorCode.coordinator_not_available)
         for shard in shards:
             await shard.flush()
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._ending.wait()
 
     # --- shards, for the requests of a subclass ------------------------------------------------
 

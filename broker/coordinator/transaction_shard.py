@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
+from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
 from broker.config.setting_groups import TransactionSettings
 from broker.coordinator.deadline_timer import DeadlineTimer
@@ -84,7 +85,7 @@ class TransactionShard:
         self._timer = timer
         self._coordinator_epoch = coordinator_epoch
         self._writer = RecordWriter(store, partition)
-        self._finishing: set[asyncio.Task[None]] = set()
+        self._finishing = BackgroundTasks()
         self._completions: dict[Transaction, asyncio.Future[None]] = {}
         """For those who wait for the markers of a transaction (`until_complete`)."""
 
@@ -121,8 +122,7 @@ class TransactionShard:
         self.transactions = {}
 
     async def flush(self) -> None:
-        if self._finishing:
-            await asyncio.wait(self._finishing)
+        await self._finishing.wait()
         await self._writer.flush()
 
     # --- storing
@@ -206,7 +206,8 @@ class TransactionShard:
                 if waiting is not None:
                     unsafe[tp] = waiting
         if unsafe:
-            self._begin(self._finish_after(transaction, unsafe, failed, tries))
+            work = self._finish_after(transaction, unsafe, failed, tries)
+            self._finishing.begin("ending a transaction", work)
         else:
             self._finished(transaction, failed, tries)
 
@@ -282,11 +283,6 @@ class TransactionShard:
         )
         retry_at = self._clock.monotonic() + min(MARKER_RETRY_S, FIRST_MARKER_RETRY_S * 2 ** min(tries, 10))
         self._timer.at(retry_at, partial(self._finish, transaction, tuple(failed), tries + 1))
-
-    def _begin(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._finishing.add(task)
-        task.add_done_callback(self._finishing.discard)
 
     # --- time
 

@@ -13,6 +13,7 @@ import logging
 import socket
 from collections.abc import Callable
 
+from broker.background_tasks import BackgroundTasks
 from broker.metrics import ThrottleMetrics
 from broker.quotas.connection_rates import ConnectionRates
 from broker.security.addresses import plain_address
@@ -54,7 +55,7 @@ class Acceptor:
         """Connections that are closed after their throttle time."""
         self._next: tuple[socket.socket, str] | None = None
         """The connection that is served after the wait."""
-        self._opening: set[asyncio.Task[object]] = set()
+        self._opening = BackgroundTasks()
 
     def start(self) -> None:
         self._socket.setblocking(False)
@@ -111,9 +112,7 @@ class Acceptor:
             self._refusals.seconds += delay_s
             self._held[accepted] = self._loop.call_later(delay_s, self._close_held, accepted)
             return
-        task = self._loop.create_task(self._open(accepted))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        self._opening.begin("opening a connection", self._open(accepted))
 
     def _close_held(self, held: socket.socket) -> None:
         del self._held[held]

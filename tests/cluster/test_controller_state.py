@@ -169,6 +169,7 @@ def test_the_only_replica_does_not_lead_without_its_log_until_it_is_back_or_give
     assert start(dataclasses.replace(lost, leader_epoch=1), **gone, never_had_log=True) is None
     assert outcome(state_at_start(dataclasses.replace(only, leader=4, isr=(4,)), 1, may_have_lost=False)) is None
     assert outcome(next_state(lost, ALL)) is None
+    assert outcome(next_state(lost, ALL, unclean_allowed=True)) is None
 
 
 def test_a_reassignment_adds_then_waits_then_removes() -> None:

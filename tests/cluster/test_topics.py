@@ -13,7 +13,7 @@ import pytest
 from broker.clock import SystemClock
 from broker.cluster.topics import NewTopic, Topics
 from broker.config.broker_config import BrokerConfig
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ConnectionFailed, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
@@ -322,3 +322,28 @@ def test_a_topic_on_other_brokers_is_deleted_without_a_note(
         assert "no note" not in caplog.text
 
     run(steps)
+
+
+def test_a_refresh_that_nobody_waits_for_says_why_it_fails(
+    run: Callable[..., None],
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A leader complains about old metadata, and ZooKeeper is away or what it has cannot be understood."""
+
+    async def steps(topics: Topics) -> None:
+        for error in (ConnectionFailed("ZooKeeper is away"), ValueError("what is this?")):
+
+            def fail(*_: object, error: Exception = error) -> None:
+                raise error
+
+            monkeypatch.setattr(registry, "load_topics", fail)
+            topics._refresh_stale({"t"})
+            await topics._tasks.wait()
+            await asyncio.sleep(0)
+
+    run(steps)
+    away, bug = (record for record in caplog.records if record.getMessage().startswith("reading topics again failed"))
+    assert "ZooKeeper is away" in away.getMessage()
+    assert bug.exc_info is not None

@@ -90,7 +90,9 @@ def check_offline(broker: BrokerProcess, lost: list[int], reason: str, topic: st
     assert len([row for row in described.splitlines() if "Leader: -1" in row]) == len(lost), described
 
 
-@pytest.mark.parametrize(("stop", "mount_point"), [("killed", "empty"), ("clean", "missing")])
+@pytest.mark.parametrize(
+    ("stop", "mount_point"), [("killed", "empty"), pytest.param("clean", "missing", marks=pytest.mark.slow)]
+)
 def test_a_disk_that_is_not_mounted_takes_its_partitions_offline_until_it_is_back(
     broker: BrokerProcess, roots: list[Path], tmp_path: Path, stop: str, mount_point: str
 ) -> None:
@@ -186,6 +188,20 @@ def test_a_new_directory_is_used_when_it_was_confirmed(
         assert "begins anew" not in larger.output
 
 
+def test_a_directory_that_is_taken_out_of_log_dirs_takes_its_partitions_with_it(
+    broker: BrokerProcess, roots: list[Path], tmp_path: Path
+) -> None:
+    lost = partitions_in(roots[1])
+    broker.kill()
+    fewer = {"standalone": "true", "log.dirs": str(roots[0]), **METRICS}
+    with BrokerProcess(tmp_path / "process", fewer) as smaller:
+        for _ in range(2):
+            check_offline(smaller, lost, "its log is gone, and no other broker has one")
+            smaller.restart()
+    broker.start()
+    assert set(ends(broker).values()) == {20}
+
+
 def test_a_directory_that_lost_its_meta_properties_only_is_whole_when_confirmed(
     broker: BrokerProcess, roots: list[Path]
 ) -> None:
@@ -200,7 +216,10 @@ def test_a_directory_that_lost_its_meta_properties_only_is_whole_when_confirmed(
     assert "begins anew" not in broker.output
 
 
-@pytest.mark.parametrize(("stop", "left"), [("killed", "nothing"), ("clean", "an empty directory")])
+@pytest.mark.parametrize(
+    ("stop", "left"),
+    [("killed", "nothing"), pytest.param("clean", "an empty directory", marks=pytest.mark.slow)],
+)
 def test_a_log_that_is_gone_from_a_sound_directory(
     broker: BrokerProcess, roots: list[Path], tmp_path: Path, stop: str, left: str
 ) -> None:
