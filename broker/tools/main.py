@@ -10,6 +10,8 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from broker.tools.log_formatters import TextFormatter
+
 __all__ = ["main"]
 
 NO_BROKER_HINT = "; `pykafka broker start` starts a broker, {} names a running one"
@@ -19,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if logging.lastResort is not None:  # prints warnings where a command configures no logging
-        logging.lastResort.setFormatter(logging.Formatter("pykafka: %(message)s"))
+        logging.lastResort.setFormatter(TextFormatter("pykafka: %(message)s"))
     try:
         if given[:2] != ["broker", "start"] or not _started_broker(given[2:]):
             from broker.tools.console import build  # typer, and pydantic behind it: 9 MB
