@@ -49,6 +49,7 @@ from spark_connector.loads.row_offsets import (
 )
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
+from spark_connector.url_secrets import text_without_secrets
 
 __all__ = ["DeltaDestination", "open_delta"]
 
@@ -65,9 +66,9 @@ _UNREADABLE = (DeltaError, pa.ArrowException, OSError, ValueError)
 def open_delta(output: Storage, group: str) -> DeltaDestination:
     """The table in the directory `output`, which need not exist yet. Raises ConfigError for loads into files."""
     if found := _MISREAD.search(output.url.partition("://")[2]):
-        raise ConfigError(f"'{output.url}': the name of a Delta table's directory cannot hold a {found[0]}")
+        raise ConfigError(f"'{output.shown}': the name of a Delta table's directory cannot hold a {found[0]}")
     if output.names("_offsets"):
-        raise ConfigError(f"{output.url} holds loads into files: a Delta table needs its own directory")
+        raise ConfigError(f"{output.shown} holds loads into files: a Delta table needs its own directory")
     return DeltaDestination(output, DeltaCommitLog(output, group), group)
 
 
@@ -78,7 +79,7 @@ class DeltaDestination(Destination):
     output: Storage
 
     def __init__(self, output: Storage, log: DeltaCommitLog, group: str) -> None:
-        self.url = output.url
+        self.url = output.shown
         self.output = output
         self.log = log
         self._group = group
@@ -190,7 +191,7 @@ class DeltaDestination(Destination):
     def _create(self, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> DeltaTable:
         try:
             return DeltaTable.create(
-                self.url,
+                self.output.url,
                 Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
                 mode="ignore",
                 partition_by=list(partition_by),
@@ -199,7 +200,9 @@ class DeltaDestination(Destination):
         except (DeltaError, OSError) as error:
             table = self.log.table()  # another process may have created it
             if table is None:
-                raise LoadInterrupted(f"the Delta table {self.url} cannot be created: {error}") from error
+                raise LoadInterrupted(
+                    f"the Delta table {self.url} cannot be created: {text_without_secrets(str(error))}"
+                ) from error
             return table
 
     def _clear(self, load_id: str) -> None:
