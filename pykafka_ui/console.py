@@ -120,7 +120,8 @@ class Console:
         return self._settings(ResourceType.BROKER, str(broker_id))
 
     def _settings(self, kind: ResourceType, name: str) -> list[ConfigEntry]:
-        found = self._asked(("settings", kind, name), lambda: self._admin.describe_configs(kind, name), {})
+        none: dict[str, ConfigEntry] = {}
+        found = self._asked(("settings", kind, name), lambda: self._admin.describe_configs(kind, name), none)
         return [found[key] for key in sorted(found)]
 
     def ask(self, act: Callable[[Admin], T]) -> T:
@@ -150,7 +151,7 @@ class Console:
 
     def group(self, name: str) -> GroupDescription:
         """State and members."""
-        return self._recent.get(("group", name), lambda: self._admin.describe_group(name))
+        return self._kept(("group", name), lambda: self._admin.describe_group(name))
 
     def known_group(self, name: str) -> GroupDescription | None:
         """None if this client may not see its members."""
@@ -162,11 +163,11 @@ class Console:
 
     def open_transactions(self) -> list[OpenTransaction]:
         """The oldest first."""
-        return self._recent.get("transactions", self._open_transactions)
+        return self._kept("transactions", self._open_transactions)
 
     def hanging_transactions(self) -> list[OpenInPartition]:
         """Those that partitions wait for, although no coordinator knows them."""
-        return self._recent.get("hanging", self._hanging_transactions)
+        return self._kept("hanging", self._hanging_transactions)
 
     def _hanging_transactions(self) -> list[OpenInPartition]:
         led = [tp for tp, one in self.sampler.watch().partitions.items() if one.leader >= 0]
@@ -180,9 +181,13 @@ class Console:
                 found += hanging_transactions(self._admin, tps, LONGEST_MS)
         return found
 
+    def _kept(self, key: Hashable, make: Callable[[], T]) -> T:
+        found: T = self._recent.get(key, make)
+        return found
+
     def _asked(self, key: Hashable, ask: Callable[[], T], forbidden: T) -> T:
         try:
-            return self._recent.get(key, ask)
+            return self._kept(key, ask)
         except BrokerError as error:
             if error.code in FORBIDDEN:
                 return forbidden

@@ -78,7 +78,7 @@ def _open_files(target: Target) -> FilesDestination:
     log = _open_log(target, output)
     if output.names("_delta_log"):
         log.close()
-        raise ConfigError(f"{output.url} is a Delta table: use format=delta, or another directory")
+        raise ConfigError(f"{output.shown} is a Delta table: use format=delta, or another directory")
     return FilesDestination(output, log, target.group, functools.partial(open_storage, options=target.storage_options))
 
 

@@ -26,7 +26,7 @@ import fsspec
 from hdfs_native.fsspec import HdfsFileSystem
 
 from broker.errors import ConfigError
-from spark_connector.url_secrets import without_secrets
+from spark_connector.url_secrets import text_without_secrets, without_secrets
 
 __all__ = ["LocalStorage", "Storage", "open_storage"]
 
@@ -81,7 +81,8 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
     try:
         filesystem, root = fsspec.core.url_to_fs(url, **(options or {}))
     except (ValueError, ImportError, OSError) as error:
-        raise ConfigError(f"cannot use '{without_secrets(url)}': {error}") from error
+        why = text_without_secrets(str(error))
+        raise ConfigError(f"cannot use '{without_secrets(url)}': {why}") from error
     if not root.strip("/"):
         raise ConfigError(f"'{without_secrets(url)}' names no directory: give a path below the root")
     return Storage(filesystem, root.rstrip("/"), url.rstrip("/"), options or {})
@@ -109,6 +110,11 @@ class Storage:
     def below(self, path: str) -> Storage:
         """The directory `path` as its own storage."""
         return type(self)(self._fs, self._full(path), self.url_of(path), self.options)
+
+    @property
+    def shown(self) -> str:
+        """Its URL for messages and records."""
+        return without_secrets(self.url)
 
     def url_of(self, path: str) -> str:
         """The URL of `path` for Spark."""
@@ -199,7 +205,7 @@ class Storage:
         Raises FileExistsError when the target exists and FileNotFoundError when the source does not.
         """
         if not self.renames_directories:
-            raise ConfigError(f"'{self.url}' has no atomic rename; use a local directory or hdfs://")
+            raise ConfigError(f"'{self.shown}' has no atomic rename; use a local directory or hdfs://")
         self.make_directory(posixpath.dirname(target))
         self._fs.mv(self._full(source), self._full(target))
 

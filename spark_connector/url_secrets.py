@@ -1,18 +1,32 @@
-"""URLs without passwords and tokens, for records, messages and pages."""
+"""URLs without passwords, signatures and tokens, for records, messages and pages."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["without_secrets"]
+__all__ = ["text_without_secrets", "without_secrets"]
 
 # As SQLAlchemy parses it: a user name may hold an @, a password may hold anything else.
 _PASSWORD = re.compile(r"(?<=://)(?P<user>[^:/]*):(?:[^?]*|[^@]*)@")
-_SECRET = re.compile(
-    r"(?P<name>[?&][^=&#]*(?:password|passwd|pwd|token|secret|sslkey|odbc_connect)[^=&#]*=)[^&#]*", re.IGNORECASE
+# A user without a password may be a token of a web server. In abfss://container@account and s3://key@bucket it is none.
+_WEB_USER = re.compile(r"(?<=^http://)[^/@?#:]*@|(?<=^https://)[^/@?#:]*@", re.IGNORECASE)
+# Signatures: Azure's sig, those of AWS and Google; names that programs give to keys and tokens.
+_NAME = (
+    r"[^=&#;?]*(?:password|passwd|passphrase|pwd|token|secret|signature|credential|authorization|sslkey|odbc_connect"
+    r"|(?:account|access|api|shared|private|subscription)[-_ ]?key|accessid)[^=&#;?]*"
+    r"|sig|pass|key|code|auth"
 )
+_SECRET = re.compile(rf"(?P<name>[?&#](?:{_NAME})=)[^&#]*", re.IGNORECASE)
+_IN_A_LIST = re.compile(rf"(?P<name>(?:^|;)\s*(?:{_NAME})=)[^;]*", re.IGNORECASE)
+_URL = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*://[^\s'"<>]+""")
 
 
 def without_secrets(url: str) -> str:
-    """The URL with `***` for each of them."""
-    return _SECRET.sub(r"\g<name>***", _PASSWORD.sub(r"\g<user>:***@", url))
+    """The URL, or the list of `name=value;` that is a connection string, with `***` for each of them."""
+    shown = _WEB_USER.sub("***@", _PASSWORD.sub(r"\g<user>:***@", url))
+    return _IN_A_LIST.sub(r"\g<name>***", _SECRET.sub(r"\g<name>***", shown))
+
+
+def text_without_secrets(text: str) -> str:
+    """A message of a library, with `***` for the secrets of every URL in it."""
+    return _URL.sub(lambda found: without_secrets(found[0]), text)

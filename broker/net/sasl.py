@@ -126,8 +126,10 @@ class SaslSession:
             if self._exchange.complete:
                 self._succeed(f"User:{self._exchange.user}", self._exchange.lifetime_ms)
             return answer
-        except LoginRefused as error:
-            self._fail(f"login by {self._mechanism} failed: {error}")
+        except (LoginRefused, ArithmeticError, LookupError, ValueError) as error:
+            # Whatever a message does to those who read it, it is no login.
+            reason = error if isinstance(error, LoginRefused) else f"its message cannot be read: {type(error).__name__}"
+            self._fail(f"login by {self._mechanism} failed: {reason}")
             raise BrokerError(
                 ErrorCode.sasl_authentication_failed,
                 f"Authentication failed: invalid credentials with SASL mechanism {self._mechanism}",

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+from broker.control_characters import escaped
 from broker.security.acl_types import AclOperation, AclResourceType
 
 __all__ = ["MAX_LINES", "Action", "DecisionLog"]
@@ -87,5 +88,5 @@ class DecisionLog:
 
 
 def _shown(name: str) -> str:
-    """Without line breaks and the like: one decision is one line."""
-    return (name if name.isprintable() else ascii(name)[1:-1])[:_MAX_NAME]
+    """One decision is one line, whatever the formatter."""
+    return escaped(name)[:_MAX_NAME]

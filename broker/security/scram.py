@@ -8,14 +8,15 @@ end, like a wrong password. `LoginRefused` never contains a secret or a hint for
 from __future__ import annotations
 
 import base64
-import binascii
 import dataclasses
 import hashlib
 import hmac
+import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
+from broker.control_characters import escaped
 from broker.errors import PykafkaError
 
 __all__ = [
@@ -31,8 +32,12 @@ __all__ = [
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384
 """The limit of Kafka's brokers. More iterations would cost clients too much CPU time."""
-_CLIENT_MAX_ITERATIONS = 10_000_000
-"""A server that asks for more iterations is refused, because it could block the client for long."""
+_CLIENT_MAX_ITERATIONS = 1_000_000
+"""A server that asks for more iterations is refused, because it could block the client for long: these take half a
+second."""
+_ITERATIONS = re.compile("[0-9]{1,9}")
+_MAX_SHOWN = 100
+"""Characters of what the other side sent."""
 _SALT_BYTES = 16
 _DECOYS = secrets.token_bytes(32)
 """The salts of unknown users are derived from this, so that they stay the same, as those of real users do."""
@@ -199,14 +204,13 @@ class ScramClient:
         """server-first → client-final. Raises LoginRefused."""
         text = _text(server_first)
         fields, mechanism = _fields(text), self._mechanism
-        if "e" in fields:
-            raise LoginRefused(f"the broker says {fields['e']}")
-        nonce, iterations = fields.get("r", ""), fields.get("i", "")
-        if not nonce.startswith(self._nonce) or not iterations.isdecimal():
+        _check_error(fields)
+        nonce, iterations, salt = fields.get("r", ""), fields.get("i", ""), fields.get("s", "")
+        if not nonce.startswith(self._nonce) or not _ITERATIONS.fullmatch(iterations) or not salt:
             raise LoginRefused("the broker's SCRAM message cannot be read")
         if not MIN_ITERATIONS <= int(iterations) <= _CLIENT_MAX_ITERATIONS:
             raise LoginRefused(f"the broker asks for {iterations} iterations, which is not safe")
-        salted = mechanism.salted_password(self._password, _decode(fields.get("s", "")), int(iterations))
+        salted = mechanism.salted_password(self._password, _decode(salt), int(iterations))
         without_proof = f"c={_base64(b'n,,')},r={nonce}"
         signed = f"{self._bare},{text},{without_proof}".encode()
         signature = mechanism.hmac(mechanism.stored_key(salted), signed)
@@ -217,10 +221,14 @@ class ScramClient:
     def verify(self, server_final: bytes) -> None:
         """Raise LoginRefused unless the broker knows the password's keys."""
         fields = _fields(_text(server_final))
-        if "e" in fields:
-            raise LoginRefused(f"the broker says {fields['e']}")
+        _check_error(fields)
         if not hmac.compare_digest(_decode(fields.get("v", "")), self._expected):
             raise LoginRefused("the broker does not know this password either: it is not who it claims to be")
+
+
+def _check_error(fields: Mapping[str, str]) -> None:
+    if "e" in fields:
+        raise LoginRefused(f"the broker says {escaped(fields['e'])[:_MAX_SHOWN]}")
 
 
 def _base64(data: bytes) -> str:
@@ -230,7 +238,7 @@ def _base64(data: bytes) -> str:
 def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error:
+    except ValueError:  # binascii.Error is one, and so is what text that is not ASCII raises
         raise LoginRefused("a SCRAM message has invalid base64") from None
 
 

@@ -19,7 +19,7 @@ from broker.errors import ConfigError
 from broker.protocol.described_config import ConfigEntry
 from broker.settings import read_properties_file
 from broker.tools.client_options import JsonOutput, admin_command, complete_entities
-from broker.tools.output import print_json, print_table, report
+from broker.tools.output import print_json, print_lines, print_table, report
 
 __all__ = ["app"]
 
@@ -82,7 +82,8 @@ def describe(
         print_json([_document(entity_type, name, entries) for name, entries in shown.items()])
         return
     for number, (name, chosen) in enumerate(shown.items()):
-        typer.echo(("\n" if number else "") + f"{_named(entity_type, name)}:" + ("" if chosen else _NOTHING_SET))
+        print_lines([""] if number else [])
+        print_lines([f"{_named(entity_type, name)}:" + ("" if chosen else _NOTHING_SET)])
         _print_entries(chosen, docs)
 
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from broker.control_characters import escaped
 from broker.tools.kafka_scripts import command_meant, line_meant
 
 __all__ = ["build", "commands", "fail", "summary"]
@@ -60,7 +61,7 @@ _TERMINAL_MAX = 120
 
 def fail(message: str, status: int = 1) -> NoReturn:
     """Print a red line on standard error and exit."""
-    typer.secho(f"pykafka: {message}", fg=typer.colors.RED, err=True)
+    typer.secho(f"pykafka: {escaped(message)}", fg=typer.colors.RED, err=True)
     raise SystemExit(status)
 
 

@@ -29,7 +29,7 @@ from broker.records.batch import BatchHeader
 from broker.records.compression import Codec
 from broker.records.control import read_end_marker
 from broker.records.record import Record, decode_batch
-from broker.tools.output import as_time
+from broker.tools.output import as_time, print_lines
 
 __all__ = ["SIDE_FILES", "print_segment", "segment_documents", "side_file_rows", "side_files"]
 
@@ -66,7 +66,7 @@ def print_segment(console: Console, path: Path, records: bool) -> None:
             typer.echo(f"{line}ok")
         if records:
             for record in _records(batch):
-                typer.echo(f"    {_record_line(record, decode)}")
+                print_lines([f"    {_record_line(record, decode)}"])
 
 
 def segment_documents(path: Path, records: bool) -> Iterator[Row]:

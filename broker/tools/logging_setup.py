@@ -3,47 +3,27 @@
 An event is one line of text (a traceback has more), or with `logging.format=json` a JSON object: `time`, `level`,
 `logger`, `message` and the fields of the event (`extra=`), such as the API and the times of a slow request. A
 `--logging` file overrides all of this; it may name `broker.tools.logging_setup.JsonFormatter`.
+
+Clients choose some of the text. It cannot forge a line: control characters are escaped, also in a traceback and with
+the plain formatters of a `--logging` file.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import json
 import logging
 import logging.config
 import logging.handlers
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from broker.errors import ConfigError
+from broker.tools.log_formatters import JsonFormatter, TextFormatter
 
-__all__ = ["JsonFormatter", "configure_logging", "held_back"]
+__all__ = ["TEXT", "JsonFormatter", "TextFormatter", "configure_logging", "held_back"]
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _HELD_LINES = 10_000
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-"""Attributes of every log record; others are fields of the event."""
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        time = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-        line: dict[str, Any] = {
-            "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        if record.stack_info:
-            line["stack"] = record.stack_info
-        return json.dumps(line, default=str, ensure_ascii=False)
 
 
 def configure_logging(path: Path | None, form: str) -> None:
@@ -55,12 +35,24 @@ def configure_logging(path: Path | None, form: str) -> None:
         if not path.is_file():
             raise ConfigError(f"--logging {path}: there is no such file")
         logging.config.fileConfig(path, disable_existing_loggers=False)
+        for handler in _handlers():
+            if handler.formatter is None:
+                handler.setFormatter(TextFormatter())
+            elif type(handler.formatter) is logging.Formatter:
+                handler.formatter.__class__ = TextFormatter
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(TEXT))
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.INFO)
+
+
+def _handlers() -> Iterator[logging.Handler]:
+    """Those of all loggers."""
+    for logger in (logging.getLogger(), *logging.Logger.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            yield from logger.handlers
 
 
 @contextlib.contextmanager

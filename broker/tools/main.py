@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from broker.tools.kafka_scripts import own_words
+from broker.tools.log_formatters import TextFormatter
 
 __all__ = ["main"]
 
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if logging.lastResort is not None:  # prints warnings where a command configures no logging
-        logging.lastResort.setFormatter(logging.Formatter("pykafka: %(message)s"))
+        logging.lastResort.setFormatter(TextFormatter("pykafka: %(message)s"))
     try:
         if given[:2] != ["broker", "start"] or not _started_broker(given[2:]):
             from broker.tools.console import build  # typer, and pydantic behind it: 9 MB

@@ -22,7 +22,7 @@ from broker.mirror.replication_policy import GROUPS_EXCLUDE, TOPICS_EXCLUDE
 from broker.settings import read_properties_file
 from broker.tools.client_options import JsonOutput, client_settings, with_options
 from broker.tools.interrupt import Interrupt
-from broker.tools.logging_setup import TEXT
+from broker.tools.logging_setup import TEXT, TextFormatter
 from broker.tools.output import counted, report
 
 __all__ = ["mirror"]
@@ -143,7 +143,9 @@ def mirror(options: MirrorOptions) -> None:
       pykafka mirror --from old:9092 --to new:9092 --topics '.*' --once
     """
     settings = options.settings
-    logging.basicConfig(format=TEXT, level=logging.INFO)
+    handler = logging.StreamHandler()
+    handler.setFormatter(TextFormatter(TEXT))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     interrupt = Interrupt()
     with (
         _cluster("--from", options.source, options.source_config, _SOURCE_DEFAULTS) as from_cluster,

@@ -1,7 +1,8 @@
 """What commands print: tables for people, JSON for programs.
 
 Standard output holds the result and nothing else: with `--json` one document, or one object per line. Notes and the
-progress bar go to standard error, the bar only if that is a terminal. Lines are never wrapped or cut.
+progress bar go to standard error, the bar only if that is a terminal. Lines are never wrapped or cut. Clients choose
+some of the names; their control characters are escaped.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from broker.control_characters import escaped, escaped_json
 
 __all__ = [
     "as_time",
@@ -36,18 +39,19 @@ _CAPITAL = re.compile("[A-Z]")
 
 
 def print_json(document: Any) -> None:
-    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    typer.echo(escaped_json(json.dumps(document, indent=2, ensure_ascii=False)))
 
 
 def print_json_lines(rows: Iterable[Any]) -> None:
     """Print one object per line, each as soon as it is known."""
     for row in rows:
-        typer.echo(json.dumps(row, ensure_ascii=False))
+        typer.echo(escaped_json(json.dumps(row, ensure_ascii=False)))
 
 
 def print_lines(lines: Iterable[str]) -> None:
+    """Print lines for people. A name in them stays on its line."""
     for line in lines:
-        typer.echo(line)
+        typer.echo(_shown(line))
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str = "") -> None:
@@ -57,7 +61,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, nothin
         if nothing:
             note(nothing)
         return
-    cells = [["-" if cell in (None, "") else str(cell) for cell in row] for row in given]
+    cells = [["-" if cell in (None, "") else escaped(str(cell)) for cell in row] for row in given]
     numeric = [all(isinstance(row[i], (int, float, type(None))) for row in given) for i in range(len(head))]
     widths = [max(len(row[i]) for row in [list(head), *cells]) for i in range(len(head))]
     for row in [[name.upper() for name in head], *cells]:
@@ -88,12 +92,17 @@ def report(as_json: bool, message: str, document: Any) -> None:
     if as_json:
         print_json(document)
     else:
-        typer.echo(message)
+        typer.echo(_shown(message))
 
 
 def note(message: str) -> None:
     """Print a line on standard error, for a person who watches."""
-    typer.echo(message, err=True)
+    typer.echo(_shown(message), err=True)
+
+
+def _shown(text: str) -> str:
+    """With its tabs, which stand between columns."""
+    return "\t".join(map(escaped, text.split("\t")))
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

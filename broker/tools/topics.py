@@ -130,7 +130,7 @@ def describe(
         for one, partitions in shown
         if partitions or not only_under_replicated
     ]
-    print_json(described) if as_json else print_lines(map(_as_text, described))
+    print_json(described) if as_json else print_lines(line for one in described for line in _as_lines(one))
 
 
 @admin_command(app, config=CommandConfig)
@@ -309,7 +309,7 @@ def _describe(
     }
 
 
-def _as_text(topic: dict[str, Any]) -> str:
+def _as_lines(topic: dict[str, Any]) -> list[str]:
     """Kafka's layout: a line for the topic, then an indented line for each partition."""
     configs = ",".join(f"{key}={value}" for key, value in topic["configs"].items())
     head = (
@@ -321,7 +321,7 @@ def _as_text(topic: dict[str, Any]) -> str:
         f"\tReplicas: {_ids(one['replicas'])}\tIsr: {_ids(one['isr'])}"
         for one in topic["partitions"]
     )
-    return "\n".join([head, *rows])
+    return [head, *rows]
 
 
 def _ids(ids: Iterable[int]) -> str:

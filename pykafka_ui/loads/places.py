@@ -18,7 +18,7 @@ from pykafka_ui.recent import Recent
 from spark_connector.loads.history import WHAT_TO_DO, History, HistoryEntry
 from spark_connector.loads.target import Target
 from spark_connector.maintenance import history, targets
-from spark_connector.url_secrets import without_secrets
+from spark_connector.url_secrets import text_without_secrets, without_secrets
 
 __all__ = ["GroupOfLoads", "LoadPlace", "LoadPlaces", "PlaceContent", "UnknownPlace"]
 
@@ -124,7 +124,7 @@ class LoadPlaces:
             try:
                 groups = [self.group(url, target.group) for target in self._targets_at(url)]
             except PykafkaError as error:
-                found.append(PlaceContent(url, error=str(error)))
+                found.append(PlaceContent(url, error=text_without_secrets(str(error))))
             else:
                 found.append(PlaceContent(url, groups))
         return found
@@ -153,4 +153,4 @@ def _read(target: Target) -> GroupOfLoads:
     try:
         return GroupOfLoads(target, history(target))
     except PykafkaError as error:
-        return GroupOfLoads(target, History([]), str(error))
+        return GroupOfLoads(target, History([]), text_without_secrets(str(error)))

@@ -72,7 +72,7 @@ class VerificationState:
         return verdicts is not None and not self.problems and all(v.verdict != "mismatch" for v in verdicts.values())
 
     def to_json(self) -> dict[str, Any]:
-        verdicts = self.verdicts and {name: one.to_json() for name, one in self.verdicts.items()}
+        verdicts = {name: one.to_json() for name, one in self.verdicts.items()} if self.verdicts else self.verdicts
         return {**asdict(replace(self, verdicts=None)), "verdicts": verdicts, "is_ok": self.is_ok}
 
 

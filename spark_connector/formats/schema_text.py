@@ -23,6 +23,7 @@ from broker.errors import ConfigError
 from spark_connector.formats.avro_schema import parse_avro
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_format import AvroSchema, Schema, SchemaFile, SchemaSubject
+from spark_connector.url_secrets import text_without_secrets, without_secrets
 
 __all__ = ["parse_ddl", "parse_registry_url", "parse_schema_text", "parse_spark_json", "read_schema"]
 
@@ -59,14 +60,9 @@ def parse_registry_url(text: str) -> tuple[str, SchemaSubject] | None:
     if match is None:
         raise ConfigError(
             f"A schema at an http(s) URL must be in a schema registry: http(s)://host:port/subjects/NAME/versions/"
-            f"latest (or a number), not '{without_credentials(text)}'"
+            f"latest (or a number), not '{without_secrets(text)}'"
         )
     return match["base"], SchemaSubject(urllib.parse.unquote(match["subject"]), match["version"])
-
-
-def without_credentials(url: str) -> str:
-    """`url` without user and password, for messages."""
-    return re.sub(r"//[^/@]*@", "//", url)
 
 
 def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: SchemaRegistry | None) -> Schema:
@@ -76,10 +72,11 @@ def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: Sche
             with fsspec.open(place.url, "rb") as file:
                 text = file.read(_LARGEST).decode("utf-8").strip()
         except (OSError, ValueError, ImportError) as error:
-            raise ConfigError(f"Cannot read the schema in '{without_credentials(place.url)}': {error}") from None
+            why = text_without_secrets(str(error))
+            raise ConfigError(f"Cannot read the schema in '{without_secrets(place.url)}': {why}") from None
         schema = parse_schema_text(text, avro=avro)
         if isinstance(schema, SchemaFile):
-            raise ConfigError(f"'{without_credentials(place.url)}' names another file: '{text[:200]}'")
+            raise ConfigError(f"'{without_secrets(place.url)}' names another file: '{without_secrets(text)[:200]}'")
         return schema
     assert registry is not None
     assert place.subject is not None

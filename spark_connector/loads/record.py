@@ -19,6 +19,7 @@ from broker.client.partition_offsets import Position
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.outages import heals_by_waiting
+from spark_connector.url_secrets import text_without_secrets
 
 __all__ = [
     "LoadError",
@@ -58,8 +59,9 @@ class LoadTooLarge(LoadError):
 
 
 def failed_load(text: str, failure: BaseException | str) -> LoadError:
-    """LoadInterrupted if the failure heals by waiting (spark_connector/outages.py), else LoadError."""
-    return (LoadInterrupted if heals_by_waiting(failure) else LoadError)(text)
+    """LoadInterrupted if the failure heals by waiting (spark_connector/outages.py), else LoadError. `text` may quote a
+    library, which may quote URLs with their secrets: these are hidden."""
+    return (LoadInterrupted if heals_by_waiting(failure) else LoadError)(text_without_secrets(text))
 
 
 def published_directory(load_id: str) -> str:

@@ -120,7 +120,7 @@ class FilesOffsetStore:
                 self._trails[group] = trail
                 return
             trail = None  # another commit took the number, or may have: list the directory again
-        raise OffsetConflict(f"group '{group}': lost {_MAX_RETRIES} races for the next entry in {self._storage.url}")
+        raise OffsetConflict(f"group '{group}': lost {_MAX_RETRIES} races for the next entry in {self._storage.shown}")
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -163,7 +163,7 @@ class FilesOffsetStore:
             self._storage.create(path, entry.to_bytes())
         except FileExistsError as error:
             raise OffsetConflict(
-                f"group '{entry.group}': commit {entry.sequence} in {self._storage.url} was made by another"
+                f"group '{entry.group}': commit {entry.sequence} in {self._storage.shown} was made by another"
             ) from error
 
     def _look(self, group: str) -> _Trail:
@@ -194,7 +194,9 @@ class FilesOffsetStore:
                 self._take_out(group, trail.older[0])
                 trail.older.popleft()
         except (OffsetStoreError, OSError) as error:
-            logger.warning("Old offsets of group '%s' in %s could not be removed: %s", group, self._storage.url, error)
+            logger.warning(
+                "Old offsets of group '%s' in %s could not be removed: %s", group, self._storage.shown, error
+            )
 
     def _take_out(self, group: str, sequence: int) -> None:
         entry = self.find(group, sequence)

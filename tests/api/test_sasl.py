@@ -118,6 +118,20 @@ class TestAFailedLogin:
         assert refused.auth_bytes == b""
         assert ask.is_hung_up()
 
+    @pytest.mark.parametrize("mechanism", MECHANISMS[1:])
+    def test_by_a_proof_that_is_not_ascii_is_one_as_any_other(
+        self, ask: Requests, secured: SecuredBroker, mechanism: str
+    ) -> None:
+        handshake(ask, mechanism)
+        client = ScramClient(ScramMechanism(mechanism), SIMPLE_USER, SCRAM_PASSWORD)
+        begin, mark, _ = client.final(authenticate(ask, client.first()).auth_bytes).rpartition(b",p=")
+        started = time.monotonic()
+        refused = authenticate(ask, begin + mark + "ü".encode() * 44)
+        assert time.monotonic() - started >= 0.095
+        assert refused.error_code is ErrorCode.sasl_authentication_failed
+        assert ask.is_hung_up()
+        assert "Traceback" not in secured.output
+
     @pytest.mark.parametrize(("user", "password"), [(SIMPLE_USER, "wrong"), ("nobody", SCRAM_PASSWORD)])
     @pytest.mark.parametrize("mechanism", MECHANISMS[1:])
     def test_by_scram_is_the_same_for_a_wrong_password_and_no_user(

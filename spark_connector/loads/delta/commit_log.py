@@ -52,7 +52,7 @@ class DeltaCommitLog(CommitLog):
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise failed_load(f"the Delta table {self._storage.url} cannot be opened: {error}", error) from error
+            raise failed_load(f"the Delta table {self._storage.shown} cannot be opened: {error}", error) from error
 
     def newest(self) -> Newest:
         table = self.table()
@@ -94,7 +94,7 @@ class DeltaCommitLog(CommitLog):
         for _ in range(_TRIES):
             table = self.table()
             if table is None:
-                raise LoadError(f"the Delta table {self._storage.url} no longer exists")
+                raise LoadError(f"the Delta table {self._storage.shown} no longer exists")
             if self._is_taken(table, record):
                 return
             check_expected(self._group, self._offsets(table, record.committed), record.expected, record.committed)
@@ -161,7 +161,7 @@ class DeltaCommitLog(CommitLog):
         if winner is not None and winner.load_id == record.load_id:
             return True
         raise OffsetConflict(
-            f"group '{self._group}': another load has committed number {newest} to {self._storage.url}; "
+            f"group '{self._group}': another load has committed number {newest} to {self._storage.shown}; "
             f"{record.load_id} is not committed"
         )
 
@@ -177,7 +177,7 @@ class DeltaCommitLog(CommitLog):
         metadata = commit.get("userMetadata")
         if not isinstance(metadata, str) or _RECORD not in metadata:
             return None
-        where = f"version {commit.get('version')} of {self._storage.url}"
+        where = f"version {commit.get('version')} of {self._storage.shown}"
         try:
             return LoadRecord.from_json(json.loads(metadata)[_RECORD], where)
         except (ValueError, KeyError, TypeError) as error:

@@ -65,9 +65,9 @@ _UNREADABLE = (DeltaError, pa.ArrowException, OSError, ValueError)
 def open_delta(output: Storage, group: str) -> DeltaDestination:
     """The table in the directory `output`, which need not exist yet. Raises ConfigError for loads into files."""
     if found := _MISREAD.search(output.url.partition("://")[2]):
-        raise ConfigError(f"'{output.url}': the name of a Delta table's directory cannot hold a {found[0]}")
+        raise ConfigError(f"'{output.shown}': the name of a Delta table's directory cannot hold a {found[0]}")
     if output.names("_offsets"):
-        raise ConfigError(f"{output.url} holds loads into files: a Delta table needs its own directory")
+        raise ConfigError(f"{output.shown} holds loads into files: a Delta table needs its own directory")
     return DeltaDestination(output, DeltaCommitLog(output, group), group)
 
 
@@ -78,7 +78,7 @@ class DeltaDestination(Destination):
     output: Storage
 
     def __init__(self, output: Storage, log: DeltaCommitLog, group: str) -> None:
-        self.url = output.url
+        self.url = output.shown
         self.output = output
         self.log = log
         self._group = group
@@ -194,7 +194,7 @@ class DeltaDestination(Destination):
     def _create(self, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> DeltaTable:
         try:
             table = DeltaTable.create(
-                self.url,
+                self.output.url,
                 Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
                 mode="ignore",
                 partition_by=list(partition_by),

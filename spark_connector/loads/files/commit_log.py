@@ -88,7 +88,7 @@ class FilesCommitLog(CommitLog):
         self._create_mark(self._published_mark(record.id.sequence))
 
     def _load_of(self, entry: FilesEntry) -> LoadRecord | None:
-        where = f"entry {entry.sequence} of group '{entry.group}' in {self._storage.url}"
+        where = f"entry {entry.sequence} of group '{entry.group}' in {self._storage.shown}"
         if "load" not in entry.details:
             return None  # the commit of a stream or a consumer of the same group
         if not isinstance(entry.details["load"], dict):

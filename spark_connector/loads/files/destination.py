@@ -56,7 +56,7 @@ class FilesDestination(Destination):
 
     def __init__(self, output: Storage, log: CommitLog, group: str, open_output: Callable[[str], Storage]) -> None:
         """`open_output` opens the output directory of an earlier load by its URL."""
-        self.url = output.url
+        self.url = output.shown
         self.output = output
         self.log = log
         self._group = group
