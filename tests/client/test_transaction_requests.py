@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.client import broker_connection
+from broker.client import broker_connection, transaction_requests
 from broker.client.batch_producer import BatchProducer, produce_batches
 from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
@@ -29,6 +29,7 @@ from broker.client.transaction_requests import (
 )
 from broker.errors import ConfigError, ErrorCode, PykafkaError
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import decode_response
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.builder import BatchBuilder
 from broker.records.record import decode_records
@@ -138,6 +139,16 @@ def test_an_epoch_is_bumped_only_by_who_holds_it(cluster: Cluster, topic: str) -
     assert third.epoch == second.epoch + 1
 
 
+@pytest.mark.parametrize("claim", [False, True])
+def test_the_last_epoch_of_a_producer_id_is_left_out(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch, claim: bool
+) -> None:
+    first = init_transactional_id(cluster, topic)
+    monkeypatch.setattr(transaction_requests, "_LAST_EPOCH", first.epoch + 1)
+    second = init_transactional_id(cluster, topic, previous=first.identity if claim else None)
+    assert second.identity == (first.producer_id, first.epoch + 2)
+
+
 def test_only_transactional_batches_go_into_a_transaction(cluster: Cluster, tp: TopicPartition) -> None:
     handle = init_transactional_id(cluster, tp.topic)
     add_partitions(cluster, handle, [tp])
@@ -175,7 +186,7 @@ def test_a_coordinator_that_is_busy_is_asked_again(
     broker: Kafka, tp: TopicPartition, group: str, api: ApiKey, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a transaction is being ended its coordinator answers CONCURRENT_TRANSACTIONS to everything."""
-    decode, told = broker_connection.decode_response, 0
+    decode, told = decode_response, 0
 
     def decode_busy(asked: ApiKey, version: int, payload: memoryview) -> tuple[int, Any]:
         nonlocal told
