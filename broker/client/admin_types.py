@@ -32,9 +32,6 @@ HIGH_WATERMARK: Final = -1
 _BUMPS_AT_END: Final = 2
 """The `transaction.version` with which the end of a transaction raises the epoch (KIP-890)."""
 
-_LAST_EPOCH: Final = 32766
-"""The next epoch is kept for an abort."""
-
 ALL_BROKERS: Final = ""
 """As the name of a broker: the cluster-wide defaults (KIP-226)."""
 
@@ -130,15 +127,11 @@ class TransactionDescription(NamedTuple):
         """Whether the coordinator itself has aborted the last transaction of `producer`, which was open for too long.
 
         Such an abort raises the epoch, so that the producer is fenced: by one, or by two in Kafka 4.0.0 with
-        `transaction_version` 2 (KAFKA-19367). With that version, the last epoch of a producer id is followed by the
-        first one of another id (KIP-890).
+        `transaction_version` 2 (KAFKA-19367).
         """
-        if self.state not in ("PrepareAbort", "CompleteAbort"):
-            return False
-        bumps_at_end = transaction_version >= _BUMPS_AT_END
-        if self.producer_id != producer.producer_id:
-            return bumps_at_end and producer.epoch == _LAST_EPOCH and self.producer_epoch == 0
-        return 0 < self.producer_epoch - producer.epoch <= (2 if bumps_at_end else 1)
+        aborted = self.state in ("PrepareAbort", "CompleteAbort") and self.producer_id == producer.producer_id
+        most = 2 if transaction_version >= _BUMPS_AT_END else 1
+        return aborted and 0 < self.producer_epoch - producer.epoch <= most
 
 
 class ProducerState(NamedTuple):

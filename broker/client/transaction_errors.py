@@ -63,7 +63,7 @@ _ABORTABLE: Final[Mapping[ApiKey, frozenset[ErrorCode]]] = {
     ),
 }
 """What an answer of these APIs leaves to be aborted; any other error is fatal. As in the `TransactionManager` of Kafka
-4.3.0, but for INVALID_PRODUCER_ID_MAPPING: that is abortable as in its clients up to 3.8 (KIP-360), because the abort
+4.3.0, but for INVALID_PRODUCER_ID_MAPPING: that is abortable as in its clients up to 3.9 (KIP-360), because the abort
 gets a new producer id."""
 
 _FATAL: Final[Mapping[ApiKey, frozenset[ErrorCode]]] = {

@@ -46,6 +46,10 @@ __all__ = [
 ]
 
 
+_LAST_EPOCH: Final = 32766
+"""The next one is kept for an abort; InitProducerId gives a new producer id."""
+
+
 class TransactionHandle(NamedTuple):
     """One epoch of a transactional id: all that is needed to write in its transaction and to end it."""
 
@@ -71,13 +75,20 @@ def init_transactional_id(
 
     `timeout_ms`: the coordinator aborts a transaction that is open longer; at most the broker's
     `transaction.max.timeout.ms`. `previous`: bump the epoch only if it is still this one, else raise ProducerFenced
-    (KIP-360).
+    (KIP-360). The last epoch of a producer id is left out: Kafka 4.0.0 cannot abort its transaction after a time-out,
+    nor from then on any other.
     """
     identity = previous or ProducerIdentity(-1, -1)
     body = {"transaction_timeout": timeout_ms, "producer_id": identity.producer_id, "producer_epoch": identity.epoch}
     coordinator = _coordinator(cluster, transactional_id)
     answer = _ask(coordinator, ApiKey.INIT_PRODUCER_ID, body, "asking for the producer id", timeout_s)
-    return TransactionHandle(transactional_id, int(answer.producer_id), int(answer.producer_epoch))
+    handle = TransactionHandle(transactional_id, int(answer.producer_id), int(answer.producer_epoch))
+    if handle.epoch != _LAST_EPOCH:
+        return handle
+    previous = previous and handle.identity
+    return init_transactional_id(
+        cluster, transactional_id, timeout_ms=timeout_ms, previous=previous, timeout_s=timeout_s
+    )
 
 
 def add_partitions(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import pickle
 from typing import Any
 
 import pytest
 
+from broker.client import broker_connection, transaction_requests
 from broker.client.batch_producer import BatchProducer, produce_batches
 from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
@@ -25,7 +27,9 @@ from broker.client.transaction_requests import (
     end_transactions,
     init_transactional_id,
 )
-from broker.errors import ConfigError, PykafkaError
+from broker.errors import ConfigError, ErrorCode, PykafkaError
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import decode_response
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.builder import BatchBuilder
 from broker.records.record import decode_records
@@ -135,6 +139,16 @@ def test_an_epoch_is_bumped_only_by_who_holds_it(cluster: Cluster, topic: str) -
     assert third.epoch == second.epoch + 1
 
 
+@pytest.mark.parametrize("claim", [False, True])
+def test_the_last_epoch_of_a_producer_id_is_left_out(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch, claim: bool
+) -> None:
+    first = init_transactional_id(cluster, topic)
+    monkeypatch.setattr(transaction_requests, "_LAST_EPOCH", first.epoch + 1)
+    second = init_transactional_id(cluster, topic, previous=first.identity if claim else None)
+    assert second.identity == (first.producer_id, first.epoch + 2)
+
+
 def test_only_transactional_batches_go_into_a_transaction(cluster: Cluster, tp: TopicPartition) -> None:
     handle = init_transactional_id(cluster, tp.topic)
     add_partitions(cluster, handle, [tp])
@@ -143,6 +157,57 @@ def test_only_transactional_batches_go_into_a_transaction(cluster: Cluster, tp: 
             produce_batches(cluster, tp, [batch(1, transactional=not plain)], transaction=given)
     with pytest.raises(ConfigError, match="needs acks=all"):
         produce_batches(cluster, tp, [batch(1)], transaction=handle, acks=1)
+
+
+def with_code(answer: Any, code: ErrorCode) -> Any:
+    """The answer with `code` wherever it has one."""
+    if isinstance(answer, tuple):
+        return tuple(with_code(one, code) for one in answer)
+    if not dataclasses.is_dataclass(answer) or isinstance(answer, type):
+        return answer
+    fields = {one.name: getattr(answer, one.name) for one in dataclasses.fields(answer) if one.init}
+    changed = {name: code if name.endswith("error_code") else with_code(value, code) for name, value in fields.items()}
+    return dataclasses.replace(answer, **changed)
+
+
+@pytest.mark.parametrize(
+    "api",
+    [
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.END_TXN,
+    ],
+    ids=lambda api: str(api.name),
+)
+@pytest.mark.parametrize("code", [ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress])
+def test_a_coordinator_that_is_busy_is_asked_again(
+    broker: Kafka, tp: TopicPartition, group: str, api: ApiKey, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a transaction is being ended its coordinator answers CONCURRENT_TRANSACTIONS to everything."""
+    decode, told = decode_response, 0
+
+    def decode_busy(asked: ApiKey, version: int, payload: memoryview) -> tuple[int, Any]:
+        nonlocal told
+        correlation_id, body = decode(asked, version, payload)
+        if asked is api and told < 6:
+            told += 1
+            return correlation_id, with_code(body, code)
+        return correlation_id, body
+
+    monkeypatch.setattr(broker_connection, "decode_response", decode_busy)
+    with Cluster(broker.bootstrap, {"retry.backoff.ms": 1, "retry.backoff.max.ms": 20}) as cluster:
+        handles = [init_transactional_id(cluster, f"{tp.topic}-{number}") for number in range(2)]
+        for handle in handles:
+            add_partitions(cluster, handle, [tp])
+        assert check_open(cluster, [(handle, tp) for handle in handles]) == [None, None]
+        add_offsets(cluster, handles[0], group)
+        commit_offsets(cluster, handles[0], {tp: 7}, GroupMetadata(group))
+        end_transaction(cluster, handles[0], commit=True)
+        assert end_transactions(cluster, handles, commit=True) == [None, None]
+        assert told == 6
+        assert GroupOffsets(cluster, group).fetch([tp]) == {tp: 7}
 
 
 def test_many_are_ended_at_once_and_each_is_told_what_became_of_it(

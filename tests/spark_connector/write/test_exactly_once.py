@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker.client import admin_types
 from broker.client.admin import Admin
 from broker.client.admin_types import TransactionDescription
 from broker.client.cluster import Cluster
@@ -208,11 +207,11 @@ def test_a_query_with_a_copied_checkpoint_does_not_take_the_others_batch_for_its
     assert len(committed_values(query.bootstrap, other)) == len(ALL)
 
 
-@pytest.mark.parametrize("bumps", [1, 2, None])
+@pytest.mark.parametrize("bumps", [1, 2])
 def test_a_decision_is_withdrawn_however_the_broker_numbers_its_abort(
-    query: Query, monkeypatch: pytest.MonkeyPatch, bumps: int | None
+    query: Query, monkeypatch: pytest.MonkeyPatch, bumps: int
 ) -> None:
-    """By the next epoch (Kafka up to 3.9, 4.0.1), by the one after it (4.0.0), or by another producer id (KIP-890)."""
+    """By the next epoch, or by the one after it (Kafka 4.0.0)."""
     reports = query.tasks(0, ROWS)
     with monkeypatch.context() as patch:
         die_at(patch, DecisionLog, "record", first=True)
@@ -225,16 +224,10 @@ def test_a_decision_is_withdrawn_however_the_broker_numbers_its_abort(
 
     def describe_as_if_it_had_timed_out(admin: Admin, name: str) -> TransactionDescription:
         found = describe(admin, name)
-        if name != lost.transactional_id:
-            return found
-        if bumps is None:
-            return found._replace(producer_id=found.producer_id + 1000, producer_epoch=0)
-        return found._replace(producer_epoch=lost.epoch + bumps)
+        return found._replace(producer_epoch=lost.epoch + bumps) if name == lost.transactional_id else found
 
     monkeypatch.setattr(Admin, "describe_transaction", describe_as_if_it_had_timed_out)
     monkeypatch.setattr(Admin, "transaction_version", lambda admin: 2)
-    if bumps is None:
-        monkeypatch.setattr(admin_types, "_LAST_EPOCH", lost.epoch)
     with pytest.raises(ConnectorError, match="BATCH_WITHDRAWN"):
         commit_batch(query.plan(), 0, query.tasks(0, ROWS))
     assert query.visible() == []
