@@ -42,6 +42,7 @@ BUILT_IN = {
     "mirror": "broker.tools.mirror:mirror",
     "log": "broker.tools.log_command:app",
     "perf": "broker.tools.perf:app",
+    "doctor": "broker.tools.doctor:doctor",
 }
 PLUGIN_GROUP = "pykafka.commands"
 EXAMPLES = """Run a broker, write three records, read them again, see what is there.
