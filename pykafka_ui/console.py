@@ -22,8 +22,10 @@ from broker.errors import BrokerError
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.browse import Readers
+from pykafka_ui.history import HOUR_S
 from pykafka_ui.loads.places import LoadPlaces
 from pykafka_ui.loads.verifications import Verifications
+from pykafka_ui.past import Past
 from pykafka_ui.recent import Recent
 from pykafka_ui.records_query import FoundRecords, RecordsQuery
 from pykafka_ui.sampler import Sampler
@@ -83,6 +85,7 @@ class Console:
         self._readers = Readers(settings)
         self._cluster = Cluster(settings, create_topics=False)
         self._admin = Admin(self._cluster)
+        self._past = Past(self._cluster, lambda: self.sampler.snapshot)
         self._recent: Recent[Any] = Recent(FRESH_S)
         self._producing = threading.Lock()
         self._to_produce = dataclasses.replace(
@@ -102,6 +105,27 @@ class Console:
         if self._producer is not None:
             self._producer.close(timeout_s=0)
         self._cluster.close()
+
+    def series(self, kind: str, name: str = "") -> list[tuple[float, float | None]]:
+        """The last hour of `records` or `read` per second, or of `lag`: (Unix seconds, value), None for a gap.
+
+        What was written before the console began to look is known from the times of records.
+        """
+        history = self.sampler.history(kind)
+        if kind == "lag":
+            return history.values(kind, name)
+        found = history.rate(kind, name)
+        now, began = time.time(), history.began_s
+        if kind == "records" and began is not None and now - began < HOUR_S:
+            found = [point for point in self._past.rate(name, began) if now - point[0] < HOUR_S] + found
+        return found
+
+    def written(self, name: str = "") -> float | None:
+        """Records per second that were written last, of a topic or of all; None if it is not known."""
+        known = self.sampler.last_rate("records", name)
+        if known is None and (past := [value for _, value in self.series("records", name)]):
+            return past[-1]
+        return known
 
     @contextlib.contextmanager
     def records(self, asked: RecordsQuery) -> Iterator[FoundRecords]:

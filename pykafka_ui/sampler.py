@@ -110,8 +110,8 @@ class Sampler:
         """`records`: counters of what was written, by topic. `read` and `lag`: by group."""
         return self._written if kind == "records" else self._read
 
-    def last_rate(self, kind: str, name: str = "") -> float:
-        """Records per second, at last; see `history`."""
+    def last_rate(self, kind: str, name: str = "") -> float | None:
+        """Records per second, at last; see `history`. None while it is not known."""
         return self.history(kind).last_rate(kind, name)
 
     def watch(self, *, groups: bool = False) -> Snapshot:
