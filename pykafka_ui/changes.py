@@ -95,6 +95,8 @@ class Changes:
             self._add(routes, path, template, take)
         routes.add_api_route("/topics/{name}/delete", self.delete_topic_form)
         routes.add_api_route("/topics/{name}/delete", self.delete_topic, methods=["POST"])
+        routes.add_api_route("/delete-group/{name:path}", self.delete_group_form)
+        routes.add_api_route("/delete-group/{name:path}", self.delete_group, methods=["POST"])
         return routes
 
     def _add(self, routes: APIRouter, path: str, template: str, take: Callable[..., Response]) -> None:
@@ -272,6 +274,27 @@ class Changes:
             [(tp, known.get(tp, "none"), offset) for tp, offset in sorted(moved.items())],
         )
         return self._ask_or_do(request, form, change)
+
+    def delete_group_form(self, request: Request, name: str) -> Response:
+        return self._confirm(request, self._group_deletion(name), {}, can_edit=False)
+
+    def delete_group(self, request: Request, name: str, form: Form) -> Response:
+        return self._ask_or_do(request, form, self._group_deletion(name), can_edit=False)
+
+    def _group_deletion(self, name: str) -> Change:
+        def known(admin: Admin) -> dict[TopicPartition, int]:
+            refuse_members(admin, name)
+            return admin.group_offsets(name)
+
+        offsets = self._console.ask(known)
+        return Change(
+            f"Delete the group {name} with its committed offsets in {len(offsets)} partitions. "
+            "Who reads with it again begins where auto.offset.reset says.",
+            lambda: self._console.change(lambda admin: admin.delete_group(name)),
+            "/groups",
+            ("partition", "committed"),
+            sorted(offsets.items()),
+        )
 
     # --- asking and doing
 

@@ -6,7 +6,7 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, HTTPException
@@ -111,6 +111,8 @@ class Pages:
             listing=shown,
             groups=groups,
             written=self._console.written(name),
+            newest_ms=self._console.newest_ms(name, len(one.partitions)),
+            kept=_kept({entry.name: entry.value or "" for entry in self._console.topic_settings(name)}),
         )
 
     def topic_settings(
@@ -188,6 +190,7 @@ class Pages:
             "name": lambda one: one.id,
             "state": lambda one: one.state,
             "kind": lambda one: one.kind,
+            "members": lambda one: one.members,
             "lag": lambda one: one.behind,
         }
         rows = sorted((one for one in found.groups.values() if q.lower() in one.id.lower()), key=lambda one: one.id)
@@ -264,6 +267,22 @@ def _bytes_per_record(topics: Iterable[Topic]) -> float:
     known = [one for one in topics if not one.internal and one.size >= 0]
     records = sum(one.records for one in known)
     return sum(one.size for one in known) / records if records else 0.0
+
+
+def _kept(settings: Mapping[str, str]) -> str:
+    """How long records stay, by the topic's settings; "" where they may not be seen."""
+    if not settings:
+        return ""
+    limits = []
+    if "compact" in settings.get("cleanup.policy", ""):
+        limits.append("the newest of each key")
+    if "delete" in settings.get("cleanup.policy", ""):
+        limits += [
+            setting_text(name, settings[name]) + unit
+            for name, unit in (("retention.ms", ""), ("retention.bytes", " a partition"))
+            if settings.get(name, "-1") != "-1"
+        ]
+    return " or ".join(limits) or "for ever"
 
 
 def _caught_up_s(behind: int, read: float, written: float) -> float | None:

@@ -135,6 +135,24 @@ def test_offsets_of_a_group_are_reset_after_a_preview(
     assert admin.group_offsets(group) == dict.fromkeys(partitions, 1)
 
 
+def test_a_group_is_deleted_with_its_offsets(
+    page: Page, admin: Admin, broker: Kafka, changing: UiProcess, topic: str, group: str
+) -> None:
+    admin.create_topic(topic, 1)
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
+    eventually(lambda: changing.get(f"/groups/{group}").status == 200)
+    page.goto(f"{changing.address}/groups/{group}")
+    page.get_by_role("button", name="Delete").click()
+    expect(page.locator("tbody tr")).to_contain_text(f"{topic}-0")
+    assert group in [one.group_id for one in admin.list_groups()], "not before it is confirmed"
+    confirm(page, f"Delete the group {group} with its committed offsets in 1 partitions.")
+    eventually(lambda: group not in [one.group_id for one in admin.list_groups()])
+    with Consumer(broker.bootstrap, {"group.id": group}) as member:
+        member.subscribe([topic])
+        eventually(lambda: bool(member.poll(0.1) or member.assignment()))
+        assert "stop its consumers first" in changing.get(f"/delete-group/{group}").text
+
+
 @pytest.mark.parametrize(
     ("path", "form", "message"),
     [

@@ -121,6 +121,8 @@ def test_a_topic_shows_partitions_settings_and_readers(tab: Tab, flights: str) -
     page = tab.open(f"/topics/{flights}")
     expect(page.locator("#list tbody tr")).to_have_count(3)
     expect(page.locator("#list tbody tr").first).to_contain_text("in sync")
+    expect(page.locator(".figures div", has_text="Kept").locator("dd")).to_have_text("1 d")
+    expect(page.locator(".figures div", has_text="Newest record").locator("time")).to_be_visible()
     page.get_by_role("button", name="Settings").click()
     row = page.locator("tr").filter(has=page.get_by_text("retention.ms", exact=True))
     expect(row).to_contain_text("86400000")
