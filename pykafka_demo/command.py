@@ -13,12 +13,13 @@ from typing import Annotated
 import typer
 from pyspark.sql import SparkSession
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from broker.embedded import EmbeddedBroker
 from broker.errors import PykafkaError
 from pykafka_demo import steps
+from pykafka_demo.flights import flights
 from pykafka_demo.proof import Proof, compare, read_positions, topic_ranges
 from spark_connector.cli.session import standard_error_to
 
@@ -26,6 +27,7 @@ __all__ = ["demo"]
 
 console = Console(highlight=False)
 MARKER = ".pykafka-demo"
+_DONE = TextColumn("{task.completed:,.0f} of {task.total:,.0f}")
 
 
 def demo(
@@ -73,7 +75,7 @@ def demo(
 
 def _produce(bootstrap: str) -> int:
     _title("1", "Produce every flight that left New York in 2013, keyed by tail number, zstd")
-    with _bar("produced", 336_776) as progress:
+    with _bar("produced") as progress:
         return steps.produce_flights(bootstrap, progress)
 
 
@@ -107,7 +109,7 @@ def _load(directory: Path, bootstrap: str, zookeeper: str) -> Proof:
 def _stream(spark: SparkSession, directory: Path, bootstrap: str) -> Proof:
     _title("4", "Streaming query with a checkpoint, stopped after two micro-batches and started again")
     to, checkpoint = directory / "stream", directory / "stream-checkpoint"
-    with _bar("streamed", 336_776) as progress:
+    with _bar("streamed") as progress:
         before = steps.stream_in_two_runs(spark, bootstrap, to, checkpoint, progress)
     console.print(f"{before:,} rows in the first run, the rest after the restart from {checkpoint}")
     positions = spark.read.parquet(str(to)).select("partition", "offset").toArrow()
@@ -159,8 +161,9 @@ def _title(number: str, text: str) -> None:
 
 
 @contextmanager
-def _bar(what: str, total: int) -> Iterator[steps.Progress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+def _bar(what: str) -> Iterator[steps.Progress]:
+    """Of all flights; it ends at as many as were really done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), _DONE, TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(what, total=flights().num_rows)
         yield lambda done: bar.update(task, completed=done)

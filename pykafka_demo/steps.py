@@ -25,6 +25,8 @@ from broker.client.producer import Producer
 from broker.errors import PykafkaError
 from broker.zookeeper.java import find_java
 from pykafka_demo.flights import SCHEMA, airlines, flights
+from spark_connector.offset_store.base import Offsets
+from spark_connector.progress.stream_lag import SourceLag, query_lag
 
 __all__ = [
     "delays_by_airline",
@@ -157,23 +159,32 @@ def stream_in_two_runs(spark: SparkSession, bootstrap: str, to: Path, checkpoint
     )
     writer = stream.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
     first = writer.start(str(to))
-    before = _watch(first, lambda batches: batches >= 2, 0, progress)
+    _watch(first, lambda: len(_batches(first)) >= 2, progress)
     first.stop()
     second = writer.trigger(availableNow=True).start(str(to))
-    _watch(second, lambda _: not second.isActive, before, progress)
+    _watch(second, lambda: not second.isActive, progress)
     second.awaitTermination()
-    return before
+    batches = _batches(second) or _batches(first)
+    progress(_rows(batches[-1].end))
+    return _rows(batches[0].start if _batches(second) else batches[-1].end)
 
 
-def _watch(query: StreamingQuery, done: Callable[[int], bool], before: int, progress: Progress) -> int:
-    """Report the rows read so far until `done(batches)`, and return them."""
-    rows = before
-    while True:
-        ended = done(len(batches := [p for p in query.recentProgress if p.numInputRows]))
-        rows = before + sum(p.numInputRows for p in batches)
-        progress(rows)
-        if ended:
-            return rows
+def _watch(query: StreamingQuery, is_over: Callable[[], bool], progress: Progress) -> None:
+    """Report the rows read so far until it is over."""
+    while not is_over():
+        if batches := _batches(query):
+            progress(_rows(batches[-1].end))
         if (error := query.exception()) is not None:
             raise error
         time.sleep(0.05)
+
+
+def _batches(query: StreamingQuery) -> list[SourceLag]:
+    """What each batch with rows has read. A batch that is under way when a query is stopped may be in none."""
+    found = (query_lag(json.loads(report.json)) for report in query.recentProgress if report.numInputRows)
+    return [lag.sources[0] for lag in found]
+
+
+def _rows(offsets: Offsets) -> int:
+    """Before these offsets. The topic begins at 0, and was not written in transactions, which take offsets, too."""
+    return sum(offsets.values())

@@ -39,10 +39,11 @@ class Api:
         """The last hour: `records` or `read` per second of a topic or group, or the `lag` of a group.
 
         The lag is with what is unread in partitions that a member reads without a committed offset.
+        What was written before the console began to look is known from the times of records.
         Without a name: of the whole cluster. A point every 30 s, or seldomer in a large cluster.
         """
         if kind not in ("records", "read", "lag"):
             raise HTTPException(404, f"there is no history of {kind!r}")
-        history = self._console.sampler.history(kind)
-        found = history.values(kind, name) if kind == "lag" else history.rate(kind, name)
+        self._console.sampler.watch(groups=kind != "records")
+        found = self._console.series(kind, name)
         return {"kind": kind, "name": name, "times": [at for at, _ in found], "values": [value for _, value in found]}

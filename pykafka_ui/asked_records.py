@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, HTTPException, Query
+from fastapi import Depends, Query
 
+from broker.errors import ConfigError
 from pykafka_ui.browse import From
 from pykafka_ui.records_query import RecordsQuery
 from pykafka_ui.values import As
@@ -16,7 +17,9 @@ __all__ = ["AskedRecords", "at_most"]
 def _asked_records(
     name: str,
     start: Annotated[From, Query(alias="from", description="where to begin; end: the newest")] = From.END,
-    at: Annotated[str, Query(description="an offset, a time, or P:OFFSET,… of `older` and `newer`")] = "",
+    at: Annotated[
+        str, Query(description="an offset, a time, or P:OFFSET,… of `older` and `newer`; also without `from`")
+    ] = "",
     partition: Annotated[str, Query(description="P,… ; all if left out")] = "",
     limit: Annotated[int, Query(ge=1, description="so many records at most")] = 50,
     text: Annotated[str, Query(description="only records that hold this text")] = "",
@@ -26,14 +29,18 @@ def _asked_records(
     how: Annotated[As, Query(alias="as", description="how values are shown")] = As.AUTO,
     uncommitted: Annotated[bool, Query(description="also aborted and open transactions")] = False,
 ) -> RecordsQuery:
-    return RecordsQuery(name, start, at, partition, limit, text, places, path, equals, how, uncommitted=uncommitted)
+    if at.strip() and start in (From.END, From.START):  # who types an offset or a time wants it
+        start = From.OFFSET if at.strip().isdecimal() else From.TIME
+    return RecordsQuery(
+        name, start, at.strip(), partition, limit, text, places, path, equals, how, uncommitted=uncommitted
+    )
 
 
 AskedRecords = Annotated[RecordsQuery, Depends(_asked_records)]
 
 
 def at_most(asked: RecordsQuery, limit: int) -> RecordsQuery:
-    """Refuse to show more records than `limit` at once. Raises HTTPException."""
+    """Refuse to show more records than `limit` at once. Raises ConfigError."""
     if asked.limit > limit:
-        raise HTTPException(400, f"limit: at most {limit}")
+        raise ConfigError(f"limit: at most {limit}")
     return asked

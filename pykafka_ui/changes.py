@@ -1,7 +1,8 @@
 """What may be changed with `--allow-changes`: topics, their settings and records, offsets of groups.
 
-Each change has a form. What is sent is first shown as a sentence that says what it will do, with a preview where there
-is one, and done only when that is confirmed. Without the option these routes do not exist.
+Each change has a form. What is sent is first checked, by the brokers where they can, then shown as a sentence that says
+what it will do, with a preview where there is one, and done only when that is confirmed. What cannot be done is said
+above the form, which keeps what was typed. Without the option these routes do not exist.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -21,13 +23,15 @@ from broker.client.admin import Admin
 from broker.client.admin_types import HIGH_WATERMARK, NewTopic
 from broker.client.offset_reset import ResetTarget, new_offsets, refuse_members
 from broker.client.partition_offsets import EARLIEST, LATEST, offsets_at
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
 from broker.protocol.described_config import ResourceType
+from broker.protocol.topic_names import check_topic_name
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import parse_pairs, parse_time
 from pykafka_ui.console import DELIVERED_S, Console
 from pykafka_ui.numbers import in_range, number
-from pykafka_ui.render import Renderer, segment
+from pykafka_ui.render import Renderer, moment_text, segment
+from pykafka_ui.status import status_of
 from pykafka_ui.v3.record_json import Sent
 
 __all__ = ["Changes"]
@@ -81,29 +85,62 @@ class Changes:
 
     def router(self) -> APIRouter:
         routes = APIRouter(include_in_schema=False)
-        for path, show, take in (
-            ("/new-topic", self.new_topic_form, self.new_topic),
-            ("/topics/{name}/change-settings", self.settings_form, self.settings),
-            ("/topics/{name}/produce", self.produce_form, self.produce),
-            ("/topics/{name}/delete-records", self.delete_records_form, self.delete_records),
-            ("/topics/{name}/delete", self.delete_topic_form, self.delete_topic),
-            ("/reset-group/{name:path}", self.reset_form, self.reset),
+        for path, template, take in (
+            ("/new-topic", "new_topic.html", self.new_topic),
+            ("/topics/{name}/change-settings", "change_settings.html", self.settings),
+            ("/topics/{name}/produce", "produce.html", self.produce),
+            ("/topics/{name}/delete-records", "delete_records.html", self.delete_records),
+            ("/reset-group/{name:path}", "reset_group.html", self.reset),
         ):
-            routes.add_api_route(path, show)
-            routes.add_api_route(path, take, methods=["POST"])
+            self._add(routes, path, template, take)
+        routes.add_api_route("/topics/{name}/delete", self.delete_topic_form)
+        routes.add_api_route("/topics/{name}/delete", self.delete_topic, methods=["POST"])
+        routes.add_api_route("/delete-group/{name:path}", self.delete_group_form)
+        routes.add_api_route("/delete-group/{name:path}", self.delete_group, methods=["POST"])
         return routes
 
-    # --- topics
+    def _add(self, routes: APIRouter, path: str, template: str, take: Callable[..., Response]) -> None:
+        """The routes of a form: one shows it, one takes what it sends, or shows it with that and what is wrong."""
 
-    def new_topic_form(self, request: Request) -> Response:
-        return self._render(request, "new_topic.html", every=0)
+        def show(request: Request) -> Response:
+            return self._show(request, template, {})
+
+        def taken(request: Request, form: Form) -> Response:
+            if form.get("edit"):
+                return self._show(request, template, form)
+            try:
+                return take(request, form=form, **request.path_params)
+            except PykafkaError as error:
+                return self._show(request, template, form, error)
+
+        routes.add_api_route(path, show)
+        routes.add_api_route(path, taken, methods=["POST"])
+
+    def _show(
+        self, request: Request, template: str, typed: Mapping[str, Any], problem: PykafkaError | None = None
+    ) -> Response:
+        return self._render(
+            request,
+            template,
+            status=status_of(problem) if problem else 200,
+            problem=str(problem or ""),
+            typed=defaultdict(str, typed),
+            name=request.path_params.get("name", ""),
+            targets=_RESETS,
+            every=0,
+        )
+
+    # --- topics
 
     def new_topic(self, request: Request, form: Form) -> Response:
         name = _text(form, "name")
         if not name:
             raise ConfigError("a topic needs a name")
+        check_topic_name(name)
         settings = _settings(_text(form, "settings"))
         new = NewTopic(name, _number(form, "partitions", -1, _MOST), _number(form, "replication", -1, _MOST), settings)
+        if not _is_confirmed(form):
+            self._console.ask(lambda admin: admin.create_topics([new], validate_only=True))
         count = "the default number of" if new.partitions < 0 else new.partitions
         replicas = "the default number of" if new.replication < 0 else new.replication
         sentence = f"Create the topic {name} with {count} partitions and {replicas} replicas of each."
@@ -116,14 +153,17 @@ class Changes:
         )
         return self._ask_or_do(request, form, change)
 
-    def settings_form(self, request: Request, name: str) -> Response:
-        return self._render(request, "change_settings.html", topic=name, every=0)
-
     def settings(self, request: Request, name: str, form: Form) -> Response:
         settings = _settings(_text(form, "settings"))
         deleted = _text(form, "deleted").split()
         if not settings and not deleted:
             raise ConfigError("name a setting to change, or one to set back to the default")
+        if not _is_confirmed(form):
+            self._console.ask(
+                lambda admin: admin.alter_configs(
+                    ResourceType.TOPIC, name, settings, delete=deleted, validate_only=True
+                )
+            )
         now = {one.name: one.value for one in self._console.topic_settings(name)}
         rows: list[tuple[object, ...]] = [(key, now.get(key, ""), value) for key, value in settings.items()]
         rows += [(key, now.get(key, ""), "the default") for key in deleted]
@@ -139,14 +179,15 @@ class Changes:
         return self._ask_or_do(request, form, change)
 
     def delete_topic_form(self, request: Request, name: str) -> Response:
-        return self._confirm(request, self._deletion(name), {})
+        return self._confirm(request, self._deletion(name), {}, can_edit=False)
 
     def delete_topic(self, request: Request, name: str, form: Form) -> Response:
-        return self._ask_or_do(request, form, self._deletion(name))
+        return self._ask_or_do(request, form, self._deletion(name), can_edit=False)
 
     def _deletion(self, name: str) -> Change:
+        self._console.ask(lambda admin: admin.cluster.topic(name))  # it must exist
         topic = self._console.sampler.watch().topics.get(name)
-        records = f" with about {topic.records:,} records" if topic else ""
+        records = f" with at most {topic.records:,} records" if topic else ""
         return Change(
             f"Delete the topic {name}{records}. Nothing brings them back.",
             lambda: self._console.change(lambda admin: admin.delete_topics([name])),
@@ -155,19 +196,18 @@ class Changes:
 
     # --- records
 
-    def produce_form(self, request: Request, name: str) -> Response:
-        return self._render(request, "produce.html", topic=name, every=0)
-
     def produce(self, request: Request, name: str, form: Form) -> Response:
         key, value = _text(form, "key"), _text(form, "value", strip=False)
         headers = [(header, text.encode()) for header, text in _settings(_text(form, "headers")).items()]
         is_tombstone, partition = bool(form.get("tombstone")), _number(form, "partition", -1)
         content = None if is_tombstone else value.encode()
+        existing = self._console.ask(lambda admin: admin.cluster.topic(name)).partitions
+        if partition >= 0 and partition not in existing:
+            raise ConfigError(f"partition={partition}: {name} has {len(existing)} partitions, the first of which is 0")
 
         def send() -> None:
             where = None if partition < 0 else partition
             record = Sent(key.encode() or None, content, where, headers)
-            self._console.ask(lambda admin: admin.cluster.topic(name))  # it must exist
             self._console.send(name, record).result(DELIVERED_S)
 
         what = "a tombstone" if content is None else f"a record of {len(content)} bytes"
@@ -178,9 +218,6 @@ class Changes:
             f"/topics/{segment(name)}/records?limit=5",
         )
         return self._ask_or_do(request, form, change)
-
-    def delete_records_form(self, request: Request, name: str) -> Response:
-        return self._render(request, "delete_records.html", topic=name, every=0)
 
     def delete_records(self, request: Request, name: str, form: Form) -> Response:
         wanted = _text(form, "partitions")
@@ -194,6 +231,9 @@ class Changes:
             return offsets_at(admin.cluster, tps, EARLIEST), offsets_at(admin.cluster, tps, LATEST)
 
         starts, ends = self._console.ask(ranges)
+        for tp, end in sorted(ends.items()):
+            if before > end:
+                raise ConfigError(f"before={before}: {tp} ends at offset {end}")
         text = "all records" if before == HIGH_WATERMARK else f"all records before offset {before}"
         change = Change(
             f"Delete {text} of {len(starts)} partitions of the topic {name}. Nothing brings them back.",
@@ -206,18 +246,12 @@ class Changes:
 
     # --- groups
 
-    def reset_form(self, request: Request, name: str) -> Response:
-        return self._render(request, "reset_group.html", group=name, targets=_RESETS, every=0)
-
     def reset(self, request: Request, name: str, form: Form) -> Response:
         target = next((one for one in _RESETS if one == _text(form, "target")), None)
         if target is None:
             raise ConfigError(f"target={_text(form, 'target')}: must be one of {', '.join(_RESETS)}")
-        value = 0
-        if target is ResetTarget.TO_DATETIME:
-            value = in_range("to", parse_time("to", _text(form, "number")[:40]))
-        elif target in (ResetTarget.TO_OFFSET, ResetTarget.SHIFT_BY):
-            value = _number(form, "number", 0)
+        value = _reset_value(target, _text(form, "number"))
+        meant = moment_text(value) if target is ResetTarget.TO_DATETIME else value
         topic = _text(form, "topic")
 
         def moves(admin: Admin) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
@@ -233,8 +267,7 @@ class Changes:
 
         known, moved = self._console.ask(moves)
         change = Change(
-            f"Reset the offsets of the group {name} in {len(moved)} partitions "
-            f"{_RESETS_TO[target].format(_text(form, 'number') or value)}.",
+            f"Reset the offsets of the group {name} in {len(moved)} partitions {_RESETS_TO[target].format(meant)}.",
             lambda: self._console.change(lambda admin: admin.alter_group_offsets(name, moved)),
             f"/groups/{segment(name)}",
             ("partition", "from", "to"),
@@ -242,12 +275,35 @@ class Changes:
         )
         return self._ask_or_do(request, form, change)
 
+    def delete_group_form(self, request: Request, name: str) -> Response:
+        return self._confirm(request, self._group_deletion(name), {}, can_edit=False)
+
+    def delete_group(self, request: Request, name: str, form: Form) -> Response:
+        return self._ask_or_do(request, form, self._group_deletion(name), can_edit=False)
+
+    def _group_deletion(self, name: str) -> Change:
+        def known(admin: Admin) -> dict[TopicPartition, int]:
+            refuse_members(admin, name)
+            return admin.group_offsets(name)
+
+        offsets = self._console.ask(known)
+        return Change(
+            f"Delete the group {name} with its committed offsets in {len(offsets)} partitions. "
+            "Who reads with it again begins where auto.offset.reset says.",
+            lambda: self._console.change(lambda admin: admin.delete_group(name)),
+            "/groups",
+            ("partition", "committed"),
+            sorted(offsets.items()),
+        )
+
     # --- asking and doing
 
-    def _ask_or_do(self, request: Request, form: Mapping[str, Any], change: Change) -> Response:
+    def _ask_or_do(
+        self, request: Request, form: Mapping[str, Any], change: Change, *, can_edit: bool = True
+    ) -> Response:
         token = _text(form, "once")
-        if form.get("confirmed") != "yes":
-            return self._confirm(request, change, form)
+        if not _is_confirmed(form):
+            return self._confirm(request, change, form, can_edit=can_edit)
         if self._is_first(token):
             try:
                 change.perform()
@@ -268,10 +324,29 @@ class Changes:
                 self._done.pop(next(iter(self._done)))
             return True
 
-    def _confirm(self, request: Request, change: Change, form: Mapping[str, Any]) -> Response:
+    def _confirm(self, request: Request, change: Change, form: Mapping[str, Any], *, can_edit: bool) -> Response:
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
         fields["once"] = secrets.token_urlsafe(12)
-        return self._render(request, "confirm.html", change=change, fields=fields, every=0)
+        return self._render(request, "confirm.html", change=change, fields=fields, can_edit=can_edit, every=0)
+
+
+def _is_confirmed(form: Mapping[str, Any]) -> bool:
+    return form.get("confirmed") == "yes"
+
+
+def _reset_value(target: ResetTarget, text: str) -> int:
+    """The offset, time (ms) or difference. Raises ConfigError for one that is lacking, and for one without a use."""
+    if target in (ResetTarget.TO_EARLIEST, ResetTarget.TO_LATEST):
+        if text:
+            raise ConfigError(
+                f"number={text[:40]}: {_RESETS[target]} takes none; choose an offset or a time, or clear it"
+            )
+        return 0
+    if target is ResetTarget.TO_DATETIME:
+        return in_range("to", parse_time("to", text[:40]))
+    if not text:
+        raise ConfigError(f"number: say which; {_RESETS[target]}")
+    return number("number", text)
 
 
 def _text(form: Mapping[str, Any], name: str, *, strip: bool = True) -> str:

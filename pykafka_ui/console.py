@@ -16,14 +16,17 @@ from broker.client.admin_types import GroupDescription, LogDir, NewTopic, Transa
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.hanging_transactions import OpenInPartition, hanging_transactions
+from broker.client.partition_offsets import MAX_TIMESTAMP, list_offsets
 from broker.client.producer import Producer
 from broker.client.producer_batch import RecordFuture
-from broker.errors import BrokerError
+from broker.errors import BrokerError, PykafkaError
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.browse import Readers
+from pykafka_ui.history import HOUR_S
 from pykafka_ui.loads.places import LoadPlaces
 from pykafka_ui.loads.verifications import Verifications
+from pykafka_ui.past import Past
 from pykafka_ui.recent import Recent
 from pykafka_ui.records_query import FoundRecords, RecordsQuery
 from pykafka_ui.sampler import Sampler
@@ -41,8 +44,10 @@ PATIENCE_MS = 5_000
 """How long a cluster that does not answer is asked. Somebody looks at an empty page meanwhile."""
 DELIVERED_S = 3 * PATIENCE_MS / 1000
 """A record that is not acknowledged then was given up: nobody writes it later."""
-FRESH_S = 3.0
+FRESH_S, SELDOM_S = 3.0, 15.0
 """So long an answer is shown without being asked for again, by whoever looks."""
+MOST_PARTITIONS = 100
+"""Of a topic whose newest record is looked for."""
 OVERDUE_AFTER_MS = 60_000
 LONGEST_MS = 900_000
 """Longer than any transaction may take by the broker's default (transaction.max.timeout.ms)."""
@@ -83,7 +88,9 @@ class Console:
         self._readers = Readers(settings)
         self._cluster = Cluster(settings, create_topics=False)
         self._admin = Admin(self._cluster)
+        self._past = Past(self._cluster, lambda: self.sampler.snapshot)
         self._recent: Recent[Any] = Recent(FRESH_S)
+        self._seldom: Recent[Any] = Recent(SELDOM_S)
         self._producing = threading.Lock()
         self._to_produce = dataclasses.replace(
             settings, max_block_ms=PATIENCE_MS, delivery_timeout_ms=2 * PATIENCE_MS, allow_auto_create_topics=False
@@ -102,6 +109,43 @@ class Console:
         if self._producer is not None:
             self._producer.close(timeout_s=0)
         self._cluster.close()
+
+    def series(self, kind: str, name: str = "") -> list[tuple[float, float | None]]:
+        """The last hour of `records` or `read` per second, or of `lag`: (Unix seconds, value), None for a gap.
+
+        What was written before the console began to look is known from the times of records.
+        """
+        history = self.sampler.history(kind)
+        if kind == "lag":
+            return history.values(kind, name)
+        found = history.rate(kind, name)
+        now, began = time.time(), history.began_s
+        if kind == "records" and began is not None and now - began < HOUR_S:
+            found = [point for point in self._past.rate(name, began) if now - point[0] < HOUR_S] + found
+        return found
+
+    def written(self, name: str = "") -> float | None:
+        """Records per second that were written last, of a topic or of all; None if it is not known."""
+        known = self.sampler.last_rate("records", name)
+        if known is None and (past := [value for _, value in self.series("records", name)]):
+            return past[-1]
+        return known
+
+    def newest_ms(self, topic: str, partitions: int) -> int:
+        """The latest time of a record; -1 if there is none, or it is not known: of many partitions it is not asked."""
+        if partitions > MOST_PARTITIONS:
+            return -1
+
+        def ask() -> int:
+            tps = {TopicPartition(topic, index): MAX_TIMESTAMP for index in range(partitions)}
+            found = list_offsets(self._cluster, tps, timeout_s=1.0)
+            return max((one.timestamp for one in found.values()), default=-1)
+
+        try:
+            return int(self._seldom.get(("newest", topic), ask))
+        except PykafkaError as error:  # a broker that is away, or too old
+            logger.debug("the newest record of %s: %s", topic, error)
+            return -1
 
     @contextlib.contextmanager
     def records(self, asked: RecordsQuery) -> Iterator[FoundRecords]:

@@ -23,6 +23,11 @@ class History:
         self._times = array("d")
         self._series: dict[tuple[str, str], array[float]] = {}
 
+    @property
+    def began_s(self) -> float | None:
+        """When its oldest point was recorded; None while it has none."""
+        return self._times[0] if self._times else None
+
     def is_due(self, now_s: float) -> bool:
         return not self._times or now_s - self._times[-1] >= STEP_S
 
@@ -52,10 +57,12 @@ class History:
         steps = itertools.pairwise(points)
         return [(now, _per_second(before, earlier, now, value)) for (earlier, before), (now, value) in steps]
 
-    def last_rate(self, kind: str, name: str = "") -> float:
-        """The growth per second between the last two points; 0 if there is none."""
+    def last_rate(self, kind: str, name: str = "") -> float | None:
+        """The growth per second between the last two points; None while there are not two."""
         series = self._series.get((kind, name))
-        if series is None or len(series) < 2:
+        if len(self._times) < 2:
+            return None
+        if series is None:
             return 0.0
         found = (series[-1] - series[-2]) / (self._times[-1] - self._times[-2])
         return found if found > 0 else 0.0  # also for NaN

@@ -6,7 +6,7 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, HTTPException
@@ -14,13 +14,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.errors import PykafkaError
+from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.asked_records import AskedRecords, at_most
 from pykafka_ui.console import Console
 from pykafka_ui.downloads import DOWNLOADS, MOST_DOWNLOADED
-from pykafka_ui.listing import ROWS, listing
-from pykafka_ui.render import Renderer, segment
+from pykafka_ui.listing import ROWS, Listing, listing
+from pykafka_ui.records_query import FoundRecords, RecordsQuery
+from pykafka_ui.render import Renderer, segment, setting_text
 from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
+from pykafka_ui.status import status_of
 
 __all__ = ["Pages"]
 
@@ -61,7 +64,7 @@ class Pages:
             seen=found,
             busiest=busiest[:10],
             behind=behind[:10],
-            written=self._rate("records"),
+            written=self._console.written(),
             read=self._rate("read"),
             bytes_per_record=_bytes_per_record(found.topics.values()),
         )
@@ -81,7 +84,7 @@ class Pages:
             "replication": lambda one: one.replication,
             "records": lambda one: one.records,
             "size": lambda one: one.size,
-            "rate": lambda one: rate("records", one.name),
+            "rate": lambda one: rate("records", one.name) or 0,
             "state": lambda one: -one.not_in_sync,
         }
         extra = (("internal", "1"),) if internal else ()
@@ -107,14 +110,20 @@ class Pages:
             topic=one,
             listing=shown,
             groups=groups,
-            written=self._rate("records", name),
+            written=self._console.written(name),
+            newest_ms=self._console.newest_ms(name, len(one.partitions)),
+            kept=_kept({entry.name: entry.value or "" for entry in self._console.topic_settings(name)}),
         )
 
-    def topic_settings(self, request: Request, name: str) -> Response:
+    def topic_settings(
+        self, request: Request, name: str, q: str = "", sort: str = "name", page: int = 1, changed: bool = False
+    ) -> Response:
         _, one = self._topic(name)
-        settings = self._console.topic_settings(name)
+        shown = _settings(
+            f"/topics/{segment(name)}/settings", self._console.topic_settings(name), q, sort, page, changed
+        )
         return self._render(
-            request, "settings.html", title=f"Settings of {name}", settings=settings, topic=one, every=0
+            request, "settings.html", title=f"Settings of {name}", listing=shown, changed=changed, topic=one, every=0
         )
 
     def _topic(self, name: str) -> tuple[Snapshot, Topic]:
@@ -130,19 +139,39 @@ class Pages:
     # --- records
 
     def records(self, request: Request, asked: AskedRecords, *, live: bool = False) -> Response:
-        with self._console.records(at_most(asked, _MOST_SHOWN)) as found:
-            return self._render(
-                request,
-                "records.html",
-                topic=asked.topic,
-                asked=asked,
-                found=found,
-                rows=found.rows,
-                live=live,
-                every=1 if live else 0,
-                spark=found.spark(self._console.bootstrap) if found.page.records else "",
-                curl=f"curl '{request.base_url}api/topics/{segment(asked.topic)}/records?{asked.address()}'",
-            )
+        """With what was typed in the form, also when it cannot be shown."""
+        try:
+            with self._console.records(at_most(asked, _MOST_SHOWN)) as found:
+                return self._records(request, asked, found, live=live)
+        except PykafkaError as error:
+            if asked.topic not in self._console.sampler.watch().topics:
+                raise
+            return self._records(request, asked, None, live=False, problem=error)
+
+    def _records(
+        self,
+        request: Request,
+        asked: RecordsQuery,
+        found: FoundRecords | None,
+        *,
+        live: bool,
+        problem: PykafkaError | None = None,
+    ) -> Response:
+        status = status_of(problem) if problem else 200
+        return self._render(
+            request,
+            "records.html",
+            status=status,
+            problem=str(problem or ""),
+            topic=asked.topic,
+            asked=asked,
+            found=found,
+            rows=found.rows if found else [],
+            live=live,
+            every=1 if live else 5 if status >= 500 else 0,
+            spark=found.spark(self._console.bootstrap) if found and found.page.records else "",
+            curl=f"curl '{request.base_url}api/topics/{segment(asked.topic)}/records?{asked.address()}'",
+        )
 
     def download(self, ending: str, asked: AskedRecords) -> Response:
         if ending not in DOWNLOADS:
@@ -161,6 +190,7 @@ class Pages:
             "name": lambda one: one.id,
             "state": lambda one: one.state,
             "kind": lambda one: one.kind,
+            "members": lambda one: one.members,
             "lag": lambda one: one.behind,
         }
         rows = sorted((one for one in found.groups.values() if q.lower() in one.id.lower()), key=lambda one: one.id)
@@ -176,7 +206,7 @@ class Pages:
             "partition": lambda tp: tp,
             "lag": lambda tp: one.lags.get(tp, one.unread.get(tp, -1)),
         }
-        written = sum(self._rate("records", topic) for topic in one.topics)
+        written = sum(self._rate("records", topic) or 0 for topic in one.topics)
         return self._render(
             request,
             "group.html",
@@ -185,7 +215,8 @@ class Pages:
             about=about,
             owners=about.owners if about else {},
             listing=listing(f"/groups/{segment(name)}", one.partitions, keys, sort=sort, page=page),
-            caught_up_s=_caught_up_s(one.behind, self._rate("read", name), written),
+            caught_up_s=_caught_up_s(one.behind, self._rate("read", name) or 0, written),
+            is_rate_known=self._rate("read", name) is not None,
         )
 
     # --- brokers and transactions
@@ -193,14 +224,23 @@ class Pages:
     def brokers(self, request: Request) -> Response:
         return self._render(request, "brokers.html", seen=self._console.sampler.watch())
 
-    def broker(self, request: Request, broker_id: int) -> Response:
+    def broker(
+        self, request: Request, broker_id: int, q: str = "", sort: str = "name", page: int = 1, changed: bool = False
+    ) -> Response:
         found = self._console.sampler.watch()
         node = next((one for one in found.brokers if one.id == broker_id), None)
         if node is None:
             raise HTTPException(404 if found.at_ms else 503, f"There is no broker {broker_id}.")
-        directories, settings = self._console.log_dirs(broker_id), self._console.broker_settings(broker_id)
+        settings = self._console.broker_settings(broker_id)
         return self._render(
-            request, "broker.html", seen=found, node=node, directories=directories, settings=settings, every=0
+            request,
+            "broker.html",
+            seen=found,
+            node=node,
+            directories=self._console.log_dirs(broker_id),
+            listing=_settings(f"/brokers/{broker_id}", settings, q, sort, page, changed),
+            changed=changed,
+            every=0,
         )
 
     def transactions(self, request: Request, *, hanging: bool = False) -> Response:
@@ -229,6 +269,43 @@ def _bytes_per_record(topics: Iterable[Topic]) -> float:
     return sum(one.size for one in known) / records if records else 0.0
 
 
+def _kept(settings: Mapping[str, str]) -> str:
+    """How long records stay, by the topic's settings; "" where they may not be seen."""
+    if not settings:
+        return ""
+    limits = []
+    if "compact" in settings.get("cleanup.policy", ""):
+        limits.append("the newest of each key")
+    if "delete" in settings.get("cleanup.policy", ""):
+        limits += [
+            setting_text(name, settings[name]) + unit
+            for name, unit in (("retention.ms", ""), ("retention.bytes", " a partition"))
+            if settings.get(name, "-1") != "-1"
+        ]
+    return " or ".join(limits) or "for ever"
+
+
 def _caught_up_s(behind: int, read: float, written: float) -> float | None:
     """When nothing will be unread if readers and writers go on as they do; None if never, or if nothing is."""
     return behind / (read - written) if behind and read > written else None
+
+
+def _settings(
+    path: str, entries: Iterable[ConfigEntry], query: str, sort: str, page: int, changed: bool
+) -> Listing[ConfigEntry]:
+    """Those whose name, value or documentation has the text; with `changed` only those that somebody has set."""
+    needle = query.strip().casefold()
+
+    def is_wanted(one: ConfigEntry) -> bool:
+        if changed and one.source is ConfigSource.DEFAULT_CONFIG:
+            return False
+        value = "" if one.sensitive else one.value or ""
+        texts = (one.name, value, setting_text(one.name, value), one.documentation or "")
+        return any(needle in text.casefold() for text in texts)
+
+    keys: dict[str, Callable[[ConfigEntry], Any]] = {
+        "name": lambda one: one.name,
+        "source": lambda one: (one.source.name, one.name),
+    }
+    extra = (("changed", "1"),) if changed else ()
+    return listing(path, filter(is_wanted, entries), keys, sort=sort, page=page, query=query, extra=extra)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -82,17 +81,6 @@ class Row:
     value: Shown
     headers: list[tuple[str, Shown]]
     state: str
-
-    @property
-    def time(self) -> str:
-        """UTC with ms; "" for a record without a time."""
-        if self.timestamp < 0:
-            return ""
-        try:
-            moment = datetime.fromtimestamp(self.timestamp / 1000, UTC)
-        except (OverflowError, ValueError, OSError):
-            return f"{self.timestamp} ms"
-        return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{self.timestamp % 1000:03d}"
 
 
 class FoundRecords:

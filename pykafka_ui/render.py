@@ -1,4 +1,7 @@
-"""Makes pages from templates: with escaping, and with numbers as people read them."""
+"""Makes pages from templates: with escaping, and with numbers and times as people read them.
+
+Every number, size, duration and time of a page is written by a filter from here. What it rounds is whole in a hint.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from typing import Any
 from urllib.parse import quote
 
 import jinja2
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from pykafka_ui.console import Console
 from pykafka_ui.history import STEP_S
 
-__all__ = ["Renderer", "count", "duration", "moment", "segment", "size"]
+__all__ = ["Renderer", "moment_text", "segment", "setting_text"]
 
 
 class Renderer:
@@ -32,6 +36,8 @@ class Renderer:
             "segment": segment,
             "duration": duration,
             "moment": moment,
+            "rate": rate,
+            "setting": setting,
         }
         self._templates.filters["tojson_text"] = lambda data: json.dumps(data, ensure_ascii=False)
         self._templates.globals |= {"version": version, "allow_changes": allow_changes, "step_s": STEP_S}
@@ -40,7 +46,7 @@ class Renderer:
     def page(self, request: Request, template: str, *, status: int = 200, every: int = 5, **values: Any) -> Response:
         """`every`: the seconds after which the page is asked for again; 0 for never."""
         address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        values = {"seen": self._console.sampler.snapshot, "address": address, "every": every, **values}
+        values = {"seen": self._console.sampler.snapshot, "address": address, "every": every, "problem": "", **values}
         html = self._templates.get_template(template).render(values)
         return HTMLResponse(html.encode(errors="replace"), status)  # JSON may have half a character
 
@@ -55,33 +61,85 @@ def count(number: float) -> str:
     return f"{number:,.1f}" if 0 < number < 10 and number != int(number) else f"{number:,.0f}"
 
 
+def rate(number: float | None) -> str:
+    """Of records per second; "?" while it is not known."""
+    return "?" if number is None else count(number)
+
+
 def size(number: float) -> str:
-    """Bytes with a unit of 1024; "?" for -1."""
-    if number < 0:
-        return "?"
+    """Bytes with a unit of 1024, and in a hint all of them; "?" for -1."""
+    return "?" if number < 0 else _hinted(size_text(number), f"{number:,.0f} bytes")
+
+
+def duration(seconds: float) -> str:
+    """Two units at most, "3 h 20 min", and in a hint all seconds."""
+    return _hinted(duration_text(seconds), f"{seconds:,.3f}".rstrip("0").rstrip(".") + " s")
+
+
+def moment(ms: int, *, exact: bool = False) -> str:
+    """A time in UTC, which it says, with seconds or `exact` with ms; "" for -1. In a hint the ms since 1970."""
+    if ms < 0:
+        return ""
+    machine = moment_text(ms, exact=True).replace(" UTC", "Z").replace(" ", "T")
+    shown = Markup('<time datetime="{}" title="{} ms since 1970">{}</time>')
+    return shown.format(machine, ms, moment_text(ms, exact=exact))
+
+
+def setting(name: str, value: str | None) -> str:
+    """A value of a setting: durations and sizes for people, and beside them what was set."""
+    meant = setting_text(name, value or "")
+    return Markup("{} <small>{}</small>").format(meant, value) if meant else value or ""
+
+
+def size_text(number: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if number < 1024 or unit == "TiB":
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}".replace(".0 ", " ")
         number /= 1024
     raise AssertionError
 
 
-def duration(seconds: float) -> str:
-    """Two units at most: "3 h 20 min"."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    if seconds < 86400:
-        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
-    return f"{seconds // 86400:.0f} d {seconds % 86400 // 3600:.0f} h"
+def duration_text(seconds: float) -> str:
+    for length, unit, part, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= length:
+            rest = int(seconds % length // part)
+            return f"{seconds // length:.0f} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{seconds:.0f} s"
 
 
-def moment(ms: int) -> str:
-    """UTC with seconds; "" for -1."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if ms >= 0 else ""
+def moment_text(ms: int, *, exact: bool = False) -> str:
+    """For a sentence; a time that no calendar has is in ms."""
+    try:
+        found = datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms since 1970"
+    return found.strftime("%Y-%m-%d %H:%M:%S") + (f".{ms % 1000:03d}" if exact else "") + " UTC"
+
+
+_UNITS_MS = {"ms": 1, "seconds": 1_000, "minutes": 60_000, "hours": 3_600_000}
+_LARGEST = 2**63 - 1
+
+
+def setting_text(name: str, value: str) -> str:
+    """What a number means to people, "7 d" or "1 GiB"; "" where it says so itself."""
+    unit = name.rpartition(".")[2]
+    if (unit != "bytes" and unit not in _UNITS_MS) or not value.removeprefix("-").isdecimal() or len(value) > 20:
+        return ""
+    number = int(value)
+    if number == _LARGEST or (number == -1 and "retention" in name):
+        return "no limit"
+    if unit == "bytes":
+        return size_text(number) if number >= 1024 else ""
+    ms = number * _UNITS_MS[unit]
+    if ms % 1000 or ms < 1000:
+        return f"{ms / 1000:g} s" if ms > 1000 else ""
+    return duration_text(ms / 1000)
 
 
 def segment(name: str) -> str:
     """A name as one part of an address."""
     return quote(name, safe="")
+
+
+def _hinted(text: str, exact: str) -> str:
+    return Markup('<span title="{}">{}</span>').format(exact, text)

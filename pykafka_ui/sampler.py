@@ -110,8 +110,8 @@ class Sampler:
         """`records`: counters of what was written, by topic. `read` and `lag`: by group."""
         return self._written if kind == "records" else self._read
 
-    def last_rate(self, kind: str, name: str = "") -> float:
-        """Records per second, at last; see `history`."""
+    def last_rate(self, kind: str, name: str = "") -> float | None:
+        """Records per second, at last; see `history`. None while it is not known."""
         return self.history(kind).last_rate(kind, name)
 
     def watch(self, *, groups: bool = False) -> Snapshot:
@@ -298,9 +298,15 @@ class Sampler:
             for one in listed:
                 before = self.snapshot.groups.get(one.group_id)
                 known = offsets.get(one.group_id, before.offsets if before else {})
-                assigned = frozenset(tp for member in members.get(one.group_id, ()) for tp in member.partitions)
+                its = members.get(one.group_id, ())
                 groups[one.group_id] = Group(
-                    one.group_id, one.state, one.protocol_type, known, type=one.group_type, assigned=assigned
+                    one.group_id,
+                    one.state,
+                    one.protocol_type,
+                    known,
+                    type=one.group_type,
+                    members=len(its),
+                    assigned=frozenset(tp for member in its for tp in member.partitions),
                 )
         self._change(groups=_with_lags(groups, self.snapshot.partitions))
         if self._read.is_due(time.time()):

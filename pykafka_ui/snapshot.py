@@ -96,6 +96,7 @@ class Group:
     lags: Mapping[TopicPartition, int] = dataclasses.field(default_factory=dict)
     type: str = ""
     """Of its protocol: classic, consumer (KIP-848) or share; "" from brokers that are too old to tell."""
+    members: int = 0
     assigned: frozenset[TopicPartition] = frozenset()
     unread: Mapping[TopicPartition, int] = dataclasses.field(default_factory=dict)
 

@@ -24,6 +24,10 @@ document.addEventListener("keydown", (event) => {  // what looks like a button m
   if (event.key === " " && event.target.matches("a[role=button]")) { event.preventDefault(); event.target.click(); }
 });
 
+if (matchMedia("(max-width: 40rem)").matches) {  // on a phone the form would fill the screen
+  for (const form of document.querySelectorAll("details.asked:not([data-keep])")) form.open = false;
+}
+
 const charts = new Map();
 
 async function draw() {
@@ -42,11 +46,17 @@ async function draw() {
     if (known) { known.at = Date.now(); known.plot.setData([times, values]); continue; }
     const colour = getComputedStyle(figure).color;
     const axis = { stroke: colour, grid: { stroke: "rgba(128,128,128,0.25)" } };
+    const utc = (seconds, from, to) => new Date(seconds * 1000).toISOString().slice(from, to).replace("T", " ");
+    const hour = () => [Date.now() / 1000 - 3600, Date.now() / 1000];  // it ends now, however little is known
     const options = {
       width: Math.max(figure.clientWidth, 240), height: 180, legend: { live: true },
-      scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } },
-      axes: [axis, { ...axis, size: 70 }],
-      series: [{}, { label: unit, stroke: "#1976d2", width: 2, points: { show: times.length < 5 } }],
+      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+      scales: { x: { range: hour }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } },
+      axes: [{ ...axis, values: (_, splits) => splits.map((at) => utc(at, 11, 16)) }, { ...axis, size: 70 }],
+      series: [
+        { label: "time", value: (_, at) => at == null ? "--" : utc(at, 0, 19) + " UTC" },
+        { label: unit, stroke: "#1976d2", width: 2, points: { show: values.filter((one) => one != null).length < 5 } },
+      ],
     };
     charts.set(figure, { at: Date.now(), plot: new uPlot(options, [times, values], figure) });
   }

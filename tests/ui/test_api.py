@@ -76,6 +76,14 @@ def test_records_and_their_neighbours(ui: UiProcess, v3: str) -> None:
     assert [one["offset"] for one in ui.get(f"/api/topics/{TOPIC}/records?text=9").json["records"]] == [4]
 
 
+@pytest.mark.parametrize("start", ["from=end&", "from=start&", ""])
+def test_an_offset_or_time_that_is_given_is_taken(ui: UiProcess, v3: str, start: str) -> None:
+    found = ui.get(f"/api/topics/{TOPIC}/records?{start}at=3&partition=1&limit=1").json
+    assert [one["offset"] for one in found["records"]] == [3]
+    found = ui.get(f"/api/topics/{TOPIC}/records?{start}at=2001-01-01&partition=1&limit=1").json
+    assert [one["offset"] for one in found["records"]] == [0]
+
+
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -134,6 +135,24 @@ def test_offsets_of_a_group_are_reset_after_a_preview(
     assert admin.group_offsets(group) == dict.fromkeys(partitions, 1)
 
 
+def test_a_group_is_deleted_with_its_offsets(
+    page: Page, admin: Admin, broker: Kafka, changing: UiProcess, topic: str, group: str
+) -> None:
+    admin.create_topic(topic, 1)
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
+    eventually(lambda: changing.get(f"/groups/{group}").status == 200)
+    page.goto(f"{changing.address}/groups/{group}")
+    page.get_by_role("button", name="Delete").click()
+    expect(page.locator("tbody tr")).to_contain_text(f"{topic}-0")
+    assert group in [one.group_id for one in admin.list_groups()], "not before it is confirmed"
+    confirm(page, f"Delete the group {group} with its committed offsets in 1 partitions.")
+    eventually(lambda: group not in [one.group_id for one in admin.list_groups()])
+    with Consumer(broker.bootstrap, {"group.id": group}) as member:
+        member.subscribe([topic])
+        eventually(lambda: bool(member.poll(0.1) or member.assignment()))
+        assert "stop its consumers first" in changing.get(f"/delete-group/{group}").text
+
+
 @pytest.mark.parametrize(
     ("path", "form", "message"),
     [
@@ -156,6 +175,76 @@ def test_what_cannot_be_done_is_said(changing: UiProcess, path: str, form: str, 
     answer = changing.post(path, form)
     assert answer.status >= 400
     assert message in answer.text
+
+
+QUESTION = "Is that what you want?"
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "message", "kept"),
+    [
+        (
+            "/new-topic",
+            "name=bad+name&partitions=3&settings=a%3D1",
+            "has a character other than",
+            ["bad name", "3", "a=1"],
+        ),
+        ("/new-topic", "name=..", "cannot be named", [".."]),
+        ("/new-topic", f"name={'x' * 250}", "at most 249 are allowed", ["x" * 250]),
+        ("/new-topic", "name={topic}&partitions=4", "already exists", ["{topic}", "4"]),
+        ("/new-topic", "name=new-{topic}&replication=9", "INVALID_REPLICATION_FACTOR", ["9"]),
+        ("/new-topic", "name=new-{topic}&settings=retention.ms%3Dsoon", "retention.ms", ["retention.ms=soon"]),
+        (
+            "/topics/{topic}/change-settings",
+            "settings=segment.bytes%3Dx&deleted=retention.ms",
+            "segment.bytes",
+            ["segment.bytes=x", "retention.ms"],
+        ),
+        ("/topics/{topic}/produce", "key=k&value=v%3Cb%3E&partition=7", "has 1 partitions", ["k", "v&lt;b&gt;", "7"]),
+        ("/topics/{topic}/produce", "value=v&headers=none", "expected KEY=VALUE", ["v", "none"]),
+        ("/topics/none-{topic}/produce", "value=v", "there is no topic", ["v"]),
+        ("/topics/{topic}/delete-records", "before=5&partitions=0", "ends at offset 0", ["5", "0"]),
+        ("/topics/{topic}/delete-records", "before=0&partitions=1", "1 partitions, but no 1", ["1"]),
+        (
+            "/reset-group/g",
+            "target=to_latest&number=7&topic={topic}",
+            "the end of the log takes none",
+            ["7", "{topic}"],
+        ),
+        ("/reset-group/g", "target=to_offset&topic={topic}", "number: say which", ["{topic}"]),
+        ("/reset-group/g", "target=shift_by&number=x&topic={topic}", "expected a number", ["x", "{topic}"]),
+    ],
+)
+def test_a_form_keeps_what_was_typed_and_says_what_is_wrong_before_the_question(
+    changing: UiProcess, admin: Admin, topic: str, path: str, form: str, message: str, kept: list[str]
+) -> None:
+    admin.create_topic(topic, 1)
+    eventually(lambda: changing.get(f"/topics/{topic}").status == 200)
+    answer = changing.post(path.format(topic=topic), form.format(topic=topic))
+    assert answer.status >= 400
+    assert QUESTION not in answer.text
+    assert message in html.unescape(answer.text)
+    assert '<form method="post" class="change">' in answer.text
+    for text in kept:
+        text = text.format(topic=topic)
+        assert f'value="{text}"' in answer.text or f">\n{text}</textarea>" in answer.text, text
+    if "target=" in form:
+        assert re.search(f'<option value="{form[7:].partition("&")[0]}" selected>', answer.text)
+
+
+def test_from_the_question_one_can_go_back_to_the_form(page: Page, admin: Admin, topic: str) -> None:
+    page.get_by_role("button", name="New topic").click()
+    page.locator("[name=name]").fill(topic)
+    page.locator("[name=partitions]").fill("2")
+    page.locator("[name=settings]").fill("retention.ms=60000\nsegment.bytes=2000000")
+    page.get_by_role("button", name="Create…").click()
+    page.get_by_role("button", name="Back to the form").click()
+    expect(page.locator("[name=name]")).to_have_value(topic)
+    expect(page.locator("[name=settings]")).to_have_value("retention.ms=60000\nsegment.bytes=2000000")
+    page.locator("[name=partitions]").fill("3")
+    page.get_by_role("button", name="Create…").click()
+    confirm(page, f"Create the topic {topic} with 3 partitions")
+    eventually(lambda: len(admin.describe_topics([topic])[topic].partitions) == 3)
 
 
 def test_another_sites_page_changes_nothing(changing: UiProcess, admin: Admin, topic: str) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,10 +109,10 @@ def test_topics_are_sorted_and_internal_ones_hidden(tab: Tab, flights: str) -> N
     expect(page.get_by_role("link", name="__consumer_offsets")).to_be_hidden()
     page.get_by_role("link", name="Show internal topics").click()
     expect(page.get_by_role("link", name="__consumer_offsets")).to_be_visible()
-    page.get_by_role("columnheader", name="Records", exact=True).get_by_role("link").click()
-    expect(page.get_by_role("columnheader", name="Records", exact=True)).to_have_attribute("aria-sort", "ascending")
-    page.get_by_role("columnheader", name="Records", exact=True).get_by_role("link").click()
-    expect(page.get_by_role("columnheader", name="Records", exact=True)).to_have_attribute("aria-sort", "descending")
+    page.get_by_role("columnheader", name="Records ≤").get_by_role("link").click()
+    expect(page.get_by_role("columnheader", name="Records ≤")).to_have_attribute("aria-sort", "ascending")
+    page.get_by_role("columnheader", name="Records ≤").get_by_role("link").click()
+    expect(page.get_by_role("columnheader", name="Records ≤")).to_have_attribute("aria-sort", "descending")
     counts = [int(text.replace(",", "")) for text in page.locator("tbody tr td:nth-child(4)").all_inner_texts()]
     assert counts == sorted(counts, reverse=True)
 
@@ -119,6 +121,8 @@ def test_a_topic_shows_partitions_settings_and_readers(tab: Tab, flights: str) -
     page = tab.open(f"/topics/{flights}")
     expect(page.locator("#list tbody tr")).to_have_count(3)
     expect(page.locator("#list tbody tr").first).to_contain_text("in sync")
+    expect(page.locator(".figures div", has_text="Kept").locator("dd")).to_have_text("1 d")
+    expect(page.locator(".figures div", has_text="Newest record").locator("time")).to_be_visible()
     page.get_by_role("button", name="Settings").click()
     row = page.locator("tr").filter(has=page.get_by_text("retention.ms", exact=True))
     expect(row).to_contain_text("86400000")
@@ -150,6 +154,145 @@ def test_a_wrong_filter_is_said(tab: Tab, flights: str) -> None:
     tab.page.goto(f"{tab.address}/topics/{flights}/records?path=x[")
     expect(tab.page.get_by_text("path=x[: expected '$'")).to_be_visible()
     tab.complaints = [text for text in tab.complaints if "400" not in text]
+
+
+def test_a_form_of_records_keeps_what_was_typed(tab: Tab, flights: str) -> None:
+    page = tab.open(f"/topics/{flights}/records")
+    page.locator("input[name=text]").fill("key-1")
+    page.locator("input[name=partition]").fill("7")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("alert").filter(has_text="has 3 partitions, but no 7")).to_be_visible()
+    expect(page.locator("input[name=text]")).to_have_value("key-1")
+    page.locator("input[name=partition]").fill("1")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#records tbody tr").first).to_contain_text("key-1")
+    tab.complaints = [text for text in tab.complaints if "404" not in text]
+
+
+@pytest.mark.parametrize("start", ["the end", "the start"])
+def test_an_offset_or_a_time_that_is_typed_is_taken(tab: Tab, flights: str, start: str) -> None:
+    """Whatever the list beside it says: it is "the end" until somebody changes it."""
+    page = tab.open(f"/topics/{flights}/records?partition=1&limit=2")
+    page.locator("select[name=from]").select_option(start)
+    page.locator("input[name=at]").fill("3")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#records tbody tr").first.locator("td").nth(2)).to_have_text("3")
+    expect(page.locator("select[name=from]")).to_have_value("offset")
+    page.locator("select[name=from]").select_option(start)
+    page.locator("input[name=at]").fill("2001-01-01T00:00")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#records tbody tr").first.locator("td").nth(2)).to_have_text("0")
+    expect(page.locator("select[name=from]")).to_have_value("time")
+
+
+def test_a_chart_begins_with_what_brokers_know_and_ends_now(broker: Kafka, topic: str, chromium: Browser) -> None:
+    """Also in a console that was just started."""
+    now = time.time()
+    with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap) as producer:
+        Admin(cluster).create_topic(topic, 2)
+        for number in range(1_200):  # from 40 to 20 minutes ago
+            producer.send(topic, b"x", partition=number % 2, timestamp=int(now * 1000) - 2_400_000 + number * 1_000)
+        producer.flush(30)
+    with UiProcess(broker.bootstrap) as ui:
+        eventually(lambda: ui.get(f"/topics/{topic}").status == 200)
+        eventually(lambda: ui.get(f"/api/history/records?name={topic}").json["times"] != [])
+        found = ui.get(f"/api/history/records?name={topic}").json
+        known = [(at - now, rate) for at, rate in zip(found["times"], found["values"], strict=True) if rate]
+        assert found["times"][0] < now - 3_000
+        assert all(-2_470 < at < -1_130 for at, _ in known)
+        assert sum(rate for _, rate in known) * 60 == pytest.approx(1_200)
+        assert ui.get("/api/history/records").json["times"], "of all topics, too"
+        page = chromium.new_page()
+        page.goto(f"{ui.address}/topics/{topic}")
+        expect(page.locator("figure.chart canvas")).to_have_count(1)
+        low, high, at = page.evaluate(
+            "() => { const x = [...charts.values()][0].plot.scales.x; return [x.min, x.max, Date.now() / 1000]; }"
+        )
+        assert at - 30 < high <= at
+        assert high - low == pytest.approx(3_600)
+        page.close()
+
+
+def test_a_time_is_written_in_one_way(tab: Tab, flights: str) -> None:
+    """With its zone, and for programs."""
+    text = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})? UTC"
+    for path in ("/", f"/topics/{flights}", f"/topics/{flights}/records?limit=5", "/groups/ui-group", "/transactions"):
+        page = tab.open(path)
+        shown = page.locator("time").all_inner_texts()
+        assert shown
+        assert [one for one in shown if not re.fullmatch(text, one)] == []
+        assert re.match(
+            r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", page.locator("time").first.get_attribute("datetime") or ""
+        )
+        dates = re.findall(r"\d{4}-\d\d-\d\d[ T]\d", page.locator("body").inner_text())
+        assert len(dates) == len(shown), path
+
+
+def test_settings_are_found_as_one_types(tab: Tab, broker: Kafka, flights: str) -> None:
+    page = tab.open("/brokers")
+    page.locator("tbody a").first.click()
+    rows = page.locator("#list tbody tr")
+    expect(page.locator("code", has_text="auto.create.topics.enable")).to_be_visible()
+    before = rows.count()
+    page.get_by_role("searchbox").press_sequentially("Retention.", delay=20)
+    expect(page.locator("code", has_text="auto.create.topics.enable")).to_be_hidden()
+    expect(page.locator("code", has_text="log.retention.hours").first).to_be_visible()
+    assert 0 < rows.count() < before
+    page.get_by_role("searchbox").fill("")
+    page.get_by_role("link", name="Show only those that were set").click()
+    expect(page.locator("code", has_text="log.retention.hours")).to_have_count(0)
+    page = tab.open(f"/topics/{flights}/settings?changed=1")
+    expect(page.locator("#list tbody tr")).to_have_count(1)
+    expect(page.locator("#list tbody tr")).to_contain_text("1 d 86400000")
+    page.get_by_role("searchbox").fill("no such")
+    expect(page.get_by_text("No such setting.")).to_be_visible()
+
+
+def test_a_record_on_a_phone_is_its_key_and_value_first(chromium: Browser, ui: UiProcess, flights: str) -> None:
+    context = chromium.new_context(viewport={"width": 390, "height": 760})
+    page = context.new_page()
+    page.goto(f"{ui.address}/topics/{flights}/records?limit=3")
+    row = page.locator("#records tbody tr").first
+    expect(row).to_be_in_viewport(ratio=1)
+    key, value, at = (row.locator(one).bounding_box() for one in ("td.key", "td.value:not(.key)", "td.time"))
+    assert key is not None
+    assert value is not None
+    assert at is not None
+    assert key["y"] < value["y"] < at["y"]
+    assert value["width"] > 350
+    page.get_by_text("What is shown").click()
+    expect(page.get_by_role("button", name="Show")).to_be_visible()
+    context.close()
+
+
+def test_bytes_are_in_a_font_of_one_width(tab: Tab, broker: Kafka, topic: str) -> None:
+    with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap) as producer:
+        Admin(cluster).create_topic(topic, 1)
+        producer.send(topic, b"\xff\x00\x01", key=b"\x00\x02").result(30)
+    page = tab.open(f"/topics/{topic}/records")
+    for place in ("td.key", "summary.hex"):
+        font = page.locator(f"#records {place}").evaluate("cell => getComputedStyle(cell).fontFamily")
+        assert "mono" in font.lower(), place
+
+
+def test_a_count_of_offsets_is_not_called_a_count_of_records(tab: Tab, broker: Kafka, topic: str) -> None:
+    """Each transaction takes one more, for its marker. The records themselves are without it."""
+    with (
+        Cluster(broker.bootstrap) as cluster,
+        Producer(broker.bootstrap, {"transactional.id": f"m-{topic}"}) as producer,
+    ):
+        Admin(cluster).create_topic(topic, 1)
+        producer.init_transactions()
+        for _ in range(3):
+            producer.begin_transaction()
+            producer.send(topic, b"x").result(30)
+            producer.commit_transaction()
+    page = tab.open(f"/topics/{topic}")
+    expect(page.locator(".figures")).to_contain_text("≤ 6")
+    expect(page.get_by_title("markers of transactions").first).to_be_attached()
+    page = tab.open(f"/topics/{topic}/records")
+    expect(page.locator("#records tbody tr")).to_have_count(3)
+    expect(page.get_by_text("3 of 3 records that were looked at")).to_be_visible()
 
 
 def test_a_live_page_shows_new_records_and_can_be_paused(tab: Tab, flights: str, broker: Kafka) -> None:
