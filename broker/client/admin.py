@@ -15,7 +15,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from broker.client.acl_requests import creation_row, decode_acl, filter_fields
-from broker.client.admin_rows import creatable_topic, decode_config_entry, decode_member, decode_producer, resource_name
+from broker.client.admin_rows import (
+    creatable_topic,
+    decode_config_entry,
+    decode_members,
+    decode_producer,
+    resource_name,
+)
 from broker.client.admin_types import (
     ALL_BROKERS,
     HIGH_WATERMARK,
@@ -31,7 +37,7 @@ from broker.client.admin_types import (
     TransactionDescription,
     TransactionListing,
 )
-from broker.client.broker_connection import SOFTWARE, BrokerConnection
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind, Node, TopicMetadata
 from broker.client.committed_offsets import GroupOffsets
@@ -41,7 +47,6 @@ from broker.client.leader_requests import ask_leaders, error_of, partition_rows,
 from broker.client.quota_requests import alteration_row, decode_quotas, filter_body
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.consumer_protocol import PROTOCOL_TYPE
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
@@ -277,7 +282,7 @@ class Admin:
             row.protocol_type,
             row.protocol_data,
             self.cluster.coordinator(group),
-            _members(row),
+            decode_members(row),
         )
 
     def members_of_groups(self, node: Node, groups: Sequence[str]) -> dict[str, tuple[MemberDescription, ...]]:
@@ -289,7 +294,7 @@ class Admin:
         for start in range(0, len(groups), _GROUPS_AT_ONCE):
             body = {"groups": groups[start : start + _GROUPS_AT_ONCE], "include_authorized_operations": False}
             rows = self.cluster.connection(node).request(ApiKey.DESCRIBE_GROUPS, body).groups
-            found.update((str(row.group_id), _members(row)) for row in rows if row.error_code is ErrorCode.none)
+            found.update((str(row.group_id), decode_members(row)) for row in rows if row.error_code is ErrorCode.none)
         return found
 
     def delete_group(self, group: str) -> None:
@@ -362,13 +367,6 @@ class Admin:
             to_ms(row.transaction_start_time),
             tuple(sorted(TopicPartition(str(t.topic), int(index)) for t in row.topics for index in t.partitions)),
         )
-
-    def transaction_version(self) -> int:
-        """The feature `transaction.version` (KIP-890), which may be changed while the cluster runs; 0 where it has
-        none."""
-        answer = self.cluster.retrying(lambda: self.cluster.any_connection().request(ApiKey.API_VERSIONS, SOFTWARE))
-        features = field(answer, "finalized_features", ())
-        return next((int(one.max_version_level) for one in features if one.name == "transaction.version"), 0)
 
     def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ProducerState]]:
         """The producer states that the leader of each partition keeps. Raises UnknownTopic."""
@@ -599,8 +597,3 @@ class Admin:
 
         answers = {node: self.cluster.retrying(partial(ask, node)) for node in self.cluster.brokers()}
         return {node: answer for node, answer in answers.items() if answer is not None}
-
-
-def _members(group: Any) -> tuple[MemberDescription, ...]:
-    """Of a row of a DescribeGroups response."""
-    return tuple(sorted(decode_member(member, group.protocol_type == PROTOCOL_TYPE) for member in group.members))

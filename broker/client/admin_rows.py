@@ -6,12 +6,12 @@ from typing import Any
 
 from broker.client.admin_types import ALL_BROKERS, MemberDescription, NewTopic, ProducerState
 from broker.errors import ProtocolError
-from broker.protocol.consumer_protocol import decode_assignment
+from broker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym, ResourceType
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["creatable_topic", "decode_config_entry", "decode_member", "decode_producer", "resource_name"]
+__all__ = ["creatable_topic", "decode_config_entry", "decode_members", "decode_producer", "resource_name"]
 
 
 def creatable_topic(topic: NewTopic) -> dict[str, Any]:
@@ -42,7 +42,12 @@ def decode_config_entry(row: Any) -> ConfigEntry:
     )
 
 
-def decode_member(row: Any, consumers: bool) -> MemberDescription:
+def decode_members(group: Any) -> tuple[MemberDescription, ...]:
+    """Of a row of a DescribeGroups response."""
+    return tuple(sorted(_member(row, group.protocol_type == PROTOCOL_TYPE) for row in group.members))
+
+
+def _member(row: Any, consumers: bool) -> MemberDescription:
     partitions: tuple[TopicPartition, ...] = ()
     if consumers and row.member_assignment:
         try:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from broker.client.broker_connection import SOFTWARE
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind, Node
 from broker.client.committed_offsets import GroupMetadata, commit_codes
@@ -32,6 +33,7 @@ from broker.client.produce_request import ProducerIdentity
 from broker.client.transaction_errors import TransactionError, transaction_error
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = [
@@ -43,11 +45,19 @@ __all__ = [
     "end_transaction",
     "end_transactions",
     "init_transactional_id",
+    "transaction_version",
 ]
 
 
 _LAST_EPOCH: Final = 32766
 """The next one is kept for an abort; InitProducerId gives a new producer id."""
+
+
+def transaction_version(cluster: Cluster) -> int:
+    """The feature `transaction.version` (KIP-890), which may be changed while the cluster runs; 0 where it has none."""
+    answer = cluster.retrying(lambda: cluster.any_connection().request(ApiKey.API_VERSIONS, SOFTWARE))
+    features = field(answer, "finalized_features", ())
+    return next((int(one.max_version_level) for one in features if one.name == "transaction.version"), 0)
 
 
 class TransactionHandle(NamedTuple):

@@ -30,6 +30,7 @@ from broker.client.transaction_requests import (
     add_partitions,
     end_transaction,
     init_transactional_id,
+    transaction_version,
 )
 from broker.errors import ConfigError, CorruptBatch, ErrorCode, PykafkaError, RequestTimedOut
 from broker.mirror.batch_copy import copy_batches
@@ -125,10 +126,9 @@ class Mirror:
         """Whether it was the coordinator that has raised the epoch, when a transaction was open for too long."""
         if self.handle is None:
             return False
-        admin = Admin(self.target)
         try:
-            now = admin.describe_transaction(self.handle.transactional_id)
-            return now.aborted_by_broker(self.handle.identity, admin.transaction_version())
+            now = Admin(self.target).describe_transaction(self.handle.transactional_id)
+            return now.aborted_by_broker(self.handle.identity, transaction_version(self.target))
         except PykafkaError:
             return False
 

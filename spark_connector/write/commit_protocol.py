@@ -25,6 +25,7 @@ from broker.client.transaction_requests import (
     end_transaction,
     end_transactions,
     init_transactional_id,
+    transaction_version,
 )
 from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersion
 from spark_connector.errors import ConnectorError
@@ -274,7 +275,7 @@ class _StreamBatch:
     def _standings(self, decision: Decision) -> list[Standing | None]:
         """The state of each transaction; None if unknown (DescribeTransactions needs Kafka 3.0)."""
         admin = Admin(self._cluster)
-        version = admin.transaction_version()
+        version = transaction_version(self._cluster)
         standings: list[Standing | None] = []
         for handle in map(self._handle, decision.prepared):
             try:

@@ -275,11 +275,6 @@ def test_an_open_transaction_is_listed_and_described(
     eventually(lambda: admin.describe_producers([tp])[tp][0].transaction_start_offset == -1)  # its marker is there
 
 
-def test_the_version_of_transactions_is_told(admin: Admin, foreign_kafka: Kafka | None) -> None:
-    version = admin.transaction_version()
-    assert version in (0, 1, 2) if foreign_kafka else version == 0
-
-
 def test_what_does_not_exist_is_told(admin: Admin, group: str) -> None:
     with pytest.raises(BrokerError) as raised:
         admin.describe_transaction(group)

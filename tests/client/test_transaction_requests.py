@@ -26,6 +26,7 @@ from broker.client.transaction_requests import (
     end_transaction,
     end_transactions,
     init_transactional_id,
+    transaction_version,
 )
 from broker.errors import ConfigError, ErrorCode, PykafkaError
 from broker.protocol.api_keys import ApiKey
@@ -236,3 +237,8 @@ def test_many_are_ended_at_once_and_each_is_told_what_became_of_it(
     assert all(isinstance(outcomes[number], ProducerFenced) for number in fenced)
     eventually(lambda: committed(broker.bootstrap, tp) == [number for number in range(70) if number not in fenced])
     assert end_transactions(cluster, [], commit=True) == []
+
+
+def test_the_version_of_transactions_is_told(cluster: Cluster, foreign_kafka: Kafka | None) -> None:
+    version = transaction_version(cluster)
+    assert version in (0, 1, 2) if foreign_kafka else version == 0
