@@ -170,17 +170,42 @@ def test_avro_from_a_registry_batch_and_stream(spark: SparkSession, broker: Kafk
     assert (sent.key, sent.value, headers["pykafka.origin.offset"]) == (b"k\xc3\xa9", b"bad", b"1")
 
 
+WRITTEN_BY_SPARK = {
+    "type": "record",
+    "name": "topLevelRecord",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {
+            "name": "o",
+            "type": {
+                "type": "record",
+                "name": "o",
+                "namespace": "topLevelRecord",
+                "fields": [{"name": "n", "type": ["int", "null"]}],
+            },
+        },
+        {
+            "name": "m",
+            "type": {
+                "type": "fixed",
+                "name": "fixed",
+                "namespace": "topLevelRecord.m",
+                "size": 4,
+                "logicalType": "decimal",
+                "precision": 9,
+                "scale": 2,
+            },
+        },
+    ],
+}
+"""The schema of `to_avro` for id BIGINT, o STRUCT<n: INT>, m DECIMAL(9,2)."""
+
+
 def test_avro_with_the_schema_that_spark_writes_is_read_as_another_record(
     spark: SparkSession, broker: Kafka, topic: str
 ) -> None:
-    """`to_avro` calls records topLevelRecord and topLevelRecord.o."""
     made = Topic(broker.bootstrap, topic)
-    frame = spark.sql("SELECT 1L AS id, named_struct('n', 2) AS o, CAST(1.25 AS DECIMAL(9,2)) AS m")
-    assert spark._jvm is not None
-    kind = spark._jsparkSession.parseDataType(frame.schema.json())
-    writer = spark._jvm.org.apache.spark.sql.avro.SchemaConverters.toAvroType(
-        kind, False, "topLevelRecord", ""
-    ).toString()
+    writer = json.dumps(WRITTEN_BY_SPARK)
     stream = io.BytesIO()
     parsed = fastavro.parse_schema(json.loads(writer))
     fastavro.schemaless_writer(stream, parsed, {"id": 1, "o": {"n": 2}, "m": Decimal("1.25")})

@@ -37,7 +37,17 @@ def spark() -> Iterator[JavaProcess]:
     except Unavailable as error:
         give_up(f"Java: {error}")
     with made, exceptions_of_py4j():
+        if not _has(made, "org.apache.spark.sql.avro.SchemaConverters"):
+            pytest.skip("this Spark has Avro in a jar of its own")
         yield made
+
+
+def _has(java: JavaProcess, name: str) -> bool:
+    try:
+        java.jvm.java.lang.Class.forName(name)
+    except Py4JJavaError:
+        return False
+    return True
 
 
 def theirs(spark: JavaProcess, schema: str, levels: int) -> pa.DataType | str:
