@@ -21,7 +21,7 @@ from tests.support.java_process import SPARK_JARS, JavaProcess, exceptions_of_py
 from tests.support.requirements import Unavailable, give_up
 
 SEED = 31
-EXAMPLES = 300
+EXAMPLES = 150
 NODE = {
     "type": "record",
     "name": "Node",
