@@ -74,13 +74,13 @@ class Program:
 
 def _complaint(error: Exception) -> str:
     match error:
-        case EOFError():
+        case EOFError() | IndexError():
             return "the bytes end too early"
-        case KeyError() | IndexError():
+        case KeyError():
             return "it has a branch of a union or a symbol of an enum that the schema does not have"
         case UnicodeDecodeError():
             return "it has text that is not UTF-8"
-    return f"{type(error).__name__} {error}"[:300]
+    return str(error)[:300] or type(error).__name__
 
 
 class _Compiler:

@@ -23,6 +23,8 @@ __all__ = ["NO_DEFAULT", "AvroType", "Decimal", "Field", "parse_avro", "takes_no
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NO_DEFAULT: Final = object()
 _DEEPEST: Final = 64
+_MOST_NAMED: Final = 8
+"""Branches of a union that a message names."""
 _LOGICAL: Final = {
     "date": "int",
     "timestamp-millis": "long",
@@ -74,7 +76,9 @@ class AvroType:
     def __str__(self) -> str:
         """For messages."""
         if self.kind == "union":
-            return f"union of {', '.join(map(str, self.branches)) or 'nothing'}"
+            some = ", ".join(map(str, self.branches[:_MOST_NAMED])) or "nothing"
+            more = len(self.branches) - _MOST_NAMED
+            return f"union of {some}" + (f" and {more} more" if more > 0 else "")
         return f"{self.kind} {self.name}" if self.name else self.kind
 
 
@@ -245,8 +249,12 @@ def _logical(node: dict[str, Any], kind: str, size: int | None) -> str | Decimal
     return Decimal(precision, scale) if 0 < precision <= most and 0 <= scale <= precision else None
 
 
-def takes_no_bytes(one: AvroType, inside: frozenset[AvroType] = frozenset()) -> bool:
-    """Whether every value of the type is encoded in no bytes."""
+def takes_no_bytes(one: AvroType, seen: set[AvroType] | None = None) -> bool:
+    """Whether every value of the type is encoded in no bytes. `seen`: records that are known not to take any."""
     if one.kind == "record":
-        return one not in inside and all(takes_no_bytes(field.type, inside | {one}) for field in one.fields)
+        seen = set() if seen is None else seen
+        if one in seen:
+            return True
+        seen.add(one)
+        return all(takes_no_bytes(field.type, seen) for field in one.fields)
     return one.kind == "null" or (one.kind == "fixed" and one.size == 0)

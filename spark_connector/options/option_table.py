@@ -189,15 +189,15 @@ OPTIONS: tuple[Option, ...] = (
         "valueSchema",
         "for json and csv: a schema as Spark's DDL or JSON; for avro: an Avro schema, or "
         "`http(s)://registry/subjects/NAME/versions/latest`; or a file that holds it, any fsspec URL (`.ddl`, `.json`, "
-        "`.avsc`). If unset and `schema.registry.url` is set: the latest of subject `<topic>-value` (ours)",
+        "`.avsc`). For avro, if unset and `schema.registry.url` is set: the latest of subject `<topic>-value` (ours)",
     ),
+    Option("keySchema", "the same for the column `key`, subject `<topic>-key` (ours)"),
     Option(
         "recursiveFieldMaxDepth",
         "for avro: levels to keep of a record that contains itself, 1 to 15; what lies deeper is left out. -1 and 0 "
         "refuse such a schema (ours, as in from_avro)",
         "-1",
     ),
-    Option("keySchema", "the same for the column `key`, subject `<topic>-key` (ours)"),
     Option(
         "mode",
         "what happens to a record that cannot be decoded: PERMISSIVE (null, with its bytes in `_corrupt_record`), "

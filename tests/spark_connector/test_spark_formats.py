@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,82 @@ def test_avro_from_a_registry_batch_and_stream(spark: SparkSession, broker: Kafk
     assert {bytes(row.value) for row in again} <= {b"bad"}, "sorting reads twice: at least once"
     headers = {one.key: one.value for one in sent.headers}
     assert (sent.key, sent.value, headers["pykafka.origin.offset"]) == (b"k\xc3\xa9", b"bad", b"1")
+
+
+WRITTEN_BY_SPARK = {
+    "type": "record",
+    "name": "topLevelRecord",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {
+            "name": "o",
+            "type": {
+                "type": "record",
+                "name": "o",
+                "namespace": "topLevelRecord",
+                "fields": [{"name": "n", "type": ["int", "null"]}],
+            },
+        },
+        {
+            "name": "m",
+            "type": {
+                "type": "fixed",
+                "name": "fixed",
+                "namespace": "topLevelRecord.m",
+                "size": 4,
+                "logicalType": "decimal",
+                "precision": 9,
+                "scale": 2,
+            },
+        },
+    ],
+}
+"""The schema of `to_avro` for id BIGINT, o STRUCT<n: INT>, m DECIMAL(9,2)."""
+
+
+def test_avro_with_the_schema_that_spark_writes_is_read_as_another_record(
+    spark: SparkSession, broker: Kafka, topic: str
+) -> None:
+    made = Topic(broker.bootstrap, topic)
+    writer = json.dumps(WRITTEN_BY_SPARK)
+    stream = io.BytesIO()
+    parsed = fastavro.parse_schema(json.loads(writer))
+    fastavro.schemaless_writer(stream, parsed, {"id": 1, "o": {"n": 2}, "m": Decimal("1.25")})
+    money = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    inner = {"type": "record", "name": "com.x.O", "fields": [{"name": "n", "type": ["int", "null"]}]}
+    fields = [
+        {"name": "new", "type": money, "default": "\u00ff"},
+        {"name": "o", "type": inner},
+        {"name": "id", "type": "long"},
+    ]
+    with schema_registry() as registry:
+        prefix = b"\0" + registry.register("s", writer).to_bytes(4, "big")
+        made.produce([prefix + stream.getvalue()])
+        reader = json.dumps({"type": "record", "name": "com.x.Order", "fields": fields})
+        options = {"valueFormat": "avro", "valueSchema": reader, "schema__registry__url": registry.url}
+        (row,) = read(spark, made, **options).select("value.*").collect()
+    assert row.asDict(recursive=True) == {"new": Decimal("-0.01"), "o": {"n": 2}, "id": 1}
+
+
+def test_levels_of_a_tree(spark: SparkSession, broker: Kafka, topic: str) -> None:
+    made = Topic(broker.bootstrap, topic)
+    kids = {"type": "array", "items": "Tree"}
+    tree = {"type": "record", "name": "Tree", "fields": [{"name": "v", "type": "int"}, {"name": "kids", "type": kids}]}
+    made.produce([b"\2\4\4\0\6\2\x08\0\0\0"])
+    options = {"valueFormat": "avro", "valueSchema": json.dumps(tree), "recursiveFieldMaxDepth": "2"}
+    (row,) = read(spark, made, **options).select("value.*").collect()
+    assert row.asDict(recursive=True) == {"v": 1, "kids": [{"v": 2}, {"v": 3}]}
+
+
+def test_json_behind_the_prefix_of_a_registry(spark: SparkSession, broker: Kafka, topic: str) -> None:
+    made = Topic(broker.bootstrap, topic)
+    with schema_registry() as registry:
+        number = registry.register(f"{topic}-value", '{"type":"object"}', schemaType="JSON")
+        prefix = b"\0" + number.to_bytes(4, "big")
+        made.produce([prefix + b'{"id":1}', b'{"id":2}', prefix + b'{"id":3}', None])
+        options = {"valueFormat": "json", "valueSchema": "id INT", "schema__registry__url": registry.url}
+        frame = read(spark, made, **options).select("value.id", "_corrupt_record", "offset").orderBy("offset")
+        assert [tuple(row)[:2] for row in frame.collect()] == [(1, None), (None, b'{"id":2}'), (3, None), (None, None)]
 
 
 def test_failfast_names_the_record(spark: SparkSession, broker: Kafka, topic: str) -> None:

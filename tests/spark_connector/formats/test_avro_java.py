@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import time
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -20,7 +21,10 @@ from tests.support.avro_java import AvroJava, Refused, as_numbers, avro_java_or_
 from tests.support.java_process import exceptions_of_py4j
 
 SEED = 30
-EXAMPLES = 2000
+EXAMPLES = 1500
+HOUR_S = 3600
+THEIRS = ("is not in the enum symbol set", "default")
+"""In the reasons for which Java alone refuses: it looks at defaults of branches that no value reaches."""
 WANTED = ("take no bytes", "digits: Spark's", "UTF-8", "recursive in", "is not a value of int")
 """Reasons for which we alone refuse."""
 
@@ -97,6 +101,8 @@ def compare(java: AvroJava, case: Case, counts: collections.Counter[str]) -> Non
     for value, one, other in zip(case.values, found, expected, strict=True):
         if "StackOverflowError" in str(other):
             counts["Java dies"] += 1  # of a record that must contain itself
+        elif isinstance(other, Refused) and any(reason in str(other) for reason in THEIRS):
+            counts["Java refuses a default, needed or not"] += 1
         elif isinstance(other, Refused) and not isinstance(one, Refused) and is_recursive(case.reader):
             counts["left out as too deep"] += 1
         elif isinstance(one, Refused) and any(reason in str(one) for reason in WANTED):
@@ -130,8 +136,24 @@ def search(java: AvroJava, number: int, examples: int) -> collections.Counter[st
     return counts
 
 
+@pytest.mark.timeout(600)
 def test_values_are_read_as_java_reads_them(java: AvroJava) -> None:
     counts = search(java, SEED, EXAMPLES)
     print(f"seed {SEED}, {EXAMPLES} pairs of schemas, values: {dict(counts)}")
     assert counts["equal"] > EXAMPLES / 2
     assert counts["both refuse"] > EXAMPLES / 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * HOUR_S)
+def test_an_hour_of_values_is_read_as_java_reads_them(java: AvroJava) -> None:
+    """Other seeds one after the other; a failure names its seed."""
+    counts: collections.Counter[str] = collections.Counter()
+    begin, number = time.monotonic(), SEED
+    while time.monotonic() - begin < HOUR_S:
+        number += 1
+        try:
+            counts += search(java, number, EXAMPLES)
+        except AssertionError as error:
+            raise AssertionError(f"seed {number}: {error}") from error
+    print(f"seeds {SEED + 1} to {number}, {EXAMPLES} pairs of schemas each, values: {dict(counts)}")

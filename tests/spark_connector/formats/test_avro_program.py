@@ -1,0 +1,104 @@
+"""Avro by fastavro and by our own reader in Python: both must decode alike, and neither may end the process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.errors import ConfigError
+from spark_connector.formats.avro_columns import column_of
+from spark_connector.formats.avro_program import Program
+from spark_connector.formats.avro_resolver import Step, resolve
+from spark_connector.formats.avro_schema import parse_avro
+from spark_connector.formats.value_decoder import BadValue
+from spark_connector.formats.value_format import AvroSchema
+from tests.support.avro_cases import Case, cases
+
+
+class _Program(Program):
+    def __init__(self, step: Step, kind: pa.DataType) -> None:
+        super().__init__(step, kind)
+        self.kind = kind
+
+
+def program(writer: str, reader: str) -> _Program | None:
+    ours = parse_avro(AvroSchema(reader))
+    try:
+        kind = column_of(ours, 2)
+        return _Program(resolve(parse_avro(AvroSchema(writer)), ours), kind)
+    except ConfigError:
+        return None
+
+
+def read(made: _Program, raw: bytes, *, by_fastavro: bool) -> Any:
+    """The value as a column would show it, or why it is bad."""
+    made.by_fastavro = by_fastavro
+    try:
+        return pa.array([made.read(raw, 0)], made.kind).to_pylist()
+    except (BadValue, pa.ArrowException, OverflowError) as error:
+        return str(error)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_both_readers_decode_alike(case: Case) -> None:
+    made = program(case.writer, case.reader)
+    if made is None or not made.by_fastavro:
+        return
+    for raw in case.values:
+        assert read(made, raw, by_fastavro=True) == read(made, raw, by_fastavro=False)
+        assert read(made, raw + b"\0", by_fastavro=True) == read(made, raw + b"\0", by_fastavro=False)
+        for end in range(len(raw)):
+            assert read(made, raw[:end], by_fastavro=True) == read(made, raw[:end], by_fastavro=False)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases(), st.binary(max_size=60))
+def test_hostile_bytes_are_bad_or_a_value(case: Case, raw: bytes) -> None:
+    made = program(case.writer, case.reader)
+    if made is not None:
+        read(made, raw, by_fastavro=made.by_fastavro)
+        read(made, raw, by_fastavro=False)
+
+
+def test_values_of_any_depth_do_not_end_the_process() -> None:
+    node = {
+        "type": "record",
+        "name": "N",
+        "fields": [{"name": "n", "type": ["null", "N"]}, {"name": "a", "type": "int"}],
+    }
+    flat = {"type": "record", "name": "N", "fields": [{"name": "a", "type": "int"}]}
+    script = f"""
+import json, pyarrow as pa
+from spark_connector.formats.avro_decoder import AvroDecoder
+from spark_connector.formats.value_format import AvroSchema
+class Registry:
+    def schema(self, _):
+        return AvroSchema({json.dumps(json.dumps(node))})
+deep = bytes([0, 0, 0, 0, 1]) + bytes([2]) * 200_000
+for reader in ({json.dumps(json.dumps(flat))}, {json.dumps(json.dumps(node))}):
+    decoder = AvroDecoder(AvroSchema(reader), Registry(), 2)
+    decoded = decoder.decode(pa.array([deep + bytes([0]) + bytes([4]) * 200_001, deep]))
+    print(decoded.column.to_pylist(), decoded.bad)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-1000:]
+    bad = {1: "not Avro of the schema: the bytes end too early"}
+    assert done.stdout.splitlines() == [f"[{{'a': 2}}, None] {bad}", f"[{{'n': {{'a': 2}}, 'a': 2}}, None] {bad}"]
+
+
+def test_a_schema_that_doubles_at_every_level_takes_no_time() -> None:
+    one: Any = {"type": "record", "name": "T0", "fields": [{"name": "a", "type": "null"}]}
+    for level in range(1, 50):
+        fields = [{"name": "a", "type": one}, {"name": "b", "type": f"T{level - 1}"}]
+        one = {"type": "record", "name": f"T{level}", "fields": fields}
+    writer = {"type": "record", "name": "R", "fields": [{"name": "x", "type": {"type": "array", "items": one}}]}
+    made = program(json.dumps(writer), json.dumps({"type": "record", "name": "R", "fields": []}))
+    assert made is not None
+    assert made.read(b"\6\0", 0) == {}
