@@ -102,11 +102,15 @@ def _open_log(target: Target, output: Storage) -> CommitLog:
 
 def _check_reachable(url: str) -> None:
     """Fail within seconds when no NameNode answers: hdfs-native retries for three minutes without a word."""
-    parts = urlsplit(url)
-    if parts.hostname is None or parts.port is None:
+    parts = urlsplit(url.partition("#")[0])
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"'{without_secrets(url)}': {error}") from error
+    if host is None or port is None:
         return  # a local path, or a name service of HADOOP_CONF_DIR
     try:
-        socket.create_connection((parts.hostname, parts.port), timeout=_CONNECT_TIMEOUT).close()
+        socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT).close()
     except OSError as error:
         raise LoadInterrupted(f"nothing answers at {parts.netloc}, the NameNode of '{url}': {error}") from error
 

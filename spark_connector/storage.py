@@ -14,13 +14,13 @@ import contextlib
 import io
 import os
 import posixpath
+import re
 import secrets
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import urlsplit
 
 import fsspec
 from hdfs_native.fsspec import HdfsFileSystem
@@ -30,6 +30,9 @@ from spark_connector.url_secrets import text_without_secrets, without_secrets
 
 __all__ = ["LocalStorage", "Storage", "open_storage"]
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_HDFS = re.compile(r"(hdfs://[^/]*)(/.*)?", re.DOTALL)
+_GLOB = re.compile(r"[\\\[\]{}*?]")
 _WRITE_BUFFER = 1 << 20  # bytes
 _CRC_MAGIC = b"crc\0"
 _CRC_READ = 4 << 20  # bytes
@@ -74,18 +77,36 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
     `options` are fsspec's storage options; for HDFS they are Hadoop client settings such as `dfs.replication`.
     Nothing is created or connected yet. Raises ConfigError for a URL that cannot be used.
     """
-    scheme = urlsplit(url).scheme
-    if scheme in {"", "file", "local"}:
-        path = os.path.abspath(urlsplit(url).path if scheme else url)
-        return LocalStorage(fsspec.filesystem("file"), path, f"file://{path}", {})
+    if "\0" in url:
+        raise ConfigError(f"{url!r} cannot be the name of a directory")
+    scheme, colon, rest = url.partition(":")
+    if scheme in {"file", "local"} and colon:
+        host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+        if host not in {"", "localhost"}:
+            raise ConfigError(f"'{url}' names the host '{host}': a local directory is file:///…, with three slashes")
+        return _local(slash + path)
+    if not (_SCHEME.fullmatch(scheme) and rest.startswith("//")):
+        if scheme in fsspec.available_protocols():
+            raise ConfigError(f"'{url}' names no host: write {scheme}://…")
+        return _local(url)
+    # For fsspec a # or ? ends the path on HDFS; for Hadoop and Spark they are characters of a name as all others.
+    on_hdfs = _HDFS.fullmatch(url)
+    server = on_hdfs[1] if on_hdfs else url
     try:
-        filesystem, root = fsspec.core.url_to_fs(url, **(options or {}))
-    except (ValueError, ImportError, OSError) as error:
-        why = text_without_secrets(str(error))
-        raise ConfigError(f"cannot use '{without_secrets(url)}': {why}") from error
+        filesystem, root = fsspec.core.url_to_fs(server, **(options or {}))
+    except (ValueError, ImportError, OSError, RuntimeError) as error:
+        raise ConfigError(f"cannot use '{without_secrets(url)}': {text_without_secrets(str(error))}") from error
+    if on_hdfs:
+        root = posixpath.normpath(f"/{(on_hdfs[2] or '').lstrip('/')}")
+        url = server + root
     if not root.strip("/"):
         raise ConfigError(f"'{without_secrets(url)}' names no directory: give a path below the root")
     return Storage(filesystem, root.rstrip("/"), url.rstrip("/"), options or {})
+
+
+def _local(path: str) -> LocalStorage:
+    full = os.path.abspath(path)
+    return LocalStorage(fsspec.filesystem("file"), full, f"file://{full}", {})
 
 
 class Storage:
@@ -116,9 +137,21 @@ class Storage:
         """Its URL for messages and records."""
         return without_secrets(self.url)
 
+    def parents(self) -> Iterator[tuple[Storage, str]]:
+        """The directories that this one lies in, from the nearest on, and the way from each to this one."""
+        root, url, way = self._root, self.url, ""
+        while (above := posixpath.dirname(root)) not in {"", "/"}:
+            way = posixpath.join(posixpath.basename(root), way).rstrip("/")
+            root, url = above, posixpath.dirname(url)
+            yield type(self)(self._fs, root, url, self.options), way
+
     def url_of(self, path: str) -> str:
         """The URL of `path` for Spark."""
         return f"{self.url}/{path}"
+
+    def pattern_of(self, path: str) -> str:
+        """The same for Spark's readers, which take these characters for a pattern; its writers do not."""
+        return _GLOB.sub(r"\\\g<0>", self.url_of(path))
 
     def read(self, path: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
@@ -130,6 +163,11 @@ class Storage:
     def names(self, path: str) -> list[str]:
         """Sorted names of the entries of the directory; empty when it does not exist."""
         return sorted(self._entries(path))
+
+    def sizes(self, path: str) -> dict[str, int | None]:
+        """Name → bytes of the entries of the directory; None for a directory."""
+        entries = sorted(self._entries(path).items())
+        return {name: int(info["size"]) if info["type"] == "file" else None for name, info in entries}
 
     def tree_sizes(self, path: str) -> dict[str, int]:
         """Path below the directory → bytes, of all files in it and in its subdirectories that are not hidden."""

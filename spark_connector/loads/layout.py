@@ -28,6 +28,8 @@ DERIVED = {
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
+_COPYING = "._COPYING_"
+
 _NOT_TEXT = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[df]?"  # 2024, 007, 1.5, 1e5, 2d
     r"|[+-]?0x[0-9a-f]*\.?[0-9a-f]*p[+-]?\d+[df]?"
@@ -60,6 +62,11 @@ def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
     if "topic" not in partition_by:
         return
     for topic in sorted(topics):
+        if topic.endswith(_COPYING):
+            raise ConfigError(
+                f"topic '{topic}' cannot be a directory: Spark's readers pass over names that end in {_COPYING}. Leave "
+                "'topic' out of partition_by (--partition-by)"
+            )
         if topic == _NULL or _NOT_TEXT.fullmatch(topic):
             raise ConfigError(
                 f"topic '{topic}' cannot be a directory of files: Spark would read topic={topic} back as "

@@ -193,7 +193,7 @@ def _count(spark: SparkSession, format: str, output: Storage, directory: str) ->
         counted = _count_by_footers(output, directory)
         if counted is not None:
             return counted
-    return _count_by_spark(spark, format, output.url_of(directory))
+    return _count_by_spark(spark, format, output.pattern_of(directory))
 
 
 def _count_by_footers(output: Storage, directory: str) -> dict[TopicPartition, Written] | None:

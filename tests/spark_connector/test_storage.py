@@ -85,7 +85,38 @@ def test_local_urls_name_the_same_directory(tmp_path: Path, form: str) -> None:
     assert (tmp_path / "x").read_bytes() == b"1"
 
 
-@pytest.mark.parametrize("url", ["nosuchscheme://host/dir", "hdfs://host:1/"])
+NAMES = ["a b", "a\tb", "a\nb", " a", *"a#b a?b a%b a%20b a{b,c} a*b a[b] a\\b a:b a=b a;b ~a ä€ a|b a^b $a -a".split()]
+
+
+@pytest.mark.parametrize(
+    "form", ["{}", "file://{}", "file:{}", "local://{}", "file://localhost{}", "{}/", "file://{}//"]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_local_name_is_taken_as_it_is(tmp_path: Path, form: str, name: str) -> None:
+    """As Hadoop's Path takes it: no character separates, and none is an escape."""
+    storage = open_storage(form.format(tmp_path / name))
+    storage.create("x", b"1")
+    assert [path.relative_to(tmp_path).parts for path in tmp_path.rglob("x")] == [(name, "x")]
+    assert storage.url == f"file://{tmp_path}/{name}"
+    again = open_storage(storage.url)
+    assert again.names("") == ["x"]
+    assert again.url == storage.url
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_on_hdfs_is_taken_as_it_is(name: str) -> None:
+    storage = open_storage(f"hdfs://host:1/x/{name}/")
+    assert (storage._root, storage.url) == (f"/x/{name}", f"hdfs://host:1/x/{name}")
+    assert open_storage(storage.url).url == storage.url
+
+
+def test_spark_is_told_which_characters_are_no_pattern(tmp_path: Path) -> None:
+    assert open_storage("/a[b]{c}*?\\/#%").pattern_of("d*") == r"file:///a\[b\]\{c\}\*\?\\/#%/d\*"
+
+
+@pytest.mark.parametrize(
+    "url", ["nosuchscheme://host/dir", "hdfs://host:1/", "hdfs:///x", "file://host/x", "hdfs:x", "hdfs://host:1"]
+)
 def test_a_url_that_cannot_be_used_is_one_clear_error(url: str) -> None:
     with pytest.raises(ConfigError, match=url):
         open_storage(url)

@@ -47,13 +47,14 @@ from spark_connector.loads.row_offsets import (
     refuse_unnamed_rows,
     rows_of_unknown_loads,
 )
+from spark_connector.loads.visibility import refuse_within_table
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
 __all__ = ["DeltaDestination", "open_delta"]
 
 _STAGING = "_staging/table"
-_MISREAD = re.compile(r"[#%?^|\[\]\\]")
+_MISREAD = re.compile(r"[#%?^|\[\]\\\x00-\x1f\x7f]")
 """Characters of a path that `deltalake` misreads or cannot open, and Spark takes literally."""
 _FORGETS = "delta.setTransactionRetentionDuration"
 _APPEND_ONLY = "delta.appendOnly"
@@ -65,10 +66,14 @@ _UNREADABLE = (DeltaError, pa.ArrowException, OSError, ValueError)
 def open_delta(output: Storage, group: str) -> DeltaDestination:
     """The table in the directory `output`, which need not exist yet. Raises ConfigError for loads into files."""
     if found := _MISREAD.search(output.url.partition("://")[2]):
-        raise ConfigError(f"'{output.shown}': the name of a Delta table's directory cannot hold a {found[0]}")
+        raise ConfigError(f"'{output.shown}': the name of a Delta table's directory cannot hold a {_shown(found[0])}")
     if output.names("_offsets"):
         raise ConfigError(f"{output.shown} holds loads into files: a Delta table needs its own directory")
     return DeltaDestination(output, DeltaCommitLog(output, group), group)
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else repr(character)
 
 
 class DeltaDestination(Destination):
@@ -99,7 +104,10 @@ class DeltaDestination(Destination):
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Create the table, or check that it takes these columns. Raises ConfigError, LoadError."""
         fields = [*_fields(schema), {"name": LOAD_COLUMN, "type": "string", "nullable": True, "metadata": {}}]
-        table = self.log.table() or self._create(fields, record.partition_by)
+        table = self.log.table()
+        if table is None:
+            refuse_within_table(self.output)
+            table = self._create(fields, record.partition_by)
         _check_table(table, self.url, fields, record.partition_by)
 
     def seal(self, record: LoadRecord) -> None:

@@ -39,6 +39,7 @@ from spark_connector.loads.record import (
     published_directory,
 )
 from spark_connector.loads.rewind import aside_of, manifest_of, standing
+from spark_connector.loads.visibility import refuse_unseen
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
@@ -81,19 +82,25 @@ class FilesDestination(Destination):
     def stage(self, record: LoadRecord) -> str:
         """Write the intent; gives the directory, relative to the output, for the data.
 
-        Raises LoadTooLarge, before anything is written, when the load could not be committed.
+        Raises LoadTooLarge, before anything is written, when the load could not be committed, and ConfigError where
+        readers would not see it.
         """
+        refuse_unseen(self.output)
         self.log.check(record)
         self.output.create(f"{self._staging}/{record.load_id}/intent.json", intent_of(record))
         return self._data(record.load_id)
 
     def prepare(self, record: LoadRecord, schema: str) -> None:
-        """Check that this load has the format and layout of the load before, so that all can be read as one."""
+        """Check that this load has the format and layout of the loads before, so that all can be read as one."""
         check_topics(record.partition_by, {range.topic for range in record.ranges})
         number = self.log.newest().sequence
         before = self.log.record(number) if number else None
-        if before is None or before.output != self.url or before.rewind is not None or before.rows == 0:
-            return
+        if before is not None and before.output == self.url and before.rewind is None and before.rows:
+            self._check_alike(before, record)
+        for other in self._newest_of_others():
+            self._check_alike(other, record)
+
+    def _check_alike(self, before: LoadRecord, record: LoadRecord) -> None:
         if before.format != record.format:
             raise ConfigError(
                 f"{self.url} holds loads in {before.format} so far, not in {record.format}, and they could not be read "
@@ -301,6 +308,19 @@ class FilesDestination(Destination):
         with contextlib.suppress(FileNotFoundError, LoadError):
             return LoadRecord.from_bytes(self.output.read(path), self.output.url_of(path)).offsets
         return self.log.kind
+
+    def _newest_of_others(self) -> Iterator[LoadRecord]:
+        """The newest load with rows of every other group that has loads in this directory, by their manifests."""
+        found: set[str] = {self._group}
+        for load_id in sorted(self._visible(), key=lambda load_id: load_id.sequence, reverse=True):
+            if load_id.group in found:
+                continue
+            path = f"{published_directory(str(load_id))}/{MANIFEST}"
+            with contextlib.suppress(FileNotFoundError, LoadError):
+                record = LoadRecord.from_bytes(self.output.read(path), self.output.url_of(path))
+                if record.rows:
+                    found.add(load_id.group)
+                    yield record
 
     def _visible(self) -> list[LoadId]:
         prefix = published_directory("")

@@ -49,7 +49,7 @@ def read_offsets(
     elif names:
         try:
             frame = session().read.format(format).schema("topic string, partition int, offset long")
-            for run in _runs(frame.load(storage.url_of(directory))).toArrow().to_pylist():
+            for run in _runs(frame.load(storage.pattern_of(directory))).toArrow().to_pylist():
                 if None in run.values():
                     raise ValueError("a row has no topic, partition or offset")
                 offsets = np.arange(run["first"], run["first"] + run["length"], dtype=np.int64)

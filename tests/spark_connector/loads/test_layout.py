@@ -19,7 +19,7 @@ def test_anything_else_is_refused(given: str | list[str]) -> None:
         parse_partition_by(given)
 
 
-NAMES_OF_NUMBERS = "2024 007 -5 1.5 .5 5. 1e5 2d 3F NaN Infinity 0x1p3 2024-01-31".split()
+NAMES_OF_NUMBERS = "2024 007 -5 1.5 .5 5. 1e5 2d 3F NaN Infinity 0x1p3 2024-01-31 -2024-01-31".split()
 NAMES_OF_TEXT = "flights t7 7t 2024-q1 1_000 1.2.3 v1.5 nan1 2024-01-31-late e5 - .. -_- 0x1f true null".split()
 
 
@@ -28,6 +28,11 @@ def test_a_topic_that_spark_would_not_read_back_as_text_is_no_directory(topic: s
     with pytest.raises(ConfigError, match=f"topic '{topic}' cannot be a directory of files"):
         check_topics(["date", "topic"], ["flights", topic])
     check_topics(["date"], [topic])
+
+
+def test_a_topic_whose_directory_spark_passes_over_is_refused() -> None:
+    with pytest.raises(ConfigError, match="names that end in ._COPYING_"):
+        check_topics(["topic"], ["a._COPYING_"])
 
 
 def test_any_other_topic_is_a_directory() -> None:
