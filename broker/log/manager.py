@@ -34,7 +34,7 @@ from broker.log.log_directory import LogDirectory, refuse_copies, refuse_same
 from broker.log.segment import DESCRIPTORS_PER_SEGMENT, OpenSegments
 from broker.log.segments import DeletedFiles
 from broker.metrics import CleanerMetrics
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, some_of
 
 __all__ = ["LogManager"]
 
@@ -211,8 +211,7 @@ class LogManager:
         for tp in gone:
             self.offline[tp] = f"{tp} is offline: {reason}"
         if gone:
-            names = ", ".join(map(str, gone[:10])) + (f" and {len(gone) - 10} more" if len(gone) > 10 else "")
-            logger.error("offline, in no directory of log.dirs that can be used: %s. %s", names, reason)
+            logger.error("offline, in no directory of log.dirs that can be used: %s. %s", some_of(gone), reason)
 
     def holds_any(self, path: Path, topic_ids: Collection[uuid.UUID]) -> bool:
         """Whether a directory has partitions of these topics, or no partitions at all. Raises OSError."""
