@@ -392,12 +392,13 @@ class LogManager:
         directory.write_log_starts(functools.partial(self._log_starts, directory))
         directory.write_high_watermarks(functools.partial(self._watermarks, directory))
 
-    def note_new(self) -> None:
-        """Let a checkpoint name the logs that were created, so that a start without their files knows that they are
-        lost. From any thread. What cannot be written is written by the next checkpoint."""
+    def note_new(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let a checkpoint name new logs, so that a start without their files knows that they are lost. From any
+        thread. What cannot be written is written by the next checkpoint."""
+        places = {tp: log.directory.parent for tp in partitions if (log := self._logs.get(tp)) is not None}
         for directory in self._online():
             try:
-                directory.write_recovery_points(functools.partial(self._recovery_points, directory))
+                directory.add_recovery_points([tp for tp, path in places.items() if path == directory.path])
             except OSError as error:
                 logger.error("no checkpoint of %s: %s", directory.path, error)
 
