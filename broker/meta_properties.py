@@ -65,8 +65,8 @@ def unconfirmed(directories: Sequence[Path]) -> dict[Path, str]:
         return {}
     return {
         directory: f"{directory} {'has no' if directory.exists() else 'does not exist, so it has no'} {FILE_NAME}, and "
-        f"{claimed[0]} has one: is its disk mounted? Mount it, or confirm the directory as it is with "
-        f"`pykafka log dirs --adopt {directory}`"
+        f"{claimed[0]} has one: is its disk mounted? Mount it. If it is new, or what it held is given up, confirm it "
+        f"with `pykafka log dirs --adopt {directory}`"
         for directory in directories
         if directory not in claimed and not os.path.lexists(directory / _ADOPTED) and _can_be_read(directory)
     }

@@ -26,10 +26,10 @@ from broker.cluster.acls import Acls
 from broker.cluster.authorizer_settings import make_authorizer
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
+from broker.cluster.controlled_shutdown import ControlledShutdown
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.leadership_check import LeadershipCheck
-from broker.cluster.leadership_handover import leave_partitions
 from broker.cluster.local_replicas import LocalReplicas
 from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.cluster.producer_ids import ProducerIds
@@ -41,7 +41,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener, advertised_listeners
 from broker.coordinator.coordinators import Coordinators
-from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
+from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.meta_properties import refuse_foreign, stored_broker_id
@@ -79,7 +79,6 @@ SESSION_FILE = "zookeeper.session"
 ZOOKEEPER_OPERATION_TIMEOUT_S = 10.0
 """How long a request that needs ZooKeeper waits while that is away, before its client gets an error; less when sessions
 are short."""
-HAND_OVER_TIMEOUT_S = 5.0
 PEER_TIMEOUT_S = 5.0
 """How long a coordinator waits for the answer of another broker before it asks again."""
 
@@ -210,7 +209,8 @@ class BrokerServer:
         self._control(controller, reassignments)
         self._on_stop(self._close_listeners)
         if self.config.controlled_shutdown_enable:
-            self._on_stop(functools.partial(self._hand_over, registry, changes, election, detector))
+            shutdown = ControlledShutdown(self._topics, registry, self._calls, changes, election, detector)
+            self._on_stop(functools.partial(shutdown.run, self.config.broker_id, self._is_store_connected))
         await self._listeners.serve(self._router(context), users.credential)
         self._tasks.begin("periodic work", self._tick_forever())
         if self._http is not None:
@@ -529,42 +529,6 @@ class BrokerServer:
                     work()
                 except Exception:
                     logger.exception("periodic work failed: %s", _name_of(work))
-
-    # --- stopping
-
-    async def _hand_over(
-        self,
-        registry: Registry,
-        changes: ChangeNotifications,
-        election: ControllerElection,
-        detector: FailureDetector,
-    ) -> None:
-        """Let other in-sync replicas lead the partitions that have some, while this broker still serves (P9).
-
-        It stops to follow first, so that no leader takes it into an ISR again. After that it resigns as controller.
-        """
-        metadata, broker_id = self._topics.metadata, self.config.broker_id
-        names = [
-            name
-            for name, topic in metadata.topics.items()
-            if any(broker_id in info.isr and len(info.replicas) > 1 for info in topic.partitions.values())
-        ]
-        if not self._is_store_connected():
-            return
-
-        def leave() -> None:
-            if names:
-                topics, live = registry.topics(names).values(), set(registry.brokers()) - set(detector.suspected)
-                changes.notify_isr_change(leave_partitions(registry, broker_id, topics, live))
-
-        try:
-            async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
-                await self._topics.stop_following()
-                await self._calls(leave)
-                refreshing = [self._topics.refresh(names)] if names else []
-                await asyncio.gather(self._calls(election.stop), *refreshing)
-        except (PykafkaError, TimeoutError) as error:
-            logger.warning("cannot hand over leadership; the controller elects when this broker is gone: %s", error)
 
 
 def _name_of(work: Callable[..., object]) -> str:

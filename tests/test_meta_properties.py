@@ -111,12 +111,11 @@ class TestUnconfirmed:
     def test_those_without_it_are_named_with_the_ways_out(self, tmp_path: Path) -> None:
         found = unconfirmed(self.roots(tmp_path, "a"))
         empty, missing = tmp_path / "empty", tmp_path / "missing"
-        ways = (
-            "has one: is its disk mounted? Mount it, or confirm the directory as it is with `pykafka log dirs --adopt"
-        )
+        ways = "has one: is its disk mounted? Mount it. If it is new, or what it held is given up, confirm it with"
         assert found == {
-            empty: f"{empty} has no meta.properties, and {tmp_path}/a {ways} {empty}`",
-            missing: f"{missing} does not exist, so it has no meta.properties, and {tmp_path}/a {ways} {missing}`",
+            empty: f"{empty} has no meta.properties, and {tmp_path}/a {ways} `pykafka log dirs --adopt {empty}`",
+            missing: f"{missing} does not exist, so it has no meta.properties, and {tmp_path}/a {ways} "
+            f"`pykafka log dirs --adopt {missing}`",
         }
         assert not missing.exists()
 

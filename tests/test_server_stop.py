@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from broker.api.check_threads import CheckThreads
+from broker.cluster.controlled_shutdown import ControlledShutdown
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.topics import Topics
 from broker.config.broker_config import BrokerConfig
@@ -107,7 +108,7 @@ PARTS: list[tuple[type, str]] = [
     (Membership, "stop"),
     (ControllerElection, "stop"),
     (LocalStore, "close"),
-    (BrokerServer, "_hand_over"),
+    (ControlledShutdown, "run"),
     (Acceptor, "close"),
     (Connection, "close"),
     (Cleaner, "close"),

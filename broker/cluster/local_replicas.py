@@ -17,7 +17,7 @@ from broker.log.log_config import LogConfig
 from broker.log.log_directory import CLEAN_MARK
 from broker.log.manager import LogManager
 from broker.meta_properties import adopted, check_meta_properties, end_adoption, unconfirmed
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, some_of
 from broker.replica.replica_manager import stored_log_config
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import TopicRecord
@@ -82,9 +82,10 @@ class LocalReplicas:
             self._log_of,
         )
         if self._adopted and not self._logs.failures:
-            for tp in changed:
-                if self._is_single(tp) and self._logs.get(tp) is None:
-                    logger.warning("%s begins anew, empty: its log is gone, and %s was adopted", tp, self._adopted[0])
+            anew = [tp for tp in changed if self._is_single(tp) and self._logs.get(tp) is None]
+            if anew:
+                text = "these partitions begin anew, empty, because their logs are gone and %s was adopted: %s"
+                logger.warning(text, self._adopted[0], some_of(anew))
         return changed
 
     def _is_single(self, tp: TopicPartition) -> bool:

@@ -223,6 +223,12 @@ class LogDirectory:
         """As `write_log_starts`."""
         self._write_changed(RECOVERY_POINTS, offsets)
 
+    def add_recovery_points(self, new: Sequence[TopicPartition]) -> None:
+        """Add new logs to the recovery points, without asking for those of all others. Raises OSError."""
+        if new:
+            with self._writing:
+                self._write(RECOVERY_POINTS, {**dict.fromkeys(new, 0), **self._written.get(RECOVERY_POINTS, {})})
+
     def write_log_starts(self, offsets: OffsetsOf) -> None:
         """Write the log start offsets, if they changed since the last time. Raises OSError.
 

@@ -34,7 +34,7 @@ from broker.log.log_directory import LogDirectory, refuse_copies, refuse_same
 from broker.log.segment import DESCRIPTORS_PER_SEGMENT, OpenSegments
 from broker.log.segments import DeletedFiles
 from broker.metrics import CleanerMetrics
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, some_of
 
 __all__ = ["LogManager"]
 
@@ -211,8 +211,7 @@ class LogManager:
         for tp in gone:
             self.offline[tp] = f"{tp} is offline: {reason}"
         if gone:
-            names = ", ".join(map(str, gone[:10])) + (f" and {len(gone) - 10} more" if len(gone) > 10 else "")
-            logger.error("offline, in no directory of log.dirs that can be used: %s. %s", names, reason)
+            logger.error("offline, in no directory of log.dirs that can be used: %s. %s", some_of(gone), reason)
 
     def holds_any(self, path: Path, topic_ids: Collection[uuid.UUID]) -> bool:
         """Whether a directory has partitions of these topics, or no partitions at all. Raises OSError."""
@@ -393,12 +392,13 @@ class LogManager:
         directory.write_log_starts(functools.partial(self._log_starts, directory))
         directory.write_high_watermarks(functools.partial(self._watermarks, directory))
 
-    def note_new(self) -> None:
-        """Let a checkpoint name the logs that were created, so that a start without their files knows that they are
-        lost. From any thread. What cannot be written is written by the next checkpoint."""
+    def note_new(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let a checkpoint name new logs, so that a start without their files knows that they are lost. From any
+        thread. What cannot be written is written by the next checkpoint."""
+        places = {tp: log.directory.parent for tp in partitions if (log := self._logs.get(tp)) is not None}
         for directory in self._online():
             try:
-                directory.write_recovery_points(functools.partial(self._recovery_points, directory))
+                directory.add_recovery_points([tp for tp, path in places.items() if path == directory.path])
             except OSError as error:
                 logger.error("no checkpoint of %s: %s", directory.path, error)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-__all__ = ["TopicPartition", "by_topic"]
+__all__ = ["TopicPartition", "by_topic", "some_of"]
 
 T = TypeVar("T")
 
@@ -27,3 +27,9 @@ def by_topic(rows: Iterable[tuple[TopicPartition, T]]) -> dict[str, list[T]]:
     for tp, row in rows:
         topics[tp.topic].append(row)
     return topics
+
+
+def some_of(partitions: Sequence[TopicPartition]) -> str:
+    """The first ten in order, and how many more there are, for a line of a log."""
+    shown = ", ".join(map(str, sorted(partitions)[:10]))
+    return f"{shown} and {len(partitions) - 10} more" if len(partitions) > 10 else shown

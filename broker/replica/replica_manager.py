@@ -157,7 +157,7 @@ class ReplicaManager:
                 if isinstance(result, BaseException) and not isinstance(result, BrokerError):
                     raise result
         if new:
-            await loop.run_in_executor(threads, self._logs.note_new)
+            await loop.run_in_executor(threads, self._logs.note_new, [tp for tp, _ in new])
 
     def _needs_log(self, tp: TopicPartition, topic: Topic) -> bool:
         has_role, info = tp in self._partitions or tp in self._followers, topic.partitions[tp.partition]

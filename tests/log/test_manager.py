@@ -256,6 +256,28 @@ class TestCopies:
         assert not (tmp_path / "a").exists()
 
 
+def test_a_new_log_is_missed_when_it_goes_right_after_it_was_made(start: Start, tmp_path: Path) -> None:
+    manager = start(tmp_path / "a", tmp_path / "b")
+    logs = [manager.create(tp, SMALL) for tp in (T0, T1)]
+    manager.note_new([T0, T1, U0])
+    assert [read_offsets(tmp_path / name / RECOVERY_POINTS) for name in "ab"] == [{T0: 0}, {T1: 0}]
+    fill(logs[0], 3)
+    logs[0].flush()
+    manager._write_checkpoints(manager._directories[0])
+    manager.note_new([T0])
+    assert read_offsets(tmp_path / "a" / RECOVERY_POINTS) == {T0: 3}, "what is known stays"
+    for path in logs[1].directory.iterdir():
+        path.unlink()
+    again = start(tmp_path / "a", tmp_path / "b")
+    assert set(again.logs()) == {T0}
+    assert [again.may_have_had(tp) for tp in (T0, T1, U0)] == [True, True, False]
+    assert again.create(T1, SMALL).log_end_offset == 0
+    again.delete(T0)
+    again.delete(T1)
+    again.tick()
+    assert [read_offsets(tmp_path / name / RECOVERY_POINTS) for name in "ab"] == [{}, {}], "it is forgotten at once"
+
+
 def test_many_logs_are_flushed_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, a thousand partitions would be seconds behind flush.ms."""
     together = threading.Barrier(4, timeout=60)
