@@ -223,7 +223,7 @@ class BrokerServer:
         bound = self._listeners.bind()
         self._name_bound_ports(bound)
         if self.config.metrics_listener:
-            self._http = HttpListener(self.config.metrics_listener)
+            self._http = HttpListener(self.config.metrics_listener, self.config.metrics_credentials())
             self.metrics_url = self._http.url
         return bound
 

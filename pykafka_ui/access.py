@@ -9,10 +9,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import dataclasses
-import hmac
 import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 
 from broker.errors import ConfigError
+from broker.security.http_credentials import CHALLENGE, Credentials
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -39,30 +36,6 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-
-
-@dataclasses.dataclass(frozen=True)
-class Credentials:
-    """A user with a password, a token, both or none. Secrets are in no repr."""
-
-    user: str = ""
-    password: str = dataclasses.field(default="", repr=False)
-    token: str = dataclasses.field(default="", repr=False)
-
-    def __bool__(self) -> bool:
-        return bool(self.password or self.token)
-
-    def allow(self, authorization: str) -> bool:
-        scheme, _, given = authorization.partition(" ")
-        if scheme.lower() == "bearer" and self.token:
-            return hmac.compare_digest(given.strip().encode(), self.token.encode())
-        if scheme.lower() == "basic" and self.password:
-            try:
-                user_and_password = base64.b64decode(given, validate=True)
-            except (binascii.Error, ValueError):
-                return False
-            return hmac.compare_digest(user_and_password, f"{self.user}:{self.password}".encode())
-        return False
 
 
 def read_secret(file: Path, what: str) -> str:
@@ -119,8 +92,7 @@ class Access:
         if not _is_same_site(method, headers, host):
             return PlainTextResponse("refused: the request comes from a page of another site\n", 403)
         if self._credentials and not self._credentials.allow(headers.get("authorization", "")):
-            challenge = {"www-authenticate": 'Basic realm="pykafka ui", charset="UTF-8"'}
-            return PlainTextResponse("a user and password are needed, or a token\n", 401, challenge)
+            return PlainTextResponse("a user and password are needed, or a token\n", 401, CHALLENGE)
         return None
 
 

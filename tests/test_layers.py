@@ -71,6 +71,7 @@ CONNECTOR_RANK = {layer: rank for rank, row in enumerate(CONNECTOR_ROWS) for lay
 
 UI_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.tools"),
+    "broker.security.http_credentials",
     *("spark_connector.formats", "spark_connector.errors", "spark_connector.loads", "spark_connector.maintenance"),
     *("spark_connector.cli.session", "spark_connector.cli.load_options", "spark_connector.url_secrets"),
 )

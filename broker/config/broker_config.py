@@ -34,6 +34,7 @@ from broker.config.setting_groups import (
     ZooKeeperSettings,
 )
 from broker.errors import ConfigError
+from broker.security.http_credentials import Credentials
 from broker.settings import parse_properties, read_properties_file, settings_of
 
 __all__ = ["CONNECTION_RATE", "IGNORED_KEYS", "TOPIC_DEFAULT_KEYS", "BrokerConfig", "is_connection_rate_of_listener"]
@@ -151,6 +152,8 @@ class BrokerConfig(
                 f"standalone=true and zookeeper.connect={self.zookeeper_connect}: set one of them; a standalone broker "
                 "has no ZooKeeper"
             )
+        if bool(self.metrics_auth_username) != bool(self.metrics_auth_password):
+            raise ConfigError("metrics.auth.username and metrics.auth.password: set both or none")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError("group.min.session.timeout.ms is above group.max.session.timeout.ms")
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
@@ -167,6 +170,10 @@ class BrokerConfig(
         self.connection_rates()
         if self.inter_broker_listener_name or self.security_inter_broker_protocol:
             self.inter_broker()
+
+    def metrics_credentials(self) -> Credentials:
+        """Who may read /metrics; nobody has to log in where they are empty."""
+        return Credentials(self.metrics_auth_username, self.metrics_auth_password or "", self.metrics_auth_token or "")
 
     def parsed_listeners(self) -> list[Listener]:
         """`listeners`. Raises ConfigError."""

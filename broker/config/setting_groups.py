@@ -393,6 +393,13 @@ class ObservabilitySettings:
     metrics_listener: str = _observability(
         "", "HTTP://host:port of /metrics (Prometheus) and /healthz; port 0 takes a free one; empty: off."
     )
+    metrics_auth_username: str = _observability(
+        "", "Who may read /metrics, with metrics.auth.password; /healthz stays open. Empty: everybody who reaches it."
+    )
+    metrics_auth_password: str | None = _observability(None, "The password of metrics.auth.username.", type="password")
+    metrics_auth_token: str | None = _observability(
+        None, "A bearer token with which /metrics may be read, beside a password or alone.", type="password"
+    )
     logging_format: str = _observability(
         "text", "Format of the broker's log: text, or json (one object per line).", one_of(("text", "json"))
     )

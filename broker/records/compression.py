@@ -55,6 +55,9 @@ _XERIAL_BLOCK = 32 << 10  # snappy-java's default
 _SNAPPY_MAX_RATIO = 24  # a copy element makes at most 64 bytes out of 3
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_STREAM_HEADER = 6
+_ZSTD_CHECKSUM, _ZSTD_SIZE_FLAG = 0x04, 0xC0
+_ZSTD_SIZE = struct.Struct("<Q")
 _ZSTD_BLOCK = 128 << 10  # the most that a block, which has at least 4 bytes, can hold
 
 STEP_BYTES: Final = 128 << 10
@@ -113,7 +116,8 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
 def compressed_parts(codec: int, pieces: Iterable[Buffer], level: int | None = None) -> Iterator[Buffer]:
     """`pieces` as one section compressed with `codec`, part by part.
 
-    All pieces but the last must be a multiple of `STEP_BYTES` long, so that blocks are full.
+    All pieces but the last must be a multiple of `STEP_BYTES` long, so that blocks are full. Join the parts when all
+    are there: the first one may change until then.
     """
     if level is None:
         level = DEFAULT_LEVELS.get(codec, 0)
@@ -138,7 +142,11 @@ def compressed_parts(codec: int, pieces: Iterable[Buffer], level: int | None = N
 
 
 def _zstd_frame(pieces: Iterator[Buffer], level: int) -> Iterator[Buffer]:
-    """A single piece is compressed at once, so that the frame has its size; so are some pieces with a slow level."""
+    """Every frame has its plain size: librdkafka reads none that grows much and does not say how far.
+
+    A single piece is compressed at once; so are some pieces with a slow level. The others are a stream, whose size is
+    known and written into the header at its end.
+    """
     kept, size, most = [next(pieces, b"")], 0, _ZSTD_AT_ONCE if takes_long(Codec.ZSTD, level) else 0
     for following in pieces:
         size += len(kept[-1])
@@ -149,10 +157,26 @@ def _zstd_frame(pieces: Iterator[Buffer], level: int) -> Iterator[Buffer]:
         yield _zstd(level).compress(kept[0] if len(kept) == 1 else b"".join(kept), asbytes=True)
         return
     stream = cramjam.zstd.Compressor(level=min(level, _ZSTD_STREAM_LEVEL))
+    header, size = bytearray(), 0
     for more in itertools.chain(kept, pieces):
         stream.compress(more)
-        yield bytes(stream.flush())
+        size += len(more)
+        part = bytes(stream.flush())
+        if not header:
+            header += _sized_zstd_header(part[:_ZSTD_STREAM_HEADER])
+            yield header
+            part = part[_ZSTD_STREAM_HEADER:]
+        yield part
     yield bytes(stream.finish())
+    header[-_ZSTD_SIZE.size :] = _ZSTD_SIZE.pack(size)
+
+
+def _sized_zstd_header(header: bytes) -> bytes:
+    """The header of a stream (magic, flags, window) with eight bytes for the plain size (RFC 8878, 3.1.1.1)."""
+    flags = header[4]
+    assert header[:4] == _ZSTD_MAGIC
+    assert not flags & ~_ZSTD_CHECKSUM
+    return header[:4] + bytes((flags | _ZSTD_SIZE_FLAG, header[5])) + bytes(_ZSTD_SIZE.size)
 
 
 def in_steps(pieces: Iterable[Buffer]) -> Iterator[bytes]:

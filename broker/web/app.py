@@ -7,42 +7,50 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from broker.metrics import LATENCY_BOUNDS_S, Histogram
+from broker.security.http_credentials import CHALLENGE, Credentials
 from broker.web.collector import Family, MetricSources, Samples, collect
 from broker.web.health import Health
+from broker.web.scrapes import Scrapes
 
 __all__ = ["HttpServer", "make_server"]
 
-_KINDS: dict[str, Any] = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 _BOUNDS = [*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf"]
 
 
-def make_server(sources: MetricSources, health: Health) -> HttpServer:
-    """A server for `serve(sockets=[…])`. Set `should_exit` to end it."""
+def make_server(sources: MetricSources, health: Health, credentials: Credentials) -> HttpServer:
+    """A server for `serve(sockets=[…])`. Set `should_exit` to end it. `credentials` are for /metrics."""
     # `process_…` (memory, CPU, descriptors) and `python_gc_…`
     process = CollectorRegistry()
     ProcessCollector(registry=process)
     GCCollector(registry=process)
 
-    async def metrics(request: Request) -> Response:
+    async def collected_and_counted() -> tuple[list[tuple[Family, Samples]], int]:
         collected = await collect(sources)
+        return collected, sum(len(samples) for _, samples in collected)
+
+    scrapes = Scrapes(collected_and_counted, time.monotonic)
+
+    async def metrics(request: Request) -> Response:
+        if credentials and not credentials.allow(request.headers.get("authorization", "")):
+            return Response("metrics.auth.… asks for a login\n", 401, headers=CHALLENGE)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        # In a thread: with thousands of partitions it would block the event loop for too long.
-        body = await asyncio.to_thread(encode, _Scrape(collected, process))
+        body = await scrapes.text(content_type, lambda collected: encode(_Scrape(collected, process)))
         return Response(body, headers={"content-type": content_type})
 
     async def healthz(request: Request) -> Response:
@@ -96,7 +104,12 @@ def _metric(family: Family, samples: Samples) -> Metric:
             counts = accumulate(value.counts)
             histogram.add_metric(values, [*zip(_BOUNDS, counts, strict=True)], sum_value=value.sum)
         return histogram
-    metric: Any = _KINDS[kind](name.removesuffix("_total") if kind == "counter" else name, doc, labels=labels)
+    if kind == "gauge":
+        gauge = GaugeMetricFamily(name, doc, labels=labels)
+        # One after the other, as they are encoded: prometheus_client looks at them once.
+        gauge.samples = (Sample(name, dict(zip(labels, values, strict=True)), value) for values, value in samples)  # type: ignore[assignment, arg-type]
+        return gauge
+    metric = CounterMetricFamily(name.removesuffix("_total"), doc, labels=labels)
     for values, value in samples:
         metric.add_metric(values, value)
-    return metric  # type: ignore[no-any-return]
+    return metric

@@ -4,8 +4,8 @@ docs/metrics.md lists the declarations (tested). Names are those that the usual 
 metrics, so that dashboards carry over; times are in seconds. Metrics of groups follow kafka_exporter
 (`kafka_consumergroup_…`).
 
-Called by app.py for each GET of /metrics on the event loop, which owns what is read. Nothing is counted here, and
-requests are served between slices of partitions.
+Called by scrapes.py at most once a second, on the event loop, which owns what is read. Nothing is counted here, and
+requests are served between slices: of partitions, of groups and of what they have committed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from broker.cluster.topics import Topics
 from broker.coordinator.group_coordinator import GroupCoordinator
+from broker.coordinator.group_records import OffsetAndMetadata
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_records import TransactionState
@@ -35,10 +36,12 @@ from broker.web.health import Health
 
 __all__ = ["FAMILIES", "Family", "MetricSources", "Samples", "collect"]
 
-PARTITIONS_AT_ONCE = 256
+AT_ONCE = 256
+"""Partitions, groups or offsets of one slice: well below a millisecond."""
 
 Value = float | Histogram
-Samples = list[tuple[tuple[str, ...], Value]]
+Sample = tuple[tuple[str, ...], Value]
+Samples = Collection[Sample]
 """The values of a metric, each with the values of its labels in the family's order."""
 
 
@@ -300,11 +303,20 @@ class MetricSources:
     throttled_connections: Callable[[], int]
 
 
-class _Collected(collections.defaultdict[str, Samples]):
+class _Collected(collections.defaultdict[str, list[Sample]]):
     """Samples by metric name."""
 
     def __init__(self) -> None:
         super().__init__(list)
+        self.of_groups: dict[str, Samples] = {}
+        self._in_slice = 0
+
+    async def pause(self) -> None:
+        """Called for each thing that was looked at: lets requests be served at the end of a slice."""
+        self._in_slice += 1
+        if self._in_slice >= AT_ONCE:
+            self._in_slice = 0
+            await asyncio.sleep(0)
 
     def add(self, name: str, value: Value, *labels: str) -> None:
         self[name].append((labels, value))
@@ -318,16 +330,16 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     _authorizer(sources.authorizer, found)
     _quotas(sources, found)
     await _partitions(sources, found)
-    _groups(sources, found)
-    _transactions(sources.transactions, found)
+    await _groups(sources, found)
+    await _transactions(sources.transactions, found)
     _cleaner(sources.logs.cleaner_metrics, found)
     _fetch_sessions(sources.metrics.fetch_sessions, found)
-    _replication(sources, found)
-    _controller(sources, found)
+    await _replication(sources, found)
+    await _controller(sources, found)
     found.add("kafka_server_sessionexpirelistener_connected", float(sources.health.zookeeper_connected()))
     problems = await asyncio.to_thread(sources.health.directory_problems)
     found.add("kafka_log_logmanager_offlinelogdirectorycount", len(problems))
-    return [(family, found[name]) for name, family in FAMILIES.items()]
+    return [(family, found.of_groups.get(name, found[name])) for name, family in FAMILIES.items()]
 
 
 def _requests(metrics: Metrics, found: _Collected) -> None:
@@ -385,7 +397,7 @@ async def _partitions(sources: MetricSources, found: _Collected) -> None:
     producers = 0
     led = sources.topics.led_partitions()
     roles: list[tuple[TopicPartition, Partition | Follower]] = [*led.items(), *sources.topics.followers().items()]
-    for number, (tp, role) in enumerate(roles, 1):
+    for tp, role in roles:
         log, labels = role.log, (tp.topic, str(tp.partition))
         producers += len(log.producers)
         found.add("kafka_log_log_size", log.size, *labels)
@@ -395,9 +407,8 @@ async def _partitions(sources: MetricSources, found: _Collected) -> None:
         if isinstance(role, Partition):
             stable = role.high_watermark - role.last_stable_offset
             found.add("kafka_cluster_partition_laststableoffsetlag", stable, *labels)
-        if number % PARTITIONS_AT_ONCE == 0:
-            await asyncio.sleep(0)
-    for topic, counted in sources.topics.metrics.items():
+        await found.pause()
+    for topic, counted in tuple(sources.topics.metrics.items()):
         prefix = "kafka_server_brokertopicmetrics_"
         found.add(f"{prefix}messagesin_total", counted.messages_in, topic)
         found.add(f"{prefix}bytesin_total", counted.bytes_in, topic)
@@ -406,15 +417,17 @@ async def _partitions(sources: MetricSources, found: _Collected) -> None:
         found.add(f"{prefix}replicationbytesout_total", counted.replication_bytes_out, topic)
         found.add(f"{prefix}reassignmentbytesin_total", counted.reassignment_bytes_in, topic)
         found.add(f"{prefix}reassignmentbytesout_total", counted.reassignment_bytes_out, topic)
+        await found.pause()
     found.add("kafka_server_replicamanager_partitioncount", len(sources.logs.logs()))
     found.add("kafka_server_replicamanager_leadercount", len(led))
     found.add("kafka_server_replicamanager_produceridcount", producers)
 
 
-def _replication(sources: MetricSources, found: _Collected) -> None:
+async def _replication(sources: MetricSources, found: _Collected) -> None:
     under_replicated = under_min_isr = at_min_isr = reassigning = 0
     topics = sources.topics.metadata.topics
-    for tp, partition in sources.topics.led_partitions().items():
+    for tp, partition in tuple(sources.topics.led_partitions().items()):
+        await found.pause()
         topic = topics.get(tp.topic)
         if topic is None or tp.partition not in topic.partitions:
             continue
@@ -439,23 +452,30 @@ def _replication(sources: MetricSources, found: _Collected) -> None:
     found.add("kafka_server_leaderreplication_byte_rate", sources.topics.leader_quota.byte_rate)
     found.add("kafka_server_followerreplication_byte_rate", sources.topics.follower_quota.byte_rate)
     most = 0
-    for tp, follower in sources.topics.followers().items():
+    for tp, follower in tuple(sources.topics.followers().items()):
+        await found.pause()
         lag = max((follower.leader_end_offset or 0) - follower.log.log_end_offset, 0)
         found.add("kafka_server_fetcherlagmetrics_consumerlag", lag, tp.topic, str(tp.partition))
         most = max(most, lag)
     found.add("kafka_server_replicafetchermanager_maxlag", most)
 
 
-def _controller(sources: MetricSources, found: _Collected) -> None:
+async def _controller(sources: MetricSources, found: _Collected) -> None:
     metadata, counted = sources.topics.metadata, sources.metrics.replication
     is_controller = metadata.controller_id == sources.broker_id
-    partitions = [info for topic in metadata.topics.values() for info in topic.partitions.values()]
+    partitions = offline = imbalanced = 0
+    for topic in metadata.topics.values():  # the metadata are one value, which does not change
+        for info in topic.partitions.values():
+            partitions += 1
+            offline += info.leader not in metadata.brokers
+            imbalanced += info.leader != info.replicas[0]
+            await found.pause()
     seen = {
         "activebrokercount": len(metadata.brokers),
         "globaltopiccount": len(metadata.topics),
-        "globalpartitioncount": len(partitions),
-        "offlinepartitionscount": sum(info.leader not in metadata.brokers for info in partitions),
-        "preferredreplicaimbalancecount": sum(info.leader != info.replicas[0] for info in partitions),
+        "globalpartitioncount": partitions,
+        "offlinepartitionscount": offline,
+        "preferredreplicaimbalancecount": imbalanced,
     }
     prefix = "kafka_controller_kafkacontroller_"
     found.add(f"{prefix}activecontrollercount", float(is_controller))
@@ -465,24 +485,60 @@ def _controller(sources: MetricSources, found: _Collected) -> None:
     found.add("kafka_controller_controllerstats_uncleanleaderelections_total", counted.unclean_elections)
 
 
-def _groups(sources: MetricSources, found: _Collected) -> None:
-    led = sources.topics.led_partitions()
+async def _groups(sources: MetricSources, found: _Collected) -> None:
     states = dict.fromkeys((state.value for state in GroupState), 0)
+    committed: list[tuple[str, Mapping[TopicPartition, OffsetAndMetadata]]] = []
     for group in sources.groups.all_groups():
         states[group.state.value] += 1
         found.add("kafka_consumergroup_members", len(group.roster.members), group.group_id)
-        for tp, committed in group.offsets.all().items():
-            labels = (group.group_id, tp.topic, str(tp.partition))
-            found.add("kafka_consumergroup_current_offset", committed.offset, *labels)
-            if (partition := led.get(tp)) is not None:
-                found.add("kafka_consumergroup_lag", max(partition.high_watermark - committed.offset, 0), *labels)
+        committed.append((group.group_id, group.offsets.all()))
+        await found.pause()
+    ends: dict[TopicPartition, int] = {}
+    for tp, partition in tuple(sources.topics.led_partitions().items()):
+        ends[tp] = partition.high_watermark
+        await found.pause()
+    found.of_groups["kafka_consumergroup_current_offset"] = _GroupSamples(committed, lambda tp, offset: offset)
+    found.of_groups["kafka_consumergroup_lag"] = _GroupSamples(
+        committed, lambda tp, offset: max(ends[tp] - offset, 0) if tp in ends else None
+    )
     for state, count in states.items():
         found.add("kafka_coordinator_group_groupmetadatamanager_numgroups", count, state)
 
 
-def _transactions(coordinator: TransactionCoordinator, found: _Collected) -> None:
+class _GroupSamples(Collection[Sample]):
+    """A value for each committed offset, made only as it is encoded, in a thread.
+
+    A hundred thousand tuples that stay are no small thing: the garbage collector looks at all of them at once.
+    """
+
+    def __init__(
+        self,
+        committed: list[tuple[str, Mapping[TopicPartition, OffsetAndMetadata]]],
+        value: Callable[[TopicPartition, int], int | None],
+    ) -> None:
+        """`value` gives None where there is none."""
+        self._committed = committed
+        self._value = value
+
+    def __len__(self) -> int:
+        return sum(len(offsets) for _, offsets in self._committed)
+
+    def __contains__(self, sample: object) -> bool:
+        return any(sample == one for one in self)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for group, offsets in self._committed:
+            for tp, one in offsets.items():
+                if (value := self._value(tp, one.offset)) is not None:
+                    yield (group, tp.topic, str(tp.partition)), value
+
+
+async def _transactions(coordinator: TransactionCoordinator, found: _Collected) -> None:
     _, listed = coordinator.list()
-    states = collections.Counter(current.state for _, current in listed)
+    states: collections.Counter[TransactionState] = collections.Counter()
+    for _, current in listed:
+        states[current.state] += 1
+        await found.pause()
     for state in TransactionState:
         found.add("kafka_coordinator_transaction_transactionalidcount", states[state], state.title)
 

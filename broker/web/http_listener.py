@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError
+from broker.security.http_credentials import Credentials
 from broker.web.collector import MetricSources
 from broker.web.health import Health
 
@@ -21,13 +22,15 @@ __all__ = ["HttpListener"]
 logger = logging.getLogger(__name__)
 
 BACKLOG = 64
+NOBODY_LOGS_IN = Credentials()
 
 
 class HttpListener:
     """The HTTP listener at `url`."""
 
-    def __init__(self, text: str) -> None:
-        """Bind `HTTP://host:port`. Raises ConfigError."""
+    def __init__(self, text: str, credentials: Credentials = NOBODY_LOGS_IN) -> None:
+        """Bind `HTTP://host:port`; `credentials` are for /metrics. Raises ConfigError."""
+        self._credentials = credentials
         host, port = _parse(text)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -41,7 +44,7 @@ class HttpListener:
 
     async def serve(self, sources: MetricSources, health: Health) -> None:
         """Answer requests until `close`."""
-        self._server = await asyncio.to_thread(_make_server, sources, health)
+        self._server = await asyncio.to_thread(_make_server, sources, health, self._credentials)
         if self._closed:
             return
         try:
@@ -57,10 +60,10 @@ class HttpListener:
         self._socket.close()
 
 
-def _make_server(sources: MetricSources, health: Health) -> Any:
+def _make_server(sources: MetricSources, health: Health, credentials: Credentials) -> Any:
     from broker.web.app import make_server
 
-    return make_server(sources, health)
+    return make_server(sources, health, credentials)
 
 
 def _parse(text: str) -> tuple[str, int]:

@@ -25,19 +25,19 @@ def refuse_unseen(output: Storage) -> None:
     """Raise unless readers of the directory would see a load in it, and all that they see now."""
     if output.exists(_OF_A_STREAM):
         raise ConfigError(
-            f"{output.url} is the output of a Spark stream: its readers see only the files that {_OF_A_STREAM} lists, "
+            f"{output.shown} is the output of a Spark stream: its readers see only the files that {_OF_A_STREAM} lists, "
             f"and would not see this load. {_ELSEWHERE.capitalize()} (readers of both can union them)"
         )
     for name, kind in _TABLES.items():
         if output.exists(name):
-            raise ConfigError(f"{output.url} is a {kind} table, whose readers would not see this load: {_ELSEWHERE}")
+            raise ConfigError(f"{output.shown} is a {kind} table, whose readers would not see this load: {_ELSEWHERE}")
     has_loads = False
     for name, size in output.sizes("").items():
         if name.startswith(published_directory("")):
             has_loads = True
         elif not _is_hidden(name) and (found := _first_file(output, name, size)):
             raise ConfigError(
-                f"{output.url} holds {found}, which no load wrote. Beside load=…, Spark's readers would no longer see "
+                f"{output.shown} holds {found}, which no load wrote. Beside load=…, Spark's readers would no longer see "
                 f"it, or could read neither: move it away, or {_ELSEWHERE}"
             )
     if not has_loads:
@@ -52,12 +52,12 @@ def refuse_within_table(output: Storage) -> None:
         for name, kind in _TABLES.items():
             if above.exists(name):
                 raise ConfigError(
-                    f"{output.url} lies within the {kind} table {above.url}, which deletes files that are not its own "
+                    f"{output.shown} lies within the {kind} table {above.shown}, which deletes files that are not its own "
                     f"when it is cleaned: {_ELSEWHERE}"
                 )
         if above.exists(_OF_LOADS):
             raise ConfigError(
-                f"{output.url} lies within {above.url}, the output of other loads: Spark could no longer read that "
+                f"{output.shown} lies within {above.shown}, the output of other loads: Spark could no longer read that "
                 f"directory. {_ELSEWHERE.capitalize()}"
             )
 

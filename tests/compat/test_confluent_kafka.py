@@ -28,8 +28,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from broker.errors import ErrorCode
+from broker.records.builder import BatchBuilder
+from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka, await_topics
+from tests.support.raw_requests import Requests
 from tests.support.sample_records import AWKWARD, CODECS, Sample, samples
 from tests.support.waiting import eventually
 
@@ -333,3 +337,33 @@ def test_out_of_range_offset_is_reset_by_the_clients_rule(
     consumers.append(consumer_of(broker, group))
     consumers[0].assign([TopicPartition(topic, 0, 5000)])
     assert poll(consumers[0], 1)[0].offset() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_value_that_the_broker_compressed_to_little_is_read(broker_factory: BrokerFactory, topic: str) -> None:
+    """librdkafka reads no zstd frame that grows so much and does not tell its size."""
+    size = 95 << 20
+    settings = {"message.max.bytes": str(size + 1000), "socket.request.max.bytes": str(size + 10_000)}
+    broker = broker_factory({**settings, "compression.type": "zstd"})
+    records = BatchBuilder(max_bytes=size + 1000)
+    records.append(1_700_000_000_000, None, bytes(size))
+    with Requests(broker.bootstrap, timeout_s=120) as ask:
+        ask.create(topic)
+        stored = ask.produce({(topic, 0): records.build()})[topic, 0]
+        assert stored.error_code is ErrorCode.none
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            "fetch.message.max.bytes": size + 1000,
+            "receive.message.max.bytes": size + 10_000,
+        }
+    )
+    consumer.subscribe([topic])
+    message = consumer.poll(120)
+    consumer.close()
+    assert message is not None
+    assert message.error() is None
+    assert message.value() == bytes(size)

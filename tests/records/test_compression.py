@@ -197,6 +197,20 @@ def test_zstd_takes_no_more_memory_than_a_batch_is_large(level: int, plain: int,
     assert frame.window_size <= most
 
 
+@pytest.mark.parametrize("level", [-50, 1, 3, 19, 22])
+@pytest.mark.parametrize("size", [0, 1, STEP_BYTES, STEP_BYTES + 1, 5 * STEP_BYTES, 9 << 20])
+def test_every_zstd_frame_tells_its_plain_size(level: int, size: int) -> None:
+    plain = (TEXT * (size // len(TEXT) + 1))[:size] if size < 1 << 20 else bytes(size)
+    frames = [
+        b"".join(compressed_parts(Codec.ZSTD, in_steps([memoryview(plain)]), level)),
+        bytes(compress(Codec.ZSTD, plain, level)),
+    ]
+    for frame in frames:
+        assert zstandard.get_frame_parameters(frame).content_size == size
+        assert zstandard.decompress(frame) == plain
+        assert decompress(Codec.ZSTD, frame) == plain
+
+
 def test_what_has_to_load_pyarrow_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes some tenths of a second, which an event loop has not."""
     usual = compress(Codec.LZ4, TEXT)
