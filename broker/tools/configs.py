@@ -16,7 +16,7 @@ import typer
 from broker.client.admin import Admin, ResourceType
 from broker.client.admin_types import ALL_BROKERS
 from broker.errors import ConfigError
-from broker.protocol.described_config import ConfigEntry
+from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.settings import read_properties_file
 from broker.tools.client_options import JsonOutput, admin_command, complete_entities
 from broker.tools.output import print_json, print_lines, print_table, report
@@ -49,6 +49,12 @@ _NOTHING_SET = " nothing was set at run time (--all shows all settings)"
 _PAIR = re.compile(r"\s*(?P<key>[^=,\[\]]+)=(?:\[(?P<list>[^\]]*)\]|(?P<value>(?!\[)[^,]*))\s*(?:,|$)")
 
 
+def _is_set(kind: ResourceType, entry: ConfigEntry) -> bool:
+    """Whether it was set at run time: for a topic, as in kafka-configs.sh, on the topic itself. Kafka 4.1 sets
+    `min.insync.replicas` for the cluster, which all topics show."""
+    return entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG if kind is ResourceType.TOPIC else entry.source.dynamic
+
+
 @admin_command(app)
 def describe(
     admin: Admin,
@@ -72,7 +78,7 @@ def describe(
     found = {name: admin.describe_configs(kind, name, key or None) for name in names}
     everything = everything or bool(key)
     shown = {
-        name: [entry for _, entry in sorted(entries.items()) if everything or entry.source.dynamic]
+        name: [entry for _, entry in sorted(entries.items()) if everything or _is_set(kind, entry)]
         for name, entries in found.items()
     }
     for name, entries in found.items():

@@ -128,7 +128,7 @@ def test_partitions_are_added_but_never_taken_away(admin: Admin, made_topic: str
 
 
 def test_a_setting_is_changed_and_brought_back_to_its_default(broker: Kafka, admin: Admin, topic: str) -> None:
-    admin.create_topic(topic, configs={"retention.ms": "1000", "segment.bytes": "2048"})
+    admin.create_topic(topic, configs={"retention.ms": "1000", "segment.bytes": "2097152"})
     await_topics(broker.bootstrap, topic)
 
     def described(*names: str) -> dict[str, ConfigEntry]:
@@ -138,7 +138,7 @@ def test_a_setting_is_changed_and_brought_back_to_its_default(broker: Kafka, adm
     eventually(lambda: described()["retention.ms"].value == "5000")
     changed = described()
     assert changed["retention.ms"].source is ConfigSource.DYNAMIC_TOPIC_CONFIG
-    assert changed["segment.bytes"].value == "2048", "what is not named stays"
+    assert changed["segment.bytes"].value == "2097152", "what is not named stays"
     admin.alter_configs(ResourceType.TOPIC, topic, {}, delete=["retention.ms"])
     eventually(lambda: described("retention.ms")["retention.ms"].source is not ConfigSource.DYNAMIC_TOPIC_CONFIG)
     assert set(described("retention.ms")) == {"retention.ms"}

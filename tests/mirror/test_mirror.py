@@ -110,7 +110,7 @@ def test_a_mirror_that_runs_follows_topics_partitions_and_settings(route: Route,
         first.grow(3)
         first.number(4, partition=2)
         Admin(there).alter_configs(
-            ResourceType.TOPIC, first.name, {"segment.bytes": "1000000"}, delete=["retention.ms"]
+            ResourceType.TOPIC, first.name, {"segment.bytes": "2000000"}, delete=["retention.ms"]
         )
         eventually(lambda: len(content(route.target, second.name)) == 3)
         eventually(lambda: len(content(route.target, first.name)) == 9)
@@ -119,7 +119,7 @@ def test_a_mirror_that_runs_follows_topics_partitions_and_settings(route: Route,
             found = Admin(here).describe_configs(ResourceType.TOPIC, first.name)
             return {name: entry.value for name, entry in found.items() if entry.source.name == "DYNAMIC_TOPIC_CONFIG"}
 
-        eventually(lambda: settings() == {"segment.bytes": "1000000"})
+        eventually(lambda: settings() == {"segment.bytes": "2000000"})
         assert f"{topic}-c" not in Admin(here).list_topics()
     assert mirror.failure is None
 

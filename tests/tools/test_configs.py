@@ -53,12 +53,13 @@ def test_settings_of_a_topic_are_set_shown_and_taken_back(at: tuple[str, str], c
     assert set(settings_of(at, *named, "--key", "segment.bytes")) == {"segment.bytes"}
 
 
-def test_settings_of_brokers_and_of_all_of_them(broker: Kafka, at: tuple[str, str]) -> None:
+def test_settings_of_brokers_and_of_all_of_them(broker: Kafka, at: tuple[str, str], created: str) -> None:
     with Cluster(broker.bootstrap) as cluster:
         one = ("-e", "brokers", "-n", str(cluster.brokers()[0].id))
     for named in (one, ("-e", "brokers", "--entity-default")):
         answer_of("configs", "alter", *named, "--add-config", "log.segment.bytes=20971520", *at)
         eventually(lambda: settings_of(at, *named).get("log.segment.bytes", {}).get("value") == "20971520")  # noqa: B023
+        assert settings_of(at, "-n", created) == {}, "the topic itself has no settings"
         answer_of("configs", "alter", *named, "--delete-config", "log.segment.bytes", *at)
         eventually(lambda: "log.segment.bytes" not in settings_of(at, *named))  # noqa: B023
     assert "log.retention.hours" in settings_of(at, *one, "--all")
