@@ -26,6 +26,11 @@ _NEVER_HEALS = (
     "UnknownTopic",
 )
 """Errors of a Spark task that would fail the next try, too."""
+_NO_SOURCE = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: pykafka\b")
+_SET_PYTHON = (
+    "ConfigError: the Python that Spark starts its workers with has no pykafka: set PYSPARK_PYTHON to the one that "
+    "has it before Spark starts; `pykafka doctor` shows both"
+)
 _OF_OUR_READER = "[PYTHON_DATA_SOURCE_ERROR]"
 _NO_RIGHT = re.compile(
     r"^Access(?:Denied|Control)Exception\b|\((?:Permission denied|Read-only file system)\)$"
@@ -35,6 +40,8 @@ _NO_RIGHT = re.compile(
 
 def summary(text: str) -> str:
     """One line: the last error of ours, or of Python, or else the last cause, or else the first line."""
+    if _NO_SOURCE.search(text):
+        return _SET_PYTHON
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])

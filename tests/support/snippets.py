@@ -24,6 +24,7 @@ START = "pykafka broker start"
 CONNECT_SERVER = "spark-submit --class org.apache.spark.sql.connect.service.SparkConnectServer"
 _CONNECT_PORT = "15002"
 _SERVER_S = 240
+_SHELL_S = 600
 VOLATILE = re.compile(r"(?<=-)[0-9a-f]{8}\b|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 """The random end of a load's id, and times."""
 
@@ -111,7 +112,7 @@ class Newcomer:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=_SERVER_S,
+            timeout=_SHELL_S,
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         return done.stdout
