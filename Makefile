@@ -33,12 +33,17 @@ OLDEST_SPARK_TESTS := $(addprefix $(CONNECTOR_TESTS)/, \
 	test_spark_stream.py \
 	test_load.py::test_each_load_takes_what_is_new)
 
-.PHONY: help demo test prepared test-spark check bench slow format docs reference notebooks mutants dist clean preflight
+# What `make test-oldest` runs: all but the checks of the code.
+OLDEST := $(VENV)/oldest
+OLDEST_TESTS ?= tests --ignore=$(LAYERS)
+
+.PHONY: help demo test prepared test-spark test-oldest check bench slow format docs reference notebooks mutants dist clean preflight
 
 help:
 	@echo "make demo    install, then run the demo (real flight records through the broker into Spark)"
 	@echo "make test    install, then run every check and test"
 	@echo "make test-spark VERSION=4.0.5   the connector's tests on that PySpark (4.0.5 to 4.3.0)"
+	@echo "make test-oldest  the tests on the oldest packages that pyproject.toml admits"
 	@echo "make check   lint, format, types and layers; under a minute"
 	@echo "make slow    the many-round tests: kill -9 of broker, driver and worker"
 	@echo "make bench   measure; the result goes to docs/performance.md"
@@ -67,6 +72,9 @@ prepared: $(VENV)/.test-installed
 test-spark: $(VENV)/spark-$(VERSION)/.installed
 	$(VENV)/spark-$(VERSION)/bin/python -m pytest $(WORKING) $(SPARK_TESTS)
 
+test-oldest: $(OLDEST)/.installed
+	PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python $(OLDEST)/bin/python -m pytest $(WORKING) $(OLDEST_TESTS)
+
 check: $(VENV)/.test-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
@@ -75,6 +83,7 @@ check: $(VENV)/.test-installed
 
 slow: $(VENV)/.test-installed
 	$(PYTEST) -m slow
+	$(MAKE) test-oldest
 
 bench: $(VENV)/.bench-installed
 	$(BIN)/python -m tests.bench
@@ -112,6 +121,14 @@ $(VENV)/spark-%/.installed: | $(VENV)/.test-installed
 	@$(BIN)/python -m pip --disable-pip-version-check --python $(@D)/bin/python install --quiet --no-compile pyspark==$*
 	@$(BIN)/python -c '$(FIND_PACKAGES); print(f"import site; site.addsitedir({packages!r})")' \
 		> "$$($(@D)/bin/python -c '$(FIND_PACKAGES); print(packages)')/shared.pth"
+	@touch $@
+
+# Every package that pyproject.toml names in the oldest version that it admits; what those need, in the newest.
+$(OLDEST)/.installed: pyproject.toml $(wildcard broker/records/_kernel*.[ch]) | $(VENV)/.oldest-installed
+	@echo "installing the oldest packages into $(OLDEST)"
+	@rm -rf $(OLDEST)
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(OLDEST)
+	@$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct --editable '.[test]'
 	@touch $@
 
 # One stamp per set of packages, so that the demo waits for nothing only the tests need.

@@ -26,7 +26,9 @@ def test_batches_and_streams_are_read_and_written_over_spark_connect(broker: Kaf
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     seen = json.loads(done.stdout.splitlines()[-1])
-    assert "Unknown option 'subscrib'" in seen.pop("error")
+    error = seen.pop("error")
+    assert "Unknown option 'subscrib'" in error.partition("JVM stacktrace:")[0].splitlines()[0]
+    assert "Traceback (most recent call last)" not in error
     *unnamed, unversioned = seen.pop("refused")
     assert all("set option 'txnAppId'" in one and "'txnVersion' to the batch's id" in one for one in unnamed)
     assert bool(unnamed) is (version("pyspark") >= "4.3")

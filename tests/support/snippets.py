@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,9 +17,14 @@ from typing import IO, Any, NamedTuple, Self
 
 from tests.support.free_ports import free_ports
 from tests.support.source_tree import ROOT
+from tests.support.waiting import eventually
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 START = "pykafka broker start"
+CONNECT_SERVER = "spark-submit --class org.apache.spark.sql.connect.service.SparkConnectServer"
+_CONNECT_PORT = "15002"
+_SERVER_S = 240
+_SHELL_S = 600
 VOLATILE = re.compile(r"(?<=-)[0-9a-f]{8}\b|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 """The random end of a load's id, and times."""
 
@@ -61,13 +67,15 @@ def _lines(text: str) -> str:
 
 
 class Newcomer:
-    """A shell and a Python in one clean directory, and a broker on a free port where the pages say 9092."""
+    """A shell and a Python in one clean directory, and a broker on a free port where the pages say 9092; a server of
+    Spark Connect on another one for 15002."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self._directory = directory
-        (self._port,) = map(str, free_ports(1))
+        self._port, self._connect_port = map(str, free_ports(2))
         self._environment = {**environment, "PYKAFKA_BOOTSTRAP_SERVER": f"localhost:{self._port}"}
         self._broker: subprocess.Popen[str] | None = None
+        self._server: subprocess.Popen[str] | None = None
         self._said_by_broker = ""
         self._python = self._start([sys.executable, "-m", "tests.support.snippet_python"], stdin=subprocess.PIPE)
 
@@ -75,21 +83,27 @@ class Newcomer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in (self._python, self._broker):
+        for process in (self._python, self._server, self._broker):
             if process is not None:
                 process.terminate()
                 process.communicate(timeout=60)
 
     def run(self, snippet: Snippet) -> str:
         """What the snippet prints. Raises AssertionError when it fails."""
-        text = snippet.text.replace("9092", self._port)
+        text = self.here(snippet.text)
         if snippet.language == "python":
             output = self._run_python(snippet.page, text)
         elif text.startswith(START):
             output = self._start_broker(text)
+        elif text.startswith(CONNECT_SERVER):
+            output = self._start_server(text)
         else:
             output = self._run_shell(text)
         return output.replace(self._port, "9092")
+
+    def here(self, text: str) -> str:
+        """`text` with this newcomer's ports."""
+        return text.replace("9092", self._port).replace(_CONNECT_PORT, self._connect_port)
 
     def _run_shell(self, text: str) -> str:
         done = subprocess.run(
@@ -98,7 +112,7 @@ class Newcomer:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=_SHELL_S,
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         return done.stdout
@@ -118,6 +132,12 @@ class Newcomer:
             self._said_by_broker = _stream(self._broker.stdout).readline()
         return self._said_by_broker
 
+    def _start_server(self, command: str) -> str:
+        setting = f" --conf spark.connect.grpc.binding.port={self._connect_port} spark-internal"
+        self._server = self._start(["bash", "-c", f"exec {command.strip().replace(' spark-internal', setting)}"])
+        eventually(lambda: _listens(int(self._connect_port)), _SERVER_S)
+        return ""
+
     def _start(self, command: list[str], **pipes: Any) -> subprocess.Popen[str]:
         log = (self._directory / "stderr.log").open("a")
         with log:
@@ -130,6 +150,11 @@ class Newcomer:
                 text=True,
                 **pipes,
             )
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _stream(pipe: IO[str] | None) -> IO[str]:

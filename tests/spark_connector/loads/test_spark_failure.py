@@ -93,6 +93,17 @@ def test_what_our_reader_ran_into_when_spark_planned_it_says_whether_it_heals(er
     assert summary(short) == re.sub(r"^[a-z_.]+\.", "", error)
 
 
+def test_a_python_of_sparks_without_pykafka_is_told_with_the_way_out() -> None:
+    text = (
+        "An error occurred while calling o39.load.\n: org.apache.spark.SparkClassNotFoundException: "
+        "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: pykafka. Make sure the provider name is correct\n"
+        "\tat org.apache.spark.sql.classic.DataFrameReader.load(DataFrameReader.scala:93)\n"
+        "Caused by: java.lang.ClassNotFoundException: pykafka.DefaultSource\n"
+    )
+    assert "set PYSPARK_PYTHON to the one that has it" in summary(text)
+    assert not heals_by_waiting(summary(text))
+
+
 def test_a_cause_that_says_nothing_is_passed_over() -> None:
     text = OF_THE_WRITER.replace(
         "{cause}", "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
