@@ -112,7 +112,7 @@ class Pages:
             groups=groups,
             written=self._console.written(name),
             newest_ms=self._console.newest_ms(name, len(one.partitions)),
-            kept=_kept({entry.name: entry.value or "" for entry in self._console.topic_settings(name)}),
+            kept=_kept(self._console.shown_settings(name)),
         )
 
     def topic_settings(
