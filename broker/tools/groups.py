@@ -312,8 +312,8 @@ def _with_lag(
         offset, end = committed.get(tp), ends.get(tp)
         lag = None if offset is None or end is None else max(0, end - offset)
         unread = ends[tp] - starts[tp] if tp in starts else None
-        row = GroupPartition(tp.topic, tp.partition, offset, end, lag, *owners.get(tp, ()))
-        rows.append(row._replace(unread=unread))
+        member_id, host, client_id = (*owners.get(tp, ()), None, None, None)[:3]
+        rows.append(GroupPartition(tp.topic, tp.partition, offset, end, lag, member_id, host, client_id, unread))
     return rows
 
 
