@@ -164,9 +164,10 @@ def stream_in_two_runs(spark: SparkSession, bootstrap: str, to: Path, checkpoint
     second = writer.trigger(availableNow=True).start(str(to))
     _watch(second, lambda: not second.isActive, progress)
     second.awaitTermination()
-    batches = _batches(second) or _batches(first)
-    progress(_rows(batches[-1].end))
-    return _rows(batches[0].start if _batches(second) else batches[-1].end)
+    after = _batches(second)
+    end = _rows((after or _batches(first))[-1].end)
+    progress(end)
+    return _rows(after[0].start) if after else end
 
 
 def _watch(query: StreamingQuery, is_over: Callable[[], bool], progress: Progress) -> None:

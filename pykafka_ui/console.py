@@ -120,8 +120,11 @@ class Console:
             return history.values(kind, name)
         found = history.rate(kind, name)
         now, began = time.time(), history.began_s
-        if kind == "records" and began is not None and now - began < HOUR_S:
-            found = [point for point in self._past.rate(name, began) if now - point[0] < HOUR_S] + found
+        is_there = not self.sampler.snapshot.error
+        if kind == "records" and is_there and began is not None and now - began < HOUR_S:
+            with contextlib.suppress(PykafkaError):  # then it begins when the console began
+                past = self._seldom.get(("past", name), lambda: self._past.rate(name, began))
+                found = [point for point in past if now - point[0] < HOUR_S] + found
         return found
 
     def written(self, name: str = "") -> float | None:
@@ -131,9 +134,20 @@ class Console:
             return past[-1]
         return known
 
+    def shown_settings(self, topic: str) -> dict[str, str]:
+        """Of a topic, for a page that shows more; {} where they cannot be had."""
+        if self.sampler.snapshot.error:
+            return {}
+        try:
+            found = self._seldom.get(("shown", topic), lambda: self.topic_settings(topic))
+        except PykafkaError as error:
+            logger.debug("the settings of %s: %s", topic, error)
+            return {}
+        return {one.name: one.value or "" for one in found}
+
     def newest_ms(self, topic: str, partitions: int) -> int:
         """The latest time of a record; -1 if there is none, or it is not known: of many partitions it is not asked."""
-        if partitions > MOST_PARTITIONS:
+        if partitions > MOST_PARTITIONS or self.sampler.snapshot.error:
             return -1
 
         def ask() -> int:
@@ -178,6 +192,7 @@ class Console:
             return act(self._admin)
         finally:
             self._recent.forget()
+            self._seldom.forget()
             self.sampler.look_again()
 
     def create_topic(self, new: NewTopic) -> None:

@@ -6,7 +6,7 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fastapi import APIRouter, HTTPException
@@ -21,7 +21,7 @@ from pykafka_ui.console import Console
 from pykafka_ui.downloads import DOWNLOADS, MOST_DOWNLOADED
 from pykafka_ui.listing import ROWS, Listing, listing
 from pykafka_ui.records_query import FoundRecords, RecordsQuery
-from pykafka_ui.render import Renderer, segment, setting_text
+from pykafka_ui.render import Renderer, kept_text, segment, setting_text
 from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
 from pykafka_ui.status import status_of
 
@@ -112,7 +112,7 @@ class Pages:
             groups=groups,
             written=self._console.written(name),
             newest_ms=self._console.newest_ms(name, len(one.partitions)),
-            kept=_kept({entry.name: entry.value or "" for entry in self._console.topic_settings(name)}),
+            kept=kept_text(self._console.shown_settings(name)),
         )
 
     def topic_settings(
@@ -267,22 +267,6 @@ def _bytes_per_record(topics: Iterable[Topic]) -> float:
     known = [one for one in topics if not one.internal and one.size >= 0]
     records = sum(one.records for one in known)
     return sum(one.size for one in known) / records if records else 0.0
-
-
-def _kept(settings: Mapping[str, str]) -> str:
-    """How long records stay, by the topic's settings; "" where they may not be seen."""
-    if not settings:
-        return ""
-    limits = []
-    if "compact" in settings.get("cleanup.policy", ""):
-        limits.append("the newest of each key")
-    if "delete" in settings.get("cleanup.policy", ""):
-        limits += [
-            setting_text(name, settings[name]) + unit
-            for name, unit in (("retention.ms", ""), ("retention.bytes", " a partition"))
-            if settings.get(name, "-1") != "-1"
-        ]
-    return " or ".join(limits) or "for ever"
 
 
 def _caught_up_s(behind: int, read: float, written: float) -> float | None:

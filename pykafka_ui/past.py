@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from broker.client.cluster import Cluster
@@ -21,6 +22,7 @@ Point = tuple[float, float | None]
 _MOST_ASKED = 1_200
 """Offsets of one series: a broker looks into an index and a batch for each."""
 _MOST_POINTS, _FEWEST_POINTS = 60, 6
+_PATIENCE_S = 5.0
 _MOST_KEPT = 100
 """Series."""
 
@@ -35,13 +37,20 @@ class Past:
         self._known: dict[str, list[Point]] = {}
 
     def rate(self, topic: str, until_s: float) -> list[Point]:
-        """(Unix seconds, records per second) in the hour before `until_s`; none of a topic that is too large."""
-        with self._lock:  # so that two pages do not ask for the same
-            if topic not in self._known:
+        """(Unix seconds, records per second) in the hour before `until_s`; none of a topic that is too large.
+
+        Less than an hour where the brokers are slow. Raises PykafkaError.
+        """
+        known = self._known.get(topic)
+        if known is not None:
+            return known
+        found = self._ask(self._partitions(topic), until_s)
+        if found:  # else brokers may be away
+            with self._lock:
                 while len(self._known) >= _MOST_KEPT:
                     self._known.pop(next(iter(self._known)))
-                self._known[topic] = self._ask(self._partitions(topic), until_s)
-            return self._known[topic]
+                self._known[topic] = found
+        return found
 
     def _partitions(self, name: str) -> list[TopicPartition]:
         topics = self._seen().topics
@@ -52,11 +61,13 @@ class Past:
         points = min(_MOST_ASKED // max(len(tps), 1), _MOST_POINTS) if tps else 0
         if points < _FEWEST_POINTS:
             return []
-        step = HOUR_S / points
+        step, deadline = HOUR_S / points, time.monotonic() + _PATIENCE_S
         self._cluster.topics()  # by its leaders the offsets are asked for
         offsets: Mapping[TopicPartition, int] = known_offsets(self._cluster, tps, LATEST)
         found = [(until_s, offsets)]
         for number in range(1, points + 1):
+            if not offsets or time.monotonic() > deadline:
+                break
             at = until_s - step * number
             earlier = known_offsets(self._cluster, tps, int(at * 1000))
             # Where no record is as late as that, nothing was written since.

@@ -6,6 +6,7 @@ Every number, size, duration and time of a page is written by a filter from here
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from pykafka_ui.console import Console
 from pykafka_ui.history import STEP_S
 
-__all__ = ["Renderer", "moment_text", "segment", "setting_text"]
+__all__ = ["Renderer", "kept_text", "moment_text", "segment", "setting_text"]
 
 
 class Renderer:
@@ -134,6 +135,23 @@ def setting_text(name: str, value: str) -> str:
     if ms % 1000 or ms < 1000:
         return f"{ms / 1000:g} s" if ms > 1000 else ""
     return duration_text(ms / 1000)
+
+
+def kept_text(settings: Mapping[str, str]) -> str:
+    """How long records stay, by the settings of their topic; "" where they are not known."""
+    if not settings:
+        return ""
+    policy, limits = settings.get("cleanup.policy", "").split(","), []
+    if "delete" in policy:
+        limits = [
+            (setting_text(name, settings[name]) or f"{settings[name]} {unit}") + where
+            for name, unit, where in (("retention.ms", "ms", ""), ("retention.bytes", "B", " a partition"))
+            if settings.get(name, "-1") != "-1"
+        ]
+    found = " or ".join(limits)
+    if "compact" in policy:
+        return "the newest of each key" + (f", for {found}" if found else "")
+    return found or "for ever"
 
 
 def segment(name: str) -> str:

@@ -293,19 +293,20 @@ class Sampler:
             coordinators = {}
         for node, listed in coordinators.items():
             offsets = offsets_of_groups(self._cluster.connection(node), [one.group_id for one in listed])
-            active = [one.group_id for one in listed if one.state not in ("Empty", "Dead")]
-            members = self._admin.members_of_groups(node, active)
+            active = {one.group_id for one in listed if one.state not in ("Empty", "Dead")}
+            members = self._admin.members_of_groups(node, sorted(active))
             for one in listed:
                 before = self.snapshot.groups.get(one.group_id)
                 known = offsets.get(one.group_id, before.offsets if before else {})
                 its = members.get(one.group_id, ())
+                is_known = one.group_id in members or one.group_id not in active
                 groups[one.group_id] = Group(
                     one.group_id,
                     one.state,
                     one.protocol_type,
                     known,
                     type=one.group_type,
-                    members=len(its),
+                    members=len(its) if is_known else -1,
                     assigned=frozenset(tp for member in its for tp in member.partitions),
                 )
         self._change(groups=_with_lags(groups, self.snapshot.partitions))

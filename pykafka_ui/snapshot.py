@@ -97,6 +97,7 @@ class Group:
     type: str = ""
     """Of its protocol: classic, consumer (KIP-848) or share; "" from brokers that are too old to tell."""
     members: int = 0
+    """-1 if they are not known: this client may not see them, or another API tells."""
     assigned: frozenset[TopicPartition] = frozenset()
     unread: Mapping[TopicPartition, int] = dataclasses.field(default_factory=dict)
 

@@ -458,6 +458,9 @@ def test_a_page_says_that_the_broker_is_gone_and_comes_back(
         process.kill()
         expect(page.get_by_text("The cluster does not answer")).to_be_visible(timeout=60_000)
         expect(page.get_by_role("link", name="kept")).to_be_visible()
+        page.get_by_role("link", name="kept").click()
+        expect(page.get_by_role("heading", name="kept")).to_be_visible()
+        expect(page.get_by_text("The cluster does not answer")).to_be_visible()
         process.start()
         expect(page.get_by_text("The cluster does not answer")).to_be_hidden(timeout=60_000)
         assert tab.complaints == []

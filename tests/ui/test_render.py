@@ -7,7 +7,7 @@ import re
 import pytest
 from markupsafe import Markup
 
-from pykafka_ui.render import duration, moment, moment_text, setting, setting_text, size
+from pykafka_ui.render import duration, kept_text, moment, moment_text, setting, setting_text, size
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,24 @@ def test_what_a_page_is_to_escape_is_not_marked_as_safe() -> None:
 
 def test_a_time_in_a_sentence() -> None:
     assert moment_text(0) == "1970-01-01 00:00:00 UTC"
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}, "7 d"),
+        (
+            {"cleanup.policy": "delete", "retention.ms": "3600000", "retention.bytes": "1073741824"},
+            "1 h or 1 GiB a partition",
+        ),
+        ({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}, "for ever"),
+        ({"cleanup.policy": "", "retention.ms": "1"}, "for ever"),
+        ({"cleanup.policy": "compact", "retention.ms": "604800000"}, "the newest of each key"),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "604800000"}, "the newest of each key, for 7 d"),
+        ({"cleanup.policy": "delete", "retention.ms": "500"}, "500 ms"),
+        ({"cleanup.policy": "delete", "retention.bytes": "100"}, "100 B a partition"),
+        ({}, ""),
+    ],
+)
+def test_how_long_records_are_kept(settings: dict[str, str], text: str) -> None:
+    assert kept_text(settings) == text
