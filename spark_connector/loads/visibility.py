@@ -25,8 +25,8 @@ def refuse_unseen(output: Storage) -> None:
     """Raise unless readers of the directory would see a load in it, and all that they see now."""
     if output.exists(_OF_A_STREAM):
         raise ConfigError(
-            f"{output.shown} is the output of a Spark stream: its readers see only the files that {_OF_A_STREAM} lists, "
-            f"and would not see this load. {_ELSEWHERE.capitalize()} (readers of both can union them)"
+            f"{output.shown} is the output of a Spark stream: its readers see only the files that {_OF_A_STREAM} "
+            f"lists, and would not see this load. {_ELSEWHERE.capitalize()} (readers of both can union them)"
         )
     for name, kind in _TABLES.items():
         if output.exists(name):
@@ -37,8 +37,8 @@ def refuse_unseen(output: Storage) -> None:
             has_loads = True
         elif not _is_hidden(name) and (found := _first_file(output, name, size)):
             raise ConfigError(
-                f"{output.shown} holds {found}, which no load wrote. Beside load=…, Spark's readers would no longer see "
-                f"it, or could read neither: move it away, or {_ELSEWHERE}"
+                f"{output.shown} holds {found}, which no load wrote. Beside load=…, Spark's readers would no longer "
+                f"see it, or could read neither: move it away, or {_ELSEWHERE}"
             )
     if not has_loads:
         refuse_within_table(output)
@@ -52,8 +52,8 @@ def refuse_within_table(output: Storage) -> None:
         for name, kind in _TABLES.items():
             if above.exists(name):
                 raise ConfigError(
-                    f"{output.shown} lies within the {kind} table {above.shown}, which deletes files that are not its own "
-                    f"when it is cleaned: {_ELSEWHERE}"
+                    f"{output.shown} lies within the {kind} table {above.shown}, which deletes files that are not its "
+                    f"own when it is cleaned: {_ELSEWHERE}"
                 )
         if above.exists(_OF_LOADS):
             raise ConfigError(
