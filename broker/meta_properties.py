@@ -7,8 +7,10 @@ have one may be the mount point of a disk that is not mounted. It is not used un
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -74,7 +76,11 @@ def unconfirmed(directories: Sequence[Path]) -> dict[Path, str]:
 
 def _can_be_read(directory: Path) -> bool:
     """Whether a file that is not found there is really not there. Otherwise the lock fails, and tells why."""
-    return os.access(directory, os.R_OK | os.X_OK) if directory.is_dir() else not os.path.lexists(directory)
+    try:
+        status = os.stat(directory)
+    except OSError as error:  # such as EIO of a disk that has failed
+        return error.errno == errno.ENOENT and not os.path.lexists(directory)
+    return stat.S_ISDIR(status.st_mode) and os.access(directory, os.R_OK | os.X_OK)
 
 
 def refuse_foreign(directories: Sequence[Path], own_metadata: Sequence[Path] = ()) -> None:
@@ -118,7 +124,7 @@ def _stored(directory: Path) -> dict[str, str]:
     path = directory / FILE_NAME
     try:
         return read_properties_file(path) if path.exists() else {}
-    except ConfigError:
+    except (ConfigError, OSError):
         return {}
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.clock import ManualClock
 from broker.errors import ConfigError
+from broker.log.manager import LogManager
 from broker.meta_properties import (
     adopt,
     adopted,
@@ -138,3 +140,15 @@ class TestUnconfirmed:
         roots = self.roots(tmp_path, "a")
         roots[2].touch()
         assert list(unconfirmed(roots)) == [tmp_path / "empty"]
+
+    def test_a_disk_that_has_failed_is_left_to_the_lock(self, tmp_path: Path) -> None:
+        roots = [*self.roots(tmp_path, "a"), tmp_path / ("x" * 300)]  # every look at it is an OSError
+        with pytest.raises(OSError, match="too long"):
+            roots[3].exists()
+        assert list(unconfirmed(roots)) == roots[1:3]
+        assert stored_broker_id([roots[3], roots[0]]) == 0
+        refuse_foreign([roots[3]], [tmp_path / "file"])
+        manager = LogManager([roots[3], roots[0]], ManualClock(0))
+        manager.lock()
+        assert manager.failures == {roots[3]: f"cannot use {roots[3]}: File name too long"}
+        manager.close()

@@ -19,11 +19,15 @@ from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.topics import Topics
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.coordinators import Coordinators
+from broker.coordinator.read_index import ReadIndex
+from broker.coordinator.transaction_coordinator import TransactionCoordinator
+from broker.coordinator.transaction_verifier import TransactionVerifier
 from broker.errors import PykafkaError
 from broker.log.cleaner import Cleaner
 from broker.log.log_directory import CLEAN_MARK, LogDirectory
 from broker.net.acceptor import Acceptor
 from broker.net.connection import Connection
+from broker.replica.fetcher_manager import FetcherManager
 from broker.server import BrokerServer
 from broker.web.http_listener import HttpListener
 from broker.zookeeper.controller_election import ControllerElection
@@ -100,6 +104,10 @@ async def check_ended(directory: Path, ports: list[int]) -> None:
 PARTS: list[tuple[type, str]] = [
     (FailureDetector, "close"),
     (Coordinators, "disconnect"),
+    (TransactionVerifier, "close"),
+    (ReadIndex, "close"),
+    (TransactionCoordinator, "close"),
+    (FetcherManager, "close"),
     (Coordinators, "close"),
     (CheckThreads, "close"),
     (Topics, "close"),

@@ -9,6 +9,7 @@ for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Collection
 from functools import partial
@@ -139,14 +140,12 @@ class Coordinators:
 
     async def disconnect(self) -> None:
         """End the requests to other brokers, so that no request of a client waits for them."""
-        await self.verifier.close()
-        await self._read_index.close()
-        await self._cluster_markers.close()
+        async with contextlib.AsyncExitStack() as steps:  # if one raises, the others are taken all the same
+            for part in (self._cluster_markers, self._read_index, self.verifier):
+                steps.push_async_callback(part.close)
 
     async def close(self) -> None:
         """Stop both coordinators. Returns when all appends have ended."""
-        try:
-            await self._tasks.close()
-            await self.transactions.close()
-        finally:
-            await self.groups.close()
+        async with contextlib.AsyncExitStack() as steps:
+            for part in (self.groups, self.transactions, self._tasks):
+                steps.push_async_callback(part.close)

@@ -7,6 +7,7 @@ leads: it loads, unloads and closes them, finds the shard of an id, and starts t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
@@ -146,11 +147,12 @@ class ShardedCoordinator(Generic[AnyShard]):
         for load in self._loads.values():
             load.cancel()
         shards, self._shards = list(self._shards.values()), {}
-        for shard in shards:
-            shard.unload(ErrorCode.coordinator_not_available)
-        for shard in shards:
-            await shard.flush()
-        await self._ending.wait()
+        async with contextlib.AsyncExitStack() as steps:  # if one raises, the others are taken all the same
+            steps.push_async_callback(self._ending.wait)
+            for shard in shards:
+                steps.push_async_callback(shard.flush)
+            for shard in shards:
+                steps.callback(shard.unload, ErrorCode.coordinator_not_available)
 
     # --- shards, for the requests of a subclass ------------------------------------------------
 

@@ -336,8 +336,8 @@ class LogManager:
                 if check_retention:
                     log.apply_retention()
                     log.producers.expire(self._clock.now_ms(), self._producer_expiration_ms)
-            except BrokerError as error:
-                logger.error("%s: %s", tp, error)
+            except Exception as error:  # the other logs, and the flushes below, go on
+                logger.error("%s: %s", tp, error, exc_info=not isinstance(error, BrokerError))
         self._cleaner.tick(run)
         if not self._job_runs:
             self._start_job(run)

@@ -242,15 +242,14 @@ class ReplicaManager:
 
     async def close(self) -> None:
         """Stop following, and wait for the queued appends. Nobody waits for followers any more: they may stop, too."""
-        for partition in self._partitions.values():
-            if partition.in_sync is not None:
-                partition.close()
-        for follower in self._followers.values():
-            follower.close()
-        await self._fetchers.close()
-        queues = [role.queue for role in self._partitions.values()] + [role.queue for role in self._followers.values()]
-        for queue in queues:
-            await queue.drain()
+        roles: list[Partition | Follower] = [*self._partitions.values(), *self._followers.values()]
+        async with contextlib.AsyncExitStack() as steps:  # the last is the first; if one raises, the others are taken
+            for role in roles:
+                steps.push_async_callback(role.queue.drain)
+            steps.push_async_callback(self._fetchers.close)
+            for role in roles:
+                if isinstance(role, Follower) or role.in_sync is not None:
+                    steps.callback(role.close)
 
     def _hosted(self, metadata: ClusterMetadata, names: Collection[str]) -> list[tuple[TopicPartition, Topic]]:
         return [

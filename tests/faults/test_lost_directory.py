@@ -333,3 +333,41 @@ class TestWithZooKeeper:
         assert health(brokers[0])[0] == 200
         brokers[1].stop()
         eventually(lambda: set(ends(brokers[0], "t", 4).values()) == {20})
+
+    def test_one_of_two_disks_of_a_replica_is_lost_and_the_others_lead(
+        self, broker_factory: BrokerFactory, tmp_path: Path, roots: list[Path]
+    ) -> None:
+        settings = {**METRICS, **SHORT_SESSION}
+        two_disks = {"broker.id": "0", "log.dirs": ",".join(map(str, roots)), **settings}
+        brokers = [broker_factory(two_disks, name="b0"), broker_factory({"broker.id": "1", **settings}, name="b1")]
+
+        def isrs() -> dict[int, tuple[int, ...]]:
+            with Requests(brokers[1].bootstrap) as ask:
+                return {
+                    one.partition_index: tuple(sorted(one.isr_nodes)) for one in ask.metadata("t").topics[0].partitions
+                }
+
+        with Requests(brokers[1].bootstrap) as ask:
+            eventually(lambda: len(ask.metadata().brokers) == 2)
+            ask.create_topics({"name": "t", "num_partitions": 4, "replication_factor": 2})
+        eventually(lambda: set(isrs().values()) == {(0, 1)})
+        lost = partitions_in(roots[1])
+        assert 0 < len(lost) < 4
+        brokers[0].kill()
+        shutil.move(roots[1], tmp_path / "disk")
+        brokers[0].start()
+        eventually(lambda: isrs() == {partition: (1,) if partition in lost else (0, 1) for partition in range(4)})
+        assert health(brokers[0])[0] == 503
+        with Requests(brokers[1].bootstrap) as ask:
+            for partition in lost:
+                assert ask.produce({("t", partition): batch(*VALUES)}, acks=-1)["t", partition].base_offset == 0
+        with Requests(brokers[0].bootstrap) as ask:
+            [found] = ask.fetch([ask_for("t", partition=lost[0])], version=12)
+            assert found.error_code is ErrorCode.kafka_storage_error
+
+        shutil.move(tmp_path / "disk", roots[1])
+        brokers[0].restart()
+        eventually(lambda: set(isrs().values()) == {(0, 1)})
+        assert health(brokers[0])[0] == 200
+        brokers[1].stop()
+        eventually(lambda: [ends(brokers[0], "t", 4)[partition] for partition in lost] == [20] * len(lost))

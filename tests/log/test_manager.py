@@ -437,6 +437,26 @@ class TestTick:
         manager.tick()
         assert sound.log_start_offset == 6
 
+    def test_one_log_with_a_fault_of_ours_does_not_stop_the_others(
+        self, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        manager = start(retention_check_interval_ms=1000)
+        broken, sound = (manager.create(tp, replace(SMALL, retention_bytes=0, flush_ms=0)) for tp in (T0, T1))
+        fill(broken, 7)
+        fill(sound, 7)
+
+        def fail() -> None:
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(broken, "apply_retention", fail)
+        clock.advance(1000)
+        manager.tick()
+        assert sound.log_start_offset == 6
+        assert [log.recovery_point for log in (broken, sound)] == [7, 7]
+        [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+        assert record.getMessage() == "t-0: a bug"
+        assert record.exc_info
+
 
 def test_new_settings_reach_every_partition(start: Start) -> None:
     manager = start()
