@@ -34,6 +34,9 @@ __all__ = [
     "settings_of",
 ]
 
+_SHORT = 6
+"""Characters of a name in which one slip is much."""
+
 Check = Callable[[Any], str | None]
 T = TypeVar("T")
 
@@ -136,21 +139,50 @@ def _declared(cls: type[Any]) -> Mapping[str, Setting]:
     return MappingProxyType(result)
 
 
-def parse_properties(cls: type[T], properties: Mapping[str, str], *, base: T | None = None) -> T:
-    """An instance of `cls` with `properties` over `base` (or the defaults). Raises ConfigError."""
+def parse_properties(
+    cls: type[T],
+    properties: Mapping[str, str],
+    *,
+    base: T | None = None,
+    why_refused: Callable[[str], str] = lambda name: "",
+) -> T:
+    """An instance of `cls` with `properties` over `base` (or the defaults).
+
+    `why_refused` knows settings of others, and why they cannot be used. Raises ConfigError, which names all that are
+    unknown.
+    """
     declared = settings_of(cls)
-    values: dict[str, Any] = {}
-    for name, text in properties.items():
-        if name not in declared:
-            raise ConfigError(f"unknown setting {name!r}{did_you_mean(name, declared)}")
-        values[declared[name].attribute] = declared[name].parse(text)
+    unknown = [name for name in properties if name not in declared]
+    if unknown:
+        told = (f"{name!r}{_hint(name, declared, why_refused(name))}" for name in unknown)
+        raise ConfigError(f"unknown setting{'s' if len(unknown) > 1 else ''} {', '.join(told)}")
+    values = {declared[name].attribute: declared[name].parse(text) for name, text in properties.items()}
     return dataclasses.replace(base, **values) if base is not None else cls(**values)  # type: ignore[type-var]
 
 
+def _hint(name: str, known: Iterable[str], why_refused: str) -> str:
+    return f" ({why_refused})" if why_refused else did_you_mean(name, known)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    """`; did you mean 'x'?`, where x is no more than a slip away, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    near = [other for other in close if _slips(name, other) <= (2 if len(name) > _SHORT else 1)]
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _slips(one: str, other: str) -> int:
+    """How many characters to put in, take out, exchange or swap with their neighbour make one the other."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        older, before, row = before, row, [i]
+        for j, b in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and b == one[i - 2]:
+                cost = min(cost, older[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
 
 
 def read_properties_file(path: Path) -> dict[str, str]:

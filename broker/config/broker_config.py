@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from broker.config.kafka_settings import is_ignored, why_refused
 from broker.config.listener import Listener, parse_listeners, parse_protocol_map
 from broker.config.security_settings import (
     LISTENER_PREFIX,
@@ -37,32 +38,9 @@ from broker.errors import ConfigError
 from broker.security.http_credentials import Credentials
 from broker.settings import parse_properties, read_properties_file, settings_of
 
-__all__ = ["CONNECTION_RATE", "IGNORED_KEYS", "TOPIC_DEFAULT_KEYS", "BrokerConfig", "is_connection_rate_of_listener"]
+__all__ = ["CONNECTION_RATE", "TOPIC_DEFAULT_KEYS", "BrokerConfig", "is_connection_rate_of_listener"]
 
 logger = logging.getLogger(__name__)
-
-IGNORED_KEYS = frozenset(
-    [
-        "num.network.threads",
-        "num.io.threads",
-        "num.recovery.threads.per.data.dir",
-        "background.threads",
-        "queued.max.requests",
-        "num.replica.fetchers",
-        "replica.high.watermark.checkpoint.interval.ms",
-        "replica.socket.receive.buffer.bytes",
-        "log.cleaner.threads",
-        "log.cleaner.dedupe.buffer.load.factor",
-        "log.cleaner.io.buffer.size",
-        "zookeeper.connection.timeout.ms",
-        "inter.broker.protocol.version",
-        "log.message.format.version",
-        "confluent.support.metrics.enable",
-        "ssl.protocol",
-        "ssl.secure.random.implementation",
-    ]
-)
-"""Keys of an Apache Kafka `server.properties` that have no meaning here: logged and ignored."""
 
 CONNECTION_RATE = "max.connection.creation.rate"
 
@@ -104,6 +82,28 @@ TOPIC_DEFAULT_KEYS: Mapping[str, Mapping[str, int]] = {
 (org.apache.kafka.storage.internals.log.LogConfig.TOPIC_CONFIG_SYNONYMS)."""
 
 
+def _translate_kraft(properties: dict[str, str]) -> None:
+    """Settings of a broker with KRaft that have another name here: its id, and listeners that only controllers use.
+
+    Raises ConfigError for what is no broker.
+    """
+    roles = _words(properties.get("process.roles", "broker"))
+    if roles and "broker" not in roles:
+        raise ConfigError(f"process.roles={properties['process.roles']}: there is no process here that is no broker")
+    node_id = properties.pop("node.id", None)
+    if node_id is not None and properties.setdefault("broker.id", node_id) != node_id:
+        raise ConfigError(f"node.id={node_id} and broker.id={properties['broker.id']}: set one of them")
+    controllers = {name.upper() for name in _words(properties.get("controller.listener.names", ""))}
+    for key in ("listeners", "advertised.listeners"):
+        kept = [one for one in _words(properties.get(key, "")) if one.partition("://")[0].upper() not in controllers]
+        if controllers and kept:
+            properties[key] = ",".join(kept)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BrokerConfig(
     ObservabilitySettings,
@@ -131,12 +131,17 @@ class BrokerConfig(
         properties = {**(read_properties_file(path) if path else {}), **(overrides or {})}
         if "log.dir" in properties:
             properties.setdefault("log.dirs", properties.pop("log.dir"))
-        for name in [n for n in properties if n in IGNORED_KEYS]:
-            logger.info("%s has no meaning in pykafka and is ignored", name)
+        _translate_kraft(properties)
+        ignored = [name for name, text in properties.items() if is_ignored(name, text)]
+        if ignored:
+            logger.info("ignored, as it has no meaning in pykafka: %s", ", ".join(ignored))
+        for name in ignored:
             del properties[name]
         own = {key: properties.pop(key) for key in tuple(properties) if key.startswith(LISTENER_PREFIX)}
         config = dataclasses.replace(
-            parse_properties(cls, properties), named=frozenset(properties), listener_overrides=own
+            parse_properties(cls, properties, why_refused=why_refused),
+            named=frozenset(properties),
+            listener_overrides=own,
         )
         config.check_together()
         return config

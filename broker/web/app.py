@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import Any, cast
 
 import uvicorn
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -107,9 +108,12 @@ def _metric(family: Family, samples: Samples) -> Metric:
     if kind == "gauge":
         gauge = GaugeMetricFamily(name, doc, labels=labels)
         # One after the other, as they are encoded: prometheus_client looks at them once.
-        gauge.samples = (Sample(name, dict(zip(labels, values, strict=True)), value) for values, value in samples)  # type: ignore[assignment, arg-type]
+        one_by_one: Any = (
+            Sample(name, dict(zip(labels, of, strict=True)), cast(float, value)) for of, value in samples
+        )
+        gauge.samples = one_by_one
         return gauge
     metric = CounterMetricFamily(name.removesuffix("_total"), doc, labels=labels)
     for values, value in samples:
-        metric.add_metric(values, value)
+        metric.add_metric(values, cast(float, value))
     return metric
