@@ -23,7 +23,7 @@ from broker.client.admin import Admin
 from broker.client.admin_types import HIGH_WATERMARK, NewTopic
 from broker.client.offset_reset import ResetTarget, new_offsets, refuse_members
 from broker.client.partition_offsets import EARLIEST, LATEST, offsets_at
-from broker.errors import ConfigError, PykafkaError
+from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.protocol.described_config import ResourceType
 from broker.protocol.topic_names import check_topic_name
 from broker.protocol.topic_partition import TopicPartition
@@ -179,13 +179,13 @@ class Changes:
         return self._ask_or_do(request, form, change)
 
     def delete_topic_form(self, request: Request, name: str) -> Response:
+        self._console.ask(lambda admin: admin.cluster.topic(name))  # it must exist
         return self._confirm(request, self._deletion(name), {}, can_edit=False)
 
     def delete_topic(self, request: Request, name: str, form: Form) -> Response:
         return self._ask_or_do(request, form, self._deletion(name), can_edit=False)
 
     def _deletion(self, name: str) -> Change:
-        self._console.ask(lambda admin: admin.cluster.topic(name))  # it must exist
         topic = self._console.sampler.watch().topics.get(name)
         records = f" with at most {topic.records:,} records" if topic else ""
         return Change(
@@ -276,7 +276,10 @@ class Changes:
         return self._ask_or_do(request, form, change)
 
     def delete_group_form(self, request: Request, name: str) -> Response:
-        return self._confirm(request, self._group_deletion(name), {}, can_edit=False)
+        change = self._group_deletion(name)
+        if not change.rows and name not in self._console.sampler.watch(groups=True).groups:
+            raise BrokerError(ErrorCode.group_id_not_found, f"there is no group {name!r}")
+        return self._confirm(request, change, {}, can_edit=False)
 
     def delete_group(self, request: Request, name: str, form: Form) -> Response:
         return self._ask_or_do(request, form, self._group_deletion(name), can_edit=False)

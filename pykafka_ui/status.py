@@ -17,6 +17,7 @@ FORBIDDEN = (
 _STATUS = {
     **dict.fromkeys(FORBIDDEN, 403),
     ErrorCode.unknown_topic_or_partition: 404,
+    ErrorCode.group_id_not_found: 404,
     ErrorCode.topic_already_exists: 409,
     ErrorCode.non_empty_group: 409,
 }

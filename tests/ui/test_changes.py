@@ -287,6 +287,24 @@ def test_a_confirmation_that_is_sent_twice_is_done_once(
     assert end.offset == 1
 
 
+def test_a_deletion_that_is_confirmed_twice_is_done(changing: UiProcess, admin: Admin, topic: str, group: str) -> None:
+    admin.create_topic(topic, 1)
+    admin.alter_group_offsets(group, {TopicPartition(topic, 0): 0})
+    for path in (f"/delete-group/{group}", f"/topics/{topic}/delete"):
+        asked = changing.get(path).text
+        token = re.search(r'name="once" hidden>\s*([^<]+)</textarea>', asked)
+        assert token is not None
+        assert [changing.post(path, f"confirmed=yes&once={token[1]}").status for _ in range(2)] == [200, 200]
+    eventually(lambda: topic not in admin.list_topics())
+
+
+@pytest.mark.parametrize("path", ["/topics/none/delete", "/delete-group/none"])
+def test_what_is_not_there_is_not_asked_about(changing: UiProcess, path: str) -> None:
+    answer = changing.get(path)
+    assert answer.status == 404
+    assert QUESTION not in answer.text
+
+
 def test_a_change_that_failed_may_be_confirmed_again(changing: UiProcess, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, 1)
     for _ in range(2):
