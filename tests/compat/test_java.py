@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broker.client.admin import Admin
 from broker.client.batch_producer import BatchProducer
 from broker.client.broker_connection import SOFTWARE
 from broker.client.cluster import Cluster
 from broker.client.fetcher import Fetcher, FetchStream
 from broker.client.partitioner import partition_of_key
 from broker.client.producer import Producer
+from broker.client.transaction_requests import transaction_version
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, decode_columns, encode_columns
@@ -304,7 +304,7 @@ class TestTransactions:
         producer.beginTransaction()
         error = thrown(lambda: producer.send(java.record(made, b"x", partition=0)).get())
         with Cluster(broker.bootstrap) as cluster:  # with version 2 it asks no coordinator before it writes
-            told_by_the_leader = Admin(cluster).transaction_version() >= 2
+            told_by_the_leader = transaction_version(cluster) >= 2
         assert type_of(error) == ("InvalidProducerEpochException" if told_by_the_leader else "ProducerFencedException")
 
     def test_an_admin_sees_and_fences_them(self, java: KafkaJava, made: str, admin: Any, producer: Any) -> None:
