@@ -79,7 +79,7 @@ def _can_be_read(directory: Path) -> bool:
     try:
         status = os.stat(directory)
     except OSError as error:  # such as EIO of a disk that has failed
-        return error.errno == errno.ENOENT and not os.path.lexists(directory)
+        return error.errno == errno.ENOENT
     return stat.S_ISDIR(status.st_mode) and os.access(directory, os.R_OK | os.X_OK)
 
 

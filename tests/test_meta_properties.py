@@ -136,6 +136,13 @@ class TestUnconfirmed:
         assert adopted(roots) == []
         assert len(unconfirmed(roots)) == 2
 
+    def test_a_link_to_nowhere_does_not_exist(self, tmp_path: Path) -> None:
+        roots = self.roots(tmp_path, "a")
+        roots[2].symlink_to(tmp_path / "mount")
+        assert "missing does not exist, so it has no meta.properties" in unconfirmed(roots)[roots[2]]
+        (tmp_path / "mount").mkdir()
+        assert f"{roots[2]} has no meta.properties" in unconfirmed(roots)[roots[2]]
+
     def test_what_is_no_directory_is_left_to_the_lock(self, tmp_path: Path) -> None:
         roots = self.roots(tmp_path, "a")
         roots[2].touch()
