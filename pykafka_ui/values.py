@@ -6,17 +6,26 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import io
 import json
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final
 
 import fastavro
 
+from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
+from spark_connector.formats.avro_columns import column_of
+from spark_connector.formats.avro_program import Program
+from spark_connector.formats.avro_resolver import resolve
+from spark_connector.formats.avro_schema import parse_avro
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
+from spark_connector.formats.value_decoder import BadValue
+from spark_connector.formats.value_format import MOST_LEVELS, AvroSchema
 
 __all__ = ["As", "Decoder", "Shown", "as_json_data", "plain"]
 
@@ -64,7 +73,7 @@ class Decoder:
 
     def __init__(self, registry: SchemaRegistry | None = None) -> None:
         self._registry = registry
-        self._parsed: dict[int, Any] = {}
+        self._readers: dict[int, Callable[[bytes], Any]] = {}
         self._down_until = 0.0
 
     def decode(self, value: bytes | None, how: As = As.AUTO) -> Shown:
@@ -110,20 +119,31 @@ class Decoder:
         if time.monotonic() < self._down_until:
             return None, "the schema registry does not answer"
         try:
-            if schema_id not in self._parsed:
-                found = self._registry.schema(schema_id)
-                named: dict[str, Any] = {}
-                for reference in found.references:
-                    fastavro.parse_schema(json.loads(reference), named_schemas=named)
-                self._parsed[schema_id] = fastavro.parse_schema(json.loads(found.text), named_schemas=named)
-            return fastavro.schemaless_reader(io.BytesIO(value[_FRAME:]), self._parsed[schema_id], None), ""
-        except UnknownSchema as error:
+            if schema_id not in self._readers:
+                self._readers[schema_id] = _reader(self._registry.schema(schema_id))
+            return self._readers[schema_id](value), ""
+        except (UnknownSchema, ConfigError, BadValue) as error:
             return None, str(error)
         except ConnectorError as error:
             self._down_until = time.monotonic() + _ASK_AGAIN_S
             return None, str(error).partition("\n")[0]
         except Exception as error:  # fastavro raises what it likes for bytes that are not of the schema
             return None, f"not a value of schema {schema_id}: {type(error).__name__}: {str(error)[:200]}"
+
+
+def _reader(schema: AvroSchema) -> Callable[[bytes], Any]:
+    """fastavro shows dates, times and numbers as such. It must not read all schemas: a record that contains itself can
+    end the process, and a logical type that is invalid is no reason to show nothing (`Program`)."""
+    own = parse_avro(schema)
+    program = Program(resolve(own, own), column_of(own, MOST_LEVELS))
+    if program.by_fastavro:
+        with contextlib.suppress(Exception):  # it refuses what Avro says to ignore
+            named: dict[str, Any] = {}
+            for reference in schema.references:
+                fastavro.parse_schema(json.loads(reference), named_schemas=named)
+            parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+            return lambda value: fastavro.schemaless_reader(io.BytesIO(value[_FRAME:]), parsed, None)
+    return lambda value: program.read(value, _FRAME)
 
 
 def as_json_data(value: bytes | None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import fastavro
 import pytest
@@ -30,10 +31,13 @@ SCHEMA = {
 class Registry:
     """One schema, number 7."""
 
+    def __init__(self, schema: dict[str, Any] = SCHEMA) -> None:
+        self._schema = schema
+
     def schema(self, schema_id: int) -> AvroSchema:
         if schema_id != 7:
             raise UnknownSchema(f"no schema {schema_id}")
-        return AvroSchema(json.dumps(SCHEMA))
+        return AvroSchema(json.dumps(self._schema))
 
 
 def framed(schema_id: int, name: str) -> bytes:
@@ -144,6 +148,24 @@ def test_a_path_that_never_ends_does() -> None:
     for _ in range(30):
         nested = [nested, nested] if len(json.dumps(nested)) < 2000 else [nested]
     assert not passes(json.dumps(nested).encode(), path="$..*..*..*", equals="nothing")
+
+
+def test_avro_that_contains_itself_is_shown_to_some_depth_whatever_its_own() -> None:
+    """fastavro would end the process at a value of 10 kB that is nothing but depth."""
+    node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    decoder = Decoder(Registry(node))  # type: ignore[arg-type]
+    shown = decoder.decode(b"\0\0\0\0\7" + b"\2" * 3 + b"\0")
+    assert (shown.kind, shown.data) == ("avro", {"next": {"next": {"next": {"next": None}}}})
+    deep = decoder.decode(b"\0\0\0\0\7" + b"\2" * 100_000 + b"\0")
+    assert (deep.kind, deep.size) == ("avro", 100_006)
+
+
+def test_avro_with_an_invalid_logical_type_is_shown_without_it() -> None:
+    """As Connect writes a NUMBER of Oracle's."""
+    number = {"type": "bytes", "logicalType": "decimal", "precision": 64, "scale": 127}
+    row = {"type": "record", "name": "Row", "fields": [{"name": "n", "type": number}]}
+    shown = Decoder(Registry(row)).decode(b"\0\0\0\0\7\2\x2a")  # type: ignore[arg-type]
+    assert (shown.kind, shown.data) == ("avro", {"n": b"\x2a"})
 
 
 def test_a_registry_that_does_not_answer_is_not_asked_for_every_record() -> None:
