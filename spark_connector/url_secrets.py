@@ -8,6 +8,10 @@ __all__ = ["text_without_secrets", "without_secrets"]
 
 # As SQLAlchemy parses it: a user name may hold an @, a password may hold anything else.
 _PASSWORD = re.compile(r"(?<=://)(?P<user>[^:/]*):(?:[^?]*|[^@]*)@")
+# In the URL of a file the password ends before the first slash; a path may hold an @.
+_OF_FILES = re.compile(r"(?:https?|s?ftp|\w*hdfs|s3a?|gs|gcs|abfss?|wasbs?|adl|az|memory)://", re.IGNORECASE)
+_PASSWORD_OF_FILES = re.compile(r"(?<=://)(?P<user>[^:/?#]*):[^/?#]*@")
+_LOCAL = re.compile(r"/|(?:file|local):", re.IGNORECASE)
 # A user without a password may be a token of a web server. In abfss://container@account and s3://key@bucket it is none.
 _WEB_USER = re.compile(r"(?<=^http://)[^/@?#:]*@|(?<=^https://)[^/@?#:]*@", re.IGNORECASE)
 # Signatures: Azure's sig, those of AWS and Google; names that programs give to keys and tokens.
@@ -23,7 +27,10 @@ _URL = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*://[^\s'"<>]+""")
 
 def without_secrets(url: str) -> str:
     """The URL, or the list of `name=value;` that is a connection string, with `***` for each of them."""
-    shown = _WEB_USER.sub("***@", _PASSWORD.sub(r"\g<user>:***@", url))
+    if _LOCAL.match(url):
+        return url
+    password = _PASSWORD_OF_FILES if _OF_FILES.match(url) else _PASSWORD
+    shown = _WEB_USER.sub("***@", password.sub(r"\g<user>:***@", url))
     return _IN_A_LIST.sub(r"\g<name>***", _SECRET.sub(r"\g<name>***", shown))
 
 

@@ -30,6 +30,8 @@ WITH_A_SECRET = [
     f"https://user:{SECRET}@host/path",
     f"https://{SECRET}@host/path",
     f"sftp://user:{SECRET}@host/path",
+    f"postgresql://user:8020/{SECRET}@host/db",
+    f"hdfs://user:{SECRET}@host:8020/path",
     f"postgresql://user:{SECRET}@host/db?password={SECRET}",
     f"DefaultEndpointsProtocol=https;AccountName=acct;AccountKey={SECRET};EndpointSuffix=core.windows.net",
     f"BlobEndpoint=https://acct/;SharedAccessSignature=sv=1&sig={SECRET}",
@@ -40,8 +42,12 @@ WITHOUT = [
     "abfss://container@account.dfs.core.windows.net/path",
     "s3://bucket/key=1/code=2?region=eu&versionId=3",
     "hdfs://namenode:8020/path",
+    "hdfs://namenode:8020/path/a@b",
+    "https://host:8081/a@b",
     "file:///tmp/a=b;c",
+    "file:///tmp/a;password=b",
     "/plain/path",
+    "/plain/path;token=1",
     "postgresql://user@host/db?sslmode=require",
 ]
 

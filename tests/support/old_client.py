@@ -54,6 +54,8 @@ def with_confluent_kafka(bootstrap: str, topic: str) -> dict:
 
     read_values = [read(FIRST), read(COUNT - FIRST)]
     consumer = confluent_kafka.Consumer(dict(settings, **{"group.id": topic}))
+    if hasattr(consumer, "list_topics"):  # from 1.0 on; librdkafka 1.6 has to know the leader
+        consumer.list_topics(topic, timeout=20)
     _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=20)
     consumer.close()
     return {"version": confluent_kafka.libversion()[0], "read": read_values, "end": end}
