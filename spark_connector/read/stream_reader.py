@@ -23,7 +23,7 @@ from pyspark.version import __version__ as pyspark_version
 from spark_connector.errors import ConnectorError
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.batch_reader import KafkaInputPartition, read_partition
-from spark_connector.read.stream_offset import Document, StreamOffset
+from spark_connector.read.stream_offset import Document, batch_of
 from spark_connector.spark_versions import ADMISSION_CONTROL
 
 if ADMISSION_CONTROL:
@@ -182,7 +182,7 @@ class OlderStreamReader(KafkaStreamReader):
                 "(Trigger.AvailableNow is then one batch), or use PySpark 4.2 or newer, which does not need it; "
                 f"this is {pyspark_version}",
             )
-        StreamOffset.from_json(end)  # a checkpoint of another source ends the query here
+        batch_of(start, end)  # a checkpoint of another source ends the query here
         self._reached, self._planned = end, True
         return super().partitions(start, end)
 
