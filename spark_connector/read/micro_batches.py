@@ -30,7 +30,7 @@ from spark_connector.options.read_options import SourceOptions
 from spark_connector.options.subscription_options import read_selection
 from spark_connector.read.offset_reader import OffsetReader
 from spark_connector.read.planning import OffsetRange, limit_bytes, limit_offsets, stream_ranges
-from spark_connector.read.stream_offset import Document, StreamOffset, plan_start
+from spark_connector.read.stream_offset import Document, StreamOffset, batch_of, plan_start
 
 __all__ = ["BatchPlan", "Losses", "MicroBatches", "PartitionChanges", "compare"]
 
@@ -145,7 +145,7 @@ class MicroBatches:
         are asked only for sizes, and only if `maxBytesPerPartition` splits ranges."""
         if start == end:
             return BatchPlan([], {})
-        first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        first, last = batch_of(start, end)
         fail = self._options.fail_on_data_loss
         ranges = self._offsets.split(stream_ranges(plan_start(first, last), last.offsets, fail_on_data_loss=fail))
         return BatchPlan(ranges, last.topic_ids)

@@ -26,6 +26,7 @@ same holds for partitions that appear later.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,9 +35,10 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.offset_store.base import Offsets, offsets_from_json, offsets_to_json
 
-__all__ = ["Document", "StreamOffset", "plan_start"]
+__all__ = ["Document", "StreamOffset", "batch_of", "plan_start"]
 
 _VERSION = 1
+_UNREADABLE = "PYKAFKA_CHECKPOINT_UNREADABLE"
 
 Document = dict[str, Any]
 """A stream offset as Spark passes it: JSON objects only."""
@@ -91,11 +93,46 @@ class StreamOffset:
                 epochs=offsets_from_json(document.get("epochs", {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if _is_of_spark(document):
+                raise ConnectorError(_UNREADABLE, _continue_at(document)) from error
             raise ConnectorError(
-                "PYKAFKA_CHECKPOINT_UNREADABLE",
+                _UNREADABLE,
                 f"The checkpoint holds an offset that format pykafka did not write: {document!r} "
                 f"({type(error).__name__}: {error}). Use a new checkpoint.",
             ) from error
+
+
+def batch_of(start: Document, end: Document) -> tuple[StreamOffset, StreamOffset]:
+    """Both offsets of a batch. Raises ConnectorError as `from_json`; a batch is continued where it starts."""
+    first = StreamOffset.from_json(start)
+    if _is_of_spark(end):  # its first batch: the start is what our own source has found
+        raise ConnectorError(
+            _UNREADABLE,
+            "The checkpoint holds an offset that format pykafka did not write, but Spark's own kafka source, whose "
+            "first batch did not finish. Use a new checkpoint, and the startingOffsets of the old query; sources/0/0 "
+            "of the old checkpoint has them resolved. Other offsets would lose or repeat records.",
+        )
+    return first, StreamOffset.from_json(end)
+
+
+def _is_of_spark(document: Any) -> bool:
+    """Whether it is an offset of Spark's own kafka source: `{"topic": {"0": 12}}`."""
+    if not (isinstance(document, dict) and document and all(isinstance(value, dict) for value in document.values())):
+        return False
+    return all(
+        partition.isdecimal() and isinstance(offset, int)
+        for offsets in document.values()
+        for partition, offset in offsets.items()
+    )
+
+
+def _continue_at(document: Document) -> str:
+    offsets = json.dumps(document, separators=(",", ":"), sort_keys=True)
+    return (
+        "The checkpoint holds an offset that format pykafka did not write, but Spark's own kafka source. Use a new "
+        f"checkpoint, and begin where the old query has finished: .option(\"startingOffsets\", '{offsets}'). Without "
+        "it a query begins at latest, and the records in between are lost."
+    )
 
 
 def plan_start(start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:

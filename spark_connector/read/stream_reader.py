@@ -24,7 +24,7 @@ from spark_connector.entry_point import entry_point
 from spark_connector.errors import ConnectorError
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.batch_reader import KafkaInputPartition, read_partition
-from spark_connector.read.stream_offset import Document, StreamOffset
+from spark_connector.read.stream_offset import Document, batch_of
 from spark_connector.spark_versions import ADMISSION_CONTROL
 
 if ADMISSION_CONTROL:
@@ -189,7 +189,7 @@ class OlderStreamReader(KafkaStreamReader):
                 "(Trigger.AvailableNow is then one batch), or use PySpark 4.2 or newer, which does not need it; "
                 f"this is {pyspark_version}",
             )
-        StreamOffset.from_json(end)  # a checkpoint of another source ends the query here
+        batch_of(start, end)  # a checkpoint of another source ends the query here
         self._reached, self._planned = end, True
         return super().partitions(start, end)
 
