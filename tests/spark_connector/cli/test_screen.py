@@ -33,7 +33,7 @@ spark = LazySession("test", "local[1]", {})
 with Screen() as screen, spark.shown(screen, service=True) as on_phase:
     on_phase("write", RECORD)
     with standard_error_to(Path(sys.argv[1])):
-        os.write(2, b"a warning of Java\n")
+        os.write(2, b"a warning of Java")
         while not Path(sys.argv[2]).exists():
             threading.Event().wait(0.05)
     spark._writing()
@@ -44,7 +44,7 @@ with Screen() as screen, spark.shown(screen, service=True) as on_phase:
 
 
 def in_a_terminal(words: list[str], on_output: Callable[[str], object] = len) -> tuple[int, str]:
-    """Run it in a pseudo-terminal; gives its status and what it has written there, which `on_output` gets as it comes."""
+    """Run it in a pseudo-terminal; gives its status and what it has written. `on_output` gets that as it comes."""
     ours, its = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(words, stdin=its, stdout=its, stderr=its, cwd=ROOT, env=environment) as process:
@@ -87,7 +87,7 @@ def test_the_clock_runs_while_spark_starts_and_lines_never_mix(tmp_path: Path) -
     assert sum(line.endswith("Z a line") and len(line) == len("2026-11-26T01:02:03Z a line") for line in lines) == 1
     assert LONG in said, "a line is as long as it is"
     assert "a warning of Java" not in said
-    assert (tmp_path / "log").read_text() == "a warning of Java\n"
+    assert (tmp_path / "log").read_text() == "a warning of Java"
     assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l"), "the cursor is there again"
 
 
