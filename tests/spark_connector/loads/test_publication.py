@@ -89,7 +89,7 @@ def test_a_broker_that_cannot_be_told_is_a_warning(
     broker = broker_factory()
     data = TopicData(broker.bootstrap, "t", partitions=1)
     data.produce(1)
-    loads = PlainLoads(data.bootstrap, data.topic, tmp_path)
+    loads = PlainLoads(data.bootstrap, data.topic, tmp_path / "out")  # beside the broker's own directory
     loads.must_load()
     broker.kill()
     with caplog.at_level(logging.WARNING, "pykafka.spark"):

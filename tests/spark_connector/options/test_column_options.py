@@ -114,7 +114,7 @@ def test_the_corrupt_columns_have_names_of_their_own() -> None:
         ({"valueFormat": "csv", "valueSchema": "a INT", "sep": "||"}, "'sep' must be one ASCII character"),
         ({"valueFormat": "csv", "valueSchema": "a INT", "sep": '"'}, "'sep' must be one ASCII character"),
         ({**AVRO, "valueSchema": "a INT"}, "'valueSchema': Not an Avro schema"),
-        ({**AVRO, "valueSchema": "http://me@h/schema.avsc"}, "must be in a schema registry.*'http://h/schema"),
+        ({**AVRO, "valueSchema": "http://me@h/schema.avsc"}, r"must be in a schema registry.*'http://\*\*\*@h/schema"),
         ({**AVRO, "valueSchema": "http://me:hush@h/subjects/s/versions/1"}, f"plans would show: .* set '{URL}'"),
         ({**AVRO, "keyFormat": "avro", "keySchema": "ftp://me:hush@h/a.avsc"}, "'keySchema' has a user and a password"),
         ({**AVRO, URL: "ftp://h"}, r"must be http\(s\)://host:port"),
