@@ -89,7 +89,9 @@ OUTAGES = (
         r"^(?:SafeMode|Standby|Retriable|NotReplicatedYet|BlockMissing|\w*QuotaExceeded)Exception\b",
         r"^(?:OSError|\w*(?:Remote|IO)Exception): .*(?:safe mode"
         r"|(?:SafeMode|Standby|Retriable|\w*QuotaExceeded)Exception"
-        r"|could only be (?:written|replicated) to|[Nn]ot enough (?:DataNodes|datanodes)|timed out)",
+        r"|could only be (?:written|replicated) to|[Nn]ot enough (?:DataNodes|datanodes)|[Tt]imed out"
+        r"|[Aa]ll (?:DataNodes|nodes) failed|Data[Nn]ode connection closed|[Bb]locks not found"
+        r"|Failed to (?:connect to|send packet to|read ack from) DataNode|RPC listener disconnected)",
     ),
     _outage(
         "Spark has lost a worker or an executor, or the job was cancelled",
@@ -103,6 +105,8 @@ OUTAGES = (
         rf"^(?:\w+: \((?:\w+\.)*)?(?:{_CONDITIONS})\b",
         r"^(?:OperationalError|InterfaceError|InternalError|DatabaseError): .*(?:server closed the connection"
         r"|connection (?:has been |was |is )?(?:closed|lost)|connection to server .* failed: No such file"
+        r"|SSL SYSCALL error|could not (?:receive|send) data|[Ss]erver shutdown in progress"
+        r"|server_login_retry|query_wait_timeout|no more connections allowed"
         r"|[Tt]imeout expired|timed out|consuming input failed|[Ll]ost connection"
         r"|has gone away|[Cc]an't connect to|[Tt]oo many (?:clients|connections)|remaining connection slots"
         r"|the database system is|(?:database(?: table)?|schema) is locked|disk I/O error|database or disk is full"

@@ -270,7 +270,9 @@ class Storage:
             listing = self._fs.ls(self._full(path), detail=True, refresh=True)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        return {posixpath.basename(info["name"].rstrip("/")): info for info in listing}
+        entries = {posixpath.basename(info["name"].rstrip("/")): info for info in listing}
+        is_file = len(listing) == 1 and listing[0]["name"].rstrip("/") == self._full(path)  # which lists itself
+        return {} if is_file else entries
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root

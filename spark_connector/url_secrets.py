@@ -9,15 +9,17 @@ __all__ = ["text_without_secrets", "without_secrets"]
 # As SQLAlchemy parses it: a user name may hold an @, a password may hold anything else.
 _PASSWORD = re.compile(r"(?<=://)(?P<user>[^:/]*):(?:[^?]*|[^@]*)@")
 # In the URL of a file the password ends before the first slash; a path may hold an @.
-_OF_FILES = re.compile(r"(?:https?|s?ftp|\w*hdfs|s3a?|gs|gcs|abfss?|wasbs?|adl|az|memory)://", re.IGNORECASE)
+_OF_FILES = re.compile(r"(?:https?|s?ftp|\w*hdfs|viewfs|s3a?|gs|gcs|abfss?|wasbs?|adl|az|memory)://", re.IGNORECASE)
 _PASSWORD_OF_FILES = re.compile(r"(?<=://)(?P<user>[^:/?#]*):[^/?#]*@")
 _LOCAL = re.compile(r"/|(?:file|local):", re.IGNORECASE)
+# Whose paths hold any character: what looks like a query is a part of a name.
+_HADOOP = re.compile(r"(?:hdfs|viewfs)://", re.IGNORECASE)
 # A user without a password may be a token of a web server. In abfss://container@account and s3://key@bucket it is none.
 _WEB_USER = re.compile(r"(?<=^http://)[^/@?#:]*@|(?<=^https://)[^/@?#:]*@", re.IGNORECASE)
 # Signatures: Azure's sig, those of AWS and Google; names that programs give to keys and tokens.
 _NAME = (
-    r"[^=&#;?]*(?:password|passwd|passphrase|pwd|token|secret|signature|credential|authorization|sslkey|odbc_connect"
-    r"|(?:account|access|api|shared|private|subscription)[-_ ]?key|accessid)[^=&#;?]*"
+    r"[^=&#;?/]*(?:password|passwd|passphrase|pwd|token|secret|signature|credential|authorization|sslkey|odbc_connect"
+    r"|(?:account|access|api|shared|private|subscription)[-_ ]?key|accessid)[^=&#;?/]*"
     r"|sig|pass|key|code|auth"
 )
 _SECRET = re.compile(rf"(?P<name>[?&#](?:{_NAME})=)[^&#]*", re.IGNORECASE)
@@ -31,6 +33,8 @@ def without_secrets(url: str) -> str:
         return url
     password = _PASSWORD_OF_FILES if _OF_FILES.match(url) else _PASSWORD
     shown = _WEB_USER.sub("***@", password.sub(r"\g<user>:***@", url))
+    if _HADOOP.match(url):
+        return shown
     return _IN_A_LIST.sub(r"\g<name>***", _SECRET.sub(r"\g<name>***", shown))
 
 

@@ -8,6 +8,7 @@ type; int and long are long, float and double are double. A record that contains
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from decimal import Context
 from decimal import Decimal as Number
@@ -47,6 +48,8 @@ _LOGICAL: Final[dict[str, pa.DataType]] = {
 }
 _MOST_MS: Final = (1 << 63) // 1000
 _WIDE: Final = Context(prec=100)
+_NUMBER: Final = re.compile(r"\s*[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?)\s*\Z", re.ASCII)
+"""As Java's Double.valueOf reads it, but for hexadecimal digits."""
 _WIDENED: Final = {frozenset({"int", "long"}): pa.int64(), frozenset({"float", "double"}): pa.float64()}
 
 
@@ -131,10 +134,15 @@ def conversion(writer: str, reader: AvroType, path: str = "") -> Callable[[Any],
     if isinstance(reader.logical, str) and reader.logical.endswith("-millis"):
         return _micros(where)
     if reader.kind == "float" and writer in {"int", "long"}:
-        return lambda value: float(np.float32(np.int64(value)))  # rounded once, as by Java
+        return lambda value: _as_float(np.int64(value))  # rounded once, as by Java
     if reader.kind == "double" and writer == "long":
         return float
     return None
+
+
+def _as_float(number: float | np.int64) -> float:
+    with np.errstate(over="ignore"):  # too large is infinite
+        return float(np.float32(number))
 
 
 def _micros(where: str) -> Callable[[int], int]:
@@ -164,7 +172,8 @@ def default_value(one: AvroType, default: Any) -> Any:
 
     As Avro's library for Java: bytes are text, a byte per character; a fixed is cut or filled to its size; a union
     takes the first branch that the kind of JSON allows, and a record, array or map allows any: it is empty then; an int
-    takes any number, without its fraction. But a number that it cannot hold is refused, where Java takes another one.
+    takes any number, without its fraction; a float or a double outside a union takes text, too, because JSON has no NaN
+    and no Infinity. But a number that an int cannot hold is refused, where Java takes another one.
     """
     match one.kind:
         case "union":
@@ -196,10 +205,9 @@ def default_value(one: AvroType, default: Any) -> Any:
             if -(1 << bits) <= number < 1 << bits:
                 convert = conversion(one.kind, one)
                 return number if convert is None else convert(number)
-        case "float" if _allows("float", default):
-            return float(np.float32(float(default)))
-        case "double" if _allows("double", default):
-            return float(default)
+        case "float" | "double" if _allows(one.kind, default) or (isinstance(default, str) and _NUMBER.match(default)):
+            double = float(str(default).strip().rstrip("fFdD"))
+            return double if one.kind == "double" else _as_float(double)
         case "null" | "boolean" | "string" if _allows(one.kind, default):
             return default
     raise _no_default(one, default)

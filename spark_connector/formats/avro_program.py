@@ -214,9 +214,14 @@ class _Compiler:
                 return made
             case "union":
                 return _union([self._skip(branch) for branch in one.branches])
-            case "array" | "map":
+            case "array":
                 assert one.item is not None
                 return self._array_or_map(one, self._skip(one.item))
+            case "map":  # as an array of entries, which is encoded alike, because the keys need not be valid either
+                assert one.item is not None
+                fields = [{"name": "key", "type": "bytes"}, {"name": "value", "type": self._skip(one.item)}]
+                entry = {"type": "record", "name": self._name(), "fields": fields}
+                return {"type": "array", "items": entry, "empty": False}
             case "fixed":
                 return self._fixed(one)
         return _SKIPPED.get(one.kind, one.kind)

@@ -86,13 +86,11 @@ class _Reader:
                 left.extend((one["type"], 1) for one in reversed(node["fields"]))
             elif kind == "union":
                 left.append((node[self._long()], 1))
-            elif kind in {"array", "map"}:
+            elif kind == "array":  # or a map, which is passed over as an array of its entries
                 count = self._count()
                 if count > 0:
                     left.append((node, 1))  # another block may follow
-                    if kind == "map":
-                        left.append((_ENTRY | {"fields": [_KEY, {"type": node["values"]}]}, count))
-                    elif not node["empty"]:
+                    if not node["empty"]:
                         left.append((node["items"], count))
             elif kind in {"int", "long"}:
                 self._long()
@@ -124,7 +122,3 @@ class _Reader:
             raise EOFError
         self.at += size
         return self._raw[self.at - size : self.at]
-
-
-_KEY: Final = {"type": "bytes"}
-_ENTRY: Final = {"type": "record"}

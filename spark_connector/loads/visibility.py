@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 
 from broker.errors import ConfigError
-from spark_connector.loads.record import published_directory
+from spark_connector.loads.record import LoadId, published_directory
 from spark_connector.storage import Storage
 
 __all__ = ["refuse_unseen", "refuse_within_table"]
@@ -28,9 +28,8 @@ def refuse_unseen(output: Storage) -> None:
             f"{output.shown} is the output of a Spark stream: its readers see only the files that {_OF_A_STREAM} "
             f"lists, and would not see this load. {_ELSEWHERE.capitalize()} (readers of both can union them)"
         )
-    for name, kind in _TABLES.items():
-        if output.exists(name):
-            raise ConfigError(f"{output.shown} is a {kind} table, whose readers would not see this load: {_ELSEWHERE}")
+    if (kind := _table(output)) is not None:
+        raise ConfigError(f"{output.shown} is a {kind} table, whose readers would not see this load: {_ELSEWHERE}")
     has_loads = False
     for name, size in output.sizes("").items():
         if name.startswith(published_directory("")):
@@ -49,17 +48,41 @@ def refuse_within_table(output: Storage) -> None:
     for above, way in output.parents():
         if any(map(_is_hidden, way.split("/"))):
             return  # nobody who reads or cleans what is above looks there
-        for name, kind in _TABLES.items():
-            if above.exists(name):
-                raise ConfigError(
-                    f"{output.shown} lies within the {kind} table {above.shown}, which deletes files that are not its "
-                    f"own when it is cleaned: {_ELSEWHERE}"
-                )
-        if above.exists(_OF_LOADS):
+        kind = _table(above) or ("Iceberg" if _is_iceberg(above) else None)
+        if kind is not None:
+            raise ConfigError(
+                f"{output.shown} lies within the {kind} table {above.shown}, which deletes files that are not its own "
+                f"when it is cleaned: {_ELSEWHERE}"
+            )
+        if _has_loads(above):
             raise ConfigError(
                 f"{output.shown} lies within {above.shown}, the output of other loads: Spark could no longer read that "
                 f"directory. {_ELSEWHERE.capitalize()}"
             )
+
+
+def _table(directory: Storage) -> str | None:
+    return next((kind for name, kind in _TABLES.items() if directory.exists(name)), None)
+
+
+def _is_iceberg(directory: Storage) -> bool:
+    return any(name.endswith(".metadata.json") for name in _names(directory, "metadata"))
+
+
+def _has_loads(directory: Storage) -> bool:
+    """Whether loads were written into it, or are being written. Other programs have a directory `_staging`, too."""
+    if not directory.exists(_OF_LOADS):
+        return False
+    staged = [name for kind in _names(directory, _OF_LOADS) for name in _names(directory, f"{_OF_LOADS}/{kind}")]
+    published = [name.removeprefix(published_directory("")) for name in _names(directory, "")]
+    return any(LoadId.parse(name) is not None for name in (*published, *staged))
+
+
+def _names(directory: Storage, path: str) -> list[str]:
+    """Without an error for what this user may not list."""
+    with contextlib.suppress(PermissionError):
+        return directory.names(path)
+    return []
 
 
 def _first_file(output: Storage, name: str, size: int | None) -> str | None:

@@ -65,7 +65,8 @@ def test_a_delta_table_that_its_library_would_put_elsewhere_is_refused(
 def test_a_load_is_refused_in_the_output_of_a_stream_and_in_the_format_of_another_group(
     spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path
 ) -> None:
-    TopicData(broker.bootstrap, topic, partitions=1).produce(3)
+    data = TopicData(broker.bootstrap, topic, partitions=1)
+    data.produce(3)
     common: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "topic": topic}
     (tmp_path / "stream" / "_spark_metadata").mkdir(parents=True)
     with pytest.raises(ConfigError, match="is the output of a Spark stream"):
@@ -74,5 +75,12 @@ def test_a_load_is_refused_in_the_output_of_a_stream_and_in_the_format_of_anothe
     assert load(spark, to=str(tmp_path / "out"), group="g", **common).rows == 3
     with pytest.raises(ConfigError, match="holds loads in parquet so far, not in json"):
         load(spark, to=str(tmp_path / "out"), group="h", format="json", new_group=True, **common)
+    data.produce(2)
+    assert load(spark, to=str(tmp_path / "out"), group="g", **common).rows == 2
+    target = Target(str(tmp_path / "out"), "g")
+    rewind(target, str(history(target).entries[0].record.load_id))
+    with pytest.raises(ConfigError, match="holds loads in parquet so far, not in json"):
+        load(spark, to=str(tmp_path / "out"), group="g", format="json", **common)
+    assert load(spark, to=str(tmp_path / "out"), group="g", **common).rows == 2
     with pytest.raises(ConfigError, match="the output of other loads"):
         load(spark, to=str(tmp_path / "out" / "sub"), group="h", **common)

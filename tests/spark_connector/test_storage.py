@@ -76,6 +76,8 @@ def test_rename_of_nothing_is_file_not_found(storage: Storage) -> None:
 
 def test_what_is_not_there_lists_as_empty_and_removes_without_error(storage: Storage) -> None:
     assert storage.names("nothing") == []
+    storage.create("file", b"x")
+    assert storage.names("file") == []
     storage.remove("nothing")
 
 

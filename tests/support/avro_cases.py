@@ -203,7 +203,8 @@ class _Maker:
         count = 0 if depth > 6 else self._draw(st.integers(0, 3))
         items = [self.encoded(one.inner[0], depth + 1) for _ in range(count)]
         if one.kind == "map":
-            items = [_sized(f"k{n}".encode()) + item for n, item in enumerate(items)]
+            first = self.pick(b"k", b"k", b"k", b"\xff")
+            items = [_sized(first + str(n).encode()) + item for n, item in enumerate(items)]
         if items and self.chance(20):
             made = _long(-len(items)) + _long(len(b"".join(items))) + b"".join(items)
         elif items:
@@ -222,7 +223,8 @@ class _Maker:
             case "long":
                 return self._draw(st.integers(-(2**63), 2**63 - 1))
             case "float" | "double":
-                return self._draw(st.integers(-5, 5) | st.floats(-1e9, 1e9))
+                texts = st.sampled_from(("Infinity", "-Infinity", "1.5"))
+                return self._draw(st.integers(-5, 5) | st.floats(-1e9, 1e9) | texts)
             case "bytes":
                 return self._draw(st.binary(max_size=4)).decode("iso-8859-1")
             case "fixed":

@@ -93,12 +93,8 @@ class FilesDestination(Destination):
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Check that this load has the format and layout of the loads before, so that all can be read as one."""
         check_topics(record.partition_by, {range.topic for range in record.ranges})
-        number = self.log.newest().sequence
-        before = self.log.record(number) if number else None
-        if before is not None and before.output == self.url and before.rewind is None and before.rows:
+        for before in self._newest_of_groups():
             self._check_alike(before, record)
-        for other in self._newest_of_others():
-            self._check_alike(other, record)
 
     def _check_alike(self, before: LoadRecord, record: LoadRecord) -> None:
         if before.format != record.format:
@@ -309,9 +305,9 @@ class FilesDestination(Destination):
             return LoadRecord.from_bytes(self.output.read(path), self.output.url_of(path)).offsets
         return self.log.kind
 
-    def _newest_of_others(self) -> Iterator[LoadRecord]:
-        """The newest load with rows of every other group that has loads in this directory, by their manifests."""
-        found: set[str] = {self._group}
+    def _newest_of_groups(self) -> Iterator[LoadRecord]:
+        """The newest load with rows of every group that has loads in this directory, by their manifests."""
+        found: set[str] = set()
         for load_id in sorted(self._visible(), key=lambda load_id: load_id.sequence, reverse=True):
             if load_id.group in found:
                 continue

@@ -38,7 +38,7 @@ class Outputs:
     def __init__(self, output: Storage, reopen: Callable[[str], Storage]) -> None:
         """`reopen` opens the output directory of an earlier load by its URL."""
         self._reopen = reopen
-        self._opened = {output.url: output}
+        self._opened = {output.shown: output}  # as records name it
         self._visible: dict[str, set[str]] = {}
 
     def at(self, url: str) -> Storage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import math
 import uuid
 from collections.abc import Mapping
 from decimal import Decimal
@@ -323,11 +324,21 @@ FIXED = {"type": "fixed", "name": "F", "size": 2}
         ({"type": "long", "logicalType": "timestamp-millis"}, 1000, dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)),
         ({"type": "int", "logicalType": "date"}, 1, dt.date(1970, 1, 2)),
         ("float", 1, 1.0),
+        ("float", "Infinity", math.inf),
+        ("float", 1e39, math.inf),
+        ("double", "-Infinity", -math.inf),
+        ("double", " 1.5e3d", 1500.0),
+        ("double", 10**400, math.inf),
         ("long", -1, -1),
     ],
 )
 def test_a_new_field_has_its_default(avro: Any, default: Any, expected: Any) -> None:
     assert read(record(("id", "long")), record(("id", "long"), ("f", avro, default)), b"\2") == {"id": 1, "f": expected}
+
+
+def test_the_default_of_a_number_may_be_nan() -> None:
+    found = read(record(("id", "long")), record(("id", "long"), ("f", "double", "NaN")), b"\2")
+    assert math.isnan(found["f"])
 
 
 @pytest.mark.parametrize(
@@ -340,13 +351,16 @@ def test_a_new_field_has_its_default(avro: Any, default: Any, expected: Any) -> 
             "record R was written without field f, and the default of this is wrong: '5' is not a value of int",
         ),
         ("int", 2**31, "is not a value of int"),
+        ("double", "nan", "'nan' is not a value of double"),
+        ("double", "\u0661", "is not a value of double"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, "B", "is not a value of enum E"),
     ],
 )
 def test_a_default_that_is_wrong_matters_only_to_records_without_the_field(avro: Any, default: Any, why: str) -> None:
     reader = record(("id", "long"), ("f", avro, default))
     assert why in read(record(("id", "long")), reader, b"\2")
-    value = {"int": b"\4", "bytes": b"\2\1", "enum": b"\0"}[avro if isinstance(avro, str) else avro["type"]]
+    kind = avro if isinstance(avro, str) else avro["type"]
+    value = {"int": b"\4", "bytes": b"\2\1", "enum": b"\0", "double": bytes(8)}[kind]
     assert read(reader, record(("id", "long")), b"\2" + value) == {"id": 1}
     assert isinstance(read(reader, reader, b"\2" + value), dict)
 
@@ -371,6 +385,9 @@ LONG_LIST = b"\2a\2" * 10_000 + b"\2a\0"
         ({"type": "array", "items": {"type": "array", "items": "null"}}, b"\4\6\0\6\0\0"),
         ({"type": "map", "values": {"type": "array", "items": {**FIXED, "size": 0}}}, b"\2\2k\6\0\0"),
         ("string", b"\2\xff"),
+        ({"type": "map", "values": "int"}, b"\2\2\xff\4\0"),
+        ({"type": "map", "values": {"type": "array", "items": "null"}}, b"\1\x0a\2\xff\6\0\0"),
+        ({"type": "map", "values": NODE}, b"\2\2\xff\2a\0\0"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x0a"),
         (["null", NODE, "int"], b"\2\2a\0"),
     ],

@@ -87,7 +87,8 @@ def test_a_load_is_taken_where_readers_see_it(spark: SparkSession, tmp_path: Pat
     [
         ("_delta_log", "lies within the Delta table"),
         (".hoodie", "lies within the Hudi table"),
-        ("_staging", "the output of other loads"),
+        ("metadata/00000-ab.metadata.json", "lies within the Iceberg table"),
+        ("_staging/files/g-000001-00112233", "the output of other loads"),
     ],
 )
 def test_a_directory_within_a_table_or_the_output_of_loads_is_refused(
@@ -96,8 +97,18 @@ def test_a_directory_within_a_table_or_the_output_of_loads_is_refused(
     (tmp_path / "table" / marker).mkdir(parents=True)
     with pytest.raises(ConfigError, match=message):
         refuse_within_table(open_storage(str(tmp_path / "table" / "a" / "out")))
-    if marker != "_staging":
+    if marker in {"_delta_log", ".hoodie"}:
         with pytest.raises(ConfigError, match=r"is a (Delta|Hudi) table"):
             refuse_unseen(open_storage(str(tmp_path / "table")))
     refuse_within_table(open_storage(str(tmp_path / "table" / "_archive" / "out")))
     refuse_within_table(open_storage(str(tmp_path / "beside")))
+
+
+def test_a_directory_beside_the_work_of_other_programs_is_taken(tmp_path: Path) -> None:
+    """Which have a directory `_staging`, or partitions by a column `load`, too."""
+    write(tmp_path / "lake" / "_staging" / "job-1" / "part-0.parquet")
+    write(tmp_path / "lake" / "load=5" / "part-0.parquet")
+    refuse_within_table(open_storage(str(tmp_path / "lake" / "orders")))
+    write(tmp_path / "lake" / LOAD / "part-0.parquet")
+    with pytest.raises(ConfigError, match="the output of other loads"):
+        refuse_within_table(open_storage(str(tmp_path / "lake" / "orders")))
