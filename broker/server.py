@@ -397,7 +397,8 @@ class BrokerServer:
             raise self._isolation
         replicas.claim(self.config.broker_id, registry.cluster_id(), registry.topics())
         self._dynamic.apply(*registry.broker_configs(self.config.broker_id))
-        replicas.load(LogConfig.from_properties(self._dynamic.current.topic_defaults()))
+        deleted = registry.deletions.noted(self.config.broker_id)
+        replicas.load(LogConfig.from_properties(self._dynamic.current.topic_defaults()), deleted)
         membership = Membership(store, registry, self._info(bound), session_file=replicas.online[0] / SESSION_FILE)
         self._on_stop_blocking(membership.stop)
         changed: list[TopicPartition] = []

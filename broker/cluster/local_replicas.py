@@ -8,7 +8,8 @@ without this, the mount point of a disk that is not mounted would lose its parti
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from broker.boot_id import are_those_of_last_start, may_have_lost_records, record_boot
@@ -59,8 +60,9 @@ class LocalReplicas:
             self._logs.take_offline(directory, reason)
         self._topics = topics
 
-    def load(self, defaults: LogConfig) -> None:
-        """Open the logs of all topics that `claim` was given. Raises ConfigError."""
+    def load(self, defaults: LogConfig, deleted_ids: Collection[uuid.UUID]) -> None:
+        """Open the logs of all topics that `claim` was given. `deleted_ids`: topics whose deletion this broker may have
+        missed. Raises ConfigError."""
         self._adopted = adopted(self.online)
         self._is_all_here = are_those_of_last_start(self.online, self._logs.directories)
         self._may_have_lost = may_have_lost_records(self.online, CLEAN_MARK)
@@ -68,6 +70,7 @@ class LocalReplicas:
         self._logs.load(
             lambda topic: stored_log_config(topic, settings.get(topic, {}), defaults),
             {name: record.topic_id for name, record in self._topics.items()},
+            deleted_ids,
         )
         if self._adopted and self._logs.failures:
             logger.error("%s: no partition begins anew while another directory is offline", self._adopted[0])

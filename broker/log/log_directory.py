@@ -13,8 +13,9 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from broker.durable_files import write_atomically
 from broker.errors import ConfigError
@@ -32,14 +33,25 @@ from broker.log.disk import Disk
 from broker.log.log import DELETED_DIRECTORY_SUFFIX
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["CLEAN_MARK", "LogDirectory", "partition_name", "refuse_copies", "refuse_same"]
+__all__ = [
+    "CLEAN_MARK",
+    "STRAY_SUFFIX",
+    "LogDirectory",
+    "partition_name",
+    "refuse_same",
+    "set_aside",
+    "take_out_earlier",
+]
 
 logger = logging.getLogger(__name__)
 
 OffsetsOf = Callable[[], Mapping[TopicPartition, int]]
 
 CLEAN_MARK = ".kafka_cleanshutdown"
+STRAY_SUFFIX: Final = "-stray"
+"""Of a log that is kept and belongs to no partition, as in Kafka."""
 _LOCK = ".lock"
+_NO_TOPIC_ID = uuid.UUID(int=0)
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 
 
@@ -63,34 +75,69 @@ def refuse_same(directories: Sequence[Path]) -> None:
         found[key] = path
 
 
-def refuse_copies(directories: Sequence[dict[TopicPartition, Path]], topic_ids: Mapping[str, uuid.UUID]) -> None:
-    """Raise ConfigError when a partition is in two directories: one copy is older or shorter, and only a person can
-    tell which one to serve (Kafka: `LogManager.loadLog`).
+class EarlierLogs(NamedTuple):
+    """The directories of logs of earlier topics, whose names other topics have now."""
 
-    A copy of an earlier topic of that name is no copy: it is left out of its directory's partitions, and stays on disk.
-    `topic_ids`: those of the cluster.
+    deleted: list[Path]
+    """Those whose topics were deleted."""
+    strays: list[Path]
+    """Those of which nobody knows why they are there."""
+
+
+def take_out_earlier(
+    directories: Sequence[dict[TopicPartition, Path]],
+    topic_ids: Mapping[str, uuid.UUID],
+    deleted: Collection[uuid.UUID],
+) -> EarlierLogs:
+    """Take the logs of earlier topics out of the partitions of the directories.
+
+    `topic_ids` are those of the cluster, `deleted` the ids of deleted topics. Raises ConfigError when a partition is in
+    two directories: one copy is older or shorter, and only a person can tell which one to serve (Kafka:
+    `LogManager.loadLog`).
     """
+    ids = {path: _topic_id(path) for partitions in directories for path in partitions.values()}
+
+    def earlier(tp: TopicPartition, path: Path) -> bool:
+        current = topic_ids.get(tp.topic, _NO_TOPIC_ID)
+        return current != _NO_TOPIC_ID and ids[path] not in (None, current)
+
+    def taken(is_out: Callable[[TopicPartition, Path], bool]) -> list[Path]:
+        return [
+            partitions.pop(tp)
+            for partitions in directories
+            for tp, path in list(partitions.items())
+            if is_out(tp, path)
+        ]
+
+    of_deleted = taken(lambda tp, path: earlier(tp, path) and ids[path] in deleted)
+    _refuse_copies(directories, topic_ids, ids)
+    return EarlierLogs(of_deleted, taken(earlier))
+
+
+def _refuse_copies(
+    directories: Sequence[dict[TopicPartition, Path]],
+    topic_ids: Mapping[str, uuid.UUID],
+    ids: Mapping[Path, uuid.UUID | None],
+) -> None:
     places: dict[TopicPartition, list[Path]] = {}
     for tp, path in (item for partitions in directories for item in partitions.items()):
         places.setdefault(tp, []).append(path)
     copies = []
     for tp, paths in places.items():
-        if len(paths) == 1:
-            continue
-        ids = {path: _topic_id(path) for path in paths}
         current = [path for path in paths if ids[path] == topic_ids.get(tp.topic)]
-        if len(current) != 1 or None in ids.values():
+        if len(paths) > 1 and (len(current) != 1 or None in (ids[path] for path in paths)):
             copies.append(" and ".join(f"{path} ({_bytes_in(path):,} bytes)" for path in paths))
-            continue
-        for partitions in directories:
-            if tp in partitions and partitions[tp] not in current:
-                logger.error("%s is left alone: it is of an earlier topic of that name", partitions.pop(tp))
     if copies:
         more = f", and {len(copies) - 1} more partitions are in two directories" if len(copies) > 1 else ""
         raise ConfigError(
             f"log.dirs: the same partition is in {copies[0]}{more}. `pykafka log dump` shows what each copy holds. "
             "Move the ones that you do not want out of log.dirs, and start the broker again"
         )
+
+
+def set_aside(path: Path, suffix: str) -> Path:
+    """Rename a partition's directory, so that its name is free and no partition's; returns it. Raises OSError."""
+    return path.rename(path.with_name(f"{path.name[:200]}.{uuid.uuid4().hex}{suffix}"))
 
 
 def _has_segment(path: Path) -> bool:

@@ -28,9 +28,17 @@ from broker.log.checkpoints import PARTITION_METADATA, read_topic_id
 from broker.log.cleaner import Cleaner, Run
 from broker.log.compaction_process import CompactionProcess
 from broker.log.disk import wrap_disk_errors
-from broker.log.log import Log
+from broker.log.log import DELETED_DIRECTORY_SUFFIX, Log
 from broker.log.log_config import LogConfig
-from broker.log.log_directory import LogDirectory, refuse_copies, refuse_same
+from broker.log.log_directory import (
+    STRAY_SUFFIX,
+    EarlierLogs,
+    LogDirectory,
+    partition_name,
+    refuse_same,
+    set_aside,
+    take_out_earlier,
+)
 from broker.log.segment import DESCRIPTORS_PER_SEGMENT, OpenSegments
 from broker.log.segments import DeletedFiles
 from broker.metrics import CleanerMetrics
@@ -74,6 +82,8 @@ class LogManager:
         self.append_threads = ThreadPoolExecutor(APPEND_THREADS, "appends")
         """For the writes of appends to a slow disk, so that they do not queue behind fsyncs."""
         self._loaded = False
+        self._left_by_deleted: Collection[TopicPartition] = ()
+        """Partitions whose checkpoints are of logs that the last start found, of topics that were deleted."""
         self._deleted = DeletedFiles()
         self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
         """The high watermarks of the replicated partitions, for their checkpoint. The owner of the partitions sets
@@ -106,12 +116,18 @@ class LogManager:
             self._unlock()
             raise
 
-    def load(self, config_of: Callable[[str], LogConfig], topic_ids: Mapping[str, uuid.UUID] = _NO_IDS) -> None:
+    def load(
+        self,
+        config_of: Callable[[str], LogConfig],
+        topic_ids: Mapping[str, uuid.UUID] = _NO_IDS,
+        deleted_ids: Collection[uuid.UUID] = (),
+    ) -> None:
         """Lock the directories and open every log in them, recovering those that were not closed cleanly.
 
-        `config_of(topic)` returns a topic's settings; `topic_ids` are those of the cluster. A partition or a directory
-        that cannot be read goes offline, the others do not. Raises ConfigError as `lock`, or when a partition is in two
-        directories, and releases the locks.
+        `config_of(topic)` returns a topic's settings; `topic_ids` are those of the cluster, `deleted_ids` those of
+        deleted topics. The log of an earlier topic of the same name is none of this one: it is deleted if its topic
+        was, and otherwise kept under another name. A partition or a directory that cannot be read goes offline, the
+        others do not. Raises ConfigError as `lock`, or when a partition is in two directories, and releases the locks.
         """
         self.lock()
         try:
@@ -119,14 +135,27 @@ class LogManager:
             for directory in self._online():
                 with self._offline_on_error(directory):
                     found[directory] = directory.partitions()
-            refuse_copies([partitions for partitions, _ in found.values()], topic_ids)
+            earlier = take_out_earlier([partitions for partitions, _ in found.values()], topic_ids, deleted_ids)
+            self._left_by_deleted = {tp for path in earlier.deleted if (tp := partition_name(path)) is not None}
             for directory, (partitions, deleted) in found.items():
                 with self._offline_on_error(directory):
+                    deleted += self._set_aside(directory, earlier)
                     self._load_directory(directory, partitions, deleted, config_of)
         except BaseException:
             self._unlock()
             raise
         self._loaded = True
+
+    def _set_aside(self, directory: LogDirectory, earlier: EarlierLogs) -> list[Path]:
+        """Free the names of earlier topics' logs in a directory; returns those to remove. Raises OSError."""
+        for path in [path for path in earlier.strays if path.parent == directory.path]:
+            kept = set_aside(path, STRAY_SUFFIX)
+            text = "%s is of another topic of that name, and nothing says that this one was deleted; it is kept as %s"
+            logger.error(text, path, kept.name)
+        here = [path for path in earlier.deleted if path.parent == directory.path]
+        for path in here:
+            logger.info("%s: its topic was deleted while this broker was away; deleting it", path)
+        return [set_aside(path, DELETED_DIRECTORY_SUFFIX) for path in here]
 
     @contextlib.contextmanager
     def _offline_on_error(self, directory: LogDirectory) -> Iterator[None]:
@@ -194,9 +223,11 @@ class LogManager:
 
     def may_have_had(self, tp: TopicPartition) -> bool:
         """Whether the partition has a log, may have one that is offline, or is named in a checkpoint, which says that
-        it had one."""
-        found = tp in self._logs or self.may_be_offline(tp)
-        return found or any(directory.is_in_checkpoint(tp) for directory in self._directories)
+        it had one, unless it is that of an earlier topic."""
+        if tp in self._logs or self.may_be_offline(tp):
+            return True
+        named = any(directory.is_in_checkpoint(tp) for directory in self._directories)
+        return named and tp not in self._left_by_deleted
 
     def expect(self, partitions: Iterable[TopicPartition], lost: Collection[TopicPartition] = ()) -> None:
         """Mark partitions that this broker had before the start, and that have no log, as offline: all of them while a

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from broker.errors import ErrorCode, PykafkaError
+from broker.log.checkpoints import PARTITION_METADATA, write_topic_id
+from broker.log.log_directory import partition_name
 from broker.protocol.api_keys import ApiKey
 from broker.zookeeper.local_store import LocalStore
 from broker.zookeeper.registry import Registry
@@ -48,7 +51,8 @@ def fill(broker: BrokerProcess, topic: str = "t", count: int = len(PARTITIONS)) 
 
 
 def partitions_in(root: Path, topic: str = "t") -> list[int]:
-    return sorted(int(path.name.rpartition("-")[2]) for path in root.glob(f"{topic}-*"))
+    found = (partition_name(path) for path in root.glob(f"{topic}-*"))
+    return sorted(tp.partition for tp in found if tp is not None)
 
 
 def ends(broker: BrokerProcess, topic: str = "t", count: int = len(PARTITIONS)) -> Mapping[int, int]:
@@ -266,6 +270,85 @@ def test_a_partition_that_never_had_a_log_is_made(broker: BrokerProcess, roots: 
     broker.start()
     with Requests(broker.bootstrap) as ask:
         assert ask.put("u", b"x") == 0
+    assert health(broker)[0] == 200
+
+
+def test_a_deleted_topic_does_not_come_back_with_its_disk(
+    broker: BrokerProcess, roots: list[Path], tmp_path: Path
+) -> None:
+    old = partitions_in(roots[1])
+    broker.stop()
+    shutil.move(roots[1], tmp_path / "disk")
+    broker.start()
+    with Requests(broker.bootstrap) as ask:
+        assert ask.delete("t") is ErrorCode.none
+        ask.create("t", len(PARTITIONS))
+    assert partitions_in(roots[0]) == list(PARTITIONS)
+    broker.stop()
+    shutil.move(tmp_path / "disk", roots[1])
+    broker.start()
+    assert set(ends(broker).values()) == {0}
+    with Requests(broker.bootstrap) as ask:
+        assert ask.delete("t") is ErrorCode.none
+        ask.create("t", len(PARTITIONS))
+    assert partitions_in(roots[1]) == old, "this directory had fewer partitions"
+    assert set(ends(broker).values()) == {0}
+    assert health(broker)[0] == 200
+
+
+def test_a_log_of_a_deleted_topic_stands_for_none_of_a_later_one(
+    broker: BrokerProcess, roots: list[Path], tmp_path: Path
+) -> None:
+    """One disk comes back, and the other one, which has the new topic, is away."""
+    third = tmp_path / "third"
+    broker.stop()
+    settings = {"standalone": "true", "log.dirs": ",".join(map(str, [*roots, third])), **METRICS}
+    answer_of("log", "dirs", "--adopt", str(third))
+    with BrokerProcess(tmp_path / "process", settings) as broker:
+        old = partitions_in(roots[1])
+        broker.stop()
+        shutil.move(roots[1], tmp_path / "disk")
+        broker.start()
+        with Requests(broker.bootstrap) as ask:
+            assert ask.delete("t") is ErrorCode.none
+        fill(broker)
+        lost = partitions_in(third)
+        assert set(lost) & set(old)
+        broker.stop()
+        shutil.move(third, tmp_path / "other disk")
+        shutil.move(tmp_path / "disk", roots[1])
+        broker.start()
+        check_offline(broker, lost, f"{third} does not exist")
+        broker.stop()
+        shutil.move(tmp_path / "other disk", third)
+        broker.start()
+        assert set(ends(broker).values()) == {20}
+        assert health(broker)[0] == 200
+
+
+def test_a_log_with_the_id_of_another_topic_is_none_of_this_one(broker: BrokerProcess, roots: list[Path]) -> None:
+    """As after an old copy of a directory was put back. It may be all there is, so it is kept."""
+    broker.stop()
+    path = next(root / "t-3" for root in roots if (root / "t-3").exists())
+    write_topic_id(path / PARTITION_METADATA, uuid.uuid4())
+    for _ in range(2):
+        broker.start()
+        check_offline(broker, [3], "its log is gone, and no other broker has one")
+        broker.stop()
+    [kept] = path.parent.glob("t-3.*-stray")
+    assert f"{path} is of another topic of that name" in broker.output
+    assert f"it is kept as {kept.name}" in broker.output
+
+
+def test_a_topic_that_was_made_again_while_its_broker_was_dead_is_new(broker: BrokerProcess, roots: list[Path]) -> None:
+    """Other brokers did it, before they noticed that this one was gone, and wrote down that the first was deleted."""
+    broker.kill()
+    with LocalStore(roots[0] / "standalone.metadata") as store:
+        registry = Registry(store)
+        registry.deletions.delete("t")
+        registry.create_topic("t", dict.fromkeys(PARTITIONS, (0,)))
+    broker.start()
+    assert set(ends(broker).values()) == {0}
     assert health(broker)[0] == 200
 
 

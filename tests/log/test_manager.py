@@ -216,7 +216,7 @@ class TestCopies:
             LogManager([tmp_path / "a", tmp_path / "b"], clock).load(lambda topic: SMALL, {"t": self.IDS[0]})
 
     @pytest.mark.parametrize("order", ["ab", "ba"])
-    def test_one_of_an_earlier_topic_of_that_name_is_left_alone(
+    def test_one_of_an_earlier_topic_of_that_name_is_kept_aside(
         self, start: Start, tmp_path: Path, clock: ManualClock, order: str
     ) -> None:
         self.write(tmp_path / "a", clock, self.IDS[0], 5)
@@ -225,7 +225,31 @@ class TestCopies:
         manager.load(lambda topic: SMALL, {"t": self.IDS[1]})
         assert manager.logs()[T0].directory == tmp_path / "b" / "t-0"
         manager.close()
+        [kept] = (tmp_path / "a").glob("t-0*")
+        assert kept.name.endswith("-stray")
+        kept.rename(tmp_path / "a" / "t-0")
         assert len(read_all(start(tmp_path / "a").logs()[T0])) == 5
+
+    @pytest.mark.parametrize("deleted", [True, False])
+    def test_no_log_of_an_earlier_topic_becomes_that_of_a_later_one(
+        self, tmp_path: Path, clock: ManualClock, deleted: bool
+    ) -> None:
+        self.write(tmp_path / "a", clock, self.IDS[0])
+        manager = LogManager([tmp_path / "a"], clock)
+        manager.load(lambda topic: SMALL, {"t": self.IDS[1]}, self.IDS[:1] if deleted else ())
+        assert manager.get(T0) is None
+        assert manager.may_have_had(T0) is not deleted, "its checkpoint is explained by the deleted topic only"
+        assert read_all(manager.create(T0, SMALL, self.IDS[1])) == []
+        manager.close()
+        assert len(list((tmp_path / "a").glob("t-0.*-stray"))) == (0 if deleted else 1)
+        assert not list((tmp_path / "a").glob("t-0.*-delete"))
+
+    def test_a_topic_whose_id_nobody_knows_keeps_its_log(self, tmp_path: Path, clock: ManualClock) -> None:
+        self.write(tmp_path / "a", clock, self.IDS[0])
+        manager = LogManager([tmp_path / "a"], clock)
+        manager.load(lambda topic: SMALL, {"t": uuid.UUID(int=0)}, self.IDS[:1])
+        assert len(read_all(manager.logs()[T0])) == 3
+        manager.close()
 
     @pytest.mark.parametrize("suffix", [".0123456789abcdef0123456789abcdef-future", ".0123-delete", ".0123-stray"])
     def test_what_kafka_moves_or_deletes_is_no_copy(
