@@ -8,6 +8,7 @@ brackets (`kafka-error-conditions.json`), so searches and alerts match the error
 from __future__ import annotations
 
 import logging
+import re
 
 from broker.errors import PykafkaError
 
@@ -15,7 +16,9 @@ __all__ = ["ConnectorError", "DataLoss", "data_loss", "report_data_loss"]
 
 logger = logging.getLogger("pykafka.spark")
 
-_HEALS_BY_WAITING = frozenset({"SCHEMA_REGISTRY_UNAVAILABLE"})
+_REGISTRY = "SCHEMA_REGISTRY_UNAVAILABLE"
+_REFUSED = re.compile(r"HTTP 4(?!29)\d\d|CERTIFICATE_VERIFY_FAILED")
+"""Answers of a registry that a person must mend: a wrong password, a missing right, a certificate nobody trusts."""
 
 _LOST = (
     "Some data may have been lost because they are not available in Kafka any more; either the data was aged out by "
@@ -30,7 +33,7 @@ class ConnectorError(PykafkaError):
 
     def __init__(self, condition: str, message: str) -> None:
         self.condition = condition
-        self.retriable = condition in _HEALS_BY_WAITING
+        self.retriable = condition == _REGISTRY and _REFUSED.search(message) is None
         self.message = message
         super().__init__(f"[{condition}] {message}")
 

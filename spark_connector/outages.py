@@ -69,7 +69,10 @@ OUTAGES = (
         "the cluster answers with an error that Kafka calls retriable",
         rf"^BrokerError: (?:{'|'.join(re.escape(error_name(code)) for code in ErrorCode if code.retriable)})",
     ),
-    _outage("the schema registry does not answer", r"^ConnectorError: \[SCHEMA_REGISTRY_UNAVAILABLE\]"),
+    _outage(
+        "the schema registry does not answer",
+        r"^ConnectorError: \[SCHEMA_REGISTRY_UNAVAILABLE\](?!.*(?:HTTP 4(?!29)\d\d|CERTIFICATE_VERIFY_FAILED))",
+    ),
     _outage(
         "a disk is full, a file system or a network is away or busy, as the operating system says",
         _system_error(),

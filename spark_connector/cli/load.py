@@ -30,6 +30,7 @@ from spark_connector.cli.load_options import (
     ZooKeeperOption,
     cluster_options,
 )
+from spark_connector.cli.screen import Screen
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
 from spark_connector.cli.tables import print_ranges, print_recovered, print_verified
 from spark_connector.loads.layout import PARTITION_COLUMNS
@@ -178,7 +179,7 @@ def load(options: LoadOptions) -> None:
     elif options.watch:
         _watch(options)
     else:
-        result = _run(options.request(), options, Console(stderr=True, quiet=as_json))
+        result = _run(options.request(), options)
         typer.echo(json.dumps(result.to_json())) if as_json else _print_result(result)
         if options.history_keep is not None:
             prune(options.target, options.history_keep)
@@ -214,7 +215,7 @@ def _refuse_together(**modes: bool) -> None:
         raise ConfigError(f"give one of {', '.join(given)}, not {len(given)} of them")
 
 
-def _run(request: LoadRequest, options: LoadOptions, console: Console) -> LoadResult:
+def _run(request: LoadRequest, options: LoadOptions) -> LoadResult:
     # Importing Spark takes half a second, which --help and --recover do not need.
     from spark_connector.load import run_load
 
@@ -222,7 +223,8 @@ def _run(request: LoadRequest, options: LoadOptions, console: Console) -> LoadRe
         with (
             spark_log() as log,
             LazySession(f"pykafka load {options.group}", options.master, options.spark_settings, log) as spark,
-            spark.shown(console) as on_phase,
+            Screen(quiet=options.as_json) as screen,
+            spark.shown(screen) as on_phase,
         ):
             spark.on_start = lambda: signal.signal(signal.SIGINT, _interrupt)
             return run_load(request, spark.session, on_phase)

@@ -16,10 +16,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import typer
-from rich.console import Console
-
-from spark_connector.cli.service_metrics import now, observe_loads, say
+from spark_connector.cli.screen import Screen, now
+from spark_connector.cli.service_metrics import observe_loads
 from spark_connector.cli.session import LazySession, spark_log
 from spark_connector.cli.stop_signal import StopSignal
 from spark_connector.load import run_load
@@ -46,23 +44,23 @@ def serve(
 ) -> None:
     """Load every `interval` seconds until stopped, or until `max_loads` loads had new records."""
     request = request.impatient()
-    console = Console(stderr=True)
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(spark_log())
-        ending = _Ending(log)
+        screen = stack.enter_context(Screen())
+        ending = _Ending(log, screen)
         stop = stack.enter_context(StopSignal(ending.leave_unless_committing))
         name = f"pykafka load {request.target.group}"
         spark = stack.enter_context(LazySession(name, master, settings, log))
         spark.on_start = stop.install
         breaker = Breaker(stop.event, spark.be_quiet)
-        observer = stack.enter_context(observe_loads(request, metrics))
+        observer = stack.enter_context(observe_loads(request, metrics, screen.say))
 
         def run(on_phase: Phase) -> LoadResult:
             result = run_load(request, lambda: breaker.tag(spark.session()), on_phase)
             observer.ended(result)
             return result
 
-        with spark.shown(console if console.is_terminal and not as_json else Console(quiet=True)) as on_phase:
+        with spark.shown(screen, service=True) as on_phase:
             watch = LoadLoop(
                 breaker.guarded(run),
                 interval=interval,
@@ -74,19 +72,20 @@ def serve(
             )
             began = time.monotonic()
             for result in watch:
-                _print_load(result, as_json)
+                _print_load(result, as_json, screen)
                 if history_keep is not None:
                     with contextlib.suppress(LoadInterrupted, OffsetStoreUnavailable):  # the next load prunes
                         prune(request.target, history_keep)
         ending_text = "Stopped." if stop.event.is_set() else "Done."
-        say(f"{ending_text} The service ran for {time.monotonic() - began:,.0f} s.")
+        screen.say(f"{ending_text} The service ran for {time.monotonic() - began:,.0f} s.")
 
 
 class _Ending:
     """Ends the process when a stop takes long: nothing can cancel Spark's planning or the wait for a server."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, screen: Screen) -> None:
         self._log = log
+        self._screen = screen
         self._phase = ""
 
     def following(self, on_phase: Phase) -> Phase:
@@ -99,23 +98,24 @@ class _Ending:
     def leave_unless_committing(self) -> None:
         """An uncommitted load can be abandoned at any moment; the next load removes it."""
         if self._phase != "commit":
-            say("Stopped. The load that was being written is abandoned; nothing of it is visible.")
+            self._screen.say("Stopped. The load that was being written is abandoned; nothing of it is visible.")
+            self._screen.release()
             sys.stdout.flush()
             self._log.unlink(missing_ok=True)
             os._exit(0)
 
 
-def _print_load(result: LoadResult, as_json: bool) -> None:
+def _print_load(result: LoadResult, as_json: bool, screen: Screen) -> None:
     if as_json:
-        typer.echo(json.dumps({"time": now(), **result.to_json()}))
+        screen.print(json.dumps({"time": now(), **result.to_json()}))
         return
     for load_id in result.recovered:
-        typer.echo(f"{now()} finished {load_id}, which had been cut short")
+        screen.print(f"{now()} finished {load_id}, which had been cut short")
     if result.load_id is None:
         return
     offsets = sum(range.size for range in result.ranges)
     counts = _count(result.rows, "row"), _count(offsets, "offset"), _count(len(result.ranges), "partition")
-    typer.echo(f"{now()} {result.load_id}: {counts[0]}, {counts[1]} of {counts[2]}")
+    screen.print(f"{now()} {result.load_id}: {counts[0]}, {counts[1]} of {counts[2]}")
 
 
 def _count(number: int, what: str) -> str:

@@ -8,11 +8,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-
-import typer
 
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
@@ -25,21 +22,21 @@ from spark_connector.options.read_options import SourceOptions
 from spark_connector.progress.prometheus import LoadMetrics
 from spark_connector.read.offset_reader import OffsetReader
 
-__all__ = ["LoadLag", "LoadObserver", "now", "observe_loads", "say"]
+__all__ = ["LoadLag", "LoadObserver", "observe_loads"]
 
 _PATIENCE_MS = 3_000  # the longest that a scrape waits for brokers
 
 
 @contextlib.contextmanager
-def observe_loads(request: LoadRequest, address: str | None) -> Iterator[LoadObserver]:
+def observe_loads(request: LoadRequest, address: str | None, say: Callable[[str], None]) -> Iterator[LoadObserver]:
     """The observer of the service's loads; with metrics when `address` is given."""
     lag = LoadLag(request.source)
     if address is None:
-        yield LoadObserver(request, lag)
+        yield LoadObserver(request, lag, say)
         return
     with LoadMetrics(request.target.group, address, lag.behind) as metrics:
         say(f"Metrics on {metrics.url}")
-        yield LoadObserver(request, lag, metrics)
+        yield LoadObserver(request, lag, say, metrics)
 
 
 class LoadObserver:
@@ -48,9 +45,12 @@ class LoadObserver:
     With `metrics` it also counts loads, and reads the group's offsets when they may have changed.
     """
 
-    def __init__(self, request: LoadRequest, lag: LoadLag, metrics: LoadMetrics | None = None) -> None:
+    def __init__(
+        self, request: LoadRequest, lag: LoadLag, say: Callable[[str], None], metrics: LoadMetrics | None = None
+    ) -> None:
         self._request = request
         self._lag = lag
+        self._say = say
         self._metrics = metrics
         self._known = False
         self._printed = ""
@@ -71,7 +71,7 @@ class LoadObserver:
     def outage(self, outage: Outage) -> None:
         """Called for each failed load, and at the end of an outage."""
         if outage.delay is None:
-            say(f"Loading again, after {outage.failures} failures in {time.monotonic() - self._since:,.0f} s.")
+            self._say(f"Loading again, after {outage.failures} failures in {time.monotonic() - self._since:,.0f} s.")
             self._printed = ""
             return
         if self._metrics is not None:
@@ -80,7 +80,7 @@ class LoadObserver:
             self._since = time.monotonic()
         kind = f"{type(outage.error).__name__}: {_reason(outage)}"
         if kind != self._printed:
-            say(f"Cannot load, trying again: {kind}")
+            self._say(f"Cannot load, trying again: {kind}")
             self._printed = kind
 
     def _read_offsets(self) -> None:
@@ -131,12 +131,3 @@ def _reason(outage: Outage) -> str:
     text = str(outage.error).partition("\n")[0]
     prefix, separator, rest = text.partition(" failed: ")
     return rest if separator and prefix.startswith("load ") else text
-
-
-def say(text: str) -> None:
-    """Print a line with the time to standard error."""
-    typer.echo(f"{now()} {text}", err=True)
-
-
-def now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

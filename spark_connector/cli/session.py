@@ -6,6 +6,7 @@ standard error.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import tempfile
@@ -14,13 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from broker.zookeeper.java import find_java
+from spark_connector.cli.screen import ProgressLine, Screen
 from spark_connector.loads.record import LoadRecord
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ _PHASES = {
     "done": "done",
     "wait": "waiting for new records",
 }
+_SLOW = ("write", "commit")
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -60,6 +61,7 @@ class LazySession:
         self._log = log
         self._session: SparkSession | None = None
         self.on_start: Callable[[], object] = lambda: None
+        self._writing: Callable[[], object] = lambda: None
 
     def session(self) -> SparkSession:
         if self._session is None:
@@ -76,6 +78,7 @@ class LazySession:
             with standard_error_to(self._log) if self._log else nullcontext():
                 self._session = builder.getOrCreate()
             self.on_start()
+            self._writing()
         return self._session
 
     def be_quiet(self) -> None:
@@ -93,26 +96,25 @@ class LazySession:
             self._session.stop()
 
     @contextmanager
-    def shown(self, console: Console) -> Iterator[Callable[[str, LoadRecord | None], None]]:
-        """A progress line, which follows the session when it has started; gives the function that sets the phase."""
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("tasks"),
-            TimeElapsedColumn(),
-        )
+    def shown(self, screen: Screen, *, service: bool = False) -> Iterator[Callable[[str, LoadRecord | None], None]]:
+        """A progress line, which follows the session when it has started; gives the function that sets the phase.
+
+        `service`: where nothing moves, only the start of Spark is told, for loads have lines of their own.
+        """
         stopped = threading.Event()
-        with Progress(*columns, console=console, transient=True, disable=not console.file.isatty()) as progress:
-            line = progress.add_task(_PHASES["repair"], total=None)
+        with screen.progress() as line:
 
             def on_phase(phase: str, record: LoadRecord | None) -> None:
                 offsets = sum(range.size for range in record.ranges) if record else 0
                 text = f"{_PHASES[phase]} {offsets:,} offsets" if phase == "write" else _PHASES[phase]
-                progress.update(line, description=text)
+                self._writing = functools.partial(line.phase, text, plain=not service and phase in _SLOW)
+                if phase == "write" and self._session is None:
+                    line.phase("starting Spark", plain=True)
+                else:
+                    self._writing()
 
-            follower = threading.Thread(target=self._follow, args=(progress, line, stopped), daemon=True)
+            on_phase("repair", None)
+            follower = threading.Thread(target=self._follow, args=(line, stopped), daemon=True)
             follower.start()
             try:
                 yield on_phase
@@ -120,7 +122,7 @@ class LazySession:
                 stopped.set()
                 follower.join()
 
-    def _follow(self, progress: Progress, line: Any, stopped: threading.Event) -> None:
+    def _follow(self, line: ProgressLine, stopped: threading.Event) -> None:
         """Follow the tasks of the running Spark job until `stopped` is set, or Spark is gone.
 
         Ctrl-C ends Spark's Java process, too, and may do so before this thread is told.
@@ -131,8 +133,7 @@ class LazySession:
             except Exception:  # errors of py4j and of its socket, which have no class in common
                 return
             if running:
-                total = sum(stage.numTasks for stage in running)
-                progress.update(line, total=total, completed=sum(stage.numCompletedTasks for stage in running))
+                line.tasks(sum(one.numCompletedTasks for one in running), sum(one.numTasks for one in running))
 
     def _active_stages(self) -> list[SparkStageInfo]:
         if self._session is None:

@@ -138,11 +138,9 @@ class SchemaRegistry:
                     if error.code in {404, 422}:
                         raise UnknownSchema(failure) from None
                     if error.code != 429 and error.code < 500:
-                        raise _refused(url, path, failure) from None
+                        raise _unavailable(url, path, failure) from None
                 except (OSError, ValueError, http.client.HTTPException) as error:  # refused, timed out, no TLS, no JSON
                     failure = f"{type(error).__name__} {error}"
-                    if isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError):
-                        raise _refused(url, path, failure) from None
         raise _unavailable(", ".join(self._settings.urls), path, failure)
 
     def _ask(self, url: str) -> Any:
@@ -178,11 +176,6 @@ def _complaint(error: urllib.error.HTTPError) -> str:
     except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
         said = error.reason
     return f"HTTP {error.code} {said}"
-
-
-def _refused(url: str, path: str, why: str) -> ConnectorError:
-    """A wrong password, a missing right, a certificate that is not trusted: asking again does not help."""
-    return ConnectorError("SCHEMA_REGISTRY_REFUSED", f"Schema registry {url} refuses {path}: {why}")
 
 
 def _unavailable(url: str, path: str, why: str) -> ConnectorError:

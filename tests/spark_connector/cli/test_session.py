@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import threading
 
 import pytest
-from rich.console import Console
 
+from spark_connector.cli.screen import Screen
 from spark_connector.cli.session import LazySession
 
 
@@ -28,6 +27,6 @@ def test_the_progress_line_ends_quietly_when_spark_is_gone(monkeypatch: pytest.M
     monkeypatch.setattr(threading, "excepthook", failed.append)
     spark, gone = LazySession("test", "local[1]", {}), GoneSession()
     spark._session = gone  # type: ignore[assignment]
-    with spark.shown(Console(file=io.StringIO())):
+    with Screen() as screen, spark.shown(screen):
         assert gone.was_asked.wait(10)
     assert failed == []
