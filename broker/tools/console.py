@@ -8,6 +8,7 @@ imported by name. Output that is not a terminal is never wrapped.
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -21,7 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from broker.control_characters import escaped
-from broker.tools.kafka_scripts import command_meant, line_meant
+from broker.tools.kafka_scripts import command_meant, line_meant, option_meant, options_for
 
 __all__ = ["build", "commands", "fail", "summary"]
 
@@ -136,10 +137,29 @@ def _load(name: str, target: str) -> Any:
 
 
 class OneValueCommand(TyperCommand):
-    """Refuses an option that takes one value and is given twice, as Kafka's tools do: typer takes the last value."""
+    """Refuses an option that takes one value and is given twice, as Kafka's tools do: typer takes the last value.
+
+    It also names the option that is meant by one of Kafka's scripts, and by a name that is given without an option.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing and not set(args) & set(ctx.help_option_names):
+            self._name_the_option_meant(ctx, args)
         return _parse_once(self, super().parse_args, ctx, args)
+
+    def _name_the_option_meant(self, ctx: Any, args: list[str]) -> None:
+        declared = {name for option in self.get_params(ctx) for name in option.opts}
+        for word in args:
+            meant = option_meant(word, declared)
+            if meant is not None:
+                ctx.fail(f"No such option: {word.partition('=')[0]}. {meant}")
+        _, left, given = self.make_parser(ctx).parse_args(args=list(args))
+        if left:
+            open_ = declared - {name for option in given for name in option.opts}
+            options = " or ".join(options_for(left[0], open_))
+            ctx.fail(
+                f"Unexpected argument: {' '.join(left)}." + (f" Name it by an option: {options}" if options else "")
+            )
 
 
 class OneValueGroup(TyperGroup):
@@ -158,6 +178,11 @@ class OneValueGroup(TyperGroup):
                 ctx.fail(f"No such command {args[0]!r}. It is `pykafka {meant}` here.")
             if ctx.info_name == "broker" and Path(args[0]).is_file():
                 ctx.fail(f"No such command {args[0]!r}. To run a broker: pykafka broker start {args[0]}")
+            if args[0].removesuffix(".sh").endswith("stop"):
+                ctx.fail(f"No such command {args[0]!r}. Ctrl-C where it runs, or SIGTERM, stops a server cleanly.")
+            commands = self.list_commands(ctx)
+            if ctx.parent is not None and not difflib.get_close_matches(args[0], commands):
+                ctx.fail(f"No such command {args[0]!r}. It is one of {', '.join(commands)}.")
         return super().resolve_command(ctx, args)
 
     def _name_the_line_meant(self, ctx: Any, args: list[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Sequence
 
-__all__ = ["command_meant", "line_meant", "own_words"]
+__all__ = ["command_meant", "line_meant", "option_meant", "options_for", "own_words"]
 
 _SCRIPTS = {
     "acls": "acls",
@@ -57,6 +57,14 @@ _KEPT = frozenset({"add-config", "delete-config", "members", "state", "all-group
 """Options that the command has, too, so they stay on the line."""
 _OTHER_OPTIONS = frozenset({"users", "quotas"})
 """Groups whose options are not those of the script: only the command is named."""
+_ZOOKEEPER, _BROKER_LIST, _BOOTSTRAP = "--zookeeper", "--broker-list", "--bootstrap-server"
+_ENTITIES = {"--topic": "topics", "--broker": "brokers", "--broker-logger": "broker-loggers"}
+"""Short options of kafka-configs.sh, and the kind of entity that they name."""
+_OF_NAMES = ("--topic", "--group", "--entity-name", "--user")
+"""Options that give the name of what a command is about, which people type without the option."""
+_OF_OTHER_NAMES = ("--transactional-id",)
+"""The same for commands that have none of the first."""
+_WITH_KAFKAS_OPTIONS = frozenset(meant.partition(" ")[0] for meant in _SCRIPTS.values())
 
 
 def own_words(words: Sequence[str]) -> list[str]:
@@ -73,6 +81,31 @@ def command_meant(name: str) -> str | None:
     """The command that a user means by the name of a script; None if no script is called that or like that."""
     bare = name.removesuffix(".sh").removesuffix(".bat").removeprefix("connect-").removeprefix("kafka-")
     return _SCRIPTS.get(bare)
+
+
+def option_meant(word: str, declared: Collection[str]) -> str | None:
+    """What to give for `word`, an option of Kafka's scripts that the command does not have; None for any other.
+
+    `declared`: the options of the command.
+    """
+    name = word.partition("=")[0]
+    if name in declared:
+        return None
+    if name == _ZOOKEEPER and _BOOTSTRAP in declared:
+        return f"Clients ask the brokers, here and in Kafka: {_BOOTSTRAP} HOST:PORT"
+    if name == _BROKER_LIST and _BOOTSTRAP in declared:
+        return f"It is {_BOOTSTRAP} HOST:PORT here."
+    if name in _ENTITIES and {"--entity-type", "--entity-name"} <= {*declared}:
+        return f"It is --entity-type {_ENTITIES[name]} --entity-name NAME here."
+    return None
+
+
+def options_for(word: str, declared: Collection[str]) -> list[str]:
+    """The options, with `word` as their value, that are meant by a command line with `word` alone."""
+    for likely in ((_BOOTSTRAP,),) if ":" in word else (_OF_NAMES, _OF_OTHER_NAMES):
+        if there := [shlex.join([option, word]) for option in likely if option in declared]:
+            return there
+    return []
 
 
 def line_meant(group: str, words: Sequence[str], commands: Collection[str]) -> str | None:
@@ -93,4 +126,20 @@ def line_meant(group: str, words: Sequence[str], commands: Collection[str]) -> s
 
 
 def _line(group: str, command: str, words: Sequence[str]) -> str:
+    if group in _WITH_KAFKAS_OPTIONS:
+        words = _with_bootstrap_server(words)
     return shlex.join(["pykafka", group, command, *words])
+
+
+def _with_bootstrap_server(words: Sequence[str]) -> list[str]:
+    """`words` with the broker's address in place of ZooKeeper's, which says nothing of where the brokers are."""
+    found: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name not in (_ZOOKEEPER, _BROKER_LIST):
+            found.append(word)
+            continue
+        address = value if equals else next(rest, "")
+        found += [_BOOTSTRAP, address if name == _BROKER_LIST and address else "HOST:PORT"]
+    return found

@@ -78,11 +78,42 @@ def test_the_version_is_told() -> None:
         ("console-producer", "`pykafka produce`"),
         ("kafka-server-start.sh", "`pykafka broker start`"),
         ("broker README.md", "pykafka broker start README.md"),
+        ("topics --list --zookeeper z:2181", "pykafka topics list --bootstrap-server HOST:PORT"),
+        ("topics --zookeeper=z:2181 --describe", "pykafka topics describe --bootstrap-server HOST:PORT"),
+        ("offsets --broker-list b:9092 --list", "pykafka offsets list --bootstrap-server b:9092"),
+        ("topics list --zookeeper z:2181", "No such option: --zookeeper. Clients ask the brokers"),
+        ("produce --broker-list b:9092 --topic t", "It is --bootstrap-server HOST:PORT here."),
+        ("configs describe --topic t", "It is --entity-type topics --entity-name NAME here."),
+        ("broker stop", "Ctrl-C where it runs, or SIGTERM"),
+        ("kafka-server-stop.sh", "Ctrl-C where it runs, or SIGTERM"),
+        ("topics ls", "Did you mean 'list'?"),
+        ("topics nonsense", "It is one of create, list, "),
     ],
 )
 def test_what_users_of_kafkas_scripts_type_is_answered_with_the_line_they_mean(typed: str, meant: str) -> None:
     said = error_of(*shlex.split(typed), status=2).splitlines()[-1]
     assert meant in said, said
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("topics create flights", "Unexpected argument: flights. Name it by an option: --topic flights"),
+        ("topics create flights --partitions 2", "Name it by an option: --topic flights"),
+        ("topics describe 'my topic'", "Name it by an option: --topic 'my topic'"),
+        ("produce flights", "Name it by an option: --topic flights"),
+        ("consume flights", "Name it by an option: --topic flights or --group flights"),
+        ("consume --topic flights readers", "Name it by an option: --group readers"),
+        ("groups describe readers", "--group readers"),
+        ("configs describe flights", "Name it by an option: --entity-name flights"),
+        ("topics list localhost:9092", "Name it by an option: --bootstrap-server localhost:9092"),
+        ("transactions describe t1", "Name it by an option: --transactional-id t1"),
+        ("doctor nonsense", "Unexpected argument: nonsense."),
+    ],
+)
+def test_a_name_without_an_option_is_answered_with_the_option(typed: str, meant: str) -> None:
+    said = error_of(*shlex.split(typed), status=2).splitlines()[-1]
+    assert said.endswith(meant), said
 
 
 def test_every_command_that_is_named_for_a_script_is_there() -> None:
