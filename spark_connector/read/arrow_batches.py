@@ -76,7 +76,7 @@ class BatchMaker:
         self._columns = tuple(columns if decoder is None else decoder.needs)
         self.fields = self._rows.fields | {_DECODED[name] for name in self._columns if name in _DECODED}
         """The fields that the column decoder must decode."""
-        if "timestamp" in self.fields:
+        if "timestamp" in self._columns:
             self.fields |= {"offset"}  # to name the record of a timestamp that does not fit
 
     def batches(self, columns: Columns, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
