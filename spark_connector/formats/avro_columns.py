@@ -26,7 +26,7 @@ __all__ = ["column_of", "conversion", "default_value", "member", "members"]
 
 _DEEPEST: Final = 64
 _MOST_DIGITS: Final = 38
-_MOST_REPEATED: Final = 100_000
+_MOST_FIELDS: Final = 100_000
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -64,8 +64,8 @@ def column_of(schema: AvroType, most_levels: int = -1) -> pa.DataType:
 class _Columns:
     def __init__(self, most_levels: int) -> None:
         self._most = most_levels
-        self._repeated = 0
-        """Fields of records that lie within themselves. They may multiply from level to level."""
+        self._fields = 0
+        """So far. Where records are used more than once, or lie within themselves, they multiply from level to level."""
 
     def of(self, one: AvroType, levels: Mapping[str, int], depth: int) -> pa.DataType | None:
         """None where the levels end. `levels`: how often the enclosing records occur."""
@@ -102,12 +102,10 @@ class _Columns:
             )
         if level and level >= self._most:
             return None
-        self._repeated += len(one.fields) if level else 0
-        if self._repeated > _MOST_REPEATED:
-            raise ConfigError(
-                f"Avro schema has more than {_MOST_REPEATED:,} fields when {self._most} levels of {one.name} are kept: "
-                "lower the option 'recursiveFieldMaxDepth'"
-            )
+        self._fields += len(one.fields)
+        if self._fields > _MOST_FIELDS:
+            way_out = f" at {self._most} levels: lower the option 'recursiveFieldMaxDepth'" if self._most > 0 else ""
+            raise ConfigError(f"Avro schema makes a column of more than {_MOST_FIELDS:,} fields{way_out}")
         inner = {**levels, one.name: level + 1}
         return _struct([(field.name, self.of(field.type, inner, depth + 1)) for field in one.fields])
 
