@@ -65,7 +65,7 @@ class _Columns:
     def __init__(self, most_levels: int) -> None:
         self._most = most_levels
         self._fields = 0
-        """So far. Where records are used more than once, or lie within themselves, they multiply from level to level."""
+        """So far. Where records are used twice, or lie within themselves, they multiply from level to level."""
 
     def of(self, one: AvroType, levels: Mapping[str, int], depth: int) -> pa.DataType | None:
         """None where the levels end. `levels`: how often the enclosing records occur."""
