@@ -16,13 +16,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 import fastavro
+import pyarrow as pa
 
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.avro_columns import column_of
 from spark_connector.formats.avro_program import Program
 from spark_connector.formats.avro_resolver import resolve
-from spark_connector.formats.avro_schema import parse_avro
+from spark_connector.formats.avro_schema import AvroType, parse_avro
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import MOST_LEVELS, AvroSchema
@@ -135,7 +136,7 @@ def _reader(schema: AvroSchema) -> Callable[[bytes], Any]:
     """fastavro shows dates, times and numbers as such. It must not read all schemas: a record that contains itself can
     end the process, and a logical type that is invalid is no reason to show nothing (`Program`)."""
     own = parse_avro(schema)
-    program = Program(resolve(own, own), column_of(own, MOST_LEVELS))
+    program = Program(resolve(own, own), _deep_column(own))
     if program.by_fastavro:
         with contextlib.suppress(Exception):  # it refuses what Avro says to ignore
             named: dict[str, Any] = {}
@@ -144,6 +145,17 @@ def _reader(schema: AvroSchema) -> Callable[[bytes], Any]:
             parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
             return lambda value: fastavro.schemaless_reader(io.BytesIO(value[_FRAME:]), parsed, None)
     return lambda value: program.read(value, _FRAME)
+
+
+def _deep_column(own: AvroType) -> pa.DataType:
+    """With as many levels of what is recursive as make no column of too many fields."""
+    with contextlib.suppress(ConfigError):
+        return column_of(own, MOST_LEVELS)
+    found = column_of(own, 1)
+    with contextlib.suppress(ConfigError):
+        for levels in range(2, MOST_LEVELS):
+            found = column_of(own, levels)
+    return found
 
 
 def as_json_data(value: bytes | None) -> Any:

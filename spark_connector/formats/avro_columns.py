@@ -26,6 +26,7 @@ __all__ = ["column_of", "conversion", "default_value", "member", "members"]
 
 _DEEPEST: Final = 64
 _MOST_DIGITS: Final = 38
+_MOST_FIELDS: Final = 100_000
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -55,52 +56,68 @@ _WIDENED: Final = {frozenset({"int", "long"}): pa.int64(), frozenset({"float", "
 
 def column_of(schema: AvroType, most_levels: int = -1) -> pa.DataType:
     """`most_levels`: recursiveFieldMaxDepth. Raises ConfigError for a schema without a Spark type."""
-    made = _column(schema, {}, 0, most_levels)
+    made = _Columns(most_levels).of(schema, {}, 0)
     assert made is not None
     return made
 
 
-def _column(one: AvroType, levels: Mapping[str, int], depth: int, most: int) -> pa.DataType | None:
-    """None where the levels end. `levels`: how often the enclosing records occur."""
-    if depth > _DEEPEST * max(1, most):
-        raise ConfigError(f"Avro schema is nested more than {_DEEPEST} deep")
-    if one.kind == "union":
-        return _union(one, levels, depth, most)
-    if one.kind == "record":
+class _Columns:
+    def __init__(self, most_levels: int) -> None:
+        self._most = most_levels
+        self._fields = 0
+        """So far. Where records are used twice, or lie within themselves, they multiply from level to level."""
+
+    def of(self, one: AvroType, levels: Mapping[str, int], depth: int) -> pa.DataType | None:
+        """None where the levels end. `levels`: how often the enclosing records occur."""
+        if depth > _DEEPEST * max(1, self._most):
+            raise ConfigError(f"Avro schema is nested more than {_DEEPEST} deep")
+        if one.kind == "union":
+            return self._union(one, levels, depth)
+        if one.kind == "record":
+            return self._record(one, levels, depth)
+        if one.item is not None:
+            if one.kind == "array" and takes_no_bytes(one.item):
+                raise ConfigError(
+                    "Avro schema has an array of items that take no bytes, so its length cannot be trusted"
+                )
+            item = self.of(one.item, levels, depth + 1)
+            if item is None:
+                return None
+            return pa.list_(item) if one.kind == "array" else pa.map_(pa.string(), item)
+        if isinstance(one.logical, Decimal):
+            precision, scale = one.logical
+            if precision > _MOST_DIGITS:
+                raise ConfigError(
+                    f"Avro schema has a decimal of {precision} digits: Spark's have {_MOST_DIGITS} at most"
+                )
+            return pa.decimal128(precision, scale)
+        return _PRIMITIVES[one.kind] if one.logical is None else _LOGICAL[one.logical]
+
+    def _record(self, one: AvroType, levels: Mapping[str, int], depth: int) -> pa.DataType | None:
         level = levels.get(one.name, 0)
-        if level and most <= 0:
+        if level and self._most <= 0:
             raise ConfigError(
                 f"Avro schema is recursive in {one.name}: set the option 'recursiveFieldMaxDepth' to 1 to "
                 f"{MOST_LEVELS}, the number of levels to keep"
             )
-        if level and level >= most:
+        if level and level >= self._most:
             return None
+        self._fields += len(one.fields)
+        if self._fields > _MOST_FIELDS:
+            way_out = f" at {self._most} levels: lower the option 'recursiveFieldMaxDepth'" if self._most > 0 else ""
+            raise ConfigError(f"Avro schema makes a column of more than {_MOST_FIELDS:,} fields{way_out}")
         inner = {**levels, one.name: level + 1}
-        return _struct([(field.name, _column(field.type, inner, depth + 1, most)) for field in one.fields])
-    if one.item is not None:
-        if one.kind == "array" and takes_no_bytes(one.item):
-            raise ConfigError("Avro schema has an array of items that take no bytes, so its length cannot be trusted")
-        item = _column(one.item, levels, depth + 1, most)
-        if item is None:
-            return None
-        return pa.list_(item) if one.kind == "array" else pa.map_(pa.string(), item)
-    if isinstance(one.logical, Decimal):
-        precision, scale = one.logical
-        if precision > _MOST_DIGITS:
-            raise ConfigError(f"Avro schema has a decimal of {precision} digits: Spark's have {_MOST_DIGITS} at most")
-        return pa.decimal128(precision, scale)
-    return _PRIMITIVES[one.kind] if one.logical is None else _LOGICAL[one.logical]
+        return _struct([(field.name, self.of(field.type, inner, depth + 1)) for field in one.fields])
 
-
-def _union(one: AvroType, levels: Mapping[str, int], depth: int, most: int) -> pa.DataType | None:
-    some = [branch for branch in one.branches if branch.kind != "null"]
-    if not some:
-        return pa.null()
-    widened = _widened(some)
-    if widened is not None:
-        return widened
-    columns = [_column(branch, levels, depth + 1, most) for branch in some]
-    return columns[0] if len(some) == 1 else _struct([(f"member{n}", column) for n, column in enumerate(columns)])
+    def _union(self, one: AvroType, levels: Mapping[str, int], depth: int) -> pa.DataType | None:
+        some = [branch for branch in one.branches if branch.kind != "null"]
+        if not some:
+            return pa.null()
+        widened = _widened(some)
+        if widened is not None:
+            return widened
+        columns = [self.of(branch, levels, depth + 1) for branch in some]
+        return columns[0] if len(some) == 1 else _struct([(f"member{n}", column) for n, column in enumerate(columns)])
 
 
 def _struct(fields: list[tuple[str, pa.DataType | None]]) -> pa.DataType:
@@ -134,13 +151,13 @@ def conversion(writer: str, reader: AvroType, path: str = "") -> Callable[[Any],
     if isinstance(reader.logical, str) and reader.logical.endswith("-millis"):
         return _micros(where)
     if reader.kind == "float" and writer in {"int", "long"}:
-        return lambda value: _as_float(np.int64(value))  # rounded once, as by Java
+        return lambda value: float(np.float32(np.int64(value)))  # rounded once, as by Java
     if reader.kind == "double" and writer == "long":
         return float
     return None
 
 
-def _as_float(number: float | np.int64) -> float:
+def _as_float(number: float) -> float:
     with np.errstate(over="ignore"):  # too large is infinite
         return float(np.float32(number))
 

@@ -158,6 +158,9 @@ def test_avro_that_contains_itself_is_shown_to_some_depth_whatever_its_own() -> 
     assert (shown.kind, shown.data) == ("avro", {"next": {"next": {"next": {"next": None}}}})
     deep = decoder.decode(b"\0\0\0\0\7" + b"\2" * 100_000 + b"\0")
     assert (deep.kind, deep.size) == ("avro", 100_006)
+    kids = [{"name": f"kid{n}", "type": ["null", "Tree"]} for n in range(9)]  # of which 15 levels fill any memory
+    tree = Decoder(Registry({"type": "record", "name": "Tree", "fields": kids}))  # type: ignore[arg-type]
+    assert tree.decode(b"\0\0\0\0\7" + b"\2" + b"\0" * 17).data["kid0"]["kid8"] is None
 
 
 def test_avro_with_an_invalid_logical_type_is_shown_without_it() -> None:

@@ -151,3 +151,18 @@ def test_types_of_any_schema_are_sparks(spark: JavaProcess) -> None:
 
     each()
     assert compared > EXAMPLES
+
+
+def test_levels_that_multiply_the_fields_without_a_bound_are_refused() -> None:
+    """Nine kids at 15 levels would be more fields than any memory holds."""
+    kids = [{"name": f"kid{n}", "type": ["null", "Tree"]} for n in range(9)]
+    tree = parse_avro(AvroSchema(json.dumps({"type": "record", "name": "Tree", "fields": kids})))
+    assert column_of(tree, 3).num_fields == 9
+    with pytest.raises(ConfigError, match="more than 100,000 fields at 15 levels: lower the option"):
+        column_of(tree, 15)
+    one: Any = {"type": "record", "name": "T0", "fields": [{"name": "a", "type": "int"}]}
+    for level in range(1, 50):
+        fields = [{"name": "a", "type": one}, {"name": "b", "type": f"T{level - 1}"}]
+        one = {"type": "record", "name": f"T{level}", "fields": fields}
+    with pytest.raises(ConfigError, match="more than 100,000 fields$"):
+        column_of(parse_avro(AvroSchema(json.dumps(one))))
