@@ -28,9 +28,11 @@ class Credentials:
         return bool(self.password or self.token)
 
     def allow(self, authorization: str) -> bool:
-        scheme, _, given = authorization.partition(" ")
+        """Whether they fit to a header as ASGI servers decode it: each byte is a character (latin-1)."""
+        scheme, _, rest = authorization.partition(" ")
+        given = rest.strip()
         if scheme.lower() == "bearer" and self.token:
-            return hmac.compare_digest(given.strip().encode(), self.token.encode())
+            return hmac.compare_digest(given.encode("latin-1", "replace"), self.token.encode())
         if scheme.lower() == "basic" and self.password:
             try:
                 user_and_password = base64.b64decode(given, validate=True)

@@ -157,6 +157,8 @@ def dirs(
 
 def _adopt(directories: list[Path]) -> None:
     for directory in directories:
+        if directory == Path():  # an empty text is one, as of a variable that is not set
+            raise ConfigError("--adopt needs the path of a directory as it is in log.dirs")
         try:
             adopt_directory(directory)
         except OSError as error:

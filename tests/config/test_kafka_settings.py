@@ -63,6 +63,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "confluent.support.metrics.enable": "true",
         "confluent.support.customer.id": "anonymous",
         "confluent.license.topic.replication.factor": "1",
+        "confluent.metadata.topic.replication.factor": "1",
         "confluent.balancer.enable": "true",
         "confluent.balancer.topic.replication.factor": "1",
         "confluent.security.event.logger.exporter.kafka.topic.replicas": "1",

@@ -249,3 +249,5 @@ def test_adopting_a_directory_makes_it_and_needs_no_broker(tmp_path: Path) -> No
     assert adopted([new]) == [new]
     (tmp_path / "file").touch()
     assert f"--adopt {tmp_path}/file: " in error_of("log", "dirs", "--adopt", str(tmp_path / "file"), status=2)
+    assert "needs the path of a directory" in error_of("log", "dirs", "--adopt", "", status=2)
+    assert not adopted([Path()])
