@@ -265,6 +265,28 @@ def test_a_record_on_a_phone_is_its_key_and_value_first(chromium: Browser, ui: U
     context.close()
 
 
+def test_a_setting_on_a_phone_is_its_name_and_value_first(
+    chromium: Browser, ui: UiProcess, broker: Kafka, flights: str
+) -> None:
+    with Cluster(broker.bootstrap) as cluster:
+        (node, *_) = cluster.brokers()
+    context = chromium.new_context(viewport={"width": 390, "height": 760})
+    page = context.new_page()
+    for path, setting in ((f"/topics/{flights}/settings", "retention.ms"), (f"/brokers/{node.id}", "num.partitions")):
+        page.goto(f"{ui.address}{path}")
+        row = page.locator("#list tbody tr", has=page.get_by_text(setting, exact=True))
+        row.scroll_into_view_if_needed()
+        name, value, text = (row.locator(one).bounding_box() for one in ("td.key", "td.value", "td.text"))
+        assert name is not None
+        assert value is not None
+        assert text is not None
+        assert name["y"] < value["y"] < text["y"]
+        assert max(one["x"] + one["width"] for one in (name, value, text)) <= 390
+        corner = page.get_by_role("searchbox").evaluate("one => getComputedStyle(one).borderTopRightRadius")
+        assert corner != "0px", "the search box has a round end and a square one"
+    context.close()
+
+
 def test_bytes_are_in_a_font_of_one_width(tab: Tab, broker: Kafka, topic: str) -> None:
     with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap) as producer:
         Admin(cluster).create_topic(topic, 1)
