@@ -23,12 +23,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
 from spark_connector.entry_point import entry_point
 from spark_connector.formats.value_format import ReadFormats
 from spark_connector.options.column_options import subscribed_topics
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.schema import source_schema
+from spark_connector.spark_worker import in_spark_worker
 
 if TYPE_CHECKING:
     from spark_connector.options.write_options import WriteOptions
@@ -69,11 +70,16 @@ class PykafkaSource(DataSource):
 
     @entry_point
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """A stream reader. Raises ConfigError."""
-        options = self._read_options(Mode.STREAM)
-        _refuse_other_schema(schema, options)
-        from spark_connector.read.stream_reader import make_reader
+        """A stream reader. Raises ConfigError; in Spark's process, the reader does when it is asked for anything."""
+        from spark_connector.read.stream_reader import RefusedStreamReader, make_reader
 
+        try:
+            options = self._read_options(Mode.STREAM)
+            _refuse_other_schema(schema, options)
+        except PykafkaError as error:
+            if in_spark_worker():
+                return RefusedStreamReader(error)
+            raise
         return make_reader(options)
 
     @entry_point

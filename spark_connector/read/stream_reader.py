@@ -20,6 +20,7 @@ from pyspark.sql import datasource_internal
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.version import __version__ as pyspark_version
 
+from broker.errors import PykafkaError
 from spark_connector.entry_point import entry_point
 from spark_connector.errors import ConnectorError
 from spark_connector.options.read_options import SourceOptions
@@ -125,6 +126,32 @@ def _class_with_rows(plain: type[KafkaStreamReader]) -> type[KafkaStreamReader] 
         return iter(reader.__dict__.pop(_ROWS))
 
     return type(f"{plain.__name__}WithRows", (plain, simple), {"getCache": take, _PLAIN_CLASS: plain})
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Raises what is wrong with a query's options at the first question.
+
+    If `streamReader` itself raises, PySpark stops the reader that it has not got, and only that error is seen.
+    """
+
+    def __init__(self, error: PykafkaError) -> None:
+        self._error = error
+
+    @entry_point
+    def initialOffset(self) -> Document:  # noqa: N802
+        raise self._error
+
+    @entry_point
+    def latestOffset(self) -> Document:  # type: ignore[override]  # noqa: N802
+        raise self._error
+
+    @entry_point
+    def partitions(self, start: Document, end: Document) -> list[InputPartition]:
+        raise self._error
+
+    @entry_point
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
 
 
 class OlderStreamReader(KafkaStreamReader):

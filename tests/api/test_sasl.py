@@ -287,7 +287,7 @@ def test_described_settings_hold_no_secret(secured: SecuredBroker) -> None:
     with Cluster(secured.listeners["PLAINTEXT"]) as cluster:
         entries = Admin(cluster).describe_configs(ResourceType.BROKER, "0")
     hidden = [name for name, entry in entries.items() if name.endswith(("password", "keystore.key"))]
-    assert len(hidden) == 4
-    assert [entries[name].value for name in hidden] == [None] * 4
+    assert len(hidden) == 5
+    assert [entries[name].value for name in hidden] == [None] * 5
     assert entries["ssl.keystore.location"].value == str(secured.certificates.server)
     assert "s3cret" not in repr(entries)

@@ -227,7 +227,7 @@ def test_a_decision_is_withdrawn_however_the_broker_numbers_its_abort(
         return found._replace(producer_epoch=lost.epoch + bumps) if name == lost.transactional_id else found
 
     monkeypatch.setattr(Admin, "describe_transaction", describe_as_if_it_had_timed_out)
-    monkeypatch.setattr(Admin, "transaction_version", lambda admin: 2)
+    monkeypatch.setattr(commit_module, "transaction_version", lambda cluster: 2)
     with pytest.raises(ConnectorError, match="BATCH_WITHDRAWN"):
         commit_batch(query.plan(), 0, query.tasks(0, ROWS))
     assert query.visible() == []
