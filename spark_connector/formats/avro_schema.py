@@ -159,10 +159,12 @@ class _Parser:
     def _define(self, node: dict[str, Any], made: AvroType) -> AvroType:
         if made.kind == "fixed":
             made.size = node.get("size", -1)
-            if type(made.size) is not int or made.size < 0:
-                raise ConfigError(f"fixed '{made.name}' needs a size, a number from 0")
+            if type(made.size) is not int or not 0 <= made.size < 2**31:
+                raise ConfigError(f"fixed '{made.name}' needs a size, a number of bytes from 0 to 2147483647")
             made.logical = _logical(node, "fixed", made.size)
         elif made.kind == "enum":
+            if "symbols" not in node:
+                raise ConfigError(f"enum '{made.name}' has no symbols")
             made.symbols = tuple(_texts(node, "symbols"))
             _distinct(made.symbols, f"enum '{made.name}'")
             made.default_symbol = node.get("default")

@@ -133,8 +133,9 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
             f"Option '{column}Format'={name} needs option '{option}': "
             + ("an Avro schema, a file, or a registry (schema.registry.url)" if name == "avro" else _EXAMPLE)
         )
+    levels, separator = _levels(values), _separator(values)
     if not text:
-        return ColumnFormat(name, SchemaSubject(), most_levels=_levels(values))
+        return ColumnFormat(name, SchemaSubject(), most_levels=levels)
     if _LOGIN.match(text):
         raise ConfigError(
             f"Option '{option}' has a user and a password in its URL, which Spark's plans would show: remove them. "
@@ -149,9 +150,9 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
             if name != "avro":
                 raise ConfigError(f"schemas of format {name} cannot come from a registry: {_EXAMPLE}")
             registries.append(found[0])
-            return ColumnFormat(name, found[1], most_levels=_levels(values))
+            return ColumnFormat(name, found[1], most_levels=levels)
         schema = parse_schema_text(text, avro=name == "avro")
-        made = ColumnFormat(name, schema, _separator(values), _levels(values))
+        made = ColumnFormat(name, schema, separator, levels)
         if not isinstance(made.schema, SchemaFile):
             column_decoder(made)
     except ConfigError as error:
