@@ -49,8 +49,8 @@ IGNORED: Final = (
     # Confluent's
     "confluent.support.*", "confluent.metrics.*", "confluent.license.*", "confluent.balancer.*",
     "confluent.telemetry.*", "confluent.reporters.*", "confluent.cluster.link.*", "confluent.tier.*",
-    "confluent.transaction.logging.*", "confluent.metadata.topic.*", "confluent.command.topic.*", "confluent.license", "confluent.http.server.*",
-    "confluent.security.event.logger.*", "confluent.durability.*",
+    "confluent.transaction.logging.*", "confluent.command.topic.*", "confluent.license", "confluent.http.server.*",
+    "confluent.security.event.logger.*", "confluent.durability.*", "confluent.metadata.topic.*",
 )  # fmt: skip
 """Patterns of names that have no meaning here."""
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from broker.client.consumer import ConsumerRecord
+from broker.control_characters import escaped_json
 from broker.errors import ConfigError, PykafkaError
 from broker.records.record import Header
 from broker.settings import did_you_mean, parse_properties, setting
@@ -195,7 +196,7 @@ def json_formatter(properties: Mapping[str, str]) -> Formatter:
             "key": _json_bytes(record.key),
             "value": _json_bytes(record.value),
         }
-        return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+        return escaped_json(json.dumps(document, ensure_ascii=False)).encode() + b"\n"
 
     return show
 

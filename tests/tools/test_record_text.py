@@ -72,6 +72,17 @@ def test_json_tells_text_from_bytes_and_null() -> None:
     }
 
 
+@pytest.mark.parametrize("character", ["\x1b", "\x7f", "\x9b", "\x85", "\u2028", "\u202e", "\n", "ü", "€"])
+def test_json_stays_one_line_and_moves_no_cursor(character: str) -> None:
+    line = make_formatter("json", {})(
+        RECORD._replace(value=f"a{character}b".encode(), headers=((f"h{character}", b""),))
+    )
+    shown = line.decode()
+    assert json.loads(line)["value"] == f"a{character}b"
+    assert shown.splitlines(keepends=True) == [shown]
+    assert (character in shown.removesuffix("\n")) is character.isprintable()
+
+
 def test_noop_shows_nothing() -> None:
     assert make_formatter("noop", {})(RECORD) == b""
 
