@@ -112,7 +112,8 @@ def _check_reachable(url: str) -> None:
     try:
         socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT).close()
     except OSError as error:
-        raise LoadInterrupted(f"nothing answers at {parts.netloc}, the NameNode of '{url}': {error}") from error
+        shown = without_secrets(url)
+        raise LoadInterrupted(f"nothing answers at {host}:{port}, the NameNode of '{shown}': {error}") from error
 
 
 @contextlib.contextmanager

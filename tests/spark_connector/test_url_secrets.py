@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from broker.errors import ConfigError
+from spark_connector.destinations import open_destination
 from spark_connector.formats.schema_text import read_schema
 from spark_connector.formats.value_format import SchemaFile
-from spark_connector.loads.target import DatabaseAddress
+from spark_connector.loads.record import LoadInterrupted
+from spark_connector.loads.target import DatabaseAddress, Target
 from spark_connector.storage import open_storage
 from spark_connector.url_secrets import text_without_secrets, without_secrets
 
@@ -86,3 +88,10 @@ def test_where_else_a_url_is_told() -> None:
         read_schema(SchemaFile(f"http://127.0.0.1:1/s.avsc{query}"), avro=True, registry=None)
     assert SECRET not in str(refused.value)
     assert "s.avsc?sig=***" in str(refused.value)
+    target = Target(f"hdfs://u:{SECRET}@127.0.0.1:1/x", "g")
+    with (
+        pytest.raises(LoadInterrupted, match="nothing answers at 127.0.0.1:1, ") as unreachable,
+        open_destination(target),
+    ):
+        pass
+    assert SECRET not in str(unreachable.value)
