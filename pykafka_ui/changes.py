@@ -28,6 +28,7 @@ from broker.protocol.described_config import ResourceType
 from broker.protocol.topic_names import check_topic_name
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import parse_pairs, parse_time
+from broker.tools.output import counted
 from pykafka_ui.console import DELIVERED_S, Console
 from pykafka_ui.numbers import in_range, number
 from pykafka_ui.render import Renderer, moment_text, segment
@@ -141,9 +142,9 @@ class Changes:
         new = NewTopic(name, _number(form, "partitions", -1, _MOST), _number(form, "replication", -1, _MOST), settings)
         if not _is_confirmed(form):
             self._console.ask(lambda admin: admin.create_topics([new], validate_only=True))
-        count = "the default number of" if new.partitions < 0 else new.partitions
-        replicas = "the default number of" if new.replication < 0 else new.replication
-        sentence = f"Create the topic {name} with {count} partitions and {replicas} replicas of each."
+        partitions = "the default number of partitions" if new.partitions < 0 else counted(new.partitions, "partition")
+        replicas = "the default number of replicas" if new.replication < 0 else counted(new.replication, "replica")
+        sentence = f"Create the topic {name} with {partitions} and {replicas} of each."
         change = Change(
             sentence,
             lambda: self._console.create_topic(new),
@@ -187,7 +188,7 @@ class Changes:
 
     def _deletion(self, name: str) -> Change:
         topic = self._console.sampler.watch().topics.get(name)
-        records = f" with at most {topic.records:,} records" if topic else ""
+        records = f" with at most {counted(topic.records, 'record')}" if topic else ""
         return Change(
             f"Delete the topic {name}{records}. Nothing brings them back.",
             lambda: self._console.change(lambda admin: admin.delete_topics([name])),
@@ -291,7 +292,7 @@ class Changes:
 
         offsets = self._console.ask(known)
         return Change(
-            f"Delete the group {name} with its committed offsets in {len(offsets)} partitions. "
+            f"Delete the group {name} with its committed offsets in {counted(len(offsets), 'partition')}. "
             "Who reads with it again begins where auto.offset.reset says.",
             lambda: self._console.change(lambda admin: admin.delete_group(name)),
             "/groups",

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from broker.tools.output import counted
 from pykafka_ui.console import Console
 from pykafka_ui.history import STEP_S
 
@@ -33,6 +34,7 @@ class Renderer:
         self._templates.undefined = jinja2.StrictUndefined
         self._templates.filters |= {
             "count": count,
+            "counted": counted,
             "size": size,
             "segment": segment,
             "duration": duration,

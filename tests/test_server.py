@@ -61,8 +61,13 @@ class TestWhatKeepsItFromStarting:
 
     def test_a_port_in_use(self, broker: BrokerProcess, tmp_path: Path) -> None:
         ended = run_broker(log_dirs=str(tmp_path / "logs"), listeners=f"PLAINTEXT://{broker.bootstrap}")
-        assert f"listeners=PLAINTEXT://{broker.bootstrap}: Address already in use" in complaint(ended)
+        said = complaint(ended)
+        assert f"listeners=PLAINTEXT://{broker.bootstrap}: Address already in use; stop what listens there" in said
         assert not (tmp_path / "logs").exists()
+
+    def test_an_address_of_another_machine(self, tmp_path: Path) -> None:
+        ended = run_broker(log_dirs=str(tmp_path / "logs"), listeners="PLAINTEXT://192.0.2.1:0")
+        assert "Cannot assign requested address; listen on an address of this machine" in complaint(ended)
 
     def test_a_log_directory_that_cannot_be_made(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

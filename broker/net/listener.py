@@ -9,6 +9,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import errno
 import functools
 import logging
 import socket
@@ -34,6 +35,12 @@ from broker.security.principal_mapping import PrincipalMapping
 __all__ = ["ConnectionLimits", "ListenerSet", "parse_overrides"]
 
 logger = logging.getLogger(__name__)
+
+_HINTS = {
+    errno.EADDRINUSE: "; stop what listens there, or give another port",
+    errno.EADDRNOTAVAIL: "; listen on an address of this machine, such as 0.0.0.0; "
+    "advertised.listeners names what clients connect to",
+}
 
 
 class ListenerSet:
@@ -79,7 +86,8 @@ class ListenerSet:
                 bound = self._bind_one(wanted)
             except OSError as error:
                 self._close_sockets()
-                raise ConfigError(f"listeners={wanted}: {error.strerror or error}") from error
+                hint = _HINTS.get(error.errno or 0, "")
+                raise ConfigError(f"listeners={wanted}: {error.strerror or error}{hint}") from error
             self._sockets.append(bound)
             self.bound.append(dataclasses.replace(wanted, port=bound.getsockname()[1]))
         return self.bound

@@ -60,6 +60,8 @@ _OTHER_OPTIONS = frozenset({"users", "quotas"})
 _ZOOKEEPER, _BROKER_LIST, _BOOTSTRAP = "--zookeeper", "--broker-list", "--bootstrap-server"
 _ENTITIES = {"--topic": "topics", "--broker": "brokers", "--broker-logger": "broker-loggers"}
 """Short options of kafka-configs.sh, and the kind of entity that they name."""
+_LISTENERS = ("--port", "--host", "--listener", "--listeners")
+"""What people try for the address of a broker."""
 _OF_NAMES = ("--topic", "--group", "--entity-name", "--user")
 """Options that give the name of what a command is about, which people type without the option."""
 _OF_OTHER_NAMES = ("--transactional-id",)
@@ -95,6 +97,9 @@ def option_meant(word: str, declared: Collection[str]) -> str | None:
         return f"Clients ask the brokers, here and in Kafka: {_BOOTSTRAP} HOST:PORT"
     if name == _BROKER_LIST and _BOOTSTRAP in declared:
         return f"It is {_BOOTSTRAP} HOST:PORT here."
+    if "--override" in declared and (name in _LISTENERS or "." in name.removeprefix("--")) and name.startswith("--"):
+        example = "listeners=PLAINTEXT://127.0.0.1:9093" if name in _LISTENERS else f"{name[2:]}=VALUE"
+        return f"A broker's settings are given by --override: --override {example}"
     if name in _ENTITIES and {"--entity-type", "--entity-name"} <= {*declared}:
         return f"It is --entity-type {_ENTITIES[name]} --entity-name NAME here."
     return None

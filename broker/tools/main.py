@@ -7,6 +7,7 @@ one line on standard error; `--debug` shows the traceback.
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,9 @@ from broker.tools.log_formatters import TextFormatter
 __all__ = ["main"]
 
 NO_BROKER_HINT = "; `pykafka broker start` starts a broker, {} names a running one"
+
+
+INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -29,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             words = own_words(given)
             build(words)(words, prog_name="pykafka")
+    except KeyboardInterrupt:  # while modules are imported, too; what runs longer ends in its own way
+        raise SystemExit(INTERRUPTED) from None
     except Exception as error:
         # Imported only here: a run without an error need not pay for it.
         from broker.errors import ConfigError, ConnectionFailed, PykafkaError

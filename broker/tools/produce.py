@@ -35,7 +35,7 @@ from broker.tools.client_options import (
     parse_pairs,
     with_options,
 )
-from broker.tools.output import note
+from broker.tools.output import counted, note
 from broker.tools.record_text import LineReader
 
 __all__ = ["produce", "transacted"]
@@ -166,7 +166,8 @@ class Deliveries:
     def raise_if_any_failed(self) -> None:
         """PykafkaError with the number of records that were not delivered."""
         if self._failures:
-            raise PykafkaError(f"{self._failures} records were not delivered")
+            were = "was" if self._failures == 1 else "were"
+            raise PykafkaError(f"{counted(self._failures, 'record')} {were} not delivered")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import shlex
 import subprocess
@@ -84,6 +85,12 @@ def test_the_version_is_told() -> None:
         ("topics list --zookeeper z:2181", "No such option: --zookeeper. Clients ask the brokers"),
         ("produce --broker-list b:9092 --topic t", "It is --bootstrap-server HOST:PORT here."),
         ("configs describe --topic t", "It is --entity-type topics --entity-name NAME here."),
+        ("broker start --port 9093", "by --override: --override listeners=PLAINTEXT://127.0.0.1:9093"),
+        (
+            "broker start --listeners PLAINTEXT://:9093",
+            "by --override: --override listeners=PLAINTEXT://127.0.0.1:9093",
+        ),
+        ("broker start --log.dirs=/data", "by --override: --override log.dirs=VALUE"),
         ("broker stop", "Ctrl-C where it runs, or SIGTERM"),
         ("kafka-server-stop.sh", "Ctrl-C where it runs, or SIGTERM"),
         ("topics ls", "Did you mean 'list'?"),
@@ -146,6 +153,16 @@ def test_a_mirror_without_brokers_names_its_own_options(tmp_path: Path) -> None:
     address = ("--from", "127.0.0.1:1", "--to", "127.0.0.1:1", "--topics", "t")
     error = error_of("mirror", *address, "--source-config", str(impatient), "--target-config", str(impatient))
     assert error.endswith("`pykafka broker start` starts a broker, --from or --to names a running one\n")
+
+
+def test_ctrl_c_while_modules_are_imported_shows_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "kio").mkdir()
+    (tmp_path / "kio" / "__init__.py").write_text("raise KeyboardInterrupt")
+    for words in (["broker", "start"], ["topics", "list"]):
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-m", "broker.tools.main", *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_debug_shows_the_traceback() -> None:

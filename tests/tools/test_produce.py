@@ -94,7 +94,7 @@ def test_a_record_that_is_not_taken_is_reported(at: tuple[str, str], topic: str)
     answer_of("topics", "create", "--topic", topic, "--config", "max.message.bytes=1000", *at)
     error = error_of("produce", "--topic", topic, *at, stdin=b"x" * 5000 + b"\n")
     assert "MESSAGE_TOO_LARGE" in error
-    assert "1 records were not delivered" in error
+    assert "1 record was not delivered" in error
 
 
 def committed(at: tuple[str, str], topic: str) -> list[str]:

@@ -145,7 +145,7 @@ def test_a_group_is_deleted_with_its_offsets(
     page.get_by_role("button", name="Delete").click()
     expect(page.locator("tbody tr")).to_contain_text(f"{topic}-0")
     assert group in [one.group_id for one in admin.list_groups()], "not before it is confirmed"
-    confirm(page, f"Delete the group {group} with its committed offsets in 1 partitions.")
+    confirm(page, f"Delete the group {group} with its committed offsets in 1 partition.")
     eventually(lambda: group not in [one.group_id for one in admin.list_groups()])
     with Consumer(broker.bootstrap, {"group.id": group}) as member:
         member.subscribe([topic])
@@ -245,6 +245,17 @@ def test_from_the_question_one_can_go_back_to_the_form(page: Page, admin: Admin,
     page.get_by_role("button", name="Create…").click()
     confirm(page, f"Create the topic {topic} with 3 partitions")
     eventually(lambda: len(admin.describe_topics([topic])[topic].partitions) == 3)
+
+
+def test_one_is_not_called_many(page: Page, admin: Admin, topic: str) -> None:
+    page.get_by_role("button", name="New topic").click()
+    page.locator("[name=name]").fill(topic)
+    page.locator("[name=partitions]").fill("1")
+    page.locator("[name=replication]").fill("1")
+    page.get_by_role("button", name="Create…").click()
+    confirm(page, f"Create the topic {topic} with 1 partition and 1 replica of each.")
+    expect(page.get_by_role("heading", name=topic)).to_be_visible()
+    expect(page.locator(".pager")).to_have_text(re.compile(r"\s*1 partition\s*"))
 
 
 def test_another_sites_page_changes_nothing(changing: UiProcess, admin: Admin, topic: str) -> None:
