@@ -151,6 +151,7 @@ IMPORT_IN_FUNCTION = {
         "Spark asks for schema, partitions and rows in processes of their own: each pays for what it needs"
     ),
     ("spark_connector/source.py", "spark_connector.read.stream_reader.make_reader"): "the same",
+    ("spark_connector/source.py", "spark_connector.read.stream_reader.RefusedStreamReader"): "the same",
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaBatchWriter"): "the same",
     ("spark_connector/source.py", "spark_connector.write.write_plan.plan_write"): "the same",
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaStreamWriter"): "the same",
