@@ -149,9 +149,10 @@ def _has_segment(path: Path) -> bool:
 
 
 def _topic_id(path: Path) -> uuid.UUID | None:
+    """None, too, for one that cannot be read: its log cannot be opened, and that tells why."""
     try:
         return read_topic_id(path / PARTITION_METADATA)
-    except ConfigError:
+    except (ConfigError, OSError):
         return None
 
 
