@@ -97,6 +97,17 @@ class TestAKey:
             (b"nothing", {}, "not a PKCS12 file"),
             (b"\xfe\xed\xfe\xed\0\0\0\2", {}, "keytool -importkeystore"),
         ],
+        ids=[
+            "no key",
+            "no certificate",
+            "another key",
+            "no password",
+            "wrong",
+            "wrong of PKCS12",
+            "no PEM",
+            "no PKCS12",
+            "JKS",
+        ],
     )
     def test_that_cannot_be_used_is_told_by_setting_and_reason(
         self, tmp_path: Path, data: bytes, settings: dict[str, str], complaint: str
