@@ -21,8 +21,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-__all__ = ["DefaultSource"]
-
 
 class DefaultSource(DataSource):
     """Delegates to `spark_connector.source.PykafkaSource`."""

@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 from broker.errors import PykafkaError
 
-__all__ = ["BackgroundTasks", "log_unexpected"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

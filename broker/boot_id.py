@@ -18,8 +18,6 @@ from pathlib import Path
 
 from broker.durable_files import write_atomically
 
-__all__ = ["are_those_of_last_start", "may_have_lost_records", "record_boot"]
-
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "boot.id"

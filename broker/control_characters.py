@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["escaped", "escaped_json"]
-
 # C0 and DEL, C1, line and paragraph separator, marks of direction, halves of surrogate pairs.
 _CONTROL: Final = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["TEMPORARY_SUFFIX", "sync_directory", "write_atomically"]
-
 TEMPORARY_SUFFIX = ".tmp"
 """Suffix of a file that is being written. A start deletes those that a crash left."""
 

@@ -18,16 +18,6 @@ from broker.durable_files import write_atomically
 from broker.errors import ConfigError
 from broker.settings import read_properties_file
 
-__all__ = [
-    "adopt",
-    "adopted",
-    "check_meta_properties",
-    "end_adoption",
-    "refuse_foreign",
-    "stored_broker_id",
-    "unconfirmed",
-]
-
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "meta.properties"

@@ -11,19 +11,6 @@ from __future__ import annotations
 import collections
 from bisect import bisect_left
 
-__all__ = [
-    "LATENCY_BOUNDS_S",
-    "ApiMetrics",
-    "CleanerMetrics",
-    "FetchSessionMetrics",
-    "Histogram",
-    "ListenerMetrics",
-    "Metrics",
-    "ReplicationMetrics",
-    "ThrottleMetrics",
-    "TopicMetrics",
-]
-
 LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds of the latency buckets, in seconds; the last bucket has none."""
 

@@ -70,8 +70,6 @@ from broker.zookeeper.metadata_store import MetadataCalls, MetadataStore
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo, Endpoint
 
-__all__ = ["BrokerServer"]
-
 logger = logging.getLogger(__name__)
 
 ZOOKEEPER_DIRECTORY = "zookeeper"

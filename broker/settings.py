@@ -18,22 +18,6 @@ from typing import Annotated, Any, TypeVar, Union
 
 from broker.errors import ConfigError
 
-__all__ = [
-    "Long",
-    "Setting",
-    "Short",
-    "UpdateMode",
-    "at_least",
-    "between",
-    "did_you_mean",
-    "gzip_level",
-    "one_of",
-    "parse_properties",
-    "read_properties_file",
-    "setting",
-    "settings_of",
-]
-
 _SHORT = 6
 """Characters of a name in which one slip is much."""
 

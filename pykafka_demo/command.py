@@ -23,8 +23,6 @@ from pykafka_demo.flights import flights
 from pykafka_demo.proof import Proof, compare, read_positions, topic_ranges
 from spark_connector.cli.session import standard_error_to
 
-__all__ = ["demo"]
-
 console = Console(highlight=False)
 MARKER = ".pykafka-demo"
 _DONE = TextColumn("{task.completed:,.0f} of {task.total:,.0f}")

@@ -15,8 +15,6 @@ import pyarrow.csv as pa_csv
 
 from broker.errors import ConfigError
 
-__all__ = ["SCHEMA", "airlines", "flights"]
-
 SCHEMA = (
     "year INT, month INT, day INT, dep_delay DOUBLE, arr_delay DOUBLE, carrier STRING, flight INT, "
     "tailnum STRING, origin STRING, dest STRING, air_time DOUBLE, distance DOUBLE, time_hour STRING"

@@ -13,8 +13,6 @@ from broker.client.cluster import Cluster
 from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Proof", "compare", "read_positions", "topic_ranges"]
-
 
 @dataclass(frozen=True)
 class Proof:

@@ -28,16 +28,6 @@ from pykafka_demo.flights import SCHEMA, airlines, flights
 from spark_connector.offset_store.base import Offsets
 from spark_connector.progress.stream_lag import SourceLag, query_lag
 
-__all__ = [
-    "delays_by_airline",
-    "kill_a_load",
-    "load_arguments",
-    "produce_flights",
-    "run_load",
-    "spark_session",
-    "stream_in_two_runs",
-]
-
 Progress = Callable[[int], object]
 
 TOPIC = "flights"

@@ -12,8 +12,6 @@ from fastapi import APIRouter, HTTPException
 from pykafka_ui.asked_records import AskedRecords, at_most
 from pykafka_ui.console import Console
 
-__all__ = ["Api"]
-
 Document = dict[str, Any]
 _MOST_RECORDS = 1_000
 

@@ -30,8 +30,6 @@ from pykafka_ui.status import status_of
 from pykafka_ui.v3.reads import Reads
 from pykafka_ui.v3.writes import Writes
 
-__all__ = ["make_app"]
-
 _SCRAPED_S = 15.0
 """How old the numbers of a scrape may be."""
 _STATIC = Path(__file__).parent / "static"

@@ -11,8 +11,6 @@ from pykafka_ui.browse import From
 from pykafka_ui.records_query import RecordsQuery
 from pykafka_ui.values import As
 
-__all__ = ["AskedRecords", "at_most"]
-
 
 def _asked_records(
     name: str,

@@ -25,8 +25,6 @@ from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.record import Record, decode_records
 
-__all__ = ["MOST_RECORDS", "Found", "From", "Page", "Query", "Readers"]
-
 MOST_RECORDS: Final = 10_000
 MOST_BYTES: Final = 64 << 20
 MOST_SECONDS: Final = 5.0

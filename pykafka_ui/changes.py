@@ -35,8 +35,6 @@ from pykafka_ui.render import Renderer, moment_text, segment
 from pykafka_ui.status import status_of
 from pykafka_ui.v3.record_json import Sent
 
-__all__ = ["Changes"]
-
 _RESETS = {
     ResetTarget.TO_EARLIEST: "the start of the log",
     ResetTarget.TO_LATEST: "the end of the log",

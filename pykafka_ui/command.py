@@ -15,8 +15,6 @@ from pykafka_ui.access import Credentials, is_loopback, read_secret
 from pykafka_ui.loads.asked import LoadsAsked
 from spark_connector.cli.load_options import cluster_options
 
-__all__ = ["ui"]
-
 
 def ui(
     bootstrap_server: BootstrapServer = None,

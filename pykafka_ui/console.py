@@ -34,8 +34,6 @@ from pykafka_ui.status import FORBIDDEN
 from pykafka_ui.v3.record_json import Sent
 from pykafka_ui.values import Decoder
 
-__all__ = ["Console", "Loads", "OpenTransaction"]
-
 T = TypeVar("T")
 
 logger = logging.getLogger("pykafka.ui")

@@ -12,8 +12,6 @@ import pyarrow.parquet
 
 from pykafka_ui.records_query import FoundRecords
 
-__all__ = ["DOWNLOADS", "MOST_DOWNLOADED"]
-
 MOST_DOWNLOADED = 10_000
 _LARGEST_MS = 2**63 // 1000
 """Timestamps are in microseconds in Parquet. Some producers send nanoseconds instead of milliseconds."""

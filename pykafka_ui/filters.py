@@ -13,8 +13,6 @@ from broker.errors import ConfigError
 from broker.records.record import Record
 from pykafka_ui.values import Decoder, plain
 
-__all__ = ["PLACES", "record_filter"]
-
 PLACES = ("key", "value", "headers")
 _MOST_NODES = 10_000
 """Of one value: a path such as $..*..* has more than a browser lives to see."""

@@ -14,8 +14,6 @@ from prometheus_client.metrics_core import Metric
 
 from pykafka_ui.snapshot import Snapshot
 
-__all__ = ["GroupMetrics"]
-
 
 class GroupMetrics(CollectorRegistry):
     """What one snapshot says."""

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["HOUR_S", "STEP_S", "Growth", "History"]
-
 STEP_S = 30
 """The shortest time between two points."""
 HOUR_S = 3600

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
-__all__ = ["ROWS", "Listing", "listing"]
-
 ROWS = 100
 T = TypeVar("T")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from broker.errors import ConfigError
 
-__all__ = ["in_range", "number"]
-
 _LONGEST = 40
 
 

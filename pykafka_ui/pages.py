@@ -25,8 +25,6 @@ from pykafka_ui.render import Renderer, kept_text, segment, setting_text
 from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
 from pykafka_ui.status import status_of
 
-__all__ = ["Pages"]
-
 Key = Callable[[Any], Any]
 _MOST_SHOWN = 500
 

@@ -16,8 +16,6 @@ from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.history import HOUR_S
 from pykafka_ui.snapshot import Snapshot
 
-__all__ = ["Past"]
-
 Point = tuple[float, float | None]
 _MOST_ASKED = 1_200
 """Offsets of one series: a broker looks into an index and a batch for each."""

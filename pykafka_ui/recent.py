@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["Recent"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from pykafka_ui.filters import record_filter
 from pykafka_ui.numbers import in_range, number
 from pykafka_ui.values import As, Decoder, Shown, as_json_data
 
-__all__ = ["FoundRecords", "RecordsQuery", "Row"]
-
 _SHORT = {"start": "from", "places": "in", "how": "as"}
 """Names in an address."""
 

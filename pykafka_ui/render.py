@@ -20,8 +20,6 @@ from broker.tools.output import counted
 from pykafka_ui.console import Console
 from pykafka_ui.history import STEP_S
 
-__all__ = ["Renderer", "kept_text", "moment_text", "segment", "setting_text"]
-
 
 class Renderer:
     """Templates with escaping, and what they all need."""

@@ -27,8 +27,6 @@ from pykafka_ui.history import Growth, History
 from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
 from pykafka_ui.status import FORBIDDEN
 
-__all__ = ["Sampler"]
-
 CPU_SHARE = 0.008
 ENDS_S, SIZES_S, GROUPS_S = 2.0, 30.0, 5.0
 """The shortest intervals."""

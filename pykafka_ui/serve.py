@@ -21,8 +21,6 @@ from pykafka_ui.values import Decoder
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_format import RegistrySettings, registry_address
 
-__all__ = ["serve"]
-
 
 def serve(
     settings: ClientSettings,

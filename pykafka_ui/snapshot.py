@@ -12,8 +12,6 @@ from broker.client.cluster_metadata import Node
 from broker.client.committed_offsets import CommittedOffset
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Group", "Partition", "Snapshot", "Topic"]
-
 _KINDS = {
     re.compile("pykafka load "): "load",
     re.compile("pykafka stream"): "stream",

@@ -6,8 +6,6 @@ from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import BrokerError, ErrorCode, UnsupportedVersion
 from pykafka_ui.loads.places import UnknownPlace
 
-__all__ = ["FORBIDDEN", "status_of"]
-
 FORBIDDEN = (
     ErrorCode.topic_authorization_failed,
     ErrorCode.group_authorization_failed,

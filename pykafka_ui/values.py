@@ -28,8 +28,6 @@ from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchem
 from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import MOST_LEVELS, AvroSchema
 
-__all__ = ["As", "Decoder", "Shown", "as_json_data", "plain"]
-
 MOST_SHOWN: Final = 20_000
 """Characters of a value on a page. The download has all of it."""
 _LARGEST_PARSED: Final = 256 << 10

@@ -20,8 +20,6 @@ from spark_connector.loads.target import Target, is_database_url
 from spark_connector.storage import Storage, open_storage
 from spark_connector.url_secrets import without_secrets
 
-__all__ = ["existing_format", "open_destination"]
-
 _CONNECT_TIMEOUT = 10.0  # seconds
 
 

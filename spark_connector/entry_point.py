@@ -16,8 +16,6 @@ from typing import Any, ParamSpec, TypeVar, cast
 from broker.errors import PykafkaError
 from spark_connector.spark_worker import hide_traceback, in_spark_worker, show_traceback
 
-__all__ = ["entry_point"]
-
 logger = logging.getLogger("pykafka.spark")
 
 P = ParamSpec("P")

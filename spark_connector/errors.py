@@ -12,8 +12,6 @@ import re
 
 from broker.errors import PykafkaError
 
-__all__ = ["ConnectorError", "DataLoss", "data_loss", "report_data_loss"]
-
 logger = logging.getLogger("pykafka.spark")
 
 _REGISTRY = "SCHEMA_REGISTRY_UNAVAILABLE"

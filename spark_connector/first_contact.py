@@ -19,8 +19,6 @@ from typing import Final
 from broker.client.client_settings import ClientSettings
 from spark_connector.spark_worker import in_spark_worker
 
-__all__ = ["FIRST_CONTACT_S", "note_reached", "patience_s"]
-
 FIRST_CONTACT_S: Final = 5.0
 
 _DEFAULT_MS: Final = ClientSettings().default_api_timeout_ms

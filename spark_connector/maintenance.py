@@ -29,7 +29,6 @@ from spark_connector.loads.target import Target
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["history", "prune", "recover", "rewind", "targets", "verify"]
 
 _ANY = "any"
 """A group, where a destination is opened and none is meant."""

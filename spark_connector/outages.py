@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from broker.errors import ErrorCode, PykafkaError, error_name
 
-__all__ = ["OUTAGES", "Outage", "heals_by_waiting", "outage_of"]
-
 _ERRNOS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.ENOBUFS, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLCK),
     *(errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ESHUTDOWN),

@@ -34,7 +34,6 @@ from spark_connector.spark_worker import in_spark_worker
 if TYPE_CHECKING:
     from spark_connector.options.write_options import WriteOptions
 
-__all__ = ["FORMAT", "PykafkaSource"]
 
 FORMAT = "pykafka"
 

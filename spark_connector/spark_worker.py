@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["hide_traceback", "in_spark_worker", "show_traceback"]
-
 _HIDE = "SPARK_HIDE_TRACEBACK"
 _hidden = False
 

@@ -28,8 +28,6 @@ from hdfs_native.fsspec import HdfsFileSystem
 from broker.errors import ConfigError
 from spark_connector.url_secrets import text_without_secrets, without_secrets
 
-__all__ = ["LocalStorage", "Storage", "open_storage"]
-
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HDFS = re.compile(r"(hdfs://[^/]*)(/.*)?", re.DOTALL)
 _GLOB = re.compile(r"[\\\[\]{}*?]")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["text_without_secrets", "without_secrets"]
-
 # As SQLAlchemy parses it: a user name may hold an @, a password may hold anything else.
 _PASSWORD = re.compile(r"(?<=://)(?P<user>[^:/]*):(?:[^?]*|[^@]*)@")
 # In the URL of a file the password ends before the first slash; a path may hold an @.

@@ -27,8 +27,6 @@ from broker.client.cluster_metadata import Node
 from broker.client.fetcher import Fetcher
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["WorkerClients", "keep_imports", "worker_clients"]
-
 RACK_VARIABLE = "PYKAFKA_CLIENT_RACK"
 """The rack of this machine, for the client's setting client.rack (KIP-392)."""
 _MAX_IDLE_FETCHERS = 64

@@ -20,8 +20,6 @@ from broker.security.acl_types import (
     ResourcePattern,
 )
 
-__all__ = ["NO_AUTHORIZER", "acl_of", "filter_of"]
-
 NO_AUTHORIZER = {
     "error_code": ErrorCode.security_disabled,
     "error_message": "no authorizer is configured on the broker: set authorizer.class.name",

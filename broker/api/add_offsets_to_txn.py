@@ -12,8 +12,6 @@ from broker.api.context import ApiContext, Client, Request
 from broker.api.transaction_requests import Answer, code_for_version, producer_of, when_known
 from broker.protocol.permissions import ADD_OFFSETS_GROUP, ADD_OFFSETS_TRANSACTION
 
-__all__ = ["handle"]
-
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     body = request.body

@@ -21,8 +21,6 @@ from broker.protocol.permissions import ADD_PARTITIONS_AS_BROKER, ADD_PARTITIONS
 from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
-__all__ = ["handle"]
-
 MAX_CACHED_PARTITIONS = 16
 """An answer is cached if it has this many partitions or fewer."""
 

@@ -18,8 +18,6 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import ALTER_QUOTAS
 from broker.quotas.quota_entity import CLIENT_ID, CLIENT_KEYS, IP, IP_KEYS, QUOTA_KEYS, USER, QuotaEntity
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Alter the entities one after another."""

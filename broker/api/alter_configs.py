@@ -14,8 +14,6 @@ from broker.api.incremental_alter_configs import alter_each, check_named_once
 from broker.errors import BrokerError, ErrorCode
 from broker.settings import Setting
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Replace the settings of each resource. Each succeeds or fails alone."""

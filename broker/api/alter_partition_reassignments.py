@@ -13,8 +13,6 @@ from broker.protocol.messages import field
 from broker.protocol.permissions import ALTER_REASSIGNMENTS
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each partition has its own result."""

@@ -14,8 +14,6 @@ from broker.errors import ErrorCode
 from broker.protocol.permissions import ALTER_LOG_DIRS
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
-__all__ = ["handle"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import ALTER_SCRAM
 from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 
-__all__ = ["handle"]
-
 _MECHANISMS = {one.number: one for one in ScramMechanism}
 
 Changes = dict[ScramMechanism, ScramCredential | None]

@@ -16,8 +16,6 @@ from broker.errors import ErrorCode
 from broker.net.router import Client, Handler, Route
 from broker.protocol.messages import Request
 
-__all__ = ["make_handler"]
-
 _FIRST_WITH_NAME = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 

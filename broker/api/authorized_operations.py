@@ -13,8 +13,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.permissions import Permission
 from broker.security.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclResourceType
 
-__all__ = ["NOT_ASKED", "authorized_operations"]
-
 NOT_ASKED = -(2**31)
 
 

@@ -16,8 +16,6 @@ from broker.errors import BrokerError
 from broker.log.append_checks import BatchCheck
 from broker.net.stopwatch import Stopwatch, shielded, work_in_thread
 
-__all__ = ["CheckThreads"]
-
 THREADS: Final = 2
 
 T = TypeVar("T")

@@ -12,8 +12,6 @@ from typing import Final, TypeVar
 
 from broker.log.segment_file import ColdRead, unless_cold
 
-__all__ = ["warmed"]
-
 T = TypeVar("T")
 
 MAX_MISSES: Final = 1000

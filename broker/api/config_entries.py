@@ -23,9 +23,6 @@ from broker.log.log_config import TOPIC_KEYS
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym
 from broker.settings import Setting, UpdateMode, settings_of
 
-__all__ = ["broker_entries", "cluster_entries", "topic_entries"]
-
-
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "password": 9}
 _BROKER_KEYS = settings_of(BrokerConfig)
 

@@ -18,8 +18,6 @@ from broker.security.acl_types import CLUSTER_NAME, AclResourceType
 from broker.settings import Setting, settings_of
 from broker.zookeeper.cluster_metadata import Topic
 
-__all__ = ["Changes", "ConfigResource", "check_resource", "resource"]
-
 Changes = dict[str, str | None]
 """Setting → new value, or None to delete it."""
 

@@ -6,8 +6,6 @@ from broker.api.context import ApiContext, Client, Request
 from broker.net.throttling import quota_user
 from broker.quotas.client_quotas import ControllerMutations
 
-__all__ = ["mutations_of"]
-
 
 def mutations_of(
     context: ApiContext, request: Request, client: Client, *, strict_from: int | None

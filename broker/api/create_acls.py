@@ -8,8 +8,6 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import CREATE_ACLS
 from broker.security.acl_types import Acl
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each ACL succeeds or fails alone."""

@@ -13,8 +13,6 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import CREATE_PARTITIONS_TOPIC
 from broker.quotas.client_quotas import UNLIMITED_MUTATIONS
 
-__all__ = ["handle"]
-
 _FIRST_STRICT = 3
 
 

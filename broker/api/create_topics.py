@@ -20,8 +20,6 @@ from broker.protocol.messages import field
 from broker.protocol.permissions import CREATE_TOPICS_ANY, CREATE_TOPICS_CONFIGS, CREATE_TOPICS_TOPIC
 from broker.quotas.client_quotas import UNLIMITED_MUTATIONS, ControllerMutations
 
-__all__ = ["handle"]
-
 _FIRST_STRICT = 6
 
 

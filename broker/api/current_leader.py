@@ -12,8 +12,6 @@ from broker.protocol.node_endpoints import CurrentLeader
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.cluster_metadata import ClusterMetadata
 
-__all__ = ["LED_ELSEWHERE", "current_leader"]
-
 LED_ELSEWHERE: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 """Errors that come with the leader."""
 

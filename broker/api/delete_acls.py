@@ -11,8 +11,6 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import DELETE_ACLS
 from broker.security.acl_types import AclFilter
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each filter succeeds or fails alone."""

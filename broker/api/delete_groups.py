@@ -5,8 +5,6 @@ from __future__ import annotations
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.protocol.permissions import DELETE_GROUPS_GROUP
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each group succeeds or fails alone."""

@@ -21,8 +21,6 @@ from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
 
-__all__ = ["handle"]
-
 HIGH_WATERMARK = -1
 NO_OFFSET = -1
 

@@ -15,8 +15,6 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import DELETE_TOPICS_DESCRIBE, DELETE_TOPICS_TOPIC
 
-__all__ = ["handle"]
-
 _NO_ID = uuid.UUID(int=0)
 _FIRST_WITH_DISABLED = 3
 _FIRST_STRICT = 5

@@ -7,8 +7,6 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import DESCRIBE_ACLS
 
-__all__ = ["handle"]
-
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """The entries that fit, by pattern."""

@@ -14,8 +14,6 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import DESCRIBE_QUOTAS
 from broker.quotas.quota_entity import CLIENT_ID, DEFAULT
 
-__all__ = ["handle"]
-
 EXACT, BY_DEFAULT, ANY = 0, 1, 2
 _WITHOUT_NAME = {BY_DEFAULT: "MATCH_TYPE_DEFAULT", ANY: "MATCH_TYPE_SPECIFIED"}
 

@@ -13,8 +13,6 @@ from broker.protocol.messages import field
 from broker.protocol.permissions import DESCRIBE_CLUSTER_OPERATIONS
 from broker.security.acl_types import AclResourceType
 
-__all__ = ["handle"]
-
 BROKERS, CONTROLLERS = 1, 2
 
 

@@ -15,8 +15,6 @@ from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.protocol.messages import field
 from broker.protocol.permissions import DESCRIBE_CONFIGS_CLUSTER, DESCRIBE_CONFIGS_GROUP, DESCRIBE_CONFIGS_TOPIC
 
-__all__ = ["handle"]
-
 _NEEDS = (DESCRIBE_CONFIGS_CLUSTER, DESCRIBE_CONFIGS_GROUP, DESCRIBE_CONFIGS_TOPIC)
 
 

@@ -12,8 +12,6 @@ from broker.protocol.messages import field
 from broker.protocol.permissions import DESCRIBE_GROUPS_GROUP
 from broker.security.acl_types import AclResourceType
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     return {"groups": [await _describe(context, request, client, group_id) for group_id in request.body.groups]}

@@ -15,8 +15,6 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
 from broker.protocol.permissions import DESCRIBE_LOG_DIRS
 
-__all__ = ["handle"]
-
 UNKNOWN = -1
 
 

@@ -12,8 +12,6 @@ from broker.protocol.permissions import DESCRIBE_PRODUCERS_TOPIC
 from broker.protocol.topic_names import check_topic_name
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["handle"]
-
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     return {

@@ -17,8 +17,6 @@ from broker.protocol.permissions import DESCRIBE_TOPIC_PARTITIONS_TOPIC
 from broker.protocol.topic_names import absence
 from broker.security.acl_types import AclResourceType
 
-__all__ = ["handle"]
-
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     body, metadata = request.body, context.topics.metadata

@@ -8,8 +8,6 @@ from broker.errors import ErrorCode
 from broker.protocol.permissions import DESCRIBE_TRANSACTION, DESCRIBE_TRANSACTION_TOPIC
 from broker.protocol.topic_partition import by_topic
 
-__all__ = ["handle"]
-
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Describe each id. An unknown one gets TRANSACTIONAL_ID_NOT_FOUND."""

@@ -8,8 +8,6 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
 from broker.protocol.permissions import DESCRIBE_SCRAM
 
-__all__ = ["handle"]
-
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     if not context.allows(client, DESCRIBE_SCRAM):

@@ -15,8 +15,6 @@ from broker.protocol.permissions import ELECT_LEADERS
 from broker.protocol.topic_partition import TopicPartition, by_topic
 from broker.zookeeper.cluster_metadata import ClusterMetadata
 
-__all__ = ["handle"]
-
 PREFERRED, UNCLEAN = 0, 1
 
 Elected: TypeAlias = Mapping[TopicPartition, BrokerError | None]

@@ -14,8 +14,6 @@ from broker.api.transaction_requests import Answer, code_for_version, encoded_on
 from broker.errors import ErrorCode
 from broker.protocol.permissions import END_TRANSACTION
 
-__all__ = ["handle"]
-
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     body = request.body

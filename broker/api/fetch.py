@@ -48,8 +48,6 @@ from broker.replica.delayed_fetch import DelayedFetch
 from broker.replica.partition import NO_REPLICA, Partition
 from broker.replica.replica import Replica
 
-__all__ = ["handle"]
-
 _NO_ID = uuid.UUID(int=0)
 _COMMITTED = 1
 _UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)

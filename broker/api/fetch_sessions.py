@@ -32,8 +32,6 @@ from broker.replica.partition import Partition
 from broker.replica.replica import Replica
 from broker.zookeeper.cluster_metadata import ClusterMetadata
 
-__all__ = ["FINAL_EPOCH", "NO_SESSION", "CachedPartition", "FetchSession", "FetchSessionCache", "Found"]
-
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 """Asks for a new session."""

@@ -18,8 +18,6 @@ from broker.protocol.permissions import FIND_GROUP, FIND_TRANSACTION
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.zookeeper.znodes import BrokerInfo
 
-__all__ = ["handle"]
-
 GROUP = 0
 TRANSACTION = 1
 _NEEDS = {GROUP: FIND_GROUP, TRANSACTION: FIND_TRANSACTION}

@@ -6,8 +6,6 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.protocol.messages import field
 from broker.protocol.permissions import HEARTBEAT
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     body = request.body

@@ -24,8 +24,6 @@ from broker.protocol.permissions import (
 )
 from broker.settings import Setting
 
-__all__ = ["alter_each", "check_named_once", "handle"]
-
 _NEEDS = {
     ApiKey.ALTER_CONFIGS: (ALTER_CONFIGS_CLUSTER, ALTER_CONFIGS_GROUP, ALTER_CONFIGS_TOPIC),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (INCREMENTAL_ALTER_CLUSTER, INCREMENTAL_ALTER_GROUP, INCREMENTAL_ALTER_TOPIC),

@@ -19,8 +19,6 @@ from broker.errors import ErrorCode, PykafkaError
 from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import INIT_IDEMPOTENT, INIT_IDEMPOTENT_TOPIC, INIT_TRANSACTION
 
-__all__ = ["handle"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ from broker.coordinator.group_messages import JoinRequest
 from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import JOIN_GROUP
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     body = request.body

@@ -8,8 +8,6 @@ from broker.errors import ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import LEAVE_GROUP
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Remove the members from the group. Before version 3 the only member's error is that of the answer."""

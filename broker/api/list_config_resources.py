@@ -11,8 +11,6 @@ from broker.protocol.described_config import ResourceType
 from broker.protocol.messages import field
 from broker.protocol.permissions import LIST_CONFIG_RESOURCES
 
-__all__ = ["handle"]
-
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Names and types. A request without types means all."""

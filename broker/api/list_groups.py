@@ -7,8 +7,6 @@ from broker.errors import ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import LIST_GROUPS_ANY, LIST_GROUPS_GROUP
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Every group in one of the requested states. All are of the type classic (version 5)."""

@@ -32,8 +32,6 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
 from broker.replica.replica import Replica
 
-__all__ = ["handle"]
-
 Answer: TypeAlias = Fields
 
 _CONSUMER, _ANY_REPLICA = -1, -2

@@ -10,8 +10,6 @@ from broker.errors import ErrorCode
 from broker.protocol.permissions import LIST_REASSIGNMENTS
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
-__all__ = ["handle"]
-
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     if not context.allows(client, LIST_REASSIGNMENTS):

@@ -16,8 +16,6 @@ from broker.net.stopwatch import work_in_thread
 from broker.protocol.messages import field
 from broker.protocol.permissions import LIST_TRANSACTION
 
-__all__ = ["handle"]
-
 Listed = tuple[str, TransactionMetadata]
 
 _STATES = {state.title: state for state in TransactionState}

@@ -26,8 +26,6 @@ from broker.protocol.topic_names import INTERNAL_TOPICS, absence
 from broker.security.acl_types import AclResourceType
 from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 
-__all__ = ["describe_topic", "handle"]
-
 _NO_ID = uuid.UUID(int=0)
 _FIRST_BY_ID = 12
 _FIRST_WITH_LISTENER_NOT_FOUND = 6

@@ -17,8 +17,6 @@ from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import COMMIT_GROUP, COMMIT_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["handle"]
-
 _IN_ZOOKEEPER = 0
 
 

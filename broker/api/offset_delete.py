@@ -10,8 +10,6 @@ from broker.api.offset_requests import asked_partitions, results_by_topic
 from broker.errors import ErrorCode
 from broker.protocol.permissions import DELETE_OFFSETS_GROUP, DELETE_OFFSETS_TOPIC
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Delete the offsets of the partitions that exist, or return an error for the whole group."""

@@ -18,8 +18,6 @@ from broker.protocol.messages import field
 from broker.protocol.permissions import FETCH_OFFSETS_GROUP, FETCH_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
-__all__ = ["handle"]
-
 _IN_ZOOKEEPER = 0
 
 

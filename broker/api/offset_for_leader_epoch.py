@@ -10,8 +10,6 @@ from broker.protocol.messages import field
 from broker.protocol.permissions import END_OF_EPOCH_AS_BROKER, END_OF_EPOCH_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["handle"]
-
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     is_broker = context.allows(client, END_OF_EPOCH_AS_BROKER, asked=False)

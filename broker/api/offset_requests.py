@@ -12,8 +12,6 @@ from broker.protocol.messages import field
 from broker.protocol.permissions import Permission
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["asked_partitions", "committed_offset", "refused_partitions", "results_by_topic"]
-
 
 def asked_partitions(
     context: ApiContext, client: Client, need: Permission, topics: Iterable[Any]

@@ -44,8 +44,6 @@ from broker.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchHeade
 from broker.records.compression import DECOMPRESSION_LIMIT, Codec
 from broker.replica.partition import Partition
 
-__all__ = ["handle"]
-
 Answer = Fields | None
 _ALL: Final = -1
 _TOO_SLOW: Final = "the in-sync replicas did not get the records in time; they may get them yet"

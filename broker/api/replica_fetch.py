@@ -19,8 +19,6 @@ from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
 
-__all__ = ["FollowerId", "ReadForFollower", "follower_of", "read_for_follower"]
-
 _FIRST_WITH_LAST_EPOCH = 12
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
 
-__all__ = ["handle"]
-
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Begin a login. The answer always has the mechanisms that are enabled."""

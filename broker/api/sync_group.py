@@ -11,8 +11,6 @@ from broker.errors import ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import SYNC_GROUP
 
-__all__ = ["handle"]
-
 _FIRST_WITH_PROTOCOL = 5
 
 

@@ -69,8 +69,6 @@ from broker.net.stopwatch import Stopwatch, add_work
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import FETCH_VERSIONS
 
-__all__ = ["API_TABLE", "make_routes"]
-
 API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.PRODUCE, 3, 12, produce.handle),
     (ApiKey.FETCH, *FETCH_VERSIONS, fetch.handle),

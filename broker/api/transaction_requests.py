@@ -15,8 +15,6 @@ from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import encode_response, with_correlation_id
 
-__all__ = ["Answer", "code_for_version", "encoded_once", "producer_of", "when_known"]
-
 Answer: TypeAlias = Fields | Sequence[bytes]
 
 _ENCODED: dict[Hashable, bytes] = {}

@@ -22,8 +22,6 @@ from broker.protocol.permissions import COMMIT_TRANSACTION, COMMIT_TRANSACTION_G
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["handle"]
-
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Store the offsets of the partitions that exist. Each partition has its own result."""

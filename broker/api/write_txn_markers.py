@@ -20,8 +20,6 @@ from broker.protocol.permissions import WRITE_MARKERS_AS_ADMIN, WRITE_MARKERS_AS
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
 
-__all__ = ["handle"]
-
 TIMEOUT_S: Final = 3.0
 """How long a request waits for followers. A coordinator tries again after REQUEST_TIMED_OUT, and other transactions
 wait for this request meanwhile."""

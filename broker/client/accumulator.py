@@ -24,8 +24,6 @@ from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec
 from broker.records.record import Header, size_bound
 
-__all__ = ["Accumulator", "PartitionQueue", "TopicQueues"]
-
 _ORDER_STEP: Final = 1 << 32
 """Difference between the `order` of two batches. When a batch is split, its parts get numbers in between."""
 

@@ -15,8 +15,6 @@ from broker.security.acl_types import (
     ResourcePattern,
 )
 
-__all__ = ["creation_row", "decode_acl", "filter_fields"]
-
 
 def creation_row(acl: Acl) -> dict[str, Any]:
     pattern, entry = acl

@@ -11,8 +11,6 @@ from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSy
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["creatable_topic", "decode_config_entry", "decode_members", "decode_producer", "resource_name"]
-
 
 def creatable_topic(topic: NewTopic) -> dict[str, Any]:
     return {

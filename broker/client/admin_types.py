@@ -10,22 +10,6 @@ from broker.client.produce_request import ProducerIdentity
 from broker.errors import BrokerError
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = [
-    "ALL_BROKERS",
-    "HIGH_WATERMARK",
-    "GroupDescription",
-    "GroupListing",
-    "LogDir",
-    "MemberDescription",
-    "NewTopic",
-    "PartitionReassignment",
-    "ProducerState",
-    "QuorumLeader",
-    "ReplicaSize",
-    "TransactionDescription",
-    "TransactionListing",
-]
-
 HIGH_WATERMARK: Final = -1
 """For `delete_records`: delete all records."""
 

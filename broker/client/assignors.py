@@ -18,19 +18,6 @@ from typing import Final, NamedTuple
 from broker.protocol.consumer_protocol import Subscription
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = [
-    "ASSIGNORS",
-    "Assignment",
-    "Assignor",
-    "Member",
-    "assign_cooperative_sticky",
-    "assign_range",
-    "assign_round_robin",
-    "assign_sticky",
-    "is_cooperative",
-    "member_of",
-]
-
 
 class Member(NamedTuple):
     """A member of the group, and the topics it subscribes to."""

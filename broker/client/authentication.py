@@ -22,8 +22,6 @@ from broker.security.jaas import Login
 from broker.security.stores import has_key, has_trust, load_key, load_pem_key, load_trust, read_store
 from broker.security.tls_errors import MAYBE_PLAINTEXT, tls_failure
 
-__all__ = ["client_context", "log_in", "start_tls", "wait_for"]
-
 
 def client_context(settings: ClientSettings) -> ssl.SSLContext | None:
     """None where the protocol is not encrypted. Raises ConfigError for files that cannot be used."""

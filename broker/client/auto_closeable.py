@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Self
 
-__all__ = ["AutoCloseable"]
-
 
 class AutoCloseable(ABC):
     """A context manager whose exit calls `close`."""

@@ -24,8 +24,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import parse_header
 
-__all__ = ["BatchProducer", "produce_batches"]
-
 
 class BatchProducer(AutoCloseable):
     """Writes batches to any partitions of a cluster, in order. Not thread-safe, and unusable after an error.

@@ -46,8 +46,6 @@ from broker.protocol.messages import decode_response, field, known_versions, req
 from broker.security.jaas import Login
 from broker.security.tls_errors import tls_failure
 
-__all__ = ["HIGHEST_USED", "SOFTWARE", "BrokerConnection", "Reply", "choose_version", "usable_versions"]
-
 HIGHEST_USED: Final[Mapping[ApiKey, int]] = {
     ApiKey.PRODUCE: 11,  # 12 begins transactions by itself (KIP-890), 13 names topics by id
     ApiKey.FETCH: 16,  # 17 is for replicas (KIP-853)

@@ -22,8 +22,6 @@ from broker.security.stores import SECURITY, StoreSettings
 from broker.security.token_source import LOGIN_HANDLERS, sasl_extensions, token_source
 from broker.settings import at_least, between, one_of, parse_properties, setting
 
-__all__ = ["CLIENT", "CONSUMER", "MECHANISMS", "PRODUCER", "ClientSettings", "isolation_id", "parse_bootstrap"]
-
 CLIENT, CONSUMER, PRODUCER = "client", "consumer", "producer"
 
 _security, _client, _consumer, _producer = (

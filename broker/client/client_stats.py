@@ -14,8 +14,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-__all__ = ["BrokerTraffic", "ClientStats", "Latency", "OnStats", "Statistics", "StatsReporter", "TopicTraffic"]
-
 logger = logging.getLogger(__name__)
 
 RATE_WINDOW_S: Final = 30

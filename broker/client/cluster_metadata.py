@@ -15,16 +15,6 @@ from typing import Any, NamedTuple
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 
-__all__ = [
-    "CoordinatorKind",
-    "Metadata",
-    "Node",
-    "PartitionMetadata",
-    "TopicMetadata",
-    "UnknownTopic",
-    "parse_metadata",
-]
-
 
 class Node(NamedTuple):
     """A broker and its advertised address."""

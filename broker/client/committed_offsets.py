@@ -19,17 +19,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = [
-    "NO_MEMBER",
-    "CommittedOffset",
-    "GroupMetadata",
-    "GroupOffsets",
-    "Membership",
-    "commit_codes",
-    "offsets_of_groups",
-]
-
-
 _MANY_SINCE: Final = 8
 _AT_ONCE: Final = 200
 """Groups of one request: other requests wait for it at the broker."""

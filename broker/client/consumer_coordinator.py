@@ -41,8 +41,6 @@ from broker.protocol.consumer_protocol import (
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["GroupMember", "GroupSubscription", "HeartbeatThread"]
-
 logger = logging.getLogger(__name__)
 
 _REMOVED: Final = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation)

@@ -28,8 +28,6 @@ from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.record import Record, decode_records
 
-__all__ = ["CompletedFetch", "ConsumerFetch"]
-
 
 class CompletedFetch:
     """The records of one partition in a fetch response, decoded piece by piece."""

@@ -16,8 +16,6 @@ from broker.client.partition_offsets import EARLIEST, LATEST, NO_EPOCH, Position
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Positions"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from broker.client.denials import refusal
 from broker.errors import ConnectionFailed, ErrorCode, RequestTimedOut
 from broker.protocol.api_keys import ApiKey
 
-__all__ = ["Codes", "Coordinator"]
-
 Codes = Callable[[Any], Iterable[tuple[ErrorCode, str] | tuple[ErrorCode, str, str]]]
 """The codes of a response, each with the action that it is about, and the topic if it is about one."""
 

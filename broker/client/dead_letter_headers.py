@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ATTEMPTS", "ERROR", "LONGEST_ERROR", "ORIGIN"]
-
 ORIGIN: Final = "pykafka.origin."
 """Prefix of `topic`, `partition`, `offset` and `timestamp`."""
 

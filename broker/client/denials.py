@@ -20,8 +20,6 @@ from broker.protocol.permissions import lacking
 from broker.security.acl_types import AclOperation, AclResourceType
 from broker.security.stores import has_key
 
-__all__ = ["DENIED", "check", "principal_of", "refusal"]
-
 DENIED: Final = frozenset(
     {
         ErrorCode.topic_authorization_failed,

@@ -17,8 +17,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_parser import FetchedPartition, parse_fetch_response
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["FetchFrom", "FetchLimits", "by_place", "receive_fetch", "send_fetch"]
-
 _TOPIC_IDS_SINCE: Final = 13
 
 

@@ -29,8 +29,6 @@ from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import find_last_batch, parse_header
 
-__all__ = ["FetchStream", "Fetched", "Fetcher", "end_of_batches", "fetch_together", "measure_batches"]
-
 
 class Fetched(NamedTuple):
     """The result of a fetch. `next_offset` follows the last whole batch: fetch there next."""

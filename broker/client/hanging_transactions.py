@@ -14,8 +14,6 @@ from broker.client.admin_types import ProducerState
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["OpenInPartition", "coordinator_of", "hanging_transactions"]
-
 
 class OpenInPartition(NamedTuple):
     """A transaction that a partition waits for."""

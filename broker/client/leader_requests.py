@@ -17,8 +17,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
-__all__ = ["ask_leaders", "error_of", "partition_rows", "topic_rows"]
-
 T = TypeVar("T")
 
 Rows = Mapping[TopicPartition, Any]

@@ -10,8 +10,6 @@ from broker.client.partition_offsets import EARLIEST, LATEST, offsets_at
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["ResetTarget", "new_offsets", "refuse_members"]
-
 OnBounded = Callable[[TopicPartition, int, int, tuple[int, int]], None]
 """Called with a partition, the offset that was wanted, the one it became, and the start and end of the log."""
 

@@ -21,20 +21,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "MAX_TIMESTAMP",
-    "NO_EPOCH",
-    "OffsetAndTimestamp",
-    "Position",
-    "Truncation",
-    "find_truncations",
-    "known_offsets",
-    "list_offsets",
-    "offsets_at",
-]
-
 logger = logging.getLogger(__name__)
 
 LATEST: Final = -1

@@ -13,8 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-__all__ = ["Partitioner", "murmur2", "named_partitioner", "next_sticky_partition", "partition_of_key"]
-
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int | None]
 """`(topic, key, value, partitions) -> partition`; None for the topic's sticky partition."""
 

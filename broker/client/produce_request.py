@@ -19,16 +19,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = [
-    "MAX_SEQUENCE",
-    "PartitionResponse",
-    "ProducerIdentity",
-    "Stamp",
-    "init_producer_id",
-    "produce_request",
-    "read_produce_response",
-]
-
 _HINTS: Final = {
     ErrorCode.message_too_large: "lower batch.size, or raise the topic's max.message.bytes",
     ErrorCode.invalid_record: "the broker refused the batch and gave no reason; its log may",

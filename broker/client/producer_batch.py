@@ -19,8 +19,6 @@ from broker.records.batch import BatchHeader, parse_header, patch_producer
 from broker.records.builder import BatchBuilder
 from broker.records.record import Header, Record, decode_records
 
-__all__ = ["ProducerBatch", "RecordFuture", "RecordMetadata"]
-
 logger = logging.getLogger(__name__)
 
 _callbacks_lock = threading.Lock()

@@ -7,8 +7,6 @@ from typing import Any
 
 from broker.quotas.quota_entity import CLIENT_ID, IP, USER, QuotaEntity
 
-__all__ = ["alteration_row", "decode_quotas", "filter_body"]
-
 _EXACT, _OF_DEFAULT, _ANY = 0, 1, 2
 """How an entity is named."""
 

@@ -13,8 +13,6 @@ from typing import Final
 
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["ReadReplicas"]
-
 FALL_BACK_S: Final = 10.0
 _LEADER: Final = -1
 

@@ -36,8 +36,6 @@ from broker.errors import BrokerError, ConfigError, ConnectionFailed, ErrorCode,
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Sender"]
-
 logger = logging.getLogger(__name__)
 
 _NOT_IN_REPLY: Final = PartitionResponse(

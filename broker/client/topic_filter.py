@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from broker.errors import ConfigError
 
-__all__ = ["TopicFilter"]
-
 
 class TopicFilter(NamedTuple):
     """`names`, or every topic whose name fully matches `pattern`; without those that match `exclude`."""

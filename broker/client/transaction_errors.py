@@ -19,14 +19,6 @@ from typing import Final
 from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 
-__all__ = [
-    "AbortableTransactionError",
-    "FatalTransactionError",
-    "ProducerFenced",
-    "TransactionError",
-    "transaction_error",
-]
-
 _FENCED: Final = (ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch)
 
 _ABORTABLE: Final[Mapping[ApiKey, frozenset[ErrorCode]]] = {

@@ -29,8 +29,6 @@ from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["TransactionManager"]
-
 _STILL_ENDING_S: Final = 0.02
 """Wait while the coordinator completes the previous transaction; as in Kafka, shorter than `retry.backoff.ms`."""
 

@@ -36,19 +36,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = [
-    "TransactionHandle",
-    "add_offsets",
-    "add_partitions",
-    "check_open",
-    "commit_offsets",
-    "end_transaction",
-    "end_transactions",
-    "init_transactional_id",
-    "transaction_version",
-]
-
-
 _LAST_EPOCH: Final = 32766
 """The next one is kept for an abort; InitProducerId gives a new producer id."""
 

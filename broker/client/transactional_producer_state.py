@@ -18,8 +18,6 @@ from broker.client.transaction_errors import AbortableTransactionError, FatalTra
 from broker.errors import ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Phase", "TransactionState"]
-
 
 class Phase(Enum):
     """The phases; in messages their values follow "the transactional producer"."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 
-__all__ = ["Waker"]
-
 
 class Waker:
     """A socket pair to register with the selector. `wake` makes it readable."""

@@ -34,8 +34,6 @@ from broker.client.topic_filter import TopicFilter
 from broker.errors import ConfigError, ProtocolError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["GroupRegistry", "ZooKeeperConsumer", "decode_threads", "encode_subscription", "owned_by", "thread_of"]
-
 logger = logging.getLogger(__name__)
 
 _STATIC, _WHITE_LIST, _BLACK_LIST = "static", "white_list", "black_list"

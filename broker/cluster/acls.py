@@ -29,8 +29,6 @@ from broker.security.authorizer import Authorizer
 from broker.zookeeper.acl_store import AclStore, Entries, can_be_kept
 from broker.zookeeper.metadata_store import MetadataCalls, Watch
 
-__all__ = ["Acls", "Deleted", "check_acl"]
-
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.5

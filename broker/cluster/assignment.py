@@ -14,8 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from broker.errors import BrokerError, ErrorCode
 
-__all__ = ["assign_replicas", "check_assignment", "with_replication_factor"]
-
 
 def assign_replicas(
     brokers: Collection[int],

@@ -12,8 +12,6 @@ from broker.security.acl_decisions import AclSnapshot
 from broker.security.authorizer import Authorizer
 from broker.security.decision_log import DecisionLog
 
-__all__ = ["make_authorizer"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -15,8 +15,6 @@ from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import ALL_BROKERS
 
-__all__ = ["BrokerConfigs"]
-
 
 class BrokerConfigs:
     """Alters and refreshes the settings in `dynamic`."""

@@ -21,8 +21,6 @@ from broker.zookeeper.metadata_store import Watch
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo
 
-__all__ = ["ClusterWatch"]
-
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0

@@ -15,8 +15,6 @@ from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 
-__all__ = ["ControlledShutdown"]
-
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0

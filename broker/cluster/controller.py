@@ -31,8 +31,6 @@ from broker.zookeeper.metadata_store import MetadataCalls, Watch
 from broker.zookeeper.registry import Move, Registry
 from broker.zookeeper.znodes import PartitionState
 
-__all__ = ["Controller"]
-
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0

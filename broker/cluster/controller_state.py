@@ -28,15 +28,6 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.cluster_metadata import NO_LEADER, PartitionInfo
 from broker.zookeeper.znodes import NO_STATE
 
-__all__ = [
-    "Election",
-    "imbalanced_partitions",
-    "next_state",
-    "state_at_start",
-    "state_reassigned",
-    "state_without",
-]
-
 _FIRST_EPOCH_AFTER_CREATION = 1
 """A new partition's leader epoch is 0. It is 1 when its leader has started without a log, and so has given it up."""
 

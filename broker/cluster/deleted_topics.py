@@ -17,8 +17,6 @@ from broker.zookeeper.cluster_metadata import ClusterMetadata
 from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 
-__all__ = ["DeletedTopics"]
-
 logger = logging.getLogger(__name__)
 
 _NO_TOPIC_ID = uuid.UUID(int=0)

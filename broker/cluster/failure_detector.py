@@ -23,8 +23,6 @@ from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.zookeeper.znodes import BrokerInfo
 
-__all__ = ["FailureDetector"]
-
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.01

@@ -26,8 +26,6 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.cluster_metadata import PartitionInfo
 from broker.zookeeper.znodes import BrokerInfo
 
-__all__ = ["LeadershipCheck"]
-
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0

@@ -15,8 +15,6 @@ from broker.zookeeper.cluster_metadata import PartitionInfo
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import PartitionState, TopicRecord
 
-__all__ = ["leave_partitions", "rejoin_partitions"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -23,8 +23,6 @@ from broker.replica.replica_manager import stored_log_config
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import TopicRecord
 
-__all__ = ["LocalReplicas"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -24,8 +24,6 @@ from broker.zookeeper.metadata_store import MetadataCalls, Watch
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import NO_STATE, REASSIGN_PARTITIONS
 
-__all__ = ["PartitionReassignments", "Target"]
-
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0

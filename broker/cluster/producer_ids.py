@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-__all__ = ["ProducerIds"]
-
 
 class ProducerIds:
     """`allocate` returns a new block of ids. It blocks, and is called in a worker thread."""

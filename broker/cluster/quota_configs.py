@@ -23,8 +23,6 @@ from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.quota_nodes import entity_of, entity_path
 from broker.zookeeper.registry import Registry
 
-__all__ = ["QuotaConfigs", "addresses_of"]
-
 logger = logging.getLogger(__name__)
 
 Addresses = Mapping[str, float]

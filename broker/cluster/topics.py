@@ -44,8 +44,6 @@ from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import TopicRecord, new_uuid
 
-__all__ = ["NewTopic", "Topics"]
-
 logger = logging.getLogger(__name__)
 
 MAX_NEW_PARTITIONS = 10_000

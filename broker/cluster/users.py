@@ -15,8 +15,6 @@ from broker.zookeeper import znodes
 from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 
-__all__ = ["Credentials", "Users", "decode_credentials", "encode_changes"]
-
 logger = logging.getLogger(__name__)
 
 Credentials = Mapping[ScramMechanism, ScramCredential]

@@ -14,8 +14,6 @@ from broker.zookeeper.consumer_registry import ConsumerRegistry
 from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.znodes import MalformedNode
 
-__all__ = ["ZooKeeperOffsets"]
-
 
 class ZooKeeperOffsets:
     """Commits and reads. Lives on the event loop. Raises BrokerError, also when ZooKeeper is away."""

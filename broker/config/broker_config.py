@@ -38,8 +38,6 @@ from broker.errors import ConfigError
 from broker.security.http_credentials import Credentials
 from broker.settings import parse_properties, read_properties_file, settings_of
 
-__all__ = ["CONNECTION_RATE", "TOPIC_DEFAULT_KEYS", "BrokerConfig", "is_connection_rate_of_listener"]
-
 logger = logging.getLogger(__name__)
 
 CONNECTION_RATE = "max.connection.creation.rate"

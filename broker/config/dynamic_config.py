@@ -15,8 +15,6 @@ from broker.config.broker_config import BrokerConfig, is_connection_rate_of_list
 from broker.errors import ConfigError
 from broker.settings import UpdateMode, did_you_mean, parse_properties, settings_of
 
-__all__ = ["DynamicConfig"]
-
 logger = logging.getLogger(__name__)
 
 KEYS = settings_of(BrokerConfig)

@@ -12,8 +12,6 @@ import fnmatch
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["IGNORED", "REFUSED", "SWITCHES", "is_ignored", "why_refused"]
-
 IGNORED: Final = (
     # threads, queues and buffers
     "num.network.threads", "num.io.threads", "num.recovery.threads.per.data.dir", "background.threads",

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from broker.errors import ConfigError
 
-__all__ = ["PROTOCOLS", "Listener", "advertised_listeners", "parse_listeners", "parse_protocol_map"]
-
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _DEFAULT_MAP = {protocol: protocol for protocol in PROTOCOLS}
 

@@ -22,19 +22,6 @@ from broker.security.stores import SECURITY, StoreSettings
 from broker.security.token_source import LOGIN_HANDLERS, sasl_extensions, token_source
 from broker.settings import Long, at_least, did_you_mean, one_of, parse_properties, setting, settings_of
 
-__all__ = [
-    "LISTENER_PREFIX",
-    "MECHANISMS",
-    "OAUTHBEARER",
-    "InterBroker",
-    "ListenerSecurity",
-    "SecuritySettings",
-    "inter_broker",
-    "inter_broker_listener",
-    "listener_security",
-    "parse_super_users",
-]
-
 OAUTHBEARER = "OAUTHBEARER"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 _MODULES = {"PLAIN": "PlainLoginModule", OAUTHBEARER: "OAuthBearerLoginModule"}

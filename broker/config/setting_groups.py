@@ -7,19 +7,6 @@ from functools import partial
 
 from broker.settings import Long, Short, UpdateMode, at_least, between, gzip_level, one_of, setting
 
-__all__ = [
-    "CleanerSettings",
-    "ControllerSettings",
-    "GroupSettings",
-    "LogSettings",
-    "ObservabilitySettings",
-    "QuotaSettings",
-    "ReplicaSettings",
-    "ServerSettings",
-    "TransactionSettings",
-    "ZooKeeperSettings",
-]
-
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
 UNLIMITED = 2**63 - 1
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"

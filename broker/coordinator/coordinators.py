@@ -33,8 +33,6 @@ from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, INTERNAL_TOPICS, TR
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
 
-__all__ = ["Coordinators"]
-
 logger = logging.getLogger(__name__)
 
 LOAD_WAIT_S = 0.25

@@ -13,8 +13,6 @@ from itertools import count
 
 from broker.clock import Clock
 
-__all__ = ["DeadlineTimer"]
-
 
 class DeadlineTimer:
     """Calls back at monotonic times of `clock`."""

@@ -37,8 +37,6 @@ from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["GroupCoordinator"]
-
 _Answer = TypeVar("_Answer", JoinReply, SyncReply)
 
 # A client's error when its offsets cannot be stored. Every other code is passed on.

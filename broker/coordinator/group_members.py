@@ -16,8 +16,6 @@ from broker.coordinator.group_messages import DescribedMember, JoinedMember, Joi
 from broker.coordinator.group_records import MemberMetadata, subscribed_topics
 from broker.errors import ErrorCode
 
-__all__ = ["CONSUMER_PROTOCOL_TYPE", "Member", "Reply", "Roster", "Waiter", "Waiters"]
-
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
 # The runtime's handle for one request. It comes back with the reply and is compared by identity only.

@@ -14,22 +14,6 @@ from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = [
-    "NO_OFFSET",
-    "CommitRequest",
-    "DescribedMember",
-    "FetchReply",
-    "GroupDescription",
-    "JoinReply",
-    "JoinRequest",
-    "JoinedMember",
-    "LeaveReply",
-    "LeavingMember",
-    "SyncReply",
-    "SyncRequest",
-    "quoted",
-]
-
 # In characters. Kafka's clients cut a reason at this length.
 MAX_REASON_LENGTH = 255
 

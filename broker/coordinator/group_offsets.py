@@ -16,8 +16,6 @@ from broker.coordinator.group_messages import NO_OFFSET
 from broker.coordinator.group_records import OffsetAndMetadata
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["GroupOffsets", "PendingCommits"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -25,19 +25,6 @@ from broker.coordinator.group_state import ClassicGroup, Effects, GroupState, No
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = [
-    "abandon",
-    "check_commit",
-    "deletable_offsets",
-    "describe",
-    "expired_offsets",
-    "heartbeat",
-    "join",
-    "leave",
-    "sync",
-]
-
-
 # --- JoinGroup -----------------------------------------------------------------------------------
 
 

@@ -37,8 +37,6 @@ from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["GroupReplay", "GroupShard"]
-
 logger = logging.getLogger(__name__)
 
 # A member's error when its generation cannot be stored. Every other code becomes UNKNOWN_SERVER_ERROR.

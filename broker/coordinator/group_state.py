@@ -28,8 +28,6 @@ from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.group_records import GroupMetadata
 from broker.errors import ErrorCode
 
-__all__ = ["ClassicGroup", "Effects", "GroupState", "Now", "StaticRejoin", "Store"]
-
 logger = logging.getLogger(__name__)
 
 # A member in its first JoinGroup has no id to send heartbeats with. It may wait this long (s).

@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 from broker.errors import ErrorCode, PykafkaError
 from broker.net.peer_connection import PeerConnection
 
-__all__ = ["Connect", "PeerRequests"]
-
 logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")

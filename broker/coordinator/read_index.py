@@ -21,8 +21,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
 
-__all__ = ["ReadIndex"]
-
 TIMEOUT_S = 2.0
 """How long a request waits for the answers of all in-sync replicas. While one is dead or frozen, none is acknowledged
 either: nothing is, until it has left the ISR."""

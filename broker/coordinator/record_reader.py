@@ -11,8 +11,6 @@ from struct import Struct
 from broker.errors import CorruptBatch, ProtocolError
 from broker.records.varint import read_unsigned_varint
 
-__all__ = ["MAX_STRING_BYTES", "MalformedRecord", "RecordReader", "encode_string"]
-
 MAX_STRING_BYTES = 32767
 
 _I8 = Struct(">b")

@@ -22,8 +22,6 @@ from broker.records.builder import BatchBuilder
 from broker.records.control import ControlType, read_control_type
 from broker.records.record import decode_batch
 
-__all__ = ["KeyValue", "LogRecordStore", "RecordRun", "RecordStore"]
-
 READ_BYTES = 1 << 20
 _NO_LIMIT = 2**31 - 1
 

@@ -19,8 +19,6 @@ from broker.coordinator.record_store import KeyValue, RecordStore
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 
-__all__ = ["APPEND_ERRORS", "Done", "RecordWriter"]
-
 logger = logging.getLogger(__name__)
 
 # Called with `none`, or with the reason why the records are not stored.

@@ -17,8 +17,6 @@ from broker.clock import Clock
 from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.errors import ErrorCode
 
-__all__ = ["Shard", "ShardedCoordinator", "partition_for"]
-
 # A record's string has at most 32767 bytes, and a character has up to four.
 MAX_ID_LENGTH = 8191
 

@@ -29,8 +29,6 @@ from broker.errors import ErrorCode
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["ProducerIdSource", "ProducerReply", "TransactionCoordinator"]
-
 T = TypeVar("T")
 
 

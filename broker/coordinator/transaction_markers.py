@@ -20,8 +20,6 @@ from broker.protocol.topic_partition import TopicPartition, by_topic
 from broker.records.control import ControlType, EndMarker
 from broker.zookeeper.cluster_metadata import NO_LEADER
 
-__all__ = ["ClusterMarkerWriter", "LogMarkerWriter", "MarkerWriter", "OffsetsEnded"]
-
 OffsetsEnded = Callable[[int, int, bool, Awaitable[object] | None], object]
 """Called with (partition of __consumer_offsets, producer id, whether it committed, awaitable or None): the marker is in
 the partition or, with an awaitable, is being appended."""

@@ -23,17 +23,6 @@ from broker.coordinator.record_reader import MalformedRecord, RecordReader, enco
 from broker.protocol.topic_partition import TopicPartition, by_topic
 from broker.protocol.wire import array_length, string, unsigned_varint
 
-__all__ = [
-    "NO_EPOCH",
-    "NO_PRODUCER_ID",
-    "TransactionMetadata",
-    "TransactionState",
-    "decode_transaction",
-    "decode_transaction_key",
-    "encode_transaction",
-    "encode_transaction_key",
-]
-
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 

@@ -34,8 +34,6 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
 
-__all__ = ["MARKER_RETRY_S", "TransactionShard", "replay"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

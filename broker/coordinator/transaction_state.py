@@ -28,8 +28,6 @@ from broker.coordinator.transaction_records import (
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["MAX_EPOCH", "ProducerIdAndEpoch", "Transaction"]
-
 MAX_EPOCH = 32767
 
 _PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)

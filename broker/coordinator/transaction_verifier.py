@@ -19,8 +19,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import TRANSACTION_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["TransactionVerifier"]
-
 _ADD_PARTITIONS_TO_TXN_VERSION = 5
 
 

@@ -25,16 +25,6 @@ from broker.log.disk import wrap_disk_errors
 from broker.log.segment import ABORTED_SUFFIX, segment_path
 from broker.log.segment_file import SegmentFile
 
-__all__ = [
-    "ENTRY_SIZE",
-    "AbortedEntry",
-    "AbortedIndex",
-    "AbortedTransaction",
-    "BrokenIndex",
-    "decode_aborted",
-    "encode_aborted",
-]
-
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
 ENTRY_SIZE = _ENTRY.size

@@ -39,18 +39,6 @@ from broker.records.compression import (
 from broker.records.record_check import RecordCheck, is_slow
 from broker.records.record_rules import MOST_FAULTS, Fault, RecordRules
 
-__all__ = [
-    "Allowance",
-    "BatchCheck",
-    "Batches",
-    "PlacedBatches",
-    "assign_offsets",
-    "check_fits_segment",
-    "coordinator_batches",
-    "stamp_append_time",
-    "writable",
-]
-
 Batches = list[tuple[int, BatchHeader]]
 """(position, header) of each batch of a buffer."""
 

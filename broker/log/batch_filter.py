@@ -32,7 +32,6 @@ from broker.records.record_fields import Fields, Span, read_fields
 from broker.records.record_sections import Fact, SectionGatherer
 from broker.records.varint import encode_varint, read_varint
 
-__all__ = ["BatchFilter", "CleanedTransactions", "LocatedRecords", "OffsetMap", "keys_of", "locate_records"]
 Batches = list[tuple[int, BatchHeader]]
 """(position, header) of batches of one buffer."""
 

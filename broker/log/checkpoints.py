@@ -25,22 +25,6 @@ from broker.durable_files import write_atomically
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = [
-    "CLEAN_OFFSETS",
-    "HIGH_WATERMARKS",
-    "LEADER_EPOCHS",
-    "LOG_START_OFFSETS",
-    "PARTITION_METADATA",
-    "RECOVERY_POINTS",
-    "known_topic_id",
-    "read_epochs",
-    "read_offsets",
-    "read_topic_id",
-    "write_epochs",
-    "write_offsets",
-    "write_topic_id",
-]
-
 logger = logging.getLogger(__name__)
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"

@@ -36,8 +36,6 @@ from broker.log.segment import Segment
 from broker.metrics import CleanerMetrics
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Cleanable", "Cleaner", "Run", "cleanable_part"]
-
 logger = logging.getLogger(__name__)
 
 Run = Callable[[Callable[[], None]], object]

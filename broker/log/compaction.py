@@ -24,8 +24,6 @@ from broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment, segme
 from broker.log.segment_file import SegmentFile
 from broker.records.batch import HEADER_SIZE, BatchHeader, parse_header, verify_batch, walk_batches
 
-__all__ = ["compact", "group_segments", "main"]
-
 _CHUNK: Final = 4 << 20
 _LONGEST_SLEEP_S: Final = 0.5
 

@@ -22,15 +22,6 @@ from typing import NamedTuple
 from broker.log.aborted_index import AbortedEntry
 from broker.log.segment_swap import CLEANED_SUFFIX
 
-__all__ = [
-    "Compacted",
-    "CompactionPlan",
-    "CompactionProcess",
-    "CompactionResult",
-    "LastOfProducer",
-    "PlannedSegment",
-]
-
 _WORKER = "broker.log.compaction"
 _ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,8 +18,6 @@ from typing import Final
 
 from broker.errors import BrokerError, ErrorCode
 
-__all__ = ["Disk", "storage_error", "wrap_disk_errors"]
-
 logger = logging.getLogger(__name__)
 
 PROBE = ".probe"

@@ -18,8 +18,6 @@ from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import ProducerSnapshots
 from broker.log.segment import Segment
 
-__all__ = ["Flusher"]
-
 
 class Flusher:
     """Holds the recovery point: records before this offset have been fsynced."""

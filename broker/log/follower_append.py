@@ -22,8 +22,6 @@ from broker.log.segment import MAX_RELATIVE_OFFSET
 from broker.records.batch import BatchHeader, Buffer, verify_batch, walk_batches
 from broker.records.control import read_end_marker
 
-__all__ = ["FollowerAppend", "FollowerRun", "plan_follower_append"]
-
 _LARGEST_OFFSET: Final = 2**63 - 2
 """The offset after it still fits in an int64."""
 

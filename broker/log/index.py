@@ -21,8 +21,6 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import Self
 
-__all__ = ["OFFSET_ENTRY", "TIME_ENTRY", "OffsetIndex", "SegmentIndexes", "TimeIndex"]
-
 logger = logging.getLogger(__name__)
 
 OFFSET_ENTRY = struct.Struct(">II")

@@ -27,16 +27,6 @@ from broker.log.segment_swap import was_compacted
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import BatchHeader, verify_batch
 
-__all__ = [
-    "InspectedBatch",
-    "Problem",
-    "check_partition",
-    "inspect_segment",
-    "partition_copies",
-    "partition_directories",
-    "segment_files",
-]
-
 _SEGMENT_NAME = re.compile(r"\d{20}\.log")
 
 

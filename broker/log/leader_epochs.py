@@ -16,8 +16,6 @@ from pathlib import Path
 from broker.errors import ConfigError
 from broker.log.checkpoints import read_epochs, write_epochs
 
-__all__ = ["NO_EPOCH", "LeaderEpochs"]
-
 logger = logging.getLogger(__name__)
 
 NO_EPOCH = -1

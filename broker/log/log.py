@@ -56,8 +56,6 @@ from broker.log.segments import Segments, expired_segments, is_aged, must_roll
 from broker.records.batch import NO_TIMESTAMP, Buffer, parse_header
 from broker.records.control import ControlType, EndMarker, end_transaction_marker
 
-__all__ = ["DELETED_DIRECTORY_SUFFIX", "Log"]
-
 logger = logging.getLogger(__name__)
 
 DELETED_DIRECTORY_SUFFIX = "-delete"

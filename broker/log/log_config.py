@@ -16,8 +16,6 @@ from broker.errors import ConfigError
 from broker.records.compression import DEFAULT_LEVELS, Codec
 from broker.settings import Long, Setting, at_least, between, gzip_level, one_of, parse_properties, setting, settings_of
 
-__all__ = ["TOPIC_KEYS", "UNLIMITED", "LogConfig"]
-
 UNLIMITED = 2**63 - 1
 DAY_MS = 24 * 60 * 60 * 1000
 

@@ -33,16 +33,6 @@ from broker.log.disk import Disk
 from broker.log.log import DELETED_DIRECTORY_SUFFIX
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = [
-    "CLEAN_MARK",
-    "STRAY_SUFFIX",
-    "LogDirectory",
-    "partition_name",
-    "refuse_same",
-    "set_aside",
-    "take_out_earlier",
-]
-
 logger = logging.getLogger(__name__)
 
 OffsetsOf = Callable[[], Mapping[TopicPartition, int]]

@@ -44,8 +44,6 @@ from broker.log.segments import DeletedFiles
 from broker.metrics import CleanerMetrics
 from broker.protocol.topic_partition import TopicPartition, some_of
 
-__all__ = ["LogManager"]
-
 logger = logging.getLogger(__name__)
 
 MOST_OPEN_SEGMENTS = 4096

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import NamedTuple, TypeAlias, TypeVar
 
-__all__ = ["AppendResult", "PendingAppend", "complete"]
-
 T = TypeVar("T")
 
 PendingAppend: TypeAlias = Generator[Callable[[], None], None, T]

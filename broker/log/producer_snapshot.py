@@ -25,16 +25,6 @@ from broker.log.producer_state import AppendedBatch, ProducerEntry, ProducerStat
 from broker.log.segment import segment_path
 from broker.records.crc32c import crc32c
 
-__all__ = [
-    "SNAPSHOT_SUFFIX",
-    "ProducerSnapshots",
-    "decode_snapshot",
-    "encode_snapshot",
-    "load_snapshot",
-    "save_snapshot",
-    "snapshot_offsets",
-]
-
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_SUFFIX = ".snapshot"

@@ -28,8 +28,6 @@ from typing import NamedTuple
 from broker.errors import BrokerError, ErrorCode
 from broker.records.batch import BatchHeader
 
-__all__ = ["NO_OFFSET", "REMEMBERED_BATCHES", "AppendedBatch", "ProducerEntry", "ProducerStates"]
-
 REMEMBERED_BATCHES = 5
 """A producer may have as many in flight (`max.in.flight.requests.per.connection`)."""
 

@@ -33,16 +33,6 @@ from broker.log.segments import new_segment
 from broker.records.batch import BatchHeader
 from broker.records.control import ControlType, read_end_marker
 
-__all__ = [
-    "LoadedLog",
-    "Replay",
-    "load_log",
-    "note_aborted",
-    "rebuild_aborted",
-    "rebuild_producers",
-    "try_rebuild_producers",
-]
-
 logger = logging.getLogger(__name__)
 
 _LEFTOVERS = (DELETED_SUFFIX, TEMPORARY_SUFFIX)

@@ -18,17 +18,6 @@ from broker.log.index import OffsetIndex, SegmentIndexes, TimeIndex
 from broker.log.segment_file import FileSlice, SegmentFile, boundary_before, find_batch, glance, scan_headers, waiting
 from broker.records.batch import BatchHeader
 
-__all__ = [
-    "ABORTED_SUFFIX",
-    "DELETED_SUFFIX",
-    "DESCRIPTORS_PER_SEGMENT",
-    "MAX_RELATIVE_OFFSET",
-    "OpenSegments",
-    "Segment",
-    "SegmentReader",
-    "segment_path",
-]
-
 logger = logging.getLogger(__name__)
 
 DELETED_SUFFIX = ".deleted"

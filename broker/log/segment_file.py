@@ -21,20 +21,6 @@ from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, LENGTH_END, BatchHeader, parse_header, verify_batch
 from broker.records.crc32c import crc32c
 
-__all__ = [
-    "ColdRead",
-    "FileSlice",
-    "SegmentFile",
-    "boundary_before",
-    "find_batch",
-    "glance",
-    "may_wait",
-    "scan_headers",
-    "scan_verified",
-    "unless_cold",
-    "waiting",
-]
-
 T = TypeVar("T")
 
 READ_AHEAD_BYTES: Final = 128 * 1024

@@ -24,8 +24,6 @@ from pathlib import Path
 from broker.log.segment import Segment, segment_path
 from broker.log.segment_file import SegmentFile, scan_headers
 
-__all__ = ["CLEANED_SUFFIX", "SWAP_SUFFIX", "finish_swaps", "mark_compacted", "swap_in", "was_compacted"]
-
 logger = logging.getLogger(__name__)
 
 CLEANED_SUFFIX = ".cleaned"

@@ -17,8 +17,6 @@ from broker.log.segment_swap import swap_in
 from broker.records.batch import BatchHeader
 from broker.records.crc32c import crc32c
 
-__all__ = ["DeletedFiles", "Segments", "expired_segments", "is_aged", "must_roll", "new_segment"]
-
 
 class Segments:
     """The segments and their files, ordered by base offset: never empty, the last one is active.

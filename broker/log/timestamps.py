@@ -18,8 +18,6 @@ from broker.log.segment_file import ColdRead, may_wait
 from broker.records.batch import BatchHeader
 from broker.records.record import decode_batch
 
-__all__ = ["first_since", "newest"]
-
 
 class UntimedSegments(ColdRead):
     """Segments whose newest timestamp is not in memory; `warm` reads it, `settle` stores it in the segments."""

@@ -30,8 +30,6 @@ from broker.records.batch import (
 from broker.records.columns import Columns, decode_columns, encode_columns
 from broker.records.control import AbortedTransactions
 
-__all__ = ["BatchCopy", "copy_batches"]
-
 _SMALL: Final = 32 << 10
 _SMALL_COMPRESSED: Final = 4 << 10
 """To compress records again costs more than a request does, unless the batch is tiny."""

@@ -20,8 +20,6 @@ from broker.errors import BrokerError, ErrorCode
 from broker.mirror.mirror_settings import MirrorSettings
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Checkpoint", "GroupSync", "checkpoints_topic"]
-
 logger = logging.getLogger("pykafka.mirror")
 
 _TYPES: Final = ("consumer", "")

@@ -49,8 +49,6 @@ from broker.mirror.sync_topic import (
 from broker.mirror.topic_sync import MirroredTopic, TopicSync
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Mirror", "MirrorStats"]
-
 logger = logging.getLogger("pykafka.mirror")
 
 _POLL_S: Final = 0.2

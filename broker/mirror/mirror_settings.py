@@ -8,8 +8,6 @@ from typing import Final
 from broker.errors import ConfigError
 from broker.mirror.replication_policy import GROUPS_EXCLUDE, TOPICS_EXCLUDE, NameFilter, ReplicationPolicy
 
-__all__ = ["CONFIG_PROPERTIES_EXCLUDE", "MirrorSettings"]
-
 CONFIG_PROPERTIES_EXCLUDE: Final = (
     r"follower\.replication\.throttled\.replicas",
     r"leader\.replication\.throttled\.replicas",

@@ -10,8 +10,6 @@ import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["OffsetSyncs", "Sync"]
-
 _MOST: Final = 64
 _EXACT: Final = 32
 """The newest syncs, which are never merged. A group near the end of a partition is translated exactly."""

@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 from broker.errors import ConfigError
 
-__all__ = ["GROUPS_EXCLUDE", "POLICIES", "TOPICS_EXCLUDE", "NameFilter", "ReplicationPolicy"]
-
 TOPICS_EXCLUDE: Final = (r".*[\-\.]internal", r".*\.replica", "__.*")
 GROUPS_EXCLUDE: Final = ("console-consumer-.*", "connect-.*", "__.*")
 """MirrorMaker's defaults."""

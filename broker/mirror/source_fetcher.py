@@ -23,8 +23,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["FetchedBatches", "SourceFetcher"]
-
 _LOST: Final = (ErrorCode.offset_out_of_range, ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 """Errors that only the mirror can act on."""
 

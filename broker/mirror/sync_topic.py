@@ -24,8 +24,6 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.builder import BatchBuilder
 from broker.records.record import decode_records
 
-__all__ = ["Progress", "ensure_compacted_topic", "is_sync_topic", "read_progress", "record_batches", "sync_topic"]
-
 _PREFIX: Final = "pykafka-offset-syncs."
 _SUFFIX: Final = ".internal"
 _MOST_BYTES: Final = 512 << 10

@@ -15,8 +15,6 @@ from broker.mirror.mirror_settings import MirrorSettings
 from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["MirroredTopic", "TopicSync"]
-
 logger = logging.getLogger("pykafka.mirror")
 
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"

@@ -18,8 +18,6 @@ from broker.metrics import ThrottleMetrics
 from broker.quotas.connection_rates import ConnectionRates
 from broker.security.addresses import plain_address
 
-__all__ = ["Acceptor"]
-
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024

@@ -35,8 +35,6 @@ from broker.protocol.produce_frames import wants_no_answer
 from broker.security.addresses import plain_address
 from broker.security.principal_mapping import NoMatchingRule, PrincipalMapping
 
-__all__ = ["Connection"]
-
 logger = logging.getLogger(__name__)
 
 CLIENT, MALFORMED, TOO_LARGE, UNSUPPORTED, FAILED = "client", "malformed", "too_large", "unsupported", "failed"

@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
-__all__ = ["DelayedAnswer"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

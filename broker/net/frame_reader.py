@@ -13,8 +13,6 @@ from typing import Protocol
 
 from broker.errors import ProtocolError
 
-__all__ = ["FrameReader", "RequestMemory", "RequestTooLarge", "Taker"]
-
 SCRATCH_BYTES = 256 * 1024
 FIRST_BYTES = 64 * 1024
 """First buffer of a frame of which little more than the length has arrived."""

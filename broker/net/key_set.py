@@ -16,8 +16,6 @@ from typing import Any, Final, Protocol
 
 from broker.errors import ConnectionFailed, PykafkaError
 
-__all__ = ["FetchSchedule", "KeySet", "Keys"]
-
 logger = logging.getLogger(__name__)
 
 ON_DEMAND_S: Final = 1.0

@@ -32,8 +32,6 @@ from broker.net.token_verifier import TokenVerifier, token_verifier
 from broker.quotas.connection_rates import ConnectionRates
 from broker.security.principal_mapping import PrincipalMapping
 
-__all__ = ["ConnectionLimits", "ListenerSet", "parse_overrides"]
-
 logger = logging.getLogger(__name__)
 
 _HINTS = {

@@ -26,8 +26,6 @@ from broker.protocol.sasl_login import sasl_login
 from broker.security.jaas import Login
 from broker.security.tls_errors import tls_failure
 
-__all__ = ["PeerConnection"]
-
 CONNECT_TIMEOUT_S: Final = 10.0
 SMALL_BYTES: Final = 64 * 1024
 """The buffer that a connection keeps. A longer response gets a larger one, which is kept while it is needed."""

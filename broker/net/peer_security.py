@@ -12,8 +12,6 @@ from broker.net.renewed_context import RenewedContext
 from broker.net.tls import peer_context
 from broker.security.jaas import Login
 
-__all__ = ["PeerSecurity"]
-
 
 @dataclasses.dataclass(frozen=True)
 class PeerSecurity:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from broker.errors import ConfigError
 from broker.security.stores import StoreSettings
 
-__all__ = ["RenewedContext"]
-
 logger = logging.getLogger(__name__)
 
 _Version = tuple[int, int, int] | None

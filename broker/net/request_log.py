@@ -18,8 +18,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request
 from broker.protocol.response_errors import error_codes
 
-__all__ = ["COUNT_THEIR_ERRORS", "RequestLog"]
-
 logger = logging.getLogger(__name__)
 
 WAITS_BY_DESIGN = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})

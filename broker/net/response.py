@@ -16,18 +16,6 @@ import os
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-__all__ = [
-    "PROBED_BYTES",
-    "EncryptedWriter",
-    "FileRange",
-    "Part",
-    "Response",
-    "ResponseWriter",
-    "is_cached",
-    "warm",
-    "with_short_ranges_read",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -34,8 +34,6 @@ from broker.protocol.messages import (
 )
 from broker.quotas.client_quotas import ClientQuotas
 
-__all__ = ["ANONYMOUS", "Client", "Handler", "Route", "Router"]
-
 ANONYMOUS = "User:ANONYMOUS"
 _MAX_CLIENT_ID = 100
 """Characters of a client id that are shown."""

@@ -21,8 +21,6 @@ from broker.security.access_token import AccessToken
 from broker.security.oauthbearer import OAuthBearerServer
 from broker.security.scram import LoginRefused, ScramCredential, ScramMechanism, ScramServer
 
-__all__ = ["FindCredential", "SaslSession", "VerifyToken"]
-
 FindCredential = Callable[[ScramMechanism, str], ScramCredential | None]
 """Returns the SCRAM credential of a user, if there is one."""
 VerifyToken = Callable[[str], Awaitable[AccessToken]]

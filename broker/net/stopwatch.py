@@ -10,8 +10,6 @@ from concurrent.futures import Executor
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-__all__ = ["Stopwatch", "add_work", "shielded", "stop_measuring", "work_in_thread"]
-
 T = TypeVar("T")
 
 _RUNNING: ContextVar[Stopwatch | None] = ContextVar("running stopwatch", default=None)

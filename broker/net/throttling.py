@@ -19,8 +19,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, field
 from broker.quotas.client_quotas import ClientQuotas, QuotaType
 
-__all__ = ["FetchedAnswer", "ThrottledResponse", "Throttling", "quota_user"]
-
 _OF_BROKERS = frozenset({ApiKey.WRITE_TXN_MARKERS})
 _OF_LOGINS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _FIRST_OF_BROKERS = 4

@@ -17,8 +17,6 @@ from broker.config.security_settings import ListenerSecurity, SecuritySettings
 from broker.errors import ConfigError
 from broker.security.stores import has_key, has_trust, load_key, load_trust
 
-__all__ = ["TlsStream", "distinguished_name", "peer_context", "server_context"]
-
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 SLICE_BYTES: Final = 64 * 1024
 """Bytes encrypted at a time, because OpenSSL's buffers never shrink."""

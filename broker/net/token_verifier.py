@@ -18,8 +18,6 @@ from broker.net.key_set import FetchSchedule, Keys, KeySet
 from broker.security.access_token import AccessToken, TokenRules, UnknownKey, read_unsigned
 from broker.security.identity_provider import is_file, provider_context, read_url, shown
 
-__all__ = ["SignedTokens", "TokenVerifier", "UnsignedTokens", "token_verifier"]
-
 logger = logging.getLogger(__name__)
 
 KEYS_TIMEOUT_S: Final = 10.0

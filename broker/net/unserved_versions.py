@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["EVERY_S", "MOST", "UnservedVersions"]
-
 EVERY_S: Final = 60.0
 MOST: Final = 1000
 """Different ones in that time; of more there is no line."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ApiKey"]
-
 
 class ApiKey(IntEnum):
     """First field of every request header."""

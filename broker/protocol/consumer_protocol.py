@@ -23,15 +23,6 @@ from broker.protocol.entities import build
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
-__all__ = [
-    "PROTOCOL_TYPE",
-    "Subscription",
-    "decode_assignment",
-    "decode_subscription",
-    "encode_assignment",
-    "encode_subscription",
-]
-
 PROTOCOL_TYPE: Final = "consumer"
 """The `protocol_type` of a consumer group."""
 

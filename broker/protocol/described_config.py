@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["ConfigEntry", "ConfigSource", "ConfigSynonym", "ResourceType"]
-
 
 class ResourceType(IntEnum):
     """What a setting belongs to; Kafka's `ConfigResource.Type`."""

@@ -21,8 +21,6 @@ from kio.static.constants import EntityType
 from broker.errors import UnsupportedVersion
 from broker.protocol.older_messages import payload_class
 
-__all__ = ["build", "entity_class", "unwrap_optional"]
-
 Converter = Callable[[Any], Any]
 
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)

@@ -31,8 +31,6 @@ from typing import Final, NamedTuple
 
 from broker.errors import ErrorCode, ProtocolError
 
-__all__ = ["FetchReply", "FetchedPartition", "parse_fetch_response"]
-
 _FLEXIBLE_SINCE: Final = 12
 _TOPIC_IDS_SINCE: Final = 13
 

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, Protocol
 from broker.protocol.node_endpoints import CurrentLeader, encode_leader, encode_node_endpoints
 from broker.protocol.wire import array_length, string
 
-__all__ = ["FETCH_VERSIONS", "PartitionAnswer", "TopicAnswer", "encode_fetch_response"]
-
 FETCH_VERSIONS = (4, 16)
 
 _FIRST_FLEXIBLE = 12

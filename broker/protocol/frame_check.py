@@ -22,8 +22,6 @@ from typing import Any, Final, NamedTuple
 from broker.protocol.entities import unwrap_optional
 from broker.protocol.wire import unsigned_varint
 
-__all__ = ["check_body", "without_unknown_tags"]
-
 Buffer = memoryview | bytearray
 Step = Callable[[Buffer, int, int], int]
 

@@ -33,21 +33,6 @@ from broker.protocol.produce_frames import (
 )
 from broker.protocol.replica_fetch_request import REPLICA_FETCH_VERSION, decode_replica_fetch
 
-__all__ = [
-    "Request",
-    "decode_request",
-    "decode_response",
-    "encode_request",
-    "encode_response",
-    "field",
-    "known_versions",
-    "peek",
-    "peek_client_id",
-    "to_ms",
-    "with_correlation_id",
-    "with_throttle_time",
-]
-
 _PREFIX = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
 _MISSING: Any = object()

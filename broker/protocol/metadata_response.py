@@ -23,8 +23,6 @@ from broker.protocol.entities import build, entity_class
 from broker.protocol.messages import Request, encode_response
 from broker.protocol.wire import array_length
 
-__all__ = ["encode_metadata", "encode_topic"]
-
 _FIRST_FLEXIBLE = 9
 
 

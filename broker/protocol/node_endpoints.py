@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from broker.protocol.wire import array_length, nullable_string, string, unsigned_varint
 
-__all__ = ["CurrentLeader", "encode_leader", "encode_node_endpoints"]
-
 _LEADER = struct.Struct(">BBiiB")
 _LEADER_SIZE = 9
 _INT32 = struct.Struct(">i")

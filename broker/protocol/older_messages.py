@@ -18,8 +18,6 @@ from kio.static.primitive import i16, i32, i64
 
 from broker.protocol.api_keys import ApiKey
 
-__all__ = ["payload_class"]
-
 _KIO_LOWEST: Final[Mapping[int, int]] = {
     ApiKey.LIST_OFFSETS: 1,
     ApiKey.OFFSET_COMMIT: 2,

@@ -15,8 +15,6 @@ from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.security.acl_types import AclOperation, AclResourceType
 
-__all__ = ["OPEN_APIS", "PERMISSIONS", "Permission", "lacking"]
-
 _CODES = {
     AclResourceType.TOPIC: ErrorCode.topic_authorization_failed,
     AclResourceType.GROUP: ErrorCode.group_authorization_failed,

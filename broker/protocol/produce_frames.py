@@ -16,15 +16,6 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.node_endpoints import CurrentLeader, encode_leader, encode_node_endpoints
 from broker.protocol.wire import array_length, nullable_string, string
 
-__all__ = [
-    "PRODUCE_VERSIONS",
-    "ProduceRequest",
-    "decode_produce",
-    "encode_produce_request",
-    "encode_produce_response",
-    "wants_no_answer",
-]
-
 PRODUCE_VERSIONS = range(3, 13)
 
 _FIRST_FLEXIBLE = 9

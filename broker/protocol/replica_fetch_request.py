@@ -16,14 +16,6 @@ from typing import Final, NamedTuple
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.wire import array_length, string
 
-__all__ = [
-    "REPLICA_FETCH_VERSION",
-    "FetchPosition",
-    "ReplicaFetchLimits",
-    "decode_replica_fetch",
-    "encode_replica_fetch",
-]
-
 REPLICA_FETCH_VERSION: Final = 15
 
 _HEADER = struct.Struct(">ihhi")

@@ -17,8 +17,6 @@ from kio.static.constants import EntityType
 from broker.protocol.entities import entity_class, unwrap_optional
 from broker.protocol.messages import known_versions
 
-__all__ = ["error_codes"]
-
 
 class _Place(NamedTuple):
     """The fields of a structure that are error codes, and those that hold structures with error codes."""

@@ -16,8 +16,6 @@ from broker.security.jaas import Login
 from broker.security.oauthbearer import ACKNOWLEDGED, client_first, error_status
 from broker.security.scram import LoginRefused, ScramClient, ScramMechanism
 
-__all__ = ["sasl_login"]
-
 Ask = tuple[ApiKey, Mapping[str, Any]]
 """The API and the fields of a request; its decoded answer is sent into the generator."""
 

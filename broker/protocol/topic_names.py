@@ -7,17 +7,6 @@ from collections.abc import Iterable
 
 from broker.errors import BrokerError, ErrorCode
 
-__all__ = [
-    "GROUP_OFFSETS_TOPIC",
-    "INTERNAL_TOPICS",
-    "MAX_NAME_LENGTH",
-    "TRANSACTION_STATE_TOPIC",
-    "absence",
-    "check_collision",
-    "check_topic_name",
-    "colliding_topic",
-]
-
 MAX_NAME_LENGTH = 249  # with "-" and a partition number this is still a valid file name
 GROUP_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"

@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-__all__ = ["TopicPartition", "by_topic", "some_of"]
-
 T = TypeVar("T")
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["array_length", "nullable_string", "string", "unsigned_varint"]
-
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
 

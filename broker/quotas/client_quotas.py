@@ -27,8 +27,6 @@ from broker.quotas.quota_entity import (
 from broker.quotas.rate import Rate, TokenBucket
 from broker.quotas.recently_used import RecentlyUsed
 
-__all__ = ["UNLIMITED_MUTATIONS", "ClientQuotas", "ControllerMutations", "QuotaType"]
-
 T = TypeVar("T")
 
 LONGEST_MS: Final = 2**31 - 1

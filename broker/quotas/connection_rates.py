@@ -14,8 +14,6 @@ from typing import Final
 from broker.quotas.rate import Rate
 from broker.quotas.recently_used import RecentlyUsed
 
-__all__ = ["NO_LIMIT", "ConnectionRates"]
-
 NO_LIMIT: Final = 2**31 - 1
 
 

@@ -9,25 +9,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = [
-    "CLIENT_ID",
-    "CLIENT_KEYS",
-    "CONNECTION_CREATION_RATE",
-    "CONSUMER_BYTE_RATE",
-    "CONTROLLER_MUTATION_RATE",
-    "DEFAULT",
-    "IP",
-    "IP_KEYS",
-    "PRODUCER_BYTE_RATE",
-    "QUOTA_KEYS",
-    "REQUEST_PERCENTAGE",
-    "USER",
-    "QuotaEntity",
-    "QuotaKey",
-    "QuotaLimits",
-    "Quotas",
-]
-
 DEFAULT: Final = ""
 """In place of a name: the quota of all that have none of their own. Names are never empty."""
 USER, CLIENT_ID, IP = "user", "client-id", "ip"

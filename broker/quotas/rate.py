@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["Rate", "TokenBucket"]
-
 SHORTEST_WINDOW_S = 0.001
 
 

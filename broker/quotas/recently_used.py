@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-__all__ = ["EXPIRES_S", "MOST_CLIENTS", "RecentlyUsed"]
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

@@ -30,31 +30,6 @@ from typing import NamedTuple
 from broker.errors import CorruptBatch
 from broker.records.crc32c import crc32c
 
-__all__ = [
-    "CODEC_MASK",
-    "CONTROL_BIT",
-    "HEADER_SIZE",
-    "LENGTH_END",
-    "TIMESTAMP_TYPE_BIT",
-    "TRANSACTIONAL_BIT",
-    "BatchHeader",
-    "Buffer",
-    "build_batch",
-    "find_last_batch",
-    "is_transactional",
-    "parse_header",
-    "patch_base_offset",
-    "patch_for_transaction",
-    "patch_log_append_time",
-    "patch_max_timestamp",
-    "patch_producer",
-    "rebuild_batch",
-    "recompressed_batch",
-    "verify_batch",
-    "verify_bytes",
-    "walk_batches",
-]
-
 Buffer = bytes | bytearray | memoryview
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")

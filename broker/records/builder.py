@@ -12,8 +12,6 @@ from broker.records.batch import HEADER_SIZE, build_batch
 from broker.records.compression import Codec, compress
 from broker.records.record import Header, encode_record
 
-__all__ = ["DEFAULT_BATCH_BYTES", "BatchBuilder"]
-
 DEFAULT_BATCH_BYTES: Final = 16384
 """Kafka's `batch.size`."""
 

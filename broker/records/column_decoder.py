@@ -23,8 +23,6 @@ from broker.records.plain_bytes import PlainBytes
 from broker.records.record_fields import Fields, Span, read_fields, read_header_fields
 from broker.records.record_sections import DecodeOptions, Fact, Sections, read_sections
 
-__all__ = ["FIELDS", "HEADERS_TYPE", "TIMESTAMP_TYPE", "Columns", "decode"]
-
 HEADERS_TYPE: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
 

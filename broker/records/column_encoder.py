@@ -25,8 +25,6 @@ from broker.records.native import Kernel, column_buffers
 from broker.records.plain_bytes import Bools, Int64s, UInt64s
 from broker.records.varint import MAX_VARINT_BYTES
 
-__all__ = ["EncodeOptions", "PrefixBuilder", "binary_array", "encode", "varint_size", "zigzag"]
-
 _MOST_BYTES: Final = 64 << 20
 """Larger input is encoded in two halves, because of memory and Arrow's 32-bit offsets."""
 

@@ -28,22 +28,6 @@ from broker.records.batch import Buffer
 from broker.records.lz4_frame import frame_pieces, is_usual_frame, write_frame
 from broker.records.varint import read_unsigned_varint
 
-__all__ = [
-    "DECOMPRESSION_LIMIT",
-    "DEFAULT_LEVELS",
-    "PIECE_BYTES",
-    "STEP_BYTES",
-    "Codec",
-    "GrowsTooLarge",
-    "compress",
-    "compressed_parts",
-    "decompress",
-    "in_steps",
-    "plain_pieces",
-    "starts_slowly",
-    "takes_long",
-]
-
 DECOMPRESSION_LIMIT: Final = 256 << 20
 """The default for the most decompressed bytes of one batch. Batches of Kafka's clients are at most ~1 MB."""
 

@@ -16,15 +16,6 @@ from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, BatchHeader, Buffer, build_batch
 from broker.records.varint import encode_varint, read_varint
 
-__all__ = [
-    "AbortedTransactions",
-    "ControlType",
-    "EndMarker",
-    "end_transaction_marker",
-    "read_control_type",
-    "read_end_marker",
-]
-
 _KEY = struct.Struct(">hh")
 _END_MARKER = struct.Struct(">hi")
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 import crcmod.predefined
 
-__all__ = ["crc32c", "portable_crc32c"]
-
 _portable = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 

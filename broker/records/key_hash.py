@@ -15,8 +15,6 @@ import pyarrow as pa
 from broker.errors import ConfigError
 from broker.records import native
 
-__all__ = ["NO_KEY", "partitions_of_keys"]
-
 NO_KEY: Final = -1
 """Stands for a null key, whose partition the caller chooses."""
 

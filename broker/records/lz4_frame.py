@@ -19,8 +19,6 @@ from typing import Final
 
 import cramjam
 
-__all__ = ["frame_pieces", "is_usual_frame", "write_frame"]
-
 _HEADER: Final = bytes.fromhex("04224d18 6040 82")  # version 1, independent blocks; 64 KiB; checksum of these
 _MAGIC: Final = _HEADER[:4]
 _BLOCK: Final = 64 << 10

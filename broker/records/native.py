@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KERNEL_VERSION", "NATIVE_VARIABLE", "Kernel", "column_buffers", "implementation", "kernel"]
 
 Buffer = Any
 """Whatever has the buffer protocol: bytes, memoryview, numpy array, pa.Buffer."""

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from broker.errors import CorruptBatch
 from broker.records.varint import MAX_VARINT_BYTES
 
-__all__ = ["Bools", "Int64s", "PlainBytes", "UInt64s"]
-
 Buffer = bytes | bytearray | memoryview
 Int64s: TypeAlias = npt.NDArray[np.int64]
 UInt64s: TypeAlias = npt.NDArray[np.uint64]

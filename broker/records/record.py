@@ -23,8 +23,6 @@ from broker.records.compression import decompress
 from broker.records.control import AbortedTransactions
 from broker.records.varint import SMALL_VARINTS, encode_varint, read_unsigned_varint, read_varint
 
-__all__ = ["Header", "Record", "decode_batch", "decode_records", "encode_record", "size_bound"]
-
 Header = tuple[str, bytes | None]
 
 _NULL = encode_varint(-1)

@@ -22,7 +22,6 @@ from broker.records.record_rules import MOST_FAULTS, Fault, RecordRules
 if TYPE_CHECKING or native.kernel is None:  # else the first batch would wait for the import of numpy
     from broker.records.record_walk import RecordWalk
 
-__all__ = ["RecordCheck", "is_slow"]
 
 _STATE: Final = struct.Struct("=17q")
 _FAULT: Final = struct.Struct("=3q")

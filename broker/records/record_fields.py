@@ -17,8 +17,6 @@ from broker.records.plain_bytes import Bools, Int64s, PlainBytes
 from broker.records.record_sections import NO_TIME, Fact, Sections
 from broker.records.varint import read_unsigned_varint
 
-__all__ = ["Fields", "HeaderFields", "Span", "read_fields", "read_header_fields", "record_starts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -6,8 +6,6 @@ from typing import Final, NamedTuple
 
 from broker.records.batch import NO_TIMESTAMP
 
-__all__ = ["MOST_FAULTS", "Fault", "RecordRules"]
-
 MOST_FAULTS: Final = 100
 """How many faults of a batch are listed; all are counted."""
 

@@ -33,19 +33,6 @@ from broker.records.control import AbortedTransactions
 from broker.records.crc32c import crc32c
 from broker.records.plain_bytes import Bools, Int64s
 
-__all__ = [
-    "NO_LIMIT",
-    "NO_TIME",
-    "DecodeOptions",
-    "Fact",
-    "Head",
-    "SectionGatherer",
-    "Sections",
-    "read_sections",
-    "scan_batches",
-    "verify_batches",
-]
-
 
 class Head(IntEnum):
     """The columns of the header table, all int64, in the order of the kernel's `POSITION`, `SIZE` …"""

@@ -19,8 +19,6 @@ from broker.records.plain_bytes import Bools, Int64s, PlainBytes
 from broker.records.record_rules import MOST_FAULTS, Fault, RecordRules
 from broker.records.varint import MAX_VARINT_BYTES
 
-__all__ = ["RecordWalk"]
-
 _INT_BYTES: Final = 5
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _TOO_LONG: Final = "a number in it is too long"

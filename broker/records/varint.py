@@ -10,8 +10,6 @@ from typing import Final
 
 from broker.errors import CorruptBatch
 
-__all__ = ["MAX_VARINT_BYTES", "SMALL_VARINTS", "encode_varint", "read_unsigned_varint", "read_varint"]
-
 MAX_VARINT_BYTES: Final = 10
 
 _MASK = (1 << 64) - 1

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from broker.log.pending_append import PendingAppend
 
-__all__ = ["AppendQueue"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-__all__ = ["DelayedFetch", "WaitTimer", "Waiter", "Watched"]
-
 
 class Waiter(Protocol):
     """Waits for changes of a partition: a delayed fetch, or a partition of a fetch session."""

@@ -16,8 +16,6 @@ from broker.replica.replica_fetcher import ReplicaFetcher
 from broker.replica.replication_quota import ReplicationQuota
 from broker.zookeeper.znodes import BrokerInfo
 
-__all__ = ["FetcherManager"]
-
 logger = logging.getLogger(__name__)
 
 Address = tuple[str, int]

@@ -25,8 +25,6 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.replica.append_queue import AppendQueue
 from broker.replica.replica import Replica
 
-__all__ = ["Follower"]
-
 logger = logging.getLogger(__name__)
 
 NO_EPOCH = -1

@@ -13,8 +13,6 @@ from concurrent.futures import Executor
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log import Log
 
-__all__ = ["GroupCommit"]
-
 
 class GroupCommit:
     """The fsyncs of one log that appends wait for."""

@@ -24,8 +24,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-__all__ = ["UNKNOWN_OFFSET", "FollowerState", "InSyncState"]
-
 UNKNOWN_EPOCH = -1
 UNKNOWN_OFFSET = -1
 """The position of a follower that has not fetched in this leader epoch."""

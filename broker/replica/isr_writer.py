@@ -28,8 +28,6 @@ from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import PartitionState
 
-__all__ = ["IsrWriter"]
-
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0

@@ -13,8 +13,6 @@ from collections.abc import Callable
 
 from broker.errors import BrokerError
 
-__all__ = ["OffsetPurgatory", "OnPassed"]
-
 OnPassed = Callable[[BrokerError | None], None]
 """Called when the offset is passed, or with an error. It must not raise."""
 

@@ -31,8 +31,6 @@ from broker.replica.replica import Replica
 from broker.zookeeper.cluster_metadata import PartitionInfo
 from broker.zookeeper.znodes import NO_STATE, PartitionState
 
-__all__ = ["NO_REPLICA", "Partition"]
-
 NO_REPLICA = -1
 """Read from this broker (KIP-392)."""
 

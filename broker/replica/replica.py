@@ -17,8 +17,6 @@ from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.delayed_fetch import Waiter
 
-__all__ = ["UNKNOWN_EPOCH", "Replica", "check_leader_epoch"]
-
 UNKNOWN_EPOCH = (-1, -1)
 
 Offsets = tuple[int, int]

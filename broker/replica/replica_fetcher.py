@@ -31,8 +31,6 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.replica.follower import Follower
 from broker.replica.replication_quota import ReplicationQuota
 
-__all__ = ["ReplicaFetcher"]
-
 logger = logging.getLogger(__name__)
 
 YIELD_BYTES = 1 << 20

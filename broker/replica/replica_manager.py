@@ -31,8 +31,6 @@ from broker.replica.replication_quota import ReplicationQuota
 from broker.zookeeper.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionInfo, Topic
 from broker.zookeeper.znodes import NO_STATE
 
-__all__ = ["ReplicaManager", "stored_log_config"]
-
 logger = logging.getLogger(__name__)
 
 FILES_AT_ONCE = 16

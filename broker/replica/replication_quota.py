@@ -14,8 +14,6 @@ from collections.abc import Collection
 from broker.clock import Clock, SystemClock
 from broker.config.setting_groups import UNLIMITED
 
-__all__ = ["ReplicationQuota"]
-
 ALL = "*"
 
 

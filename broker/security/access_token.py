@@ -17,8 +17,6 @@ from typing import Any
 
 from broker.security.scram import LoginRefused
 
-__all__ = ["AccessToken", "TokenRefused", "TokenRules", "UnknownKey", "make_unsigned", "read_json", "read_unsigned"]
-
 _MOST_LIFETIME_MS = 10**12
 """A lifetime above 31 years is reported as this."""
 

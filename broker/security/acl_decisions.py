@@ -24,8 +24,6 @@ from broker.security.acl_types import (
 )
 from broker.security.addresses import plain_address
 
-__all__ = ["AclSnapshot"]
-
 Acls = Mapping[ResourcePattern, Collection[AccessControlEntry]]
 
 _O = AclOperation

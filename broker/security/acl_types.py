@@ -11,23 +11,6 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple, Self
 
-__all__ = [
-    "ALL_RESOURCES",
-    "ANY_HOST",
-    "ANY_PRINCIPAL",
-    "CLUSTER_NAME",
-    "EVERY_ACL",
-    "SUPPORTED_OPERATIONS",
-    "AccessControlEntry",
-    "Acl",
-    "AclFilter",
-    "AclOperation",
-    "AclPermission",
-    "AclResourceType",
-    "PatternType",
-    "ResourcePattern",
-]
-
 ALL_RESOURCES = "*"
 """As the name of a literal pattern."""
 CLUSTER_NAME = "kafka-cluster"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 
-__all__ = ["plain_address"]
-
 
 def plain_address(host: str) -> str:
     """IPv4 as such, also of a client on a listener for both; IPv6 in its short form without a zone.

@@ -15,8 +15,6 @@ from broker.security.acl_decisions import AclSnapshot
 from broker.security.acl_types import CLUSTER_NAME, AclOperation
 from broker.security.decision_log import Action, DecisionLog
 
-__all__ = ["Authorizer", "Requester"]
-
 _MAX_DECISIONS: Final = 1 << 16
 """Clients make up names: beyond this many the decisions are made anew."""
 _MAX_KEPT_NAME: Final = 255

@@ -13,8 +13,6 @@ from typing import Final, NamedTuple, Protocol
 from broker.control_characters import escaped
 from broker.security.acl_types import AclOperation, AclResourceType
 
-__all__ = ["MAX_LINES", "Action", "DecisionLog"]
-
 logger = logging.getLogger("kafka.authorizer.logger")
 
 MAX_LINES: Final = 1000

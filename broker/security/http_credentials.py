@@ -10,8 +10,6 @@ import binascii
 import dataclasses
 import hmac
 
-__all__ = ["CHALLENGE", "Credentials"]
-
 CHALLENGE = {"www-authenticate": 'Basic realm="pykafka", charset="UTF-8"'}
 """The header of an answer 401."""
 

@@ -25,8 +25,6 @@ from broker.errors import ConfigError, PykafkaError
 from broker.security.stores import StoreSettings, has_key, has_trust, load_key, load_trust
 from broker.settings import parse_properties, settings_of
 
-__all__ = ["ProviderFailed", "is_file", "provider_context", "read_url", "require_url", "shown"]
-
 TIMEOUT_S: Final = 10.0
 MAX_BYTES: Final = 1024 * 1024
 _ERROR_CODE = re.compile(r"[A-Za-z0-9_.-]{1,60}")

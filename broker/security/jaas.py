@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from broker.errors import ConfigError
 from broker.security.token_source import TokenSource
 
-__all__ = ["Login", "LoginModule", "parse_jaas"]
-
 _TOKEN = re.compile(r'\s*(?:(?P<quoted>"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\')|(?P<bare>[^\s=;"\']+)|(?P<mark>[=;]))')
 _FLAGS = ("required", "requisite", "sufficient", "optional")
 _USER = "user_"

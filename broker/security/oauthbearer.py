@@ -16,8 +16,6 @@ from broker.errors import ConfigError
 from broker.security.access_token import AccessToken, TokenRefused
 from broker.security.scram import LoginRefused
 
-__all__ = ["ACKNOWLEDGED", "ClientFirst", "OAuthBearerServer", "client_first", "error_status"]
-
 ACKNOWLEDGED = b"\x01"
 """The client's answer to a JSON error."""
 _SEPARATOR = "\x01"

@@ -15,8 +15,6 @@ from typing import Final, NamedTuple
 
 from broker.errors import ConfigError, PykafkaError
 
-__all__ = ["NoMatchingRule", "PrincipalMapping"]
-
 _PART: Final = r"(?:\\.|[^\\/])*"
 _RULE: Final = re.compile(rf"\s*(?:(DEFAULT)|RULE:({_PART})/({_PART})/([LU]?))\s*(?:,|$)")
 _PIECE: Final = re.compile(r"\\(.)|\$(\d+)|([^\\$]+|.)", re.DOTALL)

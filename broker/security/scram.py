@@ -19,16 +19,6 @@ from enum import Enum
 from broker.control_characters import escaped
 from broker.errors import PykafkaError
 
-__all__ = [
-    "MAX_ITERATIONS",
-    "MIN_ITERATIONS",
-    "LoginRefused",
-    "ScramClient",
-    "ScramCredential",
-    "ScramMechanism",
-    "ScramServer",
-]
-
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384
 """The limit of Kafka's brokers. More iterations would cost clients too much CPU time."""

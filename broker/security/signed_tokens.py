@@ -15,8 +15,6 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 from broker.security.access_token import TokenRefused, UnknownKey, read_json
 
-__all__ = ["SigningKeys"]
-
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _BY_CURVE: Final = {
     "P-256": ("ES256",),

@@ -23,8 +23,6 @@ from typing import Any
 from broker.errors import ConfigError
 from broker.settings import Check, one_of, setting
 
-__all__ = ["SECURITY", "StoreSettings", "has_key", "has_trust", "load_key", "load_pem_key", "load_trust", "read_store"]
-
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 

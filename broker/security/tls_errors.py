@@ -9,8 +9,6 @@ import ssl
 
 from broker.errors import AuthenticationFailed, ConnectionFailed, PykafkaError
 
-__all__ = ["MAYBE_PLAINTEXT", "tls_failure"]
-
 _MEANINGS = {
     "CERTIFICATE_REQUIRED": "it requires a client certificate; set ssl.keystore.location, or ssl.certificate.location "
     "and ssl.key.location",

@@ -22,8 +22,6 @@ from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed
 from broker.security.access_token import TokenRefused, make_unsigned, read_json
 from broker.security.identity_provider import ProviderFailed, is_file, provider_context, read_url, require_url, shown
 
-__all__ = ["LOGIN_HANDLERS", "TokenSource", "sasl_extensions", "token_source"]
-
 LOGIN_HANDLERS: Final = ("OAuthBearerLoginCallbackHandler", "OAuthBearerUnsecuredLoginCallbackHandler")
 """Kafka's classes that do what is done here; configurations made for Kafka name them."""
 _RENEW_AT: Final = 0.8

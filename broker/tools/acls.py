@@ -38,8 +38,6 @@ from broker.tools.client_options import (
 )
 from broker.tools.output import counted, note, print_json, print_rows
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Add, list and remove ACLs, which say who may do what.\n\n\b\nExamples:\n"
     "  pykafka acls add --allow-principal User:alice --operation Read --topic flights\n"

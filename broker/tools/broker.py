@@ -10,8 +10,6 @@ import typer
 from broker.errors import ConfigError
 from broker.tools.run_broker import CONF, BrokerOptions, run_broker
 
-__all__ = ["app", "start"]
-
 app = typer.Typer(
     help="Run a broker; print its configuration.\n\n\b\nExamples:\n"
     "  pykafka broker start\n  pykafka broker config > server.properties\n  pykafka broker start server.properties",

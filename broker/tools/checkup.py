@@ -25,8 +25,6 @@ from broker.errors import ConfigError
 from broker.records import native
 from broker.zookeeper.java import MINIMUM_JAVA, find_java, java_version
 
-__all__ = ["Finding", "State", "look_at_machine"]
-
 State = Literal["ok", "warning", "error"]
 
 PACKAGE: Final = "pykafka-spark"

@@ -28,37 +28,6 @@ from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.settings import did_you_mean, read_properties_file, settings_of
 
-__all__ = [
-    "AnyTopic",
-    "BootstrapServer",
-    "Command",
-    "CommandConfig",
-    "ConfigFile",
-    "ConsumerProperties",
-    "JsonOutput",
-    "MemberOfGroup",
-    "OneGroup",
-    "OneTopic",
-    "ProducerProperties",
-    "TopicsOrPartitions",
-    "admin_command",
-    "administration",
-    "client_settings",
-    "complete_entities",
-    "complete_groups",
-    "complete_topics",
-    "complete_transactional_ids",
-    "config_option",
-    "given_properties",
-    "named_partitions",
-    "one_of_options",
-    "opening",
-    "parse_pairs",
-    "parse_time",
-    "parse_timestamp",
-    "with_options",
-]
-
 BOOTSTRAP_VARIABLE = "PYKAFKA_BOOTSTRAP_SERVER"
 DEFAULT_BOOTSTRAP = "localhost:9092"
 

@@ -28,8 +28,6 @@ from broker.tools.output import counted, note, print_json, print_lines, print_ta
 from broker.tools.restart_requests import ask_to_restart, exclusively, serve_restarts
 from broker.tools.topics import under_replicated
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Run a cluster on this machine; show the brokers of a cluster.\n\n\b\nExamples:\n"
     "  pykafka cluster start --brokers 3\n  pykafka cluster restart-broker 2\n  pykafka cluster describe",

@@ -24,8 +24,6 @@ from broker.tools.checkup import Finding, State
 from broker.tools.output import counted
 from broker.tools.topics import under_replicated
 
-__all__ = ["look_at_cluster"]
-
 _ANSWER_MS: Final = 3000
 _SKEW_MS: Final = 1000
 """Clocks that differ by more confuse who compares times of records with times of a machine."""

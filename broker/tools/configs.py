@@ -21,8 +21,6 @@ from broker.settings import read_properties_file
 from broker.tools.client_options import JsonOutput, admin_command, complete_entities
 from broker.tools.output import print_json, print_lines, print_table, report
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Show and change the settings of topics and brokers.\n\n\b\nExamples:\n"
     "  pykafka configs describe --entity-name flights --all\n"

@@ -24,8 +24,6 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from broker.control_characters import escaped
 from broker.tools.kafka_scripts import command_meant, line_meant, option_meant, options_for
 
-__all__ = ["build", "commands", "fail", "summary"]
-
 BUILT_IN = {
     "broker": "broker.tools.broker:app",
     "users": "broker.tools.users:app",

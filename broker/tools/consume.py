@@ -38,8 +38,6 @@ from broker.tools.client_options import (
 )
 from broker.tools.record_text import Formatter, format_string, make_formatter
 
-__all__ = ["consume"]
-
 _POLL_S = 0.5
 
 _PROPERTIES = (

@@ -19,8 +19,6 @@ from broker.zookeeper import znodes
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.connect_string import ConnectString
 
-__all__ = ["Controller", "find_controller"]
-
 _ZOOKEEPER_S = 2.0
 _SESSION_MS = 4000
 

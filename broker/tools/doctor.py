@@ -13,8 +13,6 @@ from broker.tools.client_options import BOOTSTRAP_VARIABLE, BootstrapServer, Con
 from broker.tools.cluster_checkup import look_at_cluster
 from broker.tools.output import print_json
 
-__all__ = ["doctor"]
-
 _COLOURS = {"ok": typer.colors.GREEN, "warning": typer.colors.YELLOW, "error": typer.colors.RED}
 
 

@@ -36,8 +36,6 @@ from broker.tools.client_options import (
 from broker.tools.offsets import ZooKeeperOption, csv_of_offsets, offsets_of_csv, zookeeper_groups
 from broker.tools.output import note, print_json, print_lines, print_rows, print_table
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="List, describe and delete groups; reset and delete their offsets.\n\n\b\nExamples:\n"
     "  pykafka groups list\n"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import time
 
-__all__ = ["Interrupt"]
-
 
 class Interrupt:
     """Takes SIGINT and SIGTERM from now on; they no longer end the process.

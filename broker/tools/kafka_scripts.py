@@ -10,8 +10,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Sequence
 
-__all__ = ["command_meant", "line_meant", "option_meant", "options_for", "own_words"]
-
 _SCRIPTS = {
     "acls": "acls",
     "broker": "broker start",

@@ -25,8 +25,6 @@ from broker.tools.client_options import JsonOutput, admin_command, complete_topi
 from broker.tools.log_dump import SIDE_FILES, print_segment, segment_documents, side_file_rows, side_files
 from broker.tools.output import counted, print_json, print_json_lines, print_table, progress_bar
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Dump and check the files of partitions; show the data directories of brokers.\n\n\b\nExamples:\n"
     "  pykafka log dump data/broker/flights-0\n"

@@ -31,8 +31,6 @@ from broker.records.control import read_end_marker
 from broker.records.record import Record, decode_batch
 from broker.tools.output import as_time, print_lines
 
-__all__ = ["SIDE_FILES", "print_segment", "segment_documents", "side_file_rows", "side_files"]
-
 Row = dict[str, Any]
 InternalDecoder = Callable[[bytes | None, bytes | None], tuple[Any, Any] | None]
 """Documents of a key and a value. A value of None deletes what the key names. None: the record cannot be decoded."""

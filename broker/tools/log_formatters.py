@@ -12,8 +12,6 @@ from typing import Any
 
 from broker.control_characters import escaped, escaped_json
 
-__all__ = ["JsonFormatter", "TextFormatter"]
-
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 """Attributes of every log record; others are fields of the event."""
 

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from broker.tools.kafka_scripts import own_words
 from broker.tools.log_formatters import TextFormatter
 
-__all__ = ["main"]
-
 NO_BROKER_HINT = "; `pykafka broker start` starts a broker, {} names a running one"
 
 

@@ -25,8 +25,6 @@ from broker.tools.interrupt import Interrupt
 from broker.tools.logging_setup import TEXT, TextFormatter
 from broker.tools.output import counted, report
 
-__all__ = ["mirror"]
-
 logger = logging.getLogger("pykafka.mirror")
 
 _SOURCE_DEFAULTS: Final = {"max.partition.fetch.bytes": 4 << 20, "fetch.max.bytes": 16 << 20}

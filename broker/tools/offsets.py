@@ -31,8 +31,6 @@ from broker.tools.output import as_time, print_lines, print_rows
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.consumer_registry import ConsumerRegistry
 
-__all__ = ["ZooKeeperOption", "app", "csv_of_offsets", "offsets_of_csv", "zookeeper_groups"]
-
 app = typer.Typer(
     help="Show the offsets of partitions; show and set those that a group has committed.\n\n\b\nExamples:\n"
     "  pykafka offsets list --topic flights\n"

@@ -21,19 +21,6 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from broker.control_characters import escaped, escaped_json
 
-__all__ = [
-    "as_time",
-    "counted",
-    "note",
-    "print_json",
-    "print_json_lines",
-    "print_lines",
-    "print_rows",
-    "print_table",
-    "progress_bar",
-    "report",
-]
-
 _GAP = "  "
 _CAPITAL = re.compile("[A-Z]")
 

@@ -37,8 +37,6 @@ from broker.tools.client_options import (
 from broker.tools.output import print_json, progress_bar
 from broker.tools.produce import transacted
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Measure how fast records are produced and consumed.\n\n\b\nExamples:\n"
     "  pykafka perf produce --topic load-test --num-records 1000000\n"

@@ -38,8 +38,6 @@ from broker.tools.client_options import (
 from broker.tools.output import counted, note
 from broker.tools.record_text import LineReader
 
-__all__ = ["produce", "transacted"]
-
 SHOWN_FAILURES = 5
 
 PROPERTIES = (

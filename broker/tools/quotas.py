@@ -18,8 +18,6 @@ from broker.settings import did_you_mean
 from broker.tools.client_options import JsonOutput, admin_command
 from broker.tools.output import print_json, print_table, report
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Limit what users, client ids and addresses may use of each broker.\n\n\b\nExamples:\n"
     "  pykafka quotas list\n"

@@ -22,17 +22,6 @@ from broker.errors import ConfigError, PykafkaError
 from broker.records.record import Header
 from broker.settings import did_you_mean, parse_properties, setting
 
-__all__ = [
-    "FORMATTERS",
-    "Formatter",
-    "FormatterSettings",
-    "LineReader",
-    "ProducedRecord",
-    "ReaderSettings",
-    "format_string",
-    "make_formatter",
-]
-
 _ESCAPES = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 _ESCAPE = re.compile(rb"\\(?:([tnr0\\])|x([0-9a-fA-F]{1,2}))")
 

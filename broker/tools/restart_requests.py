@@ -17,8 +17,6 @@ from pathlib import Path
 from broker.durable_files import write_atomically
 from broker.errors import ConfigError, PykafkaError
 
-__all__ = ["ask_to_restart", "exclusively", "serve_restarts"]
-
 _LOCK = "cluster.lock"
 _LOOK_EVERY_S = 0.1
 _REQUEST = re.compile(r"restart-(\d+)")

@@ -25,8 +25,6 @@ from broker.errors import ConfigError
 from broker.server import BrokerServer
 from broker.tools.logging_setup import configure_logging, held_back
 
-__all__ = ["CONF", "BrokerOptions", "allow_many_files", "keep_freed_memory", "run_broker"]
-
 CONF = Path(broker.__file__).parent / "conf"
 
 # glibc's mallopt(3).

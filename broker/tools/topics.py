@@ -22,8 +22,6 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import AnyTopic, CommandConfig, JsonOutput, OneTopic, admin_command, parse_pairs
 from broker.tools.output import counted, print_json, print_lines, print_rows, report
 
-__all__ = ["app", "under_replicated"]
-
 WAIT_S = 0.2
 
 app = typer.Typer(

@@ -27,8 +27,6 @@ from broker.tools.client_options import (
 )
 from broker.tools.output import as_time, print_json, print_rows, print_table, report
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="List and describe transactions; find and abort those that hang.\n\n\b\nExamples:\n"
     "  pykafka transactions list\n"

@@ -32,8 +32,6 @@ from broker.zookeeper.metadata_move import METADATA_FILE, standalone_store
 from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.registry import Registry
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Create, list and delete users who log in with SCRAM; change their passwords.\n\n\b\nExamples:\n"
     "  pykafka users create --user alice --zookeeper localhost:2181\n"

@@ -16,8 +16,6 @@ from broker.settings import read_properties_file
 from broker.tools.interrupt import Interrupt
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Run a ZooKeeper server.\n\n\b\nExamples:\n  pykafka zookeeper start --data-dir data/zookeeper",
     no_args_is_help=True,

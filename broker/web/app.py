@@ -29,8 +29,6 @@ from broker.web.collector import Family, MetricSources, Samples, collect
 from broker.web.health import Health
 from broker.web.scrapes import Scrapes
 
-__all__ = ["HttpServer", "make_server"]
-
 _BOUNDS = [*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf"]
 
 

@@ -34,8 +34,6 @@ from broker.replica.partition import Partition
 from broker.security.authorizer import Authorizer
 from broker.web.health import Health
 
-__all__ = ["FAMILIES", "Family", "MetricSources", "Samples", "collect"]
-
 AT_ONCE = 256
 """Partitions, groups or offsets of one slice: well below a millisecond."""
 

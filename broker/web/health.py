@@ -13,8 +13,6 @@ from typing import Any
 
 from broker.log.manager import LogManager
 
-__all__ = ["Health"]
-
 OK = "ok"
 _ZOOKEEPER = ("zookeeper", "no ZooKeeper server answers (zookeeper.connect)")
 _LOCAL_STORE = ("metadata", "the metadata file cannot be written; the log says why")

@@ -17,8 +17,6 @@ from broker.security.http_credentials import Credentials
 from broker.web.collector import MetricSources
 from broker.web.health import Health
 
-__all__ = ["HttpListener"]
-
 logger = logging.getLogger(__name__)
 
 BACKLOG = 64

@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
-__all__ = ["FRESH_S", "LARGE", "Scrapes"]
-
 FRESH_S: Final = 1.0
 LARGE: Final = 2000
 """Samples. Fewer are collected in a few milliseconds, and whoever looks twice sees what has changed."""

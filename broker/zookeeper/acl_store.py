@@ -40,8 +40,6 @@ from broker.zookeeper.operations import (
 )
 from broker.zookeeper.znodes import MalformedNode
 
-__all__ = ["AclStore", "Entries", "acl_path", "can_be_kept"]
-
 logger = logging.getLogger(__name__)
 
 Entries = frozenset[AccessControlEntry]

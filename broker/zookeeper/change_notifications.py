@@ -18,8 +18,6 @@ from broker.zookeeper import znodes
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import NoNode, ZooKeeperError
 
-__all__ = ["ChangeNotifications", "NodeChanges"]
-
 logger = logging.getLogger(__name__)
 
 _PARTITIONS_A_NODE = 2000

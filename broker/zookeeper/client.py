@@ -44,8 +44,6 @@ from broker.zookeeper.operations import (
     shown,
 )
 
-__all__ = ["ZooKeeper"]
-
 log = logging.getLogger(__name__)
 
 # kazoo logs every attempt to reconnect. We log the changes of state ourselves.

@@ -16,8 +16,6 @@ from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.znodes import NO_STATE, BrokerInfo, Endpoint, PartitionState, TopicRecord
 
-__all__ = ["NO_LEADER", "ClusterMetadata", "PartitionInfo", "Topic"]
-
 NO_LEADER = -1
 
 

@@ -11,8 +11,6 @@ from broker.zookeeper import znodes
 from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.operations import BadVersion, NodeExists, NoNode
 
-__all__ = ["alter_config", "read_config"]
-
 
 def read_config(zk: MetadataStore, path: str) -> tuple[dict[str, str], int | None]:
     """The config and its version, None when there is no node. Raises MalformedNode."""

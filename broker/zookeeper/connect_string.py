@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from broker.errors import ConfigError
 
-__all__ = ["ConnectString"]
-
 DEFAULT_PORT = 2181
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]@,]+)(?::(?P<port>\d+))?")
 

@@ -16,8 +16,6 @@ from broker.zookeeper import znodes
 from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.operations import BadVersion, Check, Create, NodeExists, NoNode, Operation, SetData
 
-__all__ = ["ConsumerRegistry"]
-
 
 class ConsumerRegistry:
     """Groups, their members, the owner of each partition, and the committed offsets."""

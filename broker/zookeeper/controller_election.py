@@ -15,8 +15,6 @@ from broker.zookeeper.controller_node import ControllerEpoch
 from broker.zookeeper.metadata_store import Watch
 from broker.zookeeper.registry import Registry
 
-__all__ = ["ControllerElection"]
-
 log = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from broker.zookeeper import znodes
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import BadVersion, Check, Create, Delete, NodeExists, NoNode, SetData
 
-__all__ = ["ControllerEpoch", "ControllerNode"]
-
 
 class ControllerEpoch(NamedTuple):
     """Which controller wrote something. `version` is that of `/controller_epoch`, which fences earlier controllers."""

@@ -23,8 +23,6 @@ from pathlib import Path
 from broker.errors import ConfigError, ConnectionFailed, PykafkaError
 from broker.zookeeper.java import find_java, zookeeper_classpath
 
-__all__ = ["DEFAULT_PROPERTIES", "EmbeddedZooKeeper", "ZooKeeperSupervisor"]
-
 log = logging.getLogger(__name__)
 
 DEFAULT_PROPERTIES: Mapping[str, str] = {

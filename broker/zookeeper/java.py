@@ -14,8 +14,6 @@ from pathlib import Path
 
 from broker.errors import ConfigError
 
-__all__ = ["MINIMUM_JAVA", "find_java", "java_version", "zookeeper_classpath"]
-
 MINIMUM_JAVA = 17  # Spark 4's
 WITHOUT = "`pykafka broker start --standalone` runs a broker without ZooKeeper and Java"
 

@@ -29,8 +29,6 @@ from broker.zookeeper.operations import (
 )
 from broker.zookeeper.znode_tree import Znode, ZnodeTree, parent_of
 
-__all__ = ["LocalStore"]
-
 log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 5.0

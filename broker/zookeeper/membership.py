@@ -22,8 +22,6 @@ from broker.zookeeper.operations import NodeExists, NodeStat
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo
 
-__all__ = ["Membership"]
-
 log = logging.getLogger(__name__)
 
 _EXPIRY_SLACK_S = 2.0  # sessions expire on a tick of the server, usually every 2 s

@@ -24,8 +24,6 @@ from typing import Any
 from broker.durable_files import write_atomically
 from broker.errors import ConfigError
 
-__all__ = ["MetadataJournal"]
-
 _FORMAT = b"pykafka metadata 1\n"
 _FORMAT_NAME = b"pykafka metadata "
 _OWNER_ONLY = 0o600  # it holds users' credentials

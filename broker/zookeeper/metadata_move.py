@@ -21,8 +21,6 @@ from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.operations import Create, NodeExists, NoNode, Operation, SetData, in_transactions
 from broker.zookeeper.znode_tree import parent_of
 
-__all__ = ["METADATA_FILE", "MOVING_FILE", "move_into_zookeeper", "standalone_store"]
-
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "standalone.metadata"

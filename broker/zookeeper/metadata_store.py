@@ -24,8 +24,6 @@ from typing import Any, Self, TypeVar
 from broker.errors import BrokerError, ConnectionFailed, ErrorCode
 from broker.zookeeper.operations import ANY_VERSION, NodeStat, NoNode, NotAccepted, Operation, ZooKeeperError
 
-__all__ = ["MetadataCalls", "MetadataStore", "Watch"]
-
 log = logging.getLogger(__name__)
 
 _WATCH_RETRY_S = 0.05

@@ -21,8 +21,6 @@ from typing import Generic, TypeVar
 
 from broker.zookeeper.operations import NodeStat, ZooKeeperError
 
-__all__ = ["GetChildrenOfMany", "GetDataOfMany", "MultiRead"]
-
 _HEADER = struct.Struct("!iBi")
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")

@@ -16,29 +16,6 @@ from typing import Final
 
 from broker.errors import PykafkaError
 
-__all__ = [
-    "ANY_VERSION",
-    "MAX_REQUEST_BYTES",
-    "MAX_TRANSACTION_BYTES",
-    "BadVersion",
-    "Check",
-    "Create",
-    "Delete",
-    "NoNode",
-    "NodeExists",
-    "NodeStat",
-    "NotAccepted",
-    "NotEmpty",
-    "Operation",
-    "SetData",
-    "ZooKeeperError",
-    "check_path",
-    "check_size",
-    "in_transactions",
-    "request_size",
-    "shown",
-]
-
 ANY_VERSION = -1
 """As the expected version of a set, delete or check: any version will do."""
 

@@ -22,8 +22,6 @@ from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.operations import BadVersion, NoNode, NotEmpty
 from broker.zookeeper.znodes import MalformedNode
 
-__all__ = ["QuotaNodes", "entity_of", "entity_path"]
-
 logger = logging.getLogger(__name__)
 
 CLIENTS = "clients"

@@ -14,8 +14,6 @@ from broker.zookeeper import znodes
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import BadVersion, Check, Delete, NoNode, Operation, SetData
 
-__all__ = ["ReassignmentRequest", "Replicas"]
-
 logger = logging.getLogger(__name__)
 
 Replicas = Mapping[TopicPartition, tuple[int, ...]]

@@ -46,8 +46,6 @@ from broker.zookeeper.reassignment_request import ReassignmentRequest
 from broker.zookeeper.topic_deletions import TopicDeletions
 from broker.zookeeper.znodes import NO_STATE, BrokerInfo, MalformedNode, PartitionState, TopicRecord
 
-__all__ = ["PRODUCER_ID_BLOCK_SIZE", "Move", "Registry"]
-
 logger = logging.getLogger(__name__)
 
 PRODUCER_ID_BLOCK_SIZE = 1000

@@ -19,8 +19,6 @@ from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import Create, Delete, NodeExists, NoNode, NotEmpty, Operation, in_transactions
 from broker.zookeeper.znodes import TopicRecord
 
-__all__ = ["TopicDeletions"]
-
 logger = logging.getLogger(__name__)
 
 

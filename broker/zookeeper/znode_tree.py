@@ -24,8 +24,6 @@ from broker.zookeeper.operations import (
     ZooKeeperError,
 )
 
-__all__ = ["Change", "Znode", "ZnodeTree", "parent_of"]
-
 ROOT = "/"
 
 

@@ -18,21 +18,6 @@ from typing import Any, TypeVar
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = [
-    "ALL_BROKERS",
-    "DEFAULT_ENTITY",
-    "NO_STATE",
-    "PERSISTENT_PATHS",
-    "BrokerInfo",
-    "Endpoint",
-    "MalformedNode",
-    "PartitionState",
-    "TopicRecord",
-    "new_uuid",
-    "uuid_from_text",
-    "uuid_to_text",
-]
-
 T = TypeVar("T")
 
 CLUSTER_ID = "/cluster/id"

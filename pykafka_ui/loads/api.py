@@ -8,8 +8,6 @@ from fastapi import APIRouter, HTTPException, Query
 
 from pykafka_ui.console import Loads
 
-__all__ = ["LoadApi"]
-
 Document = dict[str, Any]
 At = Annotated[str, Query(description="URL of a place, as `--loads` has it, without a password")]
 

@@ -16,8 +16,6 @@ from pykafka_ui.loads.places import GroupOfLoads, UnknownPlace
 from pykafka_ui.render import Renderer
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry
 
-__all__ = ["LoadPages"]
-
 _EVERY_S, _BUSY_S = 30, 2
 """Reading a history means reading files; while something is going on, it is worth it more often."""
 

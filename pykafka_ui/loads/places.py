@@ -20,8 +20,6 @@ from spark_connector.loads.target import Target
 from spark_connector.maintenance import history, targets
 from spark_connector.url_secrets import text_without_secrets, without_secrets
 
-__all__ = ["GroupOfLoads", "LoadPlace", "LoadPlaces", "PlaceContent", "UnknownPlace"]
-
 FRESH_S = 5.0
 """So long a history is shown without being read again."""
 

@@ -22,8 +22,6 @@ from spark_connector.loads.audit.verify import LoadCheck, Totals, Verification
 from spark_connector.loads.target import Target
 from spark_connector.maintenance import verify
 
-__all__ = ["LoadVerdict", "LogSource", "VerificationState", "Verifications"]
-
 _MOST_TEXTS = 20
 """Problems and notes of one load that are kept."""
 

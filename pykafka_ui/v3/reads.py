@@ -16,8 +16,6 @@ from pykafka_ui.console import Console
 from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
 from pykafka_ui.v3.resources import Document, Links, upper_snake
 
-__all__ = ["Reads", "config_document", "snapshot_of", "topic_document"]
-
 
 class Reads:
     """The routes, which read what `console` has."""

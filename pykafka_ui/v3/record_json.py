@@ -13,8 +13,6 @@ from typing import Any
 
 from broker.errors import ConfigError
 
-__all__ = ["Sent", "concatenated", "parse_sent", "time_text"]
-
 _SPACE = re.compile(r"\s*")
 _TYPES = ("BINARY", "JSON", "STRING")
 

@@ -9,8 +9,6 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 
-__all__ = ["Document", "Links", "upper_snake"]
-
 Document = dict[str, Any]
 _NAMES = {
     "brokers": "broker",

@@ -24,8 +24,6 @@ from pykafka_ui.v3.reads import snapshot_of, topic_document
 from pykafka_ui.v3.record_json import Sent, concatenated, parse_sent, time_text
 from pykafka_ui.v3.resources import Document, Links
 
-__all__ = ["Writes"]
-
 _MOST_BYTES = 16 << 20
 
 

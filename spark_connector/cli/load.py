@@ -42,8 +42,6 @@ from spark_connector.maintenance import prune
 from spark_connector.maintenance import recover as recover_loads
 from spark_connector.maintenance import verify as verify_loads
 
-__all__ = ["load"]
-
 INTERRUPTED = 128 + signal.SIGINT
 
 

@@ -24,8 +24,6 @@ from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rewind import fates
 from spark_connector.maintenance import history, prune, recover, rewind, verify
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="List and show loads; verify, rewind, prune and recover them.\n\n\b\nExamples:\n"
     "  pykafka loads --to data/flights --group etl\n"

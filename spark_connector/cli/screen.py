@@ -18,8 +18,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-__all__ = ["ProgressLine", "Screen", "now"]
-
 
 class ProgressLine:
     """The line that moves: a phase, and how many of Spark's tasks are done."""

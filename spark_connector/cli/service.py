@@ -28,8 +28,6 @@ from spark_connector.maintenance import prune
 from spark_connector.offset_store.base import OffsetStoreUnavailable
 from spark_connector.watch import Breaker
 
-__all__ = ["serve"]
-
 
 def serve(
     request: LoadRequest,

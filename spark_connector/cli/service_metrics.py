@@ -22,8 +22,6 @@ from spark_connector.options.read_options import SourceOptions
 from spark_connector.progress.prometheus import LoadMetrics
 from spark_connector.read.offset_reader import OffsetReader
 
-__all__ = ["LoadLag", "LoadObserver", "observe_loads"]
-
 _PATIENCE_MS = 3_000  # the longest that a scrape waits for brokers
 
 

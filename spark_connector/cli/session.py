@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark import SparkStageInfo
     from pyspark.sql import SparkSession
 
-__all__ = ["LazySession", "quiet_session", "spark_log", "standard_error_to"]
 
 _POLL_SECONDS = 0.2
 _PHASES = {

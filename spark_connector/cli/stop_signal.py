@@ -16,8 +16,6 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-__all__ = ["StopSignal"]
-
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -16,8 +16,6 @@ from rich.table import Table
 from spark_connector.loads.audit.verify import Verification
 from spark_connector.loads.record import LoadRange
 
-__all__ = ["print_ranges", "print_recovered", "print_table", "print_verified"]
-
 _LONGEST = 60  # characters of a text, such as many topics
 _WIDE = 1000  # more than any line needs
 _STYLES = {"ok": "green", "mismatch": "red", "unverifiable": "yellow"}

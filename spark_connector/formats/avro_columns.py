@@ -22,8 +22,6 @@ from spark_connector.formats.avro_schema import NO_DEFAULT, AvroType, Decimal, F
 from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import MOST_LEVELS
 
-__all__ = ["column_of", "conversion", "default_value", "member", "members"]
-
 _DEEPEST: Final = 64
 _MOST_DIGITS: Final = 38
 _MOST_FIELDS: Final = 100_000

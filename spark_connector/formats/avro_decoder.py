@@ -23,8 +23,6 @@ from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, Unk
 from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one
 from spark_connector.formats.value_format import AvroSchema
 
-__all__ = ["AvroDecoder"]
-
 
 class AvroDecoder:
     """Decodes values of `schema`, or of any writer's schema in `registry` that resolves to it.

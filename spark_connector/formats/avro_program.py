@@ -28,8 +28,6 @@ from spark_connector.formats.avro_schema import AvroType, Field, takes_no_bytes
 from spark_connector.formats.avro_walk import walk
 from spark_connector.formats.value_decoder import BadValue
 
-__all__ = ["Program"]
-
 _Fix = Callable[[Any], Any]
 _Compiled = tuple[Any, _Fix | None]
 """(schema for fastavro, function that makes its object that of the column, or None)."""

@@ -22,8 +22,6 @@ from typing import Final
 from broker.errors import ConfigError
 from spark_connector.formats.avro_schema import NO_DEFAULT, AvroType, Field, takes_no_bytes, union_of
 
-__all__ = ["Atom", "Fail", "FromUnion", "Items", "Record", "Skip", "Step", "Symbols", "ToUnion", "resolve"]
-
 _PROMOTED: Final = {
     "long": ("int",),
     "float": ("int", "long"),

@@ -18,8 +18,6 @@ from typing import Any, Final, NamedTuple
 from broker.errors import ConfigError
 from spark_connector.formats.value_format import AvroSchema
 
-__all__ = ["NO_DEFAULT", "AvroType", "Decimal", "Field", "parse_avro", "takes_no_bytes", "union_of"]
-
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NO_DEFAULT: Final = object()
 _DEEPEST: Final = 64

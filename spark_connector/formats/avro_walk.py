@@ -10,8 +10,6 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-__all__ = ["walk"]
-
 _SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _LONGEST: Final = 10
 """Bytes of a long."""

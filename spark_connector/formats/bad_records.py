@@ -19,8 +19,6 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, encode_columns
 
-__all__ = ["BadRecordsTopic"]
-
 
 class BadRecordsTopic:
     """The topic of one read. Records of one partition go to one partition of it, in order."""

@@ -22,8 +22,6 @@ from broker.errors import ConfigError
 from spark_connector.formats.text_casts import cast_texts, parse_text
 from spark_connector.formats.value_decoder import BadValue, Decoded, as_lines, in_two_ways, skipping_nulls
 
-__all__ = ["CsvDecoder"]
-
 # Values for Python: empty ones, several lines, both quotes and backslashes, and a byte order mark at the beginning.
 # pyarrow drops the mark of the first value, and from_csv that of a task's first value; here it is always text.
 _ODD: Final = r'(?s)\A\z|[\r\n]|".*\\|\\.*"|\A\xef\xbb\xbf'

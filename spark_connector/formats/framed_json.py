@@ -14,8 +14,6 @@ from spark_connector.formats.json_decoder import JsonDecoder
 from spark_connector.formats.schema_registry import FRAME, SchemaRegistry, UnknownSchema, unframed
 from spark_connector.formats.value_decoder import BadValue, Decoded
 
-__all__ = ["FramedJson"]
-
 
 class FramedJson:
     """Decodes what follows the prefix with `json`. `is_plain_too`: values that do not begin with a zero byte are JSON

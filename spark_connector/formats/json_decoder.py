@@ -27,8 +27,6 @@ from spark_connector.formats.schema_registry import UNASKED
 from spark_connector.formats.text_casts import cast_texts, fit_decimal, fit_float, fit_integer, parse_text
 from spark_connector.formats.value_decoder import BadValue, Decoded, as_lines, in_two_ways, one_by_one, skipping_nulls
 
-__all__ = ["JsonDecoder"]
-
 _BEGINS: Final = r"\A[ \t\r\n]*\{"
 _ENDS: Final = r"\}[ \t\r\n]*\z"
 _GOES_ON: Final = r"\}[ \t\r\n]*[^,\]} \t\r\n]"

@@ -38,7 +38,6 @@ from spark_connector.formats.value_format import (
 if TYPE_CHECKING:
     from spark_connector.formats.bad_records import BadRecordsTopic
 
-__all__ = ["RecordDecoder", "StringDecoder", "column_decoder", "decoded_schema", "decoders", "loaded"]
 
 logger = logging.getLogger("pykafka.spark")
 

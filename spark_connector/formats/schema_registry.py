@@ -26,8 +26,6 @@ from spark_connector.errors import ConnectorError
 from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import AvroSchema, RegistrySettings
 
-__all__ = ["FRAME", "UNASKED", "SchemaRegistry", "UnknownSchema", "registry_of", "unframed"]
-
 FRAME: Final = 5
 """Bytes before the data: a zero byte and the id."""
 UNASKED: Final = (

@@ -25,8 +25,6 @@ from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchem
 from spark_connector.formats.value_format import AvroSchema, Schema, SchemaFile, SchemaSubject
 from spark_connector.url_secrets import text_without_secrets, without_secrets
 
-__all__ = ["parse_ddl", "parse_registry_url", "parse_schema_text", "parse_spark_json", "read_schema"]
-
 _PLACE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://\S+|\S+\.(avsc|json|ddl|sql)", re.IGNORECASE)
 _SUBJECT = re.compile(r"(?P<base>.*)/subjects/(?P<subject>[^/]+)/versions/(?P<version>\d+|latest)/?(schema/?)?")
 _LARGEST: Final = 4 << 20

@@ -21,8 +21,6 @@ import pyarrow.compute as pc
 
 from spark_connector.formats.value_decoder import BadValue
 
-__all__ = ["cast_texts", "fit_decimal", "fit_float", "fit_integer", "parse_text"]
-
 _DAY = r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
 _DATE = re.compile(_DAY + r"(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
 _CLOCK = r"(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?\s*(.*))?"

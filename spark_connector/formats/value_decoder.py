@@ -15,17 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = [
-    "BadValue",
-    "Decoded",
-    "ValueDecoder",
-    "as_lines",
-    "by_halves",
-    "in_two_ways",
-    "one_by_one",
-    "skipping_nulls",
-]
-
 _FEW: Final = 128
 """Up to this many values, Python is faster than more halving."""
 

@@ -12,21 +12,6 @@ from typing import Any
 
 from broker.errors import ConfigError
 
-__all__ = [
-    "BINARY",
-    "FORMATS",
-    "MOST_LEVELS",
-    "AvroSchema",
-    "ColumnFormat",
-    "ParseMode",
-    "ReadFormats",
-    "RegistrySettings",
-    "Schema",
-    "SchemaFile",
-    "SchemaSubject",
-    "registry_address",
-]
-
 MOST_LEVELS = 15
 """The largest `recursiveFieldMaxDepth`, as in Spark."""
 FORMATS = ("binary", "string", "json", "avro", "csv")

@@ -25,7 +25,6 @@ from spark_connector.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CommitLog", "Destination", "Held", "NewSession", "Newest", "Offsets"]
 
 Offsets = npt.NDArray[np.int64]
 

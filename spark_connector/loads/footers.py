@@ -18,8 +18,6 @@ import pyarrow.parquet
 from spark_connector.loads.layout import LOAD_COLUMN, values_in_path
 from spark_connector.storage import Storage
 
-__all__ = ["Count", "count_rows", "delta_statistics", "read_footers"]
-
 Count = tuple[str, int, int, int, int]
 """(topic, partition, rows, lowest offset, highest offset)"""
 

@@ -18,25 +18,6 @@ from typing import Any
 from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRecord
 from spark_connector.storage import Storage
 
-__all__ = [
-    "MANIFEST",
-    "WHAT_TO_DO",
-    "History",
-    "HistoryEntry",
-    "LoadState",
-    "Owner",
-    "Trace",
-    "gaps",
-    "intent_of",
-    "is_of",
-    "owner_of",
-    "staged_entries",
-    "staged_state",
-    "table_history",
-    "topics_by_group",
-    "undone_by",
-]
-
 MANIFEST = "_manifest.json"
 """The record of a load beside its data; readers do not see the name."""
 

@@ -12,8 +12,6 @@ from urllib.parse import unquote
 
 from broker.errors import ConfigError
 
-__all__ = ["DERIVED", "LOAD_COLUMN", "PARTITION_COLUMNS", "check_topics", "parse_partition_by", "values_in_path"]
-
 LOAD_COLUMN = "load"
 """Names the load that wrote a row, by its load id: the directory `load=<load id>` of files, a column in tables."""
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from broker.errors import ConfigError, PykafkaError
 from spark_connector.loads.record import LoadRecord, LoadResult
 
-__all__ = ["DEFAULT_INTERVAL", "LoadLoop", "Outage", "Phase", "Stopped", "parse_interval"]
-
 DEFAULT_INTERVAL = 30.0
 """Seconds from the start of a load to the start of the next."""
 

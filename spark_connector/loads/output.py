@@ -27,9 +27,6 @@ from spark_connector.loads.layout import DERIVED, LOAD_COLUMN
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
 from spark_connector.storage import Storage
 
-__all__ = ["Written", "check_rows", "read_ranges", "save_by_tasks", "sum_counts", "write_counted", "write_files"]
-
-
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _writing: weakref.WeakKeyDictionary[SparkSession, int] = weakref.WeakKeyDictionary()
 _writing_lock = threading.Lock()

@@ -33,15 +33,6 @@ from spark_connector.options.range_limit import (
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.offset_reader import Assigned, OffsetReader
 
-__all__ = [
-    "confirm_topics",
-    "finished_rerun",
-    "next_number",
-    "plan_load",
-    "refuse_doubling_group",
-    "refuse_unknown_group",
-]
-
 _MANY = 8  # names in a message
 
 

@@ -23,8 +23,6 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.request import LoadRequest
 
-__all__ = ["publish_offsets"]
-
 logger = logging.getLogger("pykafka.spark")
 
 _METADATA = "pykafka load "

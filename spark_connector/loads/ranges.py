@@ -17,8 +17,6 @@ from spark_connector.loads.record import LoadRange, LoadRecord, Offsets
 from spark_connector.loads.rewind import standing
 from spark_connector.read.planning import limit_offsets
 
-__all__ = ["Bounds", "plan_positions", "plan_ranges", "plan_rerun", "refuse_other_topics"]
-
 
 @dataclass(frozen=True)
 class Bounds:

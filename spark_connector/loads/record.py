@@ -21,23 +21,6 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.outages import heals_by_waiting
 from spark_connector.url_secrets import text_without_secrets
 
-__all__ = [
-    "LoadError",
-    "LoadFile",
-    "LoadId",
-    "LoadInterrupted",
-    "LoadRange",
-    "LoadRecord",
-    "LoadResult",
-    "LoadTooLarge",
-    "Offsets",
-    "Origin",
-    "Rewind",
-    "Undone",
-    "failed_load",
-    "published_directory",
-]
-
 Offsets = Mapping[TopicPartition, int]
 
 _VERSION = 1

@@ -20,8 +20,6 @@ from spark_connector.loads.target import Target
 from spark_connector.options.option_table import OPTIONS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 
-__all__ = ["DEFAULTS", "LoadRequest", "describe_changes", "reading_of"]
-
 _PATIENCE_MS = 3_000
 _PLACES = ("subscribe", "subscribepattern", "assign")
 _STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")

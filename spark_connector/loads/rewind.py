@@ -22,8 +22,6 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord, Rewind, Undone, published_directory
 
-__all__ = ["REWOUND", "aside_of", "fates", "manifest_of", "plan_rewind", "standing"]
-
 REWOUND = "_rewound"
 """Below the output directory; hidden from readers."""
 

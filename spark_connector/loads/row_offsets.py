@@ -15,8 +15,6 @@ from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.layout import LOAD_COLUMN
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
 
-__all__ = ["ROW_SCHEMA", "RowOffsets", "first_line", "held_rows", "refuse_unnamed_rows", "rows_of_unknown_loads"]
-
 ROW_SCHEMA = pa.schema(
     [(LOAD_COLUMN, pa.string()), ("topic", pa.string()), ("partition", pa.int64()), ("offset", pa.int64())]
 )

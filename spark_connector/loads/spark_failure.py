@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["summary"]
-
 _OURS = re.compile(r"(?:^|: )(?:broker|spark_connector)(?:\.\w+)*\.(\w+: .+)$", re.MULTILINE)
 """An error that we raise on purpose: Spark shows it without a traceback (entry_point.py), behind words of its own."""
 _PYTHON_ERROR = re.compile(

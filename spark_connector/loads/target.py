@@ -15,8 +15,6 @@ from broker.errors import ConfigError
 from spark_connector.offset_store.base import check_group
 from spark_connector.url_secrets import without_secrets
 
-__all__ = ["FILE_FORMATS", "FORMATS", "OFFSET_KINDS", "DatabaseAddress", "Target", "is_database_url"]
-
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
 FORMATS = (*FILE_FORMATS, "delta", "sql")
 OFFSET_KINDS = ("files", "zookeeper", "table")

@@ -8,8 +8,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["as_text", "fits_python", "without_times"]
-
 _PYTHONS_MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999
 """From the year 1 to the year 9999."""
 _PYTHONS_DAYS = -719_162, 2_932_896

@@ -12,8 +12,6 @@ from broker.errors import ConfigError
 from spark_connector.loads.record import LoadId, published_directory
 from spark_connector.storage import Storage
 
-__all__ = ["refuse_unseen", "refuse_within_table"]
-
 _ELSEWHERE = "load into another directory"
 _OF_A_STREAM = "_spark_metadata"
 _TABLES = {"_delta_log": "Delta", ".hoodie": "Hudi"}

@@ -16,21 +16,6 @@ from typing import Protocol, cast
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = [
-    "STORE_KINDS",
-    "OffsetConflict",
-    "OffsetStore",
-    "OffsetStoreError",
-    "OffsetStoreUnavailable",
-    "Offsets",
-    "check_expected",
-    "check_group",
-    "offsets_from_json",
-    "offsets_to_json",
-    "open_store",
-    "required_option",
-]
-
 # Imported only when chosen: an executor that uses no ZooKeeper store must not need kazoo.
 _MODULES = {
     "zookeeper": "spark_connector.offset_store.zookeeper",

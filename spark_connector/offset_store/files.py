@@ -37,8 +37,6 @@ from spark_connector.offset_store.base import (
 )
 from spark_connector.storage import Storage, open_storage
 
-__all__ = ["FilesEntry", "FilesOffsetStore", "open_from_options"]
-
 logger = logging.getLogger("pykafka.spark")
 
 _VERSION = 1

@@ -14,8 +14,6 @@ from broker.client.committed_offsets import GroupOffsets
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.offset_store.base import Offsets, check_expected, required_option
 
-__all__ = ["GroupOffsetStore", "open_from_options"]
-
 _PREFIX = "kafka."
 _METADATA = "pykafka stream"
 """The text beside the offsets, by which people and `pykafka ui` see what has committed them."""

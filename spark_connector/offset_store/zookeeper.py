@@ -39,8 +39,6 @@ from spark_connector.offset_store.base import (
     required_option,
 )
 
-__all__ = ["ZooKeeperOffsetStore", "open_from_options"]
-
 T = TypeVar("T")
 
 _ANY_VERSION = -1

@@ -30,8 +30,6 @@ from spark_connector.options.option_table import did_you_mean
 from spark_connector.options.option_values import OptionValues
 from spark_connector.options.subscription_options import Assign, Selection, Subscribe
 
-__all__ = ["COLUMNS", "parse_columns", "parse_formats", "subscribed_topics"]
-
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 """Every column of Spark's own Kafka source, in its order; headers only with includeHeaders."""
 

@@ -20,8 +20,6 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.options.option_values import OptionValues
 from spark_connector.options.range_limit import parse_nested
 
-__all__ = ["HeaderFilter", "Intervals", "ReadFilters", "parse_filters", "parse_intervals", "refuse_push_down"]
-
 _OFFSETS_EXAMPLE = '100-199 or per partition {"topicA":{"0":"100-199","1":"0-9,50-"}}'
 _SQL_BYTES = re.compile(r"[xX]'((?:[0-9a-fA-F]{2})*)'")
 

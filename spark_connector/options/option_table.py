@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from broker.errors import ConfigError
 
-__all__ = ["KAFKA_PREFIX", "OPTIONS", "SPARKS_OWN", "WRITE_OPTIONS", "Option", "check_names", "default", "did_you_mean"]
-
 KAFKA_PREFIX = "kafka."
 """Options with this prefix that are not in a table are properties of the Kafka client (`kafka.security.protocol`)."""
 

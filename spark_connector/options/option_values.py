@@ -12,8 +12,6 @@ from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
 from spark_connector.options.option_table import KAFKA_PREFIX, default
 
-__all__ = ["OptionValues"]
-
 _MAX_LONG = 2**63 - 1
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 _SIZE = re.compile(r"(\d{1,19})\s*(?:([kmgtp])b?|b)?", re.ASCII)

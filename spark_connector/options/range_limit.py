@@ -18,22 +18,6 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.offset_store.base import Offsets
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "OffsetRangeLimit",
-    "Position",
-    "SpecificOffsets",
-    "Timestamps",
-    "check_limits",
-    "format_partitions",
-    "parse_assignment",
-    "parse_nested",
-    "parse_object",
-    "parse_offsets",
-    "parse_timestamps",
-]
-
 LATEST = -1
 EARLIEST = -2
 

@@ -40,8 +40,6 @@ from spark_connector.options.range_limit import (
 )
 from spark_connector.options.subscription_options import Selection, Subscription, parse_selection
 
-__all__ = ["Mode", "SourceOptions", "parse_options"]
-
 logger = logging.getLogger("pykafka.spark")
 
 _FETCH_BYTES = 4 << 20  # the input of one decode; the column decoder is fastest with 1 to 4 MB at a time

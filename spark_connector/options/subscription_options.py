@@ -19,8 +19,6 @@ from spark_connector.options.filter_options import Intervals, parse_intervals
 from spark_connector.options.option_values import OptionValues
 from spark_connector.options.range_limit import parse_assignment, parse_object
 
-__all__ = ["Assign", "Selection", "Subscribe", "SubscribePattern", "Subscription", "parse_selection", "read_selection"]
-
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _FILTER = "filterPartitions"
 _FILTER_EXAMPLE = '0,2-5 or per topic {"topicA":"0,2-5","topicB":"1"}'

@@ -16,8 +16,6 @@ from broker.errors import ConfigError
 from spark_connector.options.option_table import KAFKA_PREFIX, SPARKS_OWN, WRITE_OPTIONS, check_names
 from spark_connector.options.option_values import OptionValues
 
-__all__ = ["WriteOptions", "parse_write_options"]
-
 _BATCH_BYTES = 250_000
 """Default of `kafka.batch.size`. Kafka's 16 KiB suits records that arrive one by one; a task has thousands at once.
 Four batches of this size fit into a request (`kafka.max.request.size`), but only three of 256 KiB would."""

@@ -19,8 +19,6 @@ from rich.table import Table
 
 from spark_connector.progress.stream_lag import QueryLag, SourceLag
 
-__all__ = ["LagBar"]
-
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _BAR_WIDTH = 30
 

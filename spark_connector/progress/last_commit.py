@@ -21,8 +21,6 @@ from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.progress.stream_lag import QueryLag
 from spark_connector.read.offset_reader import CommittedOffsets
 
-__all__ = ["LastCommit"]
-
 
 class LastCommit:
     """For `LagListener(LastCommit(options))`. Connects only when a run ends."""

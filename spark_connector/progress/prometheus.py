@@ -19,8 +19,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from broker.errors import ConfigError
 from spark_connector.progress.stream_lag import QueryLag, SourceLag, TopicLag
 
-__all__ = ["LoadMetrics", "PrometheusLag", "parse_address"]
-
 _SOURCE = ("query", "source")
 _TOPIC = (*_SOURCE, "topic")
 _FAMILIES = {

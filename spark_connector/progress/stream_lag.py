@@ -19,8 +19,6 @@ from spark_connector.errors import ConnectorError
 from spark_connector.offset_store.base import Offsets
 from spark_connector.read.stream_offset import StreamOffset, plan_start
 
-__all__ = ["QueryLag", "SizeEstimate", "SourceLag", "TopicLag", "query_lag"]
-
 SizeEstimate = Callable[[Offsets, Offsets], Mapping[TopicPartition, float]]
 """(offsets read, ends of partitions) → average bytes of the offsets between, where known (listener.RecordSizes)."""
 

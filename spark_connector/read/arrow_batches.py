@@ -21,8 +21,6 @@ from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from spark_connector.errors import ConnectorError
 from spark_connector.options.filter_options import HeaderFilter, ReadFilters
 
-__all__ = ["MAX_BYTES", "MAX_ROWS", "BatchDecoder", "BatchMaker", "RowFilter", "arrow_schema"]
-
 MAX_ROWS = 10_000
 """Most rows of one record batch."""
 

@@ -20,8 +20,6 @@ from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offset
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KafkaBatchReader", "KafkaInputPartition", "read_partition"]
-
 
 class KafkaInputPartition(InputPartition):
     """The work of one task: `value` is its ranges, `topic_ids` the ids of the topics they were planned for."""

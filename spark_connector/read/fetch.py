@@ -31,8 +31,6 @@ from spark_connector.read.arrow_batches import MAX_BYTES, MAX_ROWS, BatchMaker, 
 from spark_connector.read.planning import OffsetRange
 from spark_connector.worker_clients import keep_imports, worker_clients
 
-__all__ = ["batch_maker", "decode_fetched", "has_topic_id", "prefetch", "read_range", "read_ranges"]
-
 _PLAIN_BYTES = 32 << 20
 """Most decompressed bytes of one decode: bounds memory for batches with a high compression ratio."""
 

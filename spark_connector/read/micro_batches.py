@@ -32,8 +32,6 @@ from spark_connector.read.offset_reader import OffsetReader
 from spark_connector.read.planning import OffsetRange, limit_bytes, limit_offsets, stream_ranges
 from spark_connector.read.stream_offset import Document, StreamOffset, batch_of, plan_start
 
-__all__ = ["BatchPlan", "Losses", "MicroBatches", "PartitionChanges", "compare"]
-
 
 @dataclass(frozen=True)
 class BatchPlan:

@@ -41,8 +41,6 @@ from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
 from spark_connector.read.size_estimator import SizeEstimator
 from spark_connector.read.stream_offset import StreamOffset
 
-__all__ = ["Assigned", "Bounds", "CommittedOffsets", "OffsetReader"]
-
 logger = logging.getLogger("pykafka.spark")
 
 T = TypeVar("T")

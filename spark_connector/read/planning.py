@@ -17,17 +17,6 @@ from spark_connector.offset_store.base import Offsets
 from spark_connector.options.filter_options import ReadFilters
 from spark_connector.options.range_limit import format_partitions
 
-__all__ = [
-    "OffsetRange",
-    "batch_ranges",
-    "keep_offsets",
-    "limit_bytes",
-    "limit_offsets",
-    "share_tasks",
-    "split_ranges",
-    "stream_ranges",
-]
-
 
 @dataclass(frozen=True, order=True)
 class OffsetRange:

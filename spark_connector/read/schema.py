@@ -22,8 +22,6 @@ from pyspark.sql.types import (
 from spark_connector.options.column_options import COLUMNS
 from spark_connector.options.read_options import SourceOptions
 
-__all__ = ["source_schema", "spark_schema"]
-
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _TYPES: dict[str, DataType] = {
     "key": BinaryType(),

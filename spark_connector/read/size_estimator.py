@@ -25,8 +25,6 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches
 from spark_connector.offset_store.base import Offsets
 
-__all__ = ["SizeEstimator"]
-
 logger = logging.getLogger("pykafka.spark")
 
 _REFRESH_S = 60.0

@@ -35,8 +35,6 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.offset_store.base import Offsets, offsets_from_json, offsets_to_json
 
-__all__ = ["Document", "StreamOffset", "batch_of", "plan_start"]
-
 _VERSION = 1
 _UNREADABLE = "PYKAFKA_CHECKPOINT_UNREADABLE"
 

@@ -27,8 +27,6 @@ from spark_connector.write.decision_log import DecisionLog, Recorded
 from spark_connector.write.rows_writer import RowsWriter, Written
 from spark_connector.write.write_plan import SinkNames, WritePlan
 
-__all__ = ["Attempt", "TaskReport", "run_attempt"]
-
 _LOOK_AGAIN_S: Final = 0.1
 """If getting an id took longer, the attempt may be late, so it looks for a decision again."""
 

@@ -45,8 +45,6 @@ from spark_connector.write.decision import (
 from spark_connector.write.decision_log import DecisionLog, Recorded
 from spark_connector.write.write_plan import SinkNames, WritePlan, named_sink
 
-__all__ = ["abort_batch", "abort_batch_write", "commit_batch", "commit_batch_write"]
-
 logger = logging.getLogger("pykafka.spark")
 
 _GONE: Final = (

@@ -21,26 +21,6 @@ from broker.errors import CorruptBatch
 from broker.records.varint import encode_varint, read_varint
 from spark_connector.errors import ConnectorError
 
-__all__ = [
-    "ATTEMPT_IDS",
-    "PART_CHARACTERS",
-    "Decision",
-    "Fail",
-    "Finish",
-    "Nothing",
-    "Part",
-    "Prepared",
-    "Record",
-    "Standing",
-    "Step",
-    "may_withdraw",
-    "next_step",
-    "overtaken",
-    "pack",
-    "parse_part",
-    "unpack",
-]
-
 ATTEMPT_IDS: Final = 8
 """The attempts at one task partition of a query use this many transactional ids in turn."""
 

@@ -29,8 +29,6 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.write.decision import PART_CHARACTERS, Decision, Part, pack, parse_part, unpack
 from spark_connector.write.write_plan import SinkNames
 
-__all__ = ["DecisionLog", "Recorded"]
-
 _TIMEOUT_MS: Final = 10_000
 """Timeout of the deciding transaction: if a driver dies in it, tasks wait for its end up to that long."""
 

@@ -24,8 +24,6 @@ from broker.records.record import size_bound
 from spark_connector.errors import ConnectorError
 from spark_connector.options.write_options import WriteOptions
 
-__all__ = ["check_columns", "refuse_too_large", "to_rows"]
-
 _BYTES: Final = ("string", "binary")
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 _TYPES: Final = {

@@ -35,8 +35,6 @@ from broker.records.key_hash import partitions_of_keys
 from spark_connector.options.write_options import WriteOptions
 from spark_connector.write.input_columns import refuse_too_large, to_rows
 
-__all__ = ["RowsWriter", "StickyRuns", "Written", "partitions_of_rows"]
-
 _COLLECTED_BYTES: Final = 16 << 20
 """Rows sorted at a time: enough for batches of a good size in topics with many partitions."""
 

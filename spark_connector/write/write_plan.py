@@ -21,8 +21,6 @@ from spark_connector.options.write_options import WriteOptions
 from spark_connector.worker_clients import worker_clients
 from spark_connector.write.decision import ATTEMPT_IDS
 
-__all__ = ["SinkNames", "WritePlan", "named_sink", "plan_write"]
-
 logger = logging.getLogger("pykafka.spark")
 
 _NEEDED: Final = (

@@ -30,8 +30,6 @@ from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
 from spark_connector.write.commit_protocol import abort_batch, abort_batch_write, commit_batch, commit_batch_write
 from spark_connector.write.write_plan import WritePlan, named_sink
 
-__all__ = ["KafkaBatchWriter", "KafkaStreamWriter", "TaskMessage"]
-
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _RUN_ID: Final = "spark.jobGroup.id"

@@ -19,8 +19,6 @@ from tests.bench.measure import Row
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, fetch_body
 
-__all__ = ["run"]
-
 ACLS, ROUNDS, REQUESTS = 10_000, 9, 10_000
 AUTHORIZER = {
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",

@@ -22,8 +22,6 @@ from tests.bench.bare_server import TOPIC
 from tests.bench.measure import Row, Target, bare_target, broker_target
 from tests.bench.peers import noida_target, tansu_target
 
-__all__ = ["run", "run_peers"]
-
 ROUNDS = 3
 OURS, CEILING = "pykafka", "bare server"
 SIZES = ((100, 600_000), (1024, 300_000), (102_400, 4_000))

@@ -22,8 +22,6 @@ from tests.bench.broker_bench import Figures, produce, synchronous
 from tests.bench.measure import Row, Target
 from tests.support.waiting import eventually
 
-__all__ = ["run"]
-
 ROUNDS = 3
 PARTITIONS = 4
 SIZES = ((1024, 300_000), (100, 600_000))

@@ -24,8 +24,6 @@ from broker.protocol.api_keys import ApiKey
 from tests.bench.measure import Row, broker_target
 from tests.support.source_tree import ROOT
 
-__all__ = ["perf", "run"]
-
 READERS = 3
 RECORD_BYTES = 1024
 RECORDS = 400_000

@@ -19,8 +19,6 @@ import psutil
 from tests.support.broker_process import BrokerProcess
 from tests.support.source_tree import ROOT
 
-__all__ = ["Row", "Target", "bare_target", "broker_target"]
-
 
 @dataclasses.dataclass
 class Row:

@@ -25,8 +25,6 @@ from tests.bench.bare_server import TOPIC
 from tests.bench.measure import Target
 from tests.support.free_ports import free_ports
 
-__all__ = ["noida_target", "tansu_target"]
-
 UP_WITHIN_S = 20.0
 
 

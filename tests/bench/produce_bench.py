@@ -31,8 +31,6 @@ from tests.bench.measure import Row
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests
 
-__all__ = ["TREE", "run"]
-
 TREE = os.environ.get("PYKAFKA_BENCH_TREE", "")
 ROUNDS, CONNECTIONS, AHEAD = 9, 4, 5
 BATCH_BYTES, BATCHES = 1_000_000, 100

@@ -27,8 +27,6 @@ from tests.bench.produce_bench import TREE
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, fetch_body
 
-__all__ = ["run"]
-
 THROTTLE = Path("/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device")
 BYTES_PER_S, DIRTY_BYTES, DISK_BYTES = 20_000_000, 100_000_000, 4 << 30
 PRODUCERS, RECORD_BYTES, RECORDS = 2, 1024, 250_000

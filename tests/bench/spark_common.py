@@ -28,8 +28,6 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import encode_columns
 from broker.records.compression import Codec
 
-__all__ = ["CHUNK_ROWS", "KAFKA", "PARTITIONS", "SPARKS_OWN", "alternate", "bench_session", "fill", "keys", "values"]
-
 PARTITIONS = 4
 SPARKS_OWN = os.environ.get("PYKAFKA_BENCH_SPARK_KAFKA", "")
 KAFKA = os.environ.get("PYKAFKA_BENCH_KAFKA", "")

@@ -11,8 +11,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_connector.spark_versions import ADMISSION_CONTROL
 
-__all__ = ["has_taken_all", "start", "take_all"]
-
 
 def take_all(writer: DataStreamWriter, path: str | None = None, *, timeout: int = 300) -> StreamingQuery:
     """The query after its end. Raises StreamingQueryException."""

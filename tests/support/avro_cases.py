@@ -12,8 +12,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["Case", "cases", "full_named"]
-
 _NONE: Any = object()
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _PROMOTED = {

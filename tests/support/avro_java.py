@@ -17,8 +17,6 @@ from py4j.protocol import Py4JJavaError
 from tests.support.java_process import SPARK_JARS, JavaProcess
 from tests.support.requirements import Unavailable, give_up
 
-__all__ = ["AvroJava", "Refused", "as_numbers", "avro_java_or_give_up", "in_numbers", "shown"]
-
 _JARS = ("avro-1*.jar", "jackson-core-2*.jar", "jackson-databind-2*.jar", "jackson-annotations-2*.jar")
 _RECORD = '{"type":"record","name":"Outer","fields":[{"name":"v","type":TYPE}]}'
 _MORE = ("slf4j-api-*.jar", "commons-compress-*.jar")

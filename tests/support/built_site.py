@@ -10,8 +10,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["BuiltSite"]
-
 _ADDRESSES = {
     "a": "href",
     "link": "href",

@@ -10,8 +10,6 @@ import os
 
 from tests.support.source_tree import ROOT
 
-__all__ = ["spare_hypothesis"]
-
 _SITE = 'import sys\n\nsys.modules["hypothesis"] = None\n'
 
 

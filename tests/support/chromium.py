@@ -12,8 +12,6 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.support.debian_packages import unpacked_program
 
-__all__ = ["Tab", "browser"]
-
 _ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",

@@ -28,8 +28,6 @@ from tests.support.waiting import eventually
 from tests.support.wall_clocks import WallClocks
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
 
-__all__ = ["ZOOKEEPER", "ClusterFaults", "KillRounds", "LinkedCluster", "StateWatch"]
-
 ZOOKEEPER = "zookeeper"
 
 

@@ -8,8 +8,6 @@ from typing import Final
 
 from broker.records import native
 
-__all__ = ["BUILT", "in_turn", "using"]
-
 _KERNEL: Final = native.kernel
 
 BUILT: Final = _KERNEL is not None

@@ -6,8 +6,6 @@ from typing import NamedTuple, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
-__all__ = ["CommittedRecord", "committed_records", "committed_values"]
-
 
 class CommittedRecord(NamedTuple):
     """One record; `timestamp` in ms, `headers` empty where it has none."""

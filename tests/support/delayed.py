@@ -9,8 +9,6 @@ from broker.errors import BrokerError
 from broker.replica.delayed_fetch import DelayedFetch, Watched
 from broker.replica.partition import Partition
 
-__all__ = ["WaitingFetch", "committed"]
-
 
 class WaitingFetch(DelayedFetch):
     """A delayed fetch; `ended` is set at its end."""

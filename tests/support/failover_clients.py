@@ -22,8 +22,6 @@ from broker.client.transaction_errors import AbortableTransactionError
 from tests.support.failover_contract import PATIENCE_S, Aborted, Reader, Writer, partition_of
 from tests.support.failover_foreign import JavaReader, JavaWriter, JsReader, JsWriter, KcatReader, KcatWriter
 
-__all__ = ["READERS", "WRITERS", "OurWriter"]
-
 
 class FutureWriter(Writer):
     """A client whose `send` returns a future."""

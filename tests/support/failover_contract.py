@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterable
 from typing import Self
 
-__all__ = ["PARTITIONS", "PATIENCE_S", "Aborted", "Reader", "Writer", "partition_of"]
-
 PARTITIONS = 3
 PATIENCE_S = 90.0
 

@@ -20,8 +20,6 @@ from tests.support.kcat import Kcat
 from tests.support.requirements import Unavailable, give_up
 from tests.support.waiting import eventually
 
-__all__ = ["JavaReader", "JavaWriter", "JsReader", "JsWriter", "KcatReader", "KcatWriter"]
-
 
 def js_of(bootstrap: str) -> KafkaJs:
     try:

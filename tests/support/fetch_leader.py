@@ -31,8 +31,6 @@ from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, To
 from tests.support.batches import batch, open_log
 from tests.support.raw_requests import fetch_body
 
-__all__ = ["FetchLeader", "seen"]
-
 
 class FetchLeader:
     """Leads partitions, and has one fetch session cache for each client that asks."""

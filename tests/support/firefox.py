@@ -15,8 +15,6 @@ from tests.support.debian_packages import unpacked_program
 from tests.support.npm_package import node_modules, program
 from tests.support.source_tree import ROOT
 
-__all__ = ["Firefox"]
-
 VERSION = "24.43.1"
 DRIVER = ROOT / "tests" / "ui" / "firefox_driver.mjs"
 

@@ -9,8 +9,6 @@ from broker.log.log import Log
 from broker.log.pending_append import complete
 from broker.records.batch import walk_batches
 
-__all__ = ["copy", "epochs_in", "follow", "state_of", "stored"]
-
 
 def follow(log: Log, records: bytes | bytearray) -> FollowerAppend:
     """Append a piece of the leader's log."""

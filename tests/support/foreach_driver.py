@@ -21,7 +21,6 @@ from tests.support.spark_child import SETTINGS, SparkChild
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ForeachDriver", "copy_batches"]
 
 Arguments = dict[str, str]
 

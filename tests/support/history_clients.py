@@ -29,8 +29,6 @@ from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.history import History, Outcome, Poll, Transaction, Write
 
-__all__ = ["Client", "Copier", "GroupReader", "PlainWriter", "TransactionalWriter"]
-
 TRANSACTION_TIMEOUT_MS = 8_000
 CALL_S = 5.0
 

@@ -26,8 +26,6 @@ from tests.support.history_clients import (
 )
 from tests.support.waiting import eventually
 
-__all__ = ["COPIED_PARTITIONS", "SETTINGS", "WRITTEN_PARTITIONS", "read_what_was_written", "run_clients"]
-
 TOPIC, COPIES, PARTITIONS = "history", "copies", 3
 WRITTEN_PARTITIONS = [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
 COPIED_PARTITIONS = [TopicPartition(COPIES, p) for p in range(PARTITIONS)]

@@ -15,8 +15,6 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tests.support.requirements import Unavailable
 
-__all__ = ["SPARK_JARS", "JavaProcess", "exceptions_of_py4j"]
-
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 
 

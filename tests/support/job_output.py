@@ -20,8 +20,6 @@ from spark_connector.storage import Storage
 from tests.support.record_audit import Copy, Row
 from tests.support.waiting import eventually
 
-__all__ = ["committed_copies", "rows_of_load", "rows_of_read", "rows_of_stream", "wait_until_stable"]
-
 _COLUMNS = ["topic", "partition", "offset", "key", "value"]
 _TIMEOUT = 30.0  # seconds; for one answer of the broker
 _STABLE_TIMEOUT = 90.0

@@ -13,24 +13,6 @@ from collections.abc import Iterator, Mapping
 from broker.security.acl_types import CLUSTER_NAME, AclOperation, AclResourceType, PatternType, ResourcePattern
 from tests.support.markdown_table import table
 
-__all__ = [
-    "ANY_TOPIC",
-    "CLUSTER",
-    "GROUP",
-    "JOBS",
-    "LIMIT",
-    "NOT_MOVED",
-    "PUBLISH",
-    "READ",
-    "SIZES",
-    "TRANSACTIONS",
-    "WRITE_IDS",
-    "Job",
-    "Place",
-    "Right",
-    "job_rights",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Place:

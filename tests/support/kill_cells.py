@@ -11,8 +11,6 @@ import random
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-__all__ = ["CELLS", "FAST", "OF_CLUSTER", "Cell", "Job", "Place", "Reading", "Victim", "schedule"]
-
 
 class Victim(enum.Enum):
     """Who gets kill -9."""

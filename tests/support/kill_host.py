@@ -29,8 +29,6 @@ from tests.support.source_tree import ROOT
 from tests.support.spark_child import SETTINGS
 from tests.support.spark_home import SparkHome
 
-__all__ = ["Attempt", "SparkHost"]
-
 _START_TIMEOUT = 400.0  # seconds; six on an idle machine, more than 120 were seen on a busy one
 
 

@@ -17,8 +17,6 @@ from pathlib import Path
 from tests.support.kill_cells import CELLS, Job, Victim, schedule
 from tests.support.kill_round import Matrix, Played
 
-__all__ = ["play_rounds", "table"]
-
 
 def play_rounds(
     directory: Path,

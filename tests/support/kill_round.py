@@ -26,8 +26,6 @@ from tests.support.kill_work import Work, work_of
 from tests.support.requirements import Unavailable
 from tests.support.spark_home import shared_spark_home
 
-__all__ = ["Matrix", "Played"]
-
 Say = Callable[[str], None]
 
 _HANGS = 400.0  # seconds without an end; a cold job takes 10 on an idle machine, and 150 were seen on a busy one

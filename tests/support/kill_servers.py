@@ -25,8 +25,6 @@ from tests.support.replicated_cluster import ReplicatedCluster
 from tests.support.scrape import Scrape
 from tests.support.zookeeper import ZooKeeperServer
 
-__all__ = ["Servers"]
-
 _SETTINGS = {
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",

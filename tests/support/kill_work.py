@@ -28,8 +28,6 @@ from tests.support.record_audit import audit_copies, audit_rows
 from tests.support.topic_data import TopicData
 from tests.support.topics import DEFAULT_REPLICATION
 
-__all__ = ["Work", "work_of"]
-
 _PARTITIONS = 3
 _COPY_PARTITIONS = 2
 _READING = {

@@ -13,8 +13,6 @@ from broker.client.cluster_metadata import Node
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 
-__all__ = ["LaggingBrokers"]
-
 Change = Callable[[Any], Any]
 
 

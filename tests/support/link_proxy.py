@@ -23,8 +23,6 @@ from typing import Final, NamedTuple, Self, TypeVar
 
 from tests.support.socket_holder import holder
 
-__all__ = ["OTHERS", "LinkProxy", "Node"]
-
 T = TypeVar("T")
 
 Node = int | str

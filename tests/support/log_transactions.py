@@ -15,8 +15,6 @@ from broker.records.control import ControlType
 from broker.records.record import decode_records
 from tests.support.batches import append, append_marker, batch
 
-__all__ = ["ALICE", "BOB", "CAROL", "Producers", "committed_records", "index_files", "refused", "stable_end"]
-
 ALICE, BOB, CAROL = 1, 2, 3
 """Producer ids."""
 

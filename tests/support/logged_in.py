@@ -20,8 +20,6 @@ from broker.security.acl_types import (
 from broker.security.jaas import Login
 from tests.support.raw_requests import Requests
 
-__all__ = ["ROOT", "LoggedIn", "acl_settings"]
-
 ROOT = "root"
 """The super user, which brokers are among themselves."""
 

@@ -10,8 +10,6 @@ import pytest
 from broker.client.broker_connection import BrokerConnection
 from broker.protocol.api_keys import ApiKey
 
-__all__ = ["record_metadata_requests"]
-
 
 def record_metadata_requests(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """The topics that each Metadata request from now on names."""

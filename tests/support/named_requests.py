@@ -17,8 +17,6 @@ from broker.protocol.entities import unwrap_optional
 from tests.support.hostile_requests import BITS, HostileRequests
 from tests.support.raw_requests import NO_ID, batch
 
-__all__ = ["PLAIN_ROUNDS", "NamedRequests", "Names"]
-
 PLAIN_ROUNDS = 3
 """So many rounds ask plain questions, which would be answered if they were allowed; later ones are random."""
 

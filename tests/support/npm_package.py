@@ -9,8 +9,6 @@ from pathlib import Path
 
 from tests.support.requirements import Unavailable, cache_directory
 
-__all__ = ["node_modules", "program"]
-
 _TIMEOUT_S = 300
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.support.requirements import Unavailable, cache_directory
 
-__all__ = ["python_with"]
-
 _TIMEOUT_S = 300
 
 

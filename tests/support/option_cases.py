@@ -13,8 +13,6 @@ from spark_connector.options.range_limit import Position, SpecificOffsets, Times
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.options.subscription_options import Assign, Subscribe, SubscribePattern
 
-__all__ = ["CASES", "TIMES", "Case"]
-
 T0 = TopicPartition("t", 0)
 TIMES = '{"t":{"0":5}}'
 LONG = r"must be a whole number, not 'x'"

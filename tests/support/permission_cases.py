@@ -20,20 +20,6 @@ from tests.support.raw_requests import LATEST, NO_ID, Requests, ask_for, batch, 
 from tests.support.raw_transactions import RawProducer
 from tests.support.waiting import eventually
 
-__all__ = [
-    "ANONYMOUS",
-    "CASES",
-    "DENIED",
-    "EVERY_ACL",
-    "GUARDED_SETTINGS",
-    "World",
-    "admin_of",
-    "codes_in",
-    "creation",
-    "log_in",
-    "scram_deletion",
-]
-
 DENIED = {
     ErrorCode.topic_authorization_failed,
     ErrorCode.group_authorization_failed,

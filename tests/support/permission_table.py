@@ -7,8 +7,6 @@ from broker.protocol.permissions import OPEN_APIS, PERMISSIONS, Permission
 from broker.security.acl_types import SUPPORTED_OPERATIONS
 from tests.support.markdown_table import table
 
-__all__ = ["open_apis", "operations", "permissions"]
-
 _SERVED = {api: (low, high) for api, low, high, _ in API_TABLE}
 
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from tests.support.source_tree import ROOT
 
-__all__ = ["planted"]
-
 _SITE = """
 import sys
 

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 
 from kafka import KafkaConsumer
 
-__all__ = ["polled"]
-
 
 @contextmanager
 def polled(*members: KafkaConsumer) -> Iterator[None]:

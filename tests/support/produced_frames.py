@@ -16,8 +16,6 @@ from broker.protocol.messages import decode_request, peek
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import BatchHeader, verify_batch, walk_batches
 
-__all__ = ["ProducedFrames"]
-
 
 class ProducedFrames:
     """Records what every connection of this process sends from now on."""

@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Copy", "Row", "audit_copies", "audit_rows"]
-
 _SHOWN = 5  # examples of each kind of damage
 
 Content = Callable[[int, int], tuple[bytes, bytes]]

@@ -15,8 +15,6 @@ from broker.records.control import AbortedTransactions
 from broker.records.record import Record, decode_batch
 from broker.records.record_sections import NO_LIMIT
 
-__all__ = ["decode_reference", "encode_reference"]
-
 Buffer = bytes | bytearray | memoryview
 
 

@@ -21,8 +21,6 @@ from broker.records.control import ControlType, read_control_type
 from broker.records.record import decode_batch
 from tests.support.history import Anomaly
 
-__all__ = ["compacted_anomalies", "partition_directories", "replica_anomalies"]
-
 Key = bytes | None
 
 

@@ -15,8 +15,6 @@ from broker.protocol.topic_partition import TopicPartition
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import eventually
 
-__all__ = ["REPLICATED", "ReplicatedCluster"]
-
 REPLICATED = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",

@@ -35,8 +35,6 @@ from spark_connector.write.write_plan import plan_write
 from tests.support.denying import Denying
 from tests.support.plain_loads import PlainLoads, open_files
 
-__all__ = ["RECORDS", "RUNS", "World", "mirror_names"]
-
 RECORDS = 40
 """In the topic that is read, in two partitions."""
 

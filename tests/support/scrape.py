@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.support.broker_process import BrokerProcess
 
-__all__ = ["Scrape", "health"]
-
 _SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 

@@ -14,8 +14,6 @@ from broker.clock import ManualClock
 from broker.log.disk import SLOW_S
 from tests.support.batches import NOW
 
-__all__ = ["LATE_MS", "SlowDisk", "clock", "disk", "threads"]
-
 LATE_MS = int(SLOW_S * 1000) + 1
 
 

@@ -25,8 +25,6 @@ import psutil
 from tests.support.soak_readers import Copier, GroupReader, Visitors
 from tests.support.soak_writers import KeyedWriter, TransactionalWriter, Writer
 
-__all__ = ["COMPACTED", "COPIES", "PLAIN", "TRANSACTIONAL", "SoakLoad"]
-
 PLAIN, TRANSACTIONAL, COPIES, COMPACTED = "plain", "transactional", "copies", "compacted"
 COMMITTED_ONLY = {"isolation.level": "read_committed"}
 THREADS = 32

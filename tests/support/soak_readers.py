@@ -18,8 +18,6 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from broker.protocol.api_keys import ApiKey
 from tests.support.raw_requests import LATEST, Requests, ask_for, fetch_body
 
-__all__ = ["VISITORS", "Copier", "GroupReader", "Visitors"]
-
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: close() resets the connection
 ABANDONED_TIMEOUT_MS = 2_000
 SHARE = 2  # partitions of each reader, once all have joined

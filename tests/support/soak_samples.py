@@ -22,8 +22,6 @@ from tests.support.raw_requests import Requests, batch
 from tests.support.scrape import Scrape
 from tests.support.soak_readers import VISITORS
 
-__all__ = ["Handles", "Probe", "Sample", "growth_per_half_hour", "lag_of_those_who_stay", "quantile"]
-
 PRODUCES = 20
 HALF_HOUR_S = 1800.0
 

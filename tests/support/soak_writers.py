@@ -13,8 +13,6 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-__all__ = ["KeyedWriter", "TokenBucket", "TransactionalWriter", "Writer"]
-
 VALUE_BYTES, KEYED_VALUE_BYTES = 4096, 1024
 AT_ONCE = 50  # records per look at the clock
 KEYS = 5_000  # of the compacted topic

@@ -12,8 +12,6 @@ import struct
 from collections.abc import Mapping
 from typing import TypeVar
 
-__all__ = ["holder", "inode_of"]
-
 Name = TypeVar("Name")
 
 _NETLINK_SOCK_DIAG = 4

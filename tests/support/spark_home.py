@@ -20,8 +20,6 @@ from pathlib import Path
 
 from tests.support.source_tree import ROOT
 
-__all__ = ["SMALL_QUERIES", "SparkHome", "shared_spark_home"]
-
 SMALL_QUERIES = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -10,8 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Span", "SplitBySpark", "rate_limited"]
-
 Span = tuple[int, int, int]
 """(partition, from, until)"""
 

@@ -7,8 +7,6 @@ from importlib.metadata import version
 
 import pytest
 
-__all__ = ["before_spark", "since_spark"]
-
 _HERE = version("pyspark")  # the package itself would take a third of a second
 
 

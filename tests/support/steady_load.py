@@ -15,8 +15,6 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-__all__ = ["SteadyLoad"]
-
 INTERVAL_S = 0.005
 _numbers = itertools.count()
 

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, Self
 from tests.support.console import command
 from tests.support.source_tree import ROOT
 
-__all__ = ["Answer", "UiProcess"]
-
 
 class Answer(NamedTuple):
     """An HTTP response; the names of `headers` are in lower case."""

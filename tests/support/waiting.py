@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["PATIENCE_S", "eventually"]
-
 PATIENCE_S = 60.0
 """How long to wait for what must come: much longer than it takes on a busy machine."""
 

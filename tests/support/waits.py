@@ -9,8 +9,6 @@ import pytest
 from broker.client import cluster
 from broker.client.cluster import Cluster
 
-__all__ = ["Waits"]
-
 
 class Waits:
     """Every wait takes a second of `now`; `on_wait` is told the time after each."""

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from tests.support.planted import planted
 
-__all__ = ["WallClocks", "install", "movable_clocks"]
-
 _DIRECTORY = "PYKAFKA_TEST_CLOCKS"
 _SHIFT = struct.Struct("=q")
 """Nanoseconds that are added to the wall clock."""

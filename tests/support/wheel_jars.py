@@ -15,8 +15,6 @@ from pathlib import Path
 
 from tests.support.requirements import Unavailable, cache_directory
 
-__all__ = ["gathered", "take_jars"]
-
 _DOWNLOAD_TIMEOUT = 300  # seconds
 
 

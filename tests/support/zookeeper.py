@@ -15,8 +15,6 @@ from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 from tests.support.waiting import eventually
 
-__all__ = ["ZooKeeperServer", "expire_session"]
-
 
 class ZooKeeperServer:
     """`with ZooKeeperServer() as server:` runs one on a temporary directory (or on `data_dir`, which stays)."""

@@ -10,8 +10,6 @@ from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 from tests.support.free_ports import free_ports
 from tests.support.waiting import eventually
 
-__all__ = ["ZooKeeperEnsemble"]
-
 QUORUM = {"initLimit": "20", "syncLimit": "10"}  # ticks
 
 

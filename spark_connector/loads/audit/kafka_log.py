@@ -25,8 +25,6 @@ from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange, keep_offsets
 from spark_connector.worker_clients import worker_clients
 
-__all__ = ["Extent", "KafkaLog"]
-
 _POLICY = "cleanup.policy"
 _FORMATS = ("keyformat", "valueformat", "keyschema", "valueschema", "mode", "sep", "schema.registry.")
 _FILTERS = ("filteroffsets", "filtertimestamp", "filterkeyprefix", "filterheader")

@@ -27,8 +27,6 @@ from spark_connector.loads.destination import Destination, Held, NewSession, Off
 from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.record import LoadRange, LoadRecord
 
-__all__ = ["LoadCheck", "OnLoad", "PartitionCount", "Totals", "Verification", "recount", "verify_loads"]
-
 _NOT_KEPT = (
     "its record does not say with which options it was read, so all committed records are counted: give its options "
     "(kafka.isolation.level=read_uncommitted, filter…, mode=DROPMALFORMED with its format) by --option"

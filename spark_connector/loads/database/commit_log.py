@@ -22,8 +22,6 @@ from spark_connector.loads.destination import CommitLog, Newest
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord, failed_load
 from spark_connector.offset_store.base import OffsetConflict
 
-__all__ = ["DatabaseCommitLog", "failure", "first_line", "make_table"]
-
 _METADATA = MetaData()
 _LOADS = Table(
     "pykafka_loads",

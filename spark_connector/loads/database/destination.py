@@ -43,8 +43,6 @@ from spark_connector.loads.row_offsets import ROW_SCHEMA, held_rows, refuse_unna
 from spark_connector.loads.target import DatabaseAddress
 from spark_connector.offset_store.base import OffsetConflict
 
-__all__ = ["ATTEMPT", "DatabaseDestination", "TableName", "column_types", "open_database", "open_engine", "won_of"]
-
 ATTEMPT = "pykafka_attempt"
 """Column of the staging table: the attempt of a task that wrote the row."""
 

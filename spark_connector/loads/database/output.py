@@ -28,8 +28,6 @@ from spark_connector.loads.destination import Destination
 from spark_connector.loads.output import save_by_tasks, sum_counts, write_counted
 from spark_connector.loads.record import LoadError, LoadRecord
 
-__all__ = ["DatabaseDataSource", "write_rows"]
-
 _UNFIT = frozenset({"DataError", "ValueError", "OverflowError", "TypeError", "NotImplementedError"})
 """Errors about a value (a NUL in a text, a year beyond 9999), which would fail the next try, too."""
 

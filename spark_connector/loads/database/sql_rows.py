@@ -23,8 +23,6 @@ from sqlalchemy.dialects import postgresql
 from broker.errors import ConfigError
 from spark_connector.loads.times import as_text, fits_python, without_times
 
-__all__ = ["as_copy", "as_rows", "column_type", "parse_text_columns"]
-
 _TYPES: dict[str, Any] = {
     "binary": sqlalchemy.LargeBinary(),
     "string": sqlalchemy.Text(),

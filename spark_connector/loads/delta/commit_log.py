@@ -31,8 +31,6 @@ from spark_connector.loads.record import LoadError, LoadRecord, failed_load
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.storage import Storage
 
-__all__ = ["DeltaCommitLog", "loads_are"]
-
 _RECORD = "pykafka.load"
 _NEAR = 50  # commits to search first for a load's record
 _TRIES = 20  # of a rewind, which fails when rows are moved in between

@@ -51,8 +51,6 @@ from spark_connector.loads.visibility import refuse_within_table
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
-__all__ = ["DeltaDestination", "open_delta"]
-
 _STAGING = "_staging/table"
 _MISREAD = re.compile(r"[#%?^|\[\]\\\x00-\x1f\x7f]")
 """Characters of a path that `deltalake` misreads or cannot open, and Spark takes literally."""

@@ -33,8 +33,6 @@ from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.times import without_times
 from spark_connector.storage import open_storage
 
-__all__ = ["AvroDataSource", "avro_schema", "write_rows"]
-
 _CODECS = ("snappy", "deflate", "null")
 _COUNTS = "counts.json"
 

@@ -16,8 +16,6 @@ from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
 from spark_connector.storage import Storage
 
-__all__ = ["FilesCommitLog"]
-
 _DIRECTORY = "_offsets"  # below the output directory; Spark and pyarrow do not read names with _
 _PRUNED = ".pruned"  # <number>.pruned: the entries up to this number are removed
 

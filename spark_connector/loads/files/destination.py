@@ -43,8 +43,6 @@ from spark_connector.loads.visibility import refuse_unseen
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
-__all__ = ["FilesDestination"]
-
 _STAGING = "_staging"
 _MAX_ROUNDS = 100  # of a repair; each round finishes at least one load
 

@@ -23,8 +23,6 @@ from spark_connector.loads.row_offsets import RowOffsets
 from spark_connector.loads.spark_failure import summary
 from spark_connector.storage import Storage
 
-__all__ = ["read_offsets"]
-
 _FILES_AT_ONCE = 4
 _POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 _AVRO_TYPES = {"topic": "string", "partition": "int", "offset": "long"}

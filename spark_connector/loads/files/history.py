@@ -26,8 +26,6 @@ from spark_connector.loads.record import LoadError, LoadId, LoadRecord, publishe
 from spark_connector.loads.rewind import REWOUND, aside_of, manifest_of
 from spark_connector.storage import Storage
 
-__all__ = ["Outputs", "read_history"]
-
 _READERS = 8  # manifests at a time; each costs one or two round trips to HDFS
 _PREFIX = published_directory("")
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 
 from spark_connector.loads.destination import Newest
 
-__all__ = ["Act", "Staged", "Step", "repair_steps"]
-
 
 class Act(enum.Enum):
     """A step of a repair."""

@@ -23,8 +23,6 @@ from spark_connector.loads.record import LoadRecord, LoadTooLarge
 from spark_connector.offset_store.base import OffsetConflict, OffsetStoreError, check_group
 from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
 
-__all__ = ["ZooKeeperCommitLog"]
-
 _PLAIN = 25  # records below 1/25 of the request limit stay text, for people to read
 
 

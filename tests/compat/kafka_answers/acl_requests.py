@@ -11,8 +11,6 @@ from tests.compat.kafka_answers.guarded_asking import GuardedAsking
 from tests.support.permission_cases import ANONYMOUS
 from tests.support.waiting import eventually
 
-__all__ = ["ask_all"]
-
 _Op, R = AclOperation, AclResourceType
 ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED

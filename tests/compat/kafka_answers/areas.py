@@ -24,18 +24,6 @@ from tests.compat.kafka_answers.guarded_asking import GuardedAsking
 from tests.support.permission_cases import GUARDED_SETTINGS as GUARDED
 from tests.support.waiting import eventually
 
-__all__ = [
-    "AREAS",
-    "CLUSTER_AREAS",
-    "CLUSTER_SETTINGS",
-    "GUARDED_AREAS",
-    "GUARDED_SETTINGS",
-    "SETTINGS",
-    "answers_of",
-    "answers_of_cluster",
-    "answers_of_guarded",
-]
-
 AREAS: Mapping[str, Callable[[Asking], None]] = {
     "produce": produce_requests.ask_all,
     "fetch": fetch_requests.ask_all,

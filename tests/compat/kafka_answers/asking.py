@@ -22,8 +22,6 @@ from broker.protocol.messages import known_versions
 from tests.support.raw_requests import LATEST, SERVED, Requests
 from tests.support.waiting import eventually
 
-__all__ = ["Answers", "Asking", "Pick", "read_answers", "write_answers"]
-
 Answers = dict[str, dict[str, Any]]
 """Name of the request → version ("-" for what is no answer of an API) → answer."""
 Pick = Callable[[Any], Any]

@@ -12,8 +12,6 @@ from tests.compat.kafka_answers.asking import TIMEOUT_S, Asking
 from tests.support.raw_requests import LATEST, Requests, ask_for, batch
 from tests.support.waiting import eventually
 
-__all__ = ["ClusterAsking", "Nodes", "Targets", "partitions_of"]
-
 PATIENCE_S = 60.0
 
 Targets = Sequence[tuple[str, int, Sequence[int] | None]]

@@ -11,8 +11,6 @@ from tests.compat.kafka_answers.cluster_asking import ClusterAsking, partitions_
 from tests.support.raw_requests import ask_for, batch, fetch_body
 from tests.support.waiting import eventually
 
-__all__ = ["ask_all", "ask_fetch", "ask_offsets", "ask_produce"]
-
 PREFERRED, UNCLEAN = 0, 1
 TOPIC_CONFIG, BROKER_CONFIG = 2, 4
 LATEST, EARLIEST, GREATEST_TIME = -1, -2, -3

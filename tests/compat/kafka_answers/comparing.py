@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from tests.compat.kafka_answers.asking import Answers
 
-__all__ = ["ABSENT", "ANYTHING", "Deviation", "Difference", "deviations", "judge", "one_of_two", "only_different"]
-
 ABSENT = "absent"
 ANYTHING = object()
 

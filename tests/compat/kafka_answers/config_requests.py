@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from broker.protocol.api_keys import ApiKey
 from tests.compat.kafka_answers.asking import Asking, versions
 
-__all__ = ["ask_all"]
-
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER, LOGGER = 2, 4, 8
 

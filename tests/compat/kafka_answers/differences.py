@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from tests.compat.kafka_answers.comparing import ABSENT, ANYTHING, Difference
 
-__all__ = ["WANTED"]
-
 AFTER_MAX = Difference(
     "`message.timestamp.after.max.ms` is 1 h",
     "Kafka 4's default (KIP-1030); 3.8.1 has no limit. A record from a clock that is wrong would keep its segment from "

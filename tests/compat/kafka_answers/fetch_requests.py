@@ -13,8 +13,6 @@ from broker.protocol.api_keys import ApiKey
 from tests.compat.kafka_answers.asking import Asking, versions
 from tests.support.raw_requests import NO_ID, ask_for, batch, fetch_body
 
-__all__ = ["ask_all"]
-
 RECORDS = 10
 BY_NAME, BY_ID = (4, 5, 7, 11, 12), (13, 15, 16)
 FIRST_WITH_EPOCH = 9

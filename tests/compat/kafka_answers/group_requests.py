@@ -8,8 +8,6 @@ from typing import Any
 from broker.protocol.api_keys import ApiKey
 from tests.compat.kafka_answers.asking import Asking, versions
 
-__all__ = ["ask_all"]
-
 ON_DEMAND_ID = 4
 """First JoinGroup that has a member without an id ask again with one."""
 

@@ -10,8 +10,6 @@ from tests.compat.kafka_answers.asking import TIMEOUT_S, Asking, Pick, versions
 from tests.support.permission_cases import World, log_in
 from tests.support.raw_requests import Requests
 
-__all__ = ["GuardedAsking"]
-
 
 class BothServe(Requests):
     """Asks in the highest version that both serve, where none is given."""

@@ -13,8 +13,6 @@ from broker.records.crc32c import crc32c
 from tests.compat.kafka_answers.asking import Asking, versions
 from tests.support.raw_requests import NO_ID
 
-__all__ = ["ask_all"]
-
 HOUR_MS = 3_600_000
 MAGIC, CRC, ATTRIBUTES = 16, 17, 21  # places in a batch
 LENGTH, LAST_OFFSET_DELTA, MAX_TIMESTAMP, COUNT, RECORDS = 8, 23, 35, 57, 61

@@ -10,8 +10,6 @@ from broker.protocol.api_keys import ApiKey
 from tests.compat.kafka_answers.asking import Asking, versions
 from tests.support.waiting import eventually
 
-__all__ = ["ask_all"]
-
 Entity = Sequence[tuple[str, str | None]]
 """(type, name), None for the default."""
 PRODUCER, CONSUMER, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"

@@ -9,8 +9,6 @@ from tests.compat.kafka_answers.asking import versions
 from tests.compat.kafka_answers.guarded_asking import GuardedAsking
 from tests.support.permission_cases import CASES
 
-__all__ = ["ask_all"]
-
 _KEPT = {"name", "topic_name", "topic", "group_id", "transactional_id", "resource_name", "partition_index"}
 
 

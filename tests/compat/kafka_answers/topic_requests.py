@@ -11,8 +11,6 @@ from tests.compat.kafka_answers.asking import Asking, versions
 from tests.support.raw_requests import NO_ID
 from tests.support.waiting import eventually
 
-__all__ = ["ask_all"]
-
 CREATE_IN = (2, 4, 5, 7)
 NAMES = ("", ".", "..", "a b", "a/b", "ü", "x" * 249, "x" * 250, "@.und", "@_und")
 SETTINGS: Sequence[tuple[str, str | None]] = [

@@ -12,8 +12,6 @@ from tests.compat.kafka_answers.produce_requests import by
 from tests.support.raw_requests import ask_for, fetch_body
 from tests.support.waiting import eventually
 
-__all__ = ["ask_all"]
-
 Producer = tuple[int, int]
 """Id and epoch."""
 NOBODY: Producer = (987_654, 0)
