@@ -29,6 +29,7 @@ from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controlled_shutdown import ControlledShutdown
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
+from broker.cluster.isr_writer import IsrWriter
 from broker.cluster.leadership_check import LeadershipCheck
 from broker.cluster.local_replicas import LocalReplicas
 from broker.cluster.partition_reassignments import PartitionReassignments
@@ -55,7 +56,7 @@ from broker.net.throttling import Throttling
 from broker.protocol.permissions import FETCH_AS_FOLLOWER
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas
-from broker.replica.isr_writer import IsrWriter
+from broker.replica.cluster_metadata import BrokerInfo, Endpoint
 from broker.security.authorizer import Authorizer
 from broker.web.collector import MetricSources
 from broker.web.health import Health
@@ -68,7 +69,6 @@ from broker.zookeeper.membership import Membership
 from broker.zookeeper.metadata_move import METADATA_FILE, MOVING_FILE, move_into_zookeeper, standalone_store
 from broker.zookeeper.metadata_store import MetadataCalls, MetadataStore
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo, Endpoint
 
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,9 @@ ROWS: list[set[str]] = [
     {"api", "web"},
     {"coordinator"},
     {"cluster"},
+    {"zookeeper"},
     {"replica"},
-    {"log", "zookeeper", "mirror"},
+    {"log", "mirror"},
     {"net", "client"},
     {"records"},
     {"protocol"},
@@ -40,9 +41,10 @@ ROWS: list[set[str]] = [
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
 BASE = ROWS[-1]
 
-# What the rows alone would allow: storage knows no wire, the wire knows no storage and no handler.
+# What the rows alone would allow: storage knows no wire, the wire no storage and no handler, ZooKeeper neither.
 FORBIDDEN = {
     "log": {"broker.net", "broker.client", "asyncio", "socket", "selectors", "kazoo"},
+    "zookeeper": {"broker.log", "broker.mirror", "broker.net", "broker.client", "broker.records"},
     "net": {"broker.api", "broker.log", "broker.cluster", "broker.replica", "broker.zookeeper", "broker.client"},
     "client": {"broker.log", "broker.net", "asyncio", "kazoo"},
 }
@@ -247,6 +249,17 @@ def test_broker_packages_import_only_to_their_right() -> None:
                 wrong.append(place(module, imported))
             if within(imported.module, *FORBIDDEN.get(layer, ())):
                 wrong.append(place(module, imported))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_zookeeper_takes_of_replica_only_the_types_of_the_metadata() -> None:
+    wrong = [
+        place(module, imported)
+        for module in PRODUCT
+        if within(module.name, "broker.zookeeper")
+        for imported in module.imports
+        if within(imported.module, "broker.replica") and not within(imported.module, "broker.replica.cluster_metadata")
+    ]
     assert not wrong, "\n".join(wrong)
 
 

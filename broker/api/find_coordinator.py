@@ -16,7 +16,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import FIND_GROUP, FIND_TRANSACTION
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
-from broker.zookeeper.znodes import BrokerInfo
+from broker.replica.cluster_metadata import BrokerInfo
 
 GROUP = 0
 TRANSACTION = 1

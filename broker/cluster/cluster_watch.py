@@ -16,10 +16,10 @@ from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.topics import Topics
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.metadata_store import Watch
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from broker.config.dynamic_config import DynamicConfig
 from broker.errors import BrokerError, ErrorCode
 from broker.metrics import ReplicationMetrics
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import NO_LEADER, PartitionInfo, Topic
+from broker.replica.cluster_metadata import NO_LEADER, PartitionInfo, Topic
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.controller_node import ControllerEpoch
 from broker.zookeeper.metadata_store import MetadataCalls, Watch

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 
 from broker.background_tasks import BackgroundTasks
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import ClusterMetadata
 from broker.replica.replica_manager import ReplicaManager
-from broker.zookeeper.cluster_metadata import ClusterMetadata
 from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 

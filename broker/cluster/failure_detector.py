@@ -21,7 +21,7 @@ from broker.clock import Clock, SystemClock
 from broker.errors import ConnectionFailed, PykafkaError
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
-from broker.zookeeper.znodes import BrokerInfo
+from broker.replica.cluster_metadata import BrokerInfo
 
 logger = logging.getLogger(__name__)
 

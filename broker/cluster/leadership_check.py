@@ -23,8 +23,7 @@ from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_response, encode_request
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import PartitionInfo
-from broker.zookeeper.znodes import BrokerInfo
+from broker.replica.cluster_metadata import BrokerInfo, PartitionInfo
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from broker.cluster.controller_state import Election, state_reassigned
 from broker.cluster.topics import Topics
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import PartitionInfo, Topic
+from broker.replica.cluster_metadata import NO_STATE, PartitionInfo, Topic
 from broker.zookeeper.metadata_store import MetadataCalls, Watch
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import NO_STATE, REASSIGN_PARTITIONS
+from broker.zookeeper.znodes import REASSIGN_PARTITIONS
 
 logger = logging.getLogger(__name__)
 

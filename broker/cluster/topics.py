@@ -34,12 +34,12 @@ from broker.protocol.topic_names import (
     check_topic_name,
 )
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.replica.follower import Follower
 from broker.replica.partition import Partition
 from broker.replica.replica import Replica, check_leader_epoch
 from broker.replica.replica_manager import ReplicaManager, stored_log_config
 from broker.replica.replication_quota import ReplicationQuota
-from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import TopicRecord, new_uuid

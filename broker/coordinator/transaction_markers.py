@@ -18,7 +18,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition, by_topic
 from broker.records.control import ControlType, EndMarker
-from broker.zookeeper.cluster_metadata import NO_LEADER
+from broker.replica.cluster_metadata import NO_LEADER
 
 OffsetsEnded = Callable[[int, int, bool, Awaitable[object] | None], object]
 """Called with (partition of __consumer_offsets, producer id, whether it committed, awaitable or None): the marker is in

@@ -11,10 +11,10 @@ from broker.config.broker_config import BrokerConfig
 from broker.net.peer_connection import PeerConnection
 from broker.net.peer_security import PeerSecurity
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.replica.follower import Follower
 from broker.replica.replica_fetcher import ReplicaFetcher
 from broker.replica.replication_quota import ReplicationQuota
-from broker.zookeeper.znodes import BrokerInfo
 
 logger = logging.getLogger(__name__)
 

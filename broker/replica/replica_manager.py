@@ -24,12 +24,11 @@ from broker.metrics import TopicMetrics
 from broker.net.peer_security import PeerSecurity
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.append_queue import AppendQueue
+from broker.replica.cluster_metadata import NO_LEADER, NO_STATE, ClusterMetadata, PartitionInfo, Topic
 from broker.replica.fetcher_manager import FetcherManager
 from broker.replica.follower import Follower
 from broker.replica.partition import Partition
 from broker.replica.replication_quota import ReplicationQuota
-from broker.zookeeper.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionInfo, Topic
-from broker.zookeeper.znodes import NO_STATE
 
 logger = logging.getLogger(__name__)
 

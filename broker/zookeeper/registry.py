@@ -21,8 +21,8 @@ from broker.clock import Clock, SystemClock
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_names import check_collision, check_topic_name
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import NO_STATE, BrokerInfo, ClusterMetadata, PartitionInfo, Topic
 from broker.zookeeper import znodes
-from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.zookeeper.config_nodes import alter_config, read_config
 from broker.zookeeper.consumer_registry import ConsumerRegistry
 from broker.zookeeper.controller_node import ControllerNode
@@ -44,7 +44,7 @@ from broker.zookeeper.operations import (
 from broker.zookeeper.quota_nodes import QuotaNodes
 from broker.zookeeper.reassignment_request import ReassignmentRequest
 from broker.zookeeper.topic_deletions import TopicDeletions
-from broker.zookeeper.znodes import NO_STATE, BrokerInfo, MalformedNode, PartitionState, TopicRecord
+from broker.zookeeper.znodes import MalformedNode, PartitionState, TopicRecord
 
 logger = logging.getLogger(__name__)
 
@@ -128,14 +128,14 @@ class Registry:
         """
         path = znodes.broker_path(info.broker_id)
         try:
-            self._zk.create(path, info.encode(), ephemeral=True, parents=True)
+            self._zk.create(path, znodes.encode_broker(info), ephemeral=True, parents=True)
         except NodeExists:
             stat = self._zk.exists(path)
             if stat is None:
                 return self.register_broker(info)
             if stat.ephemeral_owner != self._zk.session_id:
                 raise
-            self._zk.set(path, info.encode(), stat.version)
+            self._zk.set(path, znodes.encode_broker(info), stat.version)
 
     def unregister_broker(self, broker_id: int) -> None:
         """Delete a broker's node if it exists, whoever owns it."""
@@ -148,7 +148,7 @@ class Registry:
             data, stat = self._zk.get(znodes.broker_path(broker_id))
         except NoNode:
             return None
-        return BrokerInfo.decode(broker_id, data), stat
+        return znodes.decode_broker(broker_id, data), stat
 
     def brokers(self) -> dict[int, BrokerInfo]:
         """All registered brokers, ordered by id."""
@@ -165,7 +165,7 @@ class Registry:
         for broker_id, node in zip(ids, nodes, strict=True):
             if node is not None:
                 try:
-                    info = BrokerInfo.decode(broker_id, node[0])
+                    info = znodes.decode_broker(broker_id, node[0])
                 except MalformedNode as error:
                     logger.error("broker %d is left out: %s", broker_id, error)
                     continue
@@ -221,7 +221,7 @@ class Registry:
         self.malformed = (self.malformed - set(names)) | malformed.keys()
         for name, reason in malformed.items():
             logger.error("topic %s is %s: %s", name, "left as it was" if name in fallback else "not served", reason)
-        found = {name: Topic.of(record, states) for name, record in records.items() if name not in malformed}
+        found = {name: record.topic(states) for name, record in records.items() if name not in malformed}
         return found | {name: fallback[name] for name in malformed if name in fallback}
 
     def watch_topics(self, callback: Callable[[frozenset[str]], None]) -> Watch:

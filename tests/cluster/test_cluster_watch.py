@@ -17,11 +17,11 @@ from broker.cluster.topics import Topics
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.log.manager import LogManager
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo
 from tests.zookeeper.conftest import Connect
 
 TIMEOUT_S = 60

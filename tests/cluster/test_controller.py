@@ -27,13 +27,13 @@ from broker.errors import BrokerError, ConnectionFailed, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import NO_LEADER, BrokerInfo
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
-from broker.zookeeper.cluster_metadata import NO_LEADER
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Move, Registry
-from broker.zookeeper.znodes import BrokerInfo, PartitionState
+from broker.zookeeper.znodes import PartitionState
 from tests.zookeeper.conftest import Connect
 
 Steps = Callable[[Topics, Controller], Awaitable[None]]

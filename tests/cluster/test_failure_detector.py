@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from broker.cluster.failure_detector import FailureDetector
 from broker.net.peer_connection import PeerConnection
-from broker.zookeeper.znodes import BrokerInfo
+from broker.replica.cluster_metadata import BrokerInfo
 
 
 class Peer:

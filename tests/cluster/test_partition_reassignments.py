@@ -15,7 +15,7 @@ from broker.errors import ErrorCode
 from broker.log.log import Log
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import PartitionInfo
+from broker.replica.cluster_metadata import PartitionInfo
 from broker.zookeeper.znodes import REASSIGN_PARTITIONS, decode_reassignment, encode_reassignment
 from tests.support.console import answer_of
 from tests.support.follower_log import stored

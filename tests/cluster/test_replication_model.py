@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.cluster import controller_state
 from broker.cluster.controller_state import Election, next_state, state_at_start, state_without
+from broker.replica.cluster_metadata import NO_LEADER, PartitionInfo
 from broker.replica.in_sync_state import InSyncState
-from broker.zookeeper.cluster_metadata import NO_LEADER, PartitionInfo
 
 MODEL = sys.modules[__name__]
 BROKERS = (1, 2, 3)

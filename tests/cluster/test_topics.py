@@ -17,9 +17,9 @@ from broker.errors import BrokerError, ConnectionFailed, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_request, decode_response, encode_request, encode_response
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
-from broker.zookeeper.cluster_metadata import PartitionInfo
+from broker.replica.cluster_metadata import PartitionInfo
 from tests.support.coordinators import settle
 from tests.support.transactions import MemoryMarkers
 

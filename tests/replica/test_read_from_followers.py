@@ -22,7 +22,7 @@ from broker.errors import ConfigError, ErrorCode
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import PartitionInfo
+from broker.replica.cluster_metadata import PartitionInfo
 from tests.support.fetch_leader import FetchLeader
 from tests.support.raw_requests import ask_for, fetch_body, records_of
 from tests.support.replicating import IDS, Brokers, brokers, until

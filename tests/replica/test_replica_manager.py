@@ -13,8 +13,8 @@ from broker.config.broker_config import BrokerConfig
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionInfo, Topic
 from broker.replica.replica_manager import ReplicaManager
-from broker.zookeeper.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionInfo, Topic
 from tests.support.batches import NOW, batch, fill
 
 TP = TopicPartition("t", 0)

@@ -27,8 +27,8 @@ from broker.log.log_config import LogConfig
 from broker.log.segment_file import ColdRead
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
+from broker.replica.cluster_metadata import PartitionInfo
 from broker.replica.partition import Partition
-from broker.zookeeper.cluster_metadata import PartitionInfo
 from tests.support.batches import append, batch, open_log
 from tests.support.delayed import WaitingFetch, committed
 

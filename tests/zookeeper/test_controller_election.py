@@ -5,12 +5,13 @@ from __future__ import annotations
 import queue
 import time
 
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.membership import Membership
 from broker.zookeeper.operations import Create, Delete, SetData
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import CONTROLLER, CONTROLLER_EPOCH, BrokerInfo
+from broker.zookeeper.znodes import CONTROLLER, CONTROLLER_EPOCH
 from tests.support.waiting import eventually
 from tests.support.zookeeper import ZooKeeperServer, expire_session
 from tests.zookeeper.conftest import Connect

@@ -11,12 +11,12 @@ import pytest
 from broker.clock import SystemClock
 from broker.errors import ConfigError, ConnectionFailed
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper import operations, znodes
 from broker.zookeeper.local_store import LocalStore
 from broker.zookeeper.metadata_move import METADATA_FILE, move_into_zookeeper, standalone_store
 from broker.zookeeper.operations import Operation
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo
 
 
 class FailingStore(LocalStore):

@@ -15,11 +15,12 @@ import pytest
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import NO_STATE, BrokerInfo
 from broker.zookeeper import znodes
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.operations import Create, NodeExists
 from broker.zookeeper.registry import PRODUCER_ID_BLOCK_SIZE, Registry
-from broker.zookeeper.znodes import NO_STATE, BrokerInfo, MalformedNode, PartitionState
+from broker.zookeeper.znodes import MalformedNode, PartitionState
 from tests.support.waiting import eventually
 from tests.zookeeper.conftest import Connect
 

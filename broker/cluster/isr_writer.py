@@ -22,8 +22,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from broker.errors import PykafkaError
 from broker.metrics import ReplicationMetrics
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import NO_LEADER
 from broker.replica.partition import Partition
-from broker.zookeeper.cluster_metadata import NO_LEADER
 from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import PartitionState
@@ -131,7 +131,7 @@ class IsrWriter:
         for tp in written:
             logger.info("%s: the ISR is %s now: %s", tp, list(states[tp].isr), reasons[tp])
             self._count(set(found[tp].isr), set(states[tp].isr))
-            wanting[tp].isr_written(dataclasses.replace(states[tp], version=states[tp].version + 1))
+            wanting[tp].isr_written(states[tp].leader_epoch, states[tp].isr, states[tp].version + 1)
         await self._notify_others()
         lost = states.keys() - written
         self._metrics.failed_isr_updates += len(lost)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from broker.clock import ManualClock
+from broker.cluster.isr_writer import IsrWriter
 from broker.errors import BrokerError, ConnectionFailed
 from broker.protocol.topic_partition import TopicPartition
-from broker.replica.isr_writer import IsrWriter
+from broker.replica.cluster_metadata import PartitionInfo
 from broker.replica.partition import Partition
-from broker.zookeeper.cluster_metadata import PartitionInfo
 from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Registry
 from tests.support.batches import open_log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionInfo, Topic
+from broker.replica.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionInfo, Topic
 from broker.zookeeper.znodes import PartitionState, TopicRecord
 
 ID = uuid.UUID(int=7)
@@ -18,7 +18,7 @@ def topic(name: str, topic_id: uuid.UUID = ID) -> Topic:
 def test_a_topic_is_put_together_from_its_record_and_the_states_of_its_partitions() -> None:
     record = TopicRecord("t", ID, {1: (2, 1), 0: (1, 2)}, {"retention.ms": "1"}, {0: (1,)}, {0: (2,)})
     states = {TopicPartition("t", 1): PartitionState(leader=2, leader_epoch=5, isr=(2,), controller_epoch=1, version=3)}
-    made = Topic.of(record, states)
+    made = record.topic(states)
     assert list(made.partitions.items()) == [
         (0, PartitionInfo(NO_LEADER, 0, (1, 2), (), -1, (1,), (2,))),
         (1, PartitionInfo(2, 5, (2, 1), (2,), version=3)),

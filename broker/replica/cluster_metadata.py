@@ -1,4 +1,4 @@
-"""Brokers, topics and partitions of the cluster at one moment, as `Registry.load_metadata` read them.
+"""Brokers, topics and partitions of the cluster at one moment, as zookeeper/registry.py read them.
 
 Immutable: a change makes a new `ClusterMetadata` (`with_topics`, `without_topics`, …), so that a request handler that
 holds one sees one state of the cluster to its end.
@@ -11,12 +11,70 @@ import functools
 import uuid
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.znodes import NO_STATE, BrokerInfo, Endpoint, PartitionState, TopicRecord
 
 NO_LEADER = -1
+NO_STATE = -1
+"""As the version of a partition's state: the node does not exist yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One address at which a broker can be reached, `PLAINTEXT://host:9092`."""
+
+    listener: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        listener, _, address = text.partition("://")
+        host, _, port = address.rpartition(":")
+        return cls(listener, host.strip("[]"), int(port))
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A registered broker, `/brokers/ids/N`. `security_protocols` maps a listener's name to its protocol."""
+
+    broker_id: int
+    endpoints: tuple[Endpoint, ...]
+    security_protocols: Mapping[str, str] = field(default_factory=lambda: {"PLAINTEXT": "PLAINTEXT"})
+    rack: str | None = None
+    timestamp_ms: int = 0
+    epoch: int = field(default=-1, compare=False)
+    """The broker epoch: the transaction that created the node (czxid); -1 while it is not known. It is higher in each
+    registration of a broker."""
+
+    @classmethod
+    def plaintext(cls, broker_id: int, host: str, port: int, **others: Any) -> BrokerInfo:
+        """A broker with the one listener `PLAINTEXT://host:port`."""
+        return cls(broker_id, (Endpoint("PLAINTEXT", host, port),), **others)
+
+    @property
+    def host(self) -> str:
+        """Host of the first plaintext endpoint, else of the first one."""
+        return self._default_endpoint.host
+
+    @property
+    def port(self) -> int:
+        return self._default_endpoint.port
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """The address of the listener of that name, for clients that connected through it."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+
+    @property
+    def _default_endpoint(self) -> Endpoint:
+        plaintext = (e for e in self.endpoints if self.security_protocols.get(e.listener) == "PLAINTEXT")
+        return next(plaintext, self.endpoints[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +102,6 @@ class PartitionInfo:
         """The replicas after the reassignment that is in progress, or the present ones."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
-    @classmethod
-    def of(cls, record: TopicRecord, partition: int, state: PartitionState | None) -> PartitionInfo:
-        """`state` is None while no leader has been written."""
-        replicas, adding, removing = record.replicas_of(partition)
-        if state is None:
-            return cls(NO_LEADER, 0, replicas, (), adding=adding, removing=removing)
-        return cls(state.leader, state.leader_epoch, replicas, state.isr, state.version, adding, removing)
-
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -68,13 +118,6 @@ class Topic:
     def is_internal(self) -> bool:
         """Whether it belongs to the brokers: clients may read it, and not write, delete or auto-create it."""
         return self.name in INTERNAL_TOPICS
-
-    @classmethod
-    def of(cls, record: TopicRecord, states: Mapping[TopicPartition, PartitionState]) -> Topic:
-        partitions = {
-            tp.partition: PartitionInfo.of(record, tp.partition, states.get(tp)) for tp in record.partitions()
-        }
-        return cls(record.name, record.topic_id, partitions, record.config)
 
 
 @dataclass(frozen=True)
