@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
 from spark_connector.loads.destination import CommitLog, Destination
-from spark_connector.loads.files.commit_log import FilesCommitLog
-from spark_connector.loads.files.destination import FilesDestination
+from spark_connector.loads.files.directory import FilesDestination
+from spark_connector.loads.files.files_log import FilesCommitLog
 from spark_connector.loads.record import LoadInterrupted, failed_load
 from spark_connector.loads.target import Target, is_database_url
 from spark_connector.storage import Storage, open_storage
@@ -60,10 +60,10 @@ def _open(target: Target) -> Destination:
         return _open_files(target)
     try:
         if target.format == "sql":
-            from spark_connector.loads.database.destination import open_database
+            from spark_connector.loads.database.database_table import open_database
 
             return open_database(target.address, target.group)
-        from spark_connector.loads.delta.destination import open_delta
+        from spark_connector.loads.delta.delta_table import open_delta
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"format={target.format} needs {error.name}: pip install 'pykafka-spark[{target.format}]'"
@@ -92,7 +92,7 @@ def _open_log(target: Target, output: Storage) -> CommitLog:
     if target.zookeeper_connect is None:
         return FilesCommitLog(output, target.group)
     # kazoo only for those who keep offsets in ZooKeeper
-    from spark_connector.loads.files.zookeeper_commit_log import ZooKeeperCommitLog
+    from spark_connector.loads.files.zookeeper_log import ZooKeeperCommitLog
     from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
 
     return ZooKeeperCommitLog(ZooKeeperOffsetStore(target.zookeeper_connect), target.group)

@@ -9,8 +9,8 @@ The next load finishes a load that was killed, or removes it. Of two loads of on
 other gets OffsetConflict. Works under Spark Connect.
 
 With `format="delta"`, or a database as `to`, rows and offsets are one commit of the table. Every row names its load in
-the column `load`. The protocols are loads/files/destination.py, loads/delta/destination.py and
-loads/database/destination.py.
+the column `load`. The protocols are loads/files/directory.py, loads/delta/delta_table.py and
+loads/database/database_table.py.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from broker.errors import PykafkaError
 from spark_connector.destinations import open_destination
+from spark_connector.loads.commit import publish_offsets
 from spark_connector.loads.destination import CommitLog, Destination, NewSession
-from spark_connector.loads.files import avro_output
+from spark_connector.loads.files import avro_files
 from spark_connector.loads.load_loop import Phase
-from spark_connector.loads.output import read_ranges, write_files
-from spark_connector.loads.planner import confirm_topics, finished_rerun, plan_load
-from spark_connector.loads.publication import publish_offsets
+from spark_connector.loads.plan import confirm_topics, finished_rerun, plan_load
 from spark_connector.loads.record import LoadError, LoadRecord, LoadResult, failed_load
 from spark_connector.loads.request import LoadRequest
 from spark_connector.loads.spark_failure import summary
 from spark_connector.loads.target import Target
+from spark_connector.loads.write import read_ranges, write_files
 from spark_connector.maintenance import recover
 from spark_connector.offset_store.base import OffsetConflict
 
@@ -107,42 +107,42 @@ def load(
 
 def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> LoadResult:
     """`load` with its arguments checked; `session` is called only when there is something to write."""
-    with open_destination(request.target) as site:
+    with open_destination(request.target) as destination:
         on_phase("repair", None)
-        recovered = tuple(site.repair())
+        recovered = tuple(destination.repair())
         on_phase("plan", None)
-        done = finished_rerun(request, site) if request.from_load else None
+        done = finished_rerun(request, destination) if request.from_load else None
         if done is not None:
-            return _result(request, site, done, tuple(id for id in recovered if id != done.load_id))
+            return _result(request, destination, done, tuple(id for id in recovered if id != done.load_id))
         with _earlier_log(request) as earlier:
-            record = plan_load(request, site, earlier)
+            record = plan_load(request, destination, earlier)
         if record is None:
-            publish_offsets(request, site, idle=not recovered)
-            return _result(request, site, None, recovered)
+            publish_offsets(request, destination, idle=not recovered)
+            return _result(request, destination, None, recovered)
         on_phase("write", record)
-        sealed = _write(request, site, record, session)
+        sealed = _write(request, destination, record, session)
         on_phase("commit", sealed)
-        site.commit(sealed)
-        publish_offsets(request, site)
+        destination.commit(sealed)
+        publish_offsets(request, destination)
         on_phase("done", sealed)
-        return _result(request, site, sealed, recovered)
+        return _result(request, destination, sealed, recovered)
 
 
 def _write(
     request: LoadRequest,
-    site: Destination,
+    destination: Destination,
     record: LoadRecord,
     session: NewSession,
 ) -> LoadRecord:
     """Write, count and seal. A failure before the seal leaves nothing behind."""
-    directory = site.stage(record)
+    directory = destination.stage(record)
     try:
         frame = read_ranges(session(), record, request.options)
-        sealed = _write_rows(frame, record, site, directory, request.write_options)
+        sealed = _write_rows(frame, record, destination, directory, request.write_options)
         confirm_topics(request, record)
     except Exception as error:
-        overtaken = site.is_overtaken(record)
-        site.discard(record.load_id)
+        overtaken = destination.is_overtaken(record)
+        destination.discard(record.load_id)
         if overtaken:  # the winner has removed our staging directory, so Spark may fail with any error
             raise OffsetConflict(
                 f"group '{request.target.group}': another load committed number {record.id.sequence} while "
@@ -151,21 +151,21 @@ def _write(
         if isinstance(error, PykafkaError):
             raise
         raise _failed(record, error) from error
-    site.seal(sealed)  # discards the attempt itself when it fails
+    destination.seal(sealed)  # discards the attempt itself when it fails
     return sealed
 
 
 def _write_rows(
-    frame: DataFrame, record: LoadRecord, site: Destination, place: str, write_options: Mapping[str, str]
+    frame: DataFrame, record: LoadRecord, destination: Destination, place: str, write_options: Mapping[str, str]
 ) -> LoadRecord:
     if record.format == "avro":
-        return avro_output.write_rows(frame, record, site, place, write_options)
+        return avro_files.write_rows(frame, record, destination, place, write_options)
     if record.format != "sql":
-        return write_files(frame, record, site, place, write_options)
+        return write_files(frame, record, destination, place, write_options)
     # SQLAlchemy only for those who load into a database
-    from spark_connector.loads.database.output import write_rows
+    from spark_connector.loads.database.staged_rows import write_rows
 
-    return write_rows(frame, record, site, place, write_options)
+    return write_rows(frame, record, destination, place, write_options)
 
 
 @contextlib.contextmanager
@@ -186,14 +186,14 @@ def _failed(record: LoadRecord, error: Exception) -> LoadError:
 
 
 def _result(
-    request: LoadRequest, site: Destination, record: LoadRecord | None, recovered: tuple[str, ...]
+    request: LoadRequest, destination: Destination, record: LoadRecord | None, recovered: tuple[str, ...]
 ) -> LoadResult:
     return LoadResult(
         group=request.target.group,
-        output=site.url,
+        output=destination.url,
         format=request.format,
         load_id=record.load_id if record else None,
-        path=site.path_of(record.load_id) if record else None,
+        path=destination.path_of(record.load_id) if record else None,
         rows=record.rows if record else 0,
         ranges=record.ranges if record else (),
         recovered=recovered,

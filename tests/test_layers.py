@@ -101,9 +101,9 @@ ONLY_IN = {
         "spark_connector/load.py",
         "spark_connector/watch.py",
         "spark_connector/loads/destination.py",
-        "spark_connector/loads/files/avro_output.py",
-        "spark_connector/loads/database/output.py",
-        "spark_connector/loads/output.py",
+        "spark_connector/loads/files/avro_files.py",
+        "spark_connector/loads/database/staged_rows.py",
+        "spark_connector/loads/write.py",
         "spark_connector/maintenance.py",
         "spark_connector/cli/",
         "pykafka_demo/",
@@ -191,20 +191,20 @@ IMPORT_IN_FUNCTION = {
     ("broker/api/list_transactions.py", "pyarrow.compute"): "the same",
     ("spark_connector/progress/lag_bar.py", "IPython.display.display"): "only there in a notebook, and loaded by then",
     ("spark_connector/cli/session.py", "pyspark.sql.SparkSession"): "half a second --help and --recover need not pay",
-    ("spark_connector/cli/load.py", "spark_connector.load.run_load"): "the same",
-    ("spark_connector/cli/load.py", "spark_connector.cli.service.serve"): "the same",
-    ("spark_connector/destinations.py", "spark_connector.loads.files.zookeeper_commit_log.ZooKeeperCommitLog"): (
+    ("spark_connector/cli/load_command.py", "spark_connector.load.run_load"): "the same",
+    ("spark_connector/cli/load_command.py", "spark_connector.cli.service.serve"): "the same",
+    ("spark_connector/destinations.py", "spark_connector.loads.files.zookeeper_log.ZooKeeperCommitLog"): (
         "kazoo behind it, for those who keep offsets in ZooKeeper"
     ),
     ("spark_connector/destinations.py", "spark_connector.offset_store.zookeeper.ZooKeeperOffsetStore"): "the same",
-    ("spark_connector/destinations.py", "spark_connector.loads.delta.destination.open_delta"): (
+    ("spark_connector/destinations.py", "spark_connector.loads.delta.delta_table.open_delta"): (
         "optional: the extra `delta`"
     ),
-    ("spark_connector/destinations.py", "spark_connector.loads.database.destination.open_database"): (
+    ("spark_connector/destinations.py", "spark_connector.loads.database.database_table.open_database"): (
         "optional: the extra `sql`"
     ),
     ("spark_connector/maintenance.py", "pyspark.sql.SparkSession"): "half a second, for a recount of orc and json only",
-    ("spark_connector/load.py", "spark_connector.loads.database.output.write_rows"): "the same",
+    ("spark_connector/load.py", "spark_connector.loads.database.staged_rows.write_rows"): "the same",
 }
 
 # A hint: 100 to 400 lines is usual. A class is never cut in two to fit; from here on a file needs a second look.
@@ -223,7 +223,7 @@ def layer_of(module: str) -> str | None:
 
 
 def part_of_loads(module: str) -> str:
-    """`spark_connector.loads.delta.commit_log` → `delta`; `protocol` for a module of `loads` itself."""
+    """`spark_connector.loads.delta.delta_log` → `delta`; `protocol` for a module of `loads` itself."""
     parts = module.split(".")
     return parts[2] if len(parts) > 2 and (ROOT / "spark_connector" / "loads" / parts[2]).is_dir() else "protocol"
 
@@ -294,6 +294,17 @@ def test_destinations_of_loads_do_not_know_each_other() -> None:
                 if layer != target and LOADS_RANK[target] <= LOADS_RANK[layer]:
                     wrong.append(place(module, imported))
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_two_files_of_loads_share_a_name() -> None:
+    """A name in a traceback or a tab says which file it is."""
+    homes: dict[str, list[str]] = {}
+    for module in PRODUCT:
+        parent, _, name = module.name.rpartition(".")
+        in_loads = parent == "spark_connector" or within(parent, "spark_connector.loads", "spark_connector.cli")
+        if in_loads and not module.is_package:
+            homes.setdefault(name, []).append(module.relative)
+    assert [files for files in homes.values() if len(files) > 1] == []
 
 
 def test_broker_never_imports_the_connector() -> None:

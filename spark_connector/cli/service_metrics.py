@@ -82,8 +82,8 @@ class LoadObserver:
             self._printed = kind
 
     def _read_offsets(self) -> None:
-        with contextlib.suppress(PykafkaError), open_destination(self._request.target) as site:
-            self._lag.set_loaded(site.log.offsets())
+        with contextlib.suppress(PykafkaError), open_destination(self._request.target) as destination:
+            self._lag.set_loaded(destination.log.offsets())
             self._known = True
 
 

@@ -1,4 +1,4 @@
-"""The contract of a destination: what load.py, planner.py, maintenance.py and the audit ask of the place of the loads.
+"""The contract of a destination: what load.py, plan.py, maintenance.py and the audit ask of the place of the loads.
 
 files/, delta/ and database/ implement it; spark_connector/destinations.py opens the right one for a target. A
 destination is opened for one call and knows neither Spark nor the brokers.
@@ -100,7 +100,7 @@ class CommitLog(ABC):
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldRows:
     """The rows that a destination has of one load: sorted offsets per partition, duplicates included.
 
     `offsets` is None when they cannot be read; then `problems` or `notes` say why. `notes` do not fail a verification.
@@ -181,7 +181,7 @@ class Destination(ABC):
         """The group's loads. Changes nothing."""
 
     @abstractmethod
-    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, Held]]:
+    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
         """The rows of each of these committed loads, in their order. Changes nothing.
 
         `session` is called only where Spark must read them.

@@ -1,6 +1,6 @@
 """Counts and statistics of parquet files from their footers, without reading rows.
 
-output.py counts the written rows with them, delta/commit_log.py makes the statistics of the files that a commit adds.
+write.py counts the written rows with them, delta/delta_log.py makes the statistics of the files that a commit adds.
 Columns that a partitioned layout keeps in directory names are taken from there.
 """
 

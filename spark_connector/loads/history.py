@@ -1,6 +1,6 @@
 """The list of a group's loads: the state of each, what it read, and where its data is. Changes nothing.
 
-Callers use `Destination.history`. files/history.py lists loads into files, `table_history` those into tables.
+Callers use `Destination.history`. files/directory_history.py lists loads into files, `table_history` those into tables.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ to go back to. A load that runs at the same time has the same number, so one of 
 starts later repairs first.
 
 Tables remove the rows in the same commit. For files the rewind is committed first; then its process, or any later
-repair, moves the directories of the undone loads aside (files/destination.py), the newest first: a reader in between
+repair, moves the directories of the undone loads aside (files/directory.py), the newest first: a reader in between
 sees the state after some earlier load, never a gap.
 
 Called by maintenance.py. Pure.
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.record import LoadId, LoadRange, LoadRecord, Rewind, Undone, published_directory
+from spark_connector.loads.record import LoadId, LoadRange, LoadRecord, Rewind, UndoneLoad, published_directory
 
 REWOUND = "_rewound"
 """Below the output directory; hidden from readers."""
@@ -83,7 +83,7 @@ def plan_rewind(
         reading=back.reading,
         origin=back.origin,
         positions=back.positions_at(stands),
-        rewind=Rewind(to_load, tuple(Undone(load.load_id, load.output) for load in later), delete),
+        rewind=Rewind(to_load, tuple(UndoneLoad(load.load_id, load.output) for load in later), delete),
     )
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.destination import Held, Offsets
+from spark_connector.loads.destination import HeldRows, Offsets
 from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.layout import LOAD_COLUMN
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
@@ -61,7 +61,7 @@ def held_rows(
     read: Callable[[Sequence[str]], Iterable[pa.Table]],
     entries: Sequence[HistoryEntry],
     errors: type[Exception] | tuple[type[Exception], ...],
-) -> Iterator[tuple[HistoryEntry, Held]]:
+) -> Iterator[tuple[HistoryEntry, HeldRows]]:
     """What a table holds of the loads. `read` gives the rows of the loads with these ids, in parts of ROW_SCHEMA;
     it may raise `errors`."""
     for batch in _batches(entries):
@@ -72,10 +72,10 @@ def held_rows(
                 for entry in batch:
                     yield from held_rows(read, [entry], errors)
             else:
-                yield batch[0], Held(None, (f"its rows cannot be read: {first_line(error)}",))
+                yield batch[0], HeldRows(None, (f"its rows cannot be read: {first_line(error)}",))
         else:
             for entry in batch:
-                yield entry, Held(found.get(entry.record.load_id, RowOffsets()).sorted())
+                yield entry, HeldRows(found.get(entry.record.load_id, RowOffsets()).sorted())
 
 
 def first_line(error: Exception) -> str:

@@ -19,7 +19,7 @@ from pykafka_ui.loads.asked import LoadsAsked
 from pykafka_ui.loads.places import LoadPlace, LoadPlaces, UnknownPlace
 from pykafka_ui.loads.verifications import LogSource, Verifications, VerificationState
 from spark_connector.loads.history import Owner, intent_of
-from spark_connector.loads.planner import plan_load
+from spark_connector.loads.plan import plan_load
 from spark_connector.storage import LocalStorage
 from tests.support.chromium import Tab
 from tests.support.kafka import Kafka

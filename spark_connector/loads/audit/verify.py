@@ -23,7 +23,7 @@ import numpy as np
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.audit.kafka_log import KafkaLog
-from spark_connector.loads.destination import Destination, Held, NewSession, Offsets
+from spark_connector.loads.destination import Destination, HeldRows, NewSession, Offsets
 from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.record import LoadRange, LoadRecord
 
@@ -161,7 +161,7 @@ class Verification:
 
 
 def verify_loads(
-    site: Destination,
+    destination: Destination,
     bootstrap_servers: str,
     *,
     only: Collection[str],
@@ -171,7 +171,7 @@ def verify_loads(
 ) -> Verification:
     """Recount the loads that stand, or those of the ids `only`. maintenance.py's `verify` describes the arguments."""
     with KafkaLog(bootstrap_servers, options) as log:
-        history = site.history()
+        history = destination.history()
         loads = history.committed
         unknown = set(only) - {entry.record.load_id for entry in loads}
         if unknown:
@@ -180,12 +180,17 @@ def verify_loads(
         elsewhere = _of_other_clusters(chosen, bootstrap_servers, log)
         checks = []
         on_load(0, len(chosen))
-        for entry, held in site.held(chosen, session):
-            checks.append(_check_load(entry, held, site.rows_are_in, log))
+        for entry, held in destination.held(chosen, session):
+            checks.append(_check_load(entry, held, destination.rows_are_in, log))
             on_load(len(checks), len(chosen))
         if only:
             return Verification(tuple(checks), elsewhere)
-        problems = (*site.unknown_loads(history), *_joints(loads, log), *_standing_offsets(loads, site), *elsewhere)
+        problems = (
+            *destination.unknown_loads(history),
+            *_joints(loads, log),
+            *_standing_offsets(loads, destination),
+            *elsewhere,
+        )
         forgotten = history.describe_forgotten()
         return Verification(tuple(checks), problems, (forgotten,) if forgotten else ())
 
@@ -206,7 +211,7 @@ def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, lo
     return (f"{problem} Check each load against its own cluster: only (--load), the servers (--bootstrap-server)",)
 
 
-def _check_load(entry: HistoryEntry, held: Held, place: str, log: KafkaLog) -> LoadCheck:
+def _check_load(entry: HistoryEntry, held: HeldRows, place: str, log: KafkaLog) -> LoadCheck:
     record = entry.record
     if held.offsets is None:
         return LoadCheck(record.load_id, (), held.problems, held.notes)
@@ -257,13 +262,13 @@ def _joints(loads: Sequence[HistoryEntry], log: KafkaLog) -> list[str]:
     return problems
 
 
-def _standing_offsets(loads: Sequence[HistoryEntry], site: Destination) -> list[str]:
+def _standing_offsets(loads: Sequence[HistoryEntry], destination: Destination) -> list[str]:
     """Problems of offsets that are below the end of the last load: the next load would load records again."""
     ends: dict[TopicPartition, int] = {}
     for entry in loads:
         if entry.record.rerun_of is None:
             ends.update({range.tp: range.end for range in entry.record.ranges})
-    stored = site.log.offsets(ends)
+    stored = destination.log.offsets(ends)
     return [
         f"{tp}: loaded up to offset {end}, but the group stands at {stored.get(tp, 'none')}: the next load doubles rows"
         for tp, end in sorted(ends.items())

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.files.destination import FilesDestination
-from spark_connector.loads.files.zookeeper_commit_log import ZooKeeperCommitLog
+from spark_connector.loads.files.directory import FilesDestination
+from spark_connector.loads.files.zookeeper_log import ZooKeeperCommitLog
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord, LoadTooLarge
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore

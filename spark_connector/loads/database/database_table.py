@@ -1,7 +1,7 @@
 """A table in a database as the destination of loads: tasks fill a staging table, and one transaction does the rest.
 
-    pykafka_staged_<group>_<number>_<token>   1. created by the driver, filled by Spark's tasks (output.py)
-    one transaction                           2. committed: INSERT … SELECT, number and offsets (commit_log.py)
+    pykafka_staged_<group>_<number>_<token>   1. created by the driver, filled by Spark's tasks (staged_rows.py)
+    one transaction                           2. committed: INSERT … SELECT, number and offsets (database_log.py)
                                               3. the staging table is dropped
 
 Every attempt of a task marks its rows with a unique name. A second table, `…_won`, has the names of the attempts that
@@ -31,9 +31,9 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import DropTable
 
 from broker.errors import ConfigError
-from spark_connector.loads.database.commit_log import DatabaseCommitLog, failure, make_table
+from spark_connector.loads.database.database_log import DatabaseCommitLog, failure, make_table
 from spark_connector.loads.database.sql_rows import column_type
-from spark_connector.loads.destination import Destination, Held, NewSession
+from spark_connector.loads.destination import Destination, HeldRows, NewSession
 from spark_connector.loads.footers import Count
 from spark_connector.loads.history import History, HistoryEntry, staged_state, table_history, topics_by_group
 from spark_connector.loads.layout import LOAD_COLUMN
@@ -178,11 +178,11 @@ class DatabaseDestination(Destination):
         newest = self.log.newest().sequence
         return table_history(self.log.records(), newest, self._staged_entries(newest))
 
-    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, Held]]:
+    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
         for table, group in itertools.groupby(entries, lambda entry: self._table_of(entry.record.output)):
             reason = self._why_unreadable(table, ROW_SCHEMA.names)
             if reason is not None:
-                yield from ((entry, Held(None, notes=(reason,))) for entry in group)
+                yield from ((entry, HeldRows(None, notes=(reason,))) for entry in group)
                 continue
             yield from held_rows(functools.partial(self._read, table), list(group), ValueError)
 

@@ -28,9 +28,9 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.footers import Count
-from spark_connector.loads.output import Written, save_by_tasks, sum_counts, write_counted
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.times import without_times
+from spark_connector.loads.write import WrittenRows, save_by_tasks, sum_counts, write_counted
 from spark_connector.storage import open_storage
 
 _CODECS = ("snappy", "deflate", "null")
@@ -43,15 +43,15 @@ _HEADERS = "headers"
 
 
 def write_rows(
-    frame: DataFrame, record: LoadRecord, site: Destination, directory: str, write_options: Mapping[str, str]
+    frame: DataFrame, record: LoadRecord, destination: Destination, directory: str, write_options: Mapping[str, str]
 ) -> LoadRecord:
     """Write the frame's rows to `directory`; gives the record with files and rows.
 
     The only write option is `compression`: snappy (default), deflate or null. Raises ConfigError for others.
     """
-    output = site.output
+    output = destination.output
     assert output is not None
-    site.prepare(record, frame.schema.json())
+    destination.prepare(record, frame.schema.json())
     if "date" in record.partition_by:  # the name of its directory as Spark's own writers spell it, in any year
         frame = frame.withColumn("date", F.col("date").cast("string"))
     if record.partition_by:  # so that a task has one file open at a time
@@ -64,7 +64,7 @@ def write_rows(
         "layout": ",".join(record.partition_by),
     }
 
-    def count() -> dict[TopicPartition, Written]:
+    def count() -> dict[TopicPartition, WrittenRows]:
         counts = json.loads(output.read(_beside(directory, _COUNTS)))
         return sum_counts(tuple(count) for count in counts)
 

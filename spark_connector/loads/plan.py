@@ -36,25 +36,25 @@ from spark_connector.read.offset_reader import Assigned, OffsetReader
 _MANY = 8  # names in a message
 
 
-def plan_load(request: LoadRequest, site: Destination, earlier: CommitLog | None = None) -> LoadRecord | None:
+def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog | None = None) -> LoadRecord | None:
     """The load to do now; None when nothing is new. Raises ConfigError, DataLoss, PykafkaError.
 
     `earlier`: the commit log with the load of a re-run, when it is not the destination's own.
     """
-    _refuse_foreign_loads(request.target, site)
-    number = next_number(site)
-    newest = _newest_record(site.log)
+    _refuse_foreign_loads(request.target, destination)
+    number = next_number(destination)
+    newest = _newest_record(destination.log)
     known = newest.topic_ids if newest else {}
     _refuse_changed_reading(request, [newest] if newest else [])
     if request.from_load is None:
-        stored, positions, bounds, assigned = _look_up(request.source, site.log, newest)
+        stored, positions, bounds, assigned = _look_up(request.source, destination.log, newest)
         ranges = plan_ranges(
             stored, bounds, fail_on_data_loss=request.source.fail_on_data_loss, max_records=request.max_records
         )
         reached = plan_positions(positions, stored, ranges, bounds)
     else:
-        loads = _loads_since(request, earlier or site.log)
-        stored = site.log.offsets({range.tp for load in loads for range in load.ranges})
+        loads = _loads_since(request, earlier or destination.log)
+        stored = destination.log.offsets({range.tp for load in loads for range in load.ranges})
         _refuse_changed_reading(request, loads)
         assigned = _current(request.source)
         for load in loads:
@@ -65,13 +65,13 @@ def plan_load(request: LoadRequest, site: Destination, earlier: CommitLog | None
     if not ranges:
         return None
     if number == 1 and not request.new_group:
-        refuse_doubling_group(site, request.target.group, {range.topic for range in ranges})
+        refuse_doubling_group(destination, request.target.group, {range.topic for range in ranges})
     ids = assigned.topic_ids
     return LoadRecord(
         load_id=str(LoadId(request.target.group, number, secrets.token_hex(4))),
-        output=site.url,
+        output=destination.url,
         format=request.format,
-        offsets=site.log.kind,
+        offsets=destination.log.kind,
         created_ms=time.time_ns() // 1_000_000,
         ranges=ranges,
         rerun_of=request.from_load,
@@ -84,17 +84,17 @@ def plan_load(request: LoadRequest, site: Destination, earlier: CommitLog | None
     )
 
 
-def next_number(site: Destination) -> int:
+def next_number(destination: Destination) -> int:
     """The number of the next entry, once the newest commit is published.
 
     A planner takes the number before it reads offsets and history; nothing is stored. If another load commits under the
     number in between, the commit of this one fails. Publishing comes first because a repair finishes the newest commit
     only.
     """
-    newest = site.log.newest()
+    newest = destination.log.newest()
     while not newest.published:
-        site.repair()
-        newest = site.log.newest()
+        destination.repair()
+        newest = destination.log.newest()
     return newest.sequence + 1
 
 
@@ -109,31 +109,31 @@ def confirm_topics(request: LoadRequest, record: LoadRecord) -> None:
         raise LoadInterrupted(f"load {record.load_id}: {error.message}") from error
 
 
-def refuse_doubling_group(site: Destination, group: str, topics: Collection[str]) -> None:
+def refuse_doubling_group(destination: Destination, group: str, topics: Collection[str]) -> None:
     """Raise ConfigError when other groups have loaded the `topics` into the destination, for the first load of a group.
 
     A misspelt group is a new group, and its first load would load everything again beside the rows of the right group.
     """
-    others = {name: known & {*topics} for name, known in site.topics_by_group().items() if name != group}
+    others = {name: known & {*topics} for name, known in destination.topics_by_group().items() if name != group}
     doubled = sorted(name for name, both in others.items() if both)
     if doubled:
         both = sorted(set().union(*(others[name] for name in doubled)))
         raise ConfigError(
-            f"group '{group}' has loaded nothing yet, and {site.url} holds loads of {_some(both)} by "
+            f"group '{group}' has loaded nothing yet, and {destination.url} holds loads of {_some(both)} by "
             f"{_groups(doubled)}: their rows would be there twice.{_meant(group, doubled)} To load them again "
             "beside those, set new_group (--new-group)"
         )
 
 
-def refuse_unknown_group(site: Destination, group: str) -> None:
+def refuse_unknown_group(destination: Destination, group: str) -> None:
     """Raise ConfigError for a group that has no loads and no attempts in the destination."""
-    if site.log.newest().sequence or site.history().entries:
+    if destination.log.newest().sequence or destination.history().entries:
         return
-    groups = sorted(site.topics_by_group())
+    groups = sorted(destination.topics_by_group())
     if not groups:
-        raise ConfigError(f"{site.url} holds no loads, of group '{group}' or any other")
+        raise ConfigError(f"{destination.url} holds no loads, of group '{group}' or any other")
     raise ConfigError(
-        f"{site.url} holds no loads of group '{group}', only of {_groups(groups)}.{_meant(group, groups)}"
+        f"{destination.url} holds no loads of group '{group}', only of {_groups(groups)}.{_meant(group, groups)}"
     )
 
 
@@ -265,27 +265,28 @@ def _loads_since(request: LoadRequest, log: CommitLog) -> list[LoadRecord]:
     return loads
 
 
-def finished_rerun(request: LoadRequest, site: Destination) -> LoadRecord | None:
+def finished_rerun(request: LoadRequest, destination: Destination) -> LoadRecord | None:
     """The same re-run, if it was committed before its caller was killed. Raises ConfigError for an output with other
     loads."""
-    number = site.log.newest().sequence
-    newest = site.log.record(number) if number else None
-    if newest is not None and newest.rerun_of == request.from_load and newest.output == site.url:
+    number = destination.log.newest().sequence
+    newest = destination.log.record(number) if number else None
+    if newest is not None and newest.rerun_of == request.from_load and newest.output == destination.url:
         return newest
-    if site.published(request.target.group):
+    if destination.published(request.target.group):
         raise ConfigError(
-            f"{site.url} holds loads of group '{request.target.group}' already: a re-run needs a directory of its own"
+            f"{destination.url} holds loads of group '{request.target.group}' already: a re-run needs a directory of "
+            "its own"
         )
     return None
 
 
-def _refuse_foreign_loads(target: Target, site: Destination) -> None:
+def _refuse_foreign_loads(target: Target, destination: Destination) -> None:
     """Raise ConfigError for an output whose loads are not in this commit log: they would be loaded a second time."""
-    if site.log.newest().sequence or not site.published(target.group):
+    if destination.log.newest().sequence or not destination.published(target.group):
         return
-    if site.log.newest().sequence == 0:  # still none: the loads are not from a rival that committed just now
+    if destination.log.newest().sequence == 0:  # still none: the loads are not from a rival that committed just now
         raise ConfigError(
-            f"{site.url} holds loads of group '{target.group}' that its offsets in {target.offsets} do not "
+            f"{destination.url} holds loads of group '{target.group}' that its offsets in {target.offsets} do not "
             "know: use the offset store they were made with, another group, or another directory"
         )
 

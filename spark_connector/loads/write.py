@@ -1,9 +1,9 @@
 """The Spark side of a load: read the planned ranges, write them to the staging area, count what was written.
 
 Called by load.py. Spark writes parquet, orc and json itself, and its output committer keeps the rows of a task that ran
-twice only once. files/avro_output.py and database/output.py have writers of their own. The rows of each partition are
-counted in the output itself and compared with the rows that Spark has read and with the ranges: a load that does not
-add up is not committed.
+twice only once. files/avro_files.py and database/staged_rows.py have writers of their own. The rows of each partition
+are counted in the output itself and compared with the rows that Spark has read and with the ranges: a load that does
+not add up is not committed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _writing_lock = threading.Lock()
 _registered: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
 
 
-class Written(NamedTuple):
+class WrittenRows(NamedTuple):
     """The rows that were written of one partition, and their lowest and highest offset."""
 
     rows: int
     low: int
     high: int
 
-    def plus(self, other: Written) -> Written:
-        return Written(self.rows + other.rows, min(self.low, other.low), max(self.high, other.high))
+    def plus(self, other: WrittenRows) -> WrittenRows:
+        return WrittenRows(self.rows + other.rows, min(self.low, other.low), max(self.high, other.high))
 
 
 def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, str]) -> DataFrame:
@@ -77,16 +77,16 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
 
 
 def write_files(
-    frame: DataFrame, record: LoadRecord, site: Destination, directory: str, write_options: Mapping[str, str]
+    frame: DataFrame, record: LoadRecord, destination: Destination, directory: str, write_options: Mapping[str, str]
 ) -> LoadRecord:
     """Write the frame's rows to `directory` of the destination with one of Spark's own writers.
 
     Gives the record with files and rows. Raises LoadError when the files do not hold what they should. Rows of a Delta
     table get the column that names their load; files have it in the name of their directory.
     """
-    output, format = site.output, record.format
+    output, format = destination.output, record.format
     assert output is not None
-    site.prepare(record, frame.schema.json())
+    destination.prepare(record, frame.schema.json())
     if format == "delta":
         format, frame = "parquet", frame.withColumn(LOAD_COLUMN, F.lit(record.load_id))
         if "date" in record.partition_by:
@@ -138,7 +138,7 @@ def write_counted(
     frame: DataFrame,
     record: LoadRecord,
     write: Callable[[DataFrame], None],
-    count: Callable[[], Mapping[TopicPartition, Written]],
+    count: Callable[[], Mapping[TopicPartition, WrittenRows]],
 ) -> dict[TopicPartition, int]:
     """Write the frame's rows with `write` and compare them with what `count` finds; gives the rows per partition.
 
@@ -160,7 +160,7 @@ def save_by_tasks(frame: DataFrame, source: type[DataSource], options: Mapping[s
     frame.write.format(source.name()).mode("append").options(**options).save()
 
 
-def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Written], passed: int) -> None:
+def check_rows(record: LoadRecord, written: Mapping[TopicPartition, WrittenRows], passed: int) -> None:
     """Compare the rows that were written with `passed`, the rows that Spark has read, and with the ranges.
 
     Raises LoadError for any difference, except fewer rows than offsets (compaction, transaction markers).
@@ -179,11 +179,11 @@ def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Written], pa
             )
 
 
-def _fits(count: Written, range: LoadRange) -> bool:
+def _fits(count: WrittenRows, range: LoadRange) -> bool:
     return range.start <= count.low and count.high < range.end and count.rows <= count.high - count.low + 1
 
 
-def _count(spark: SparkSession, format: str, output: Storage, directory: str) -> dict[TopicPartition, Written]:
+def _count(spark: SparkSession, format: str, output: Storage, directory: str) -> dict[TopicPartition, WrittenRows]:
     if not output.data_files(directory):
         return {}
     if format == "parquet":
@@ -193,14 +193,14 @@ def _count(spark: SparkSession, format: str, output: Storage, directory: str) ->
     return _count_by_spark(spark, format, output.pattern_of(directory))
 
 
-def _count_by_footers(output: Storage, directory: str) -> dict[TopicPartition, Written] | None:
+def _count_by_footers(output: Storage, directory: str) -> dict[TopicPartition, WrittenRows] | None:
     """Count by the statistics of the row groups, without reading rows; None when a row group mixes partitions."""
     footers = read_footers(output, directory, output.data_files(directory))
     counts = [count_rows(name, footer) for name, footer in footers.items()]
     return None if None in counts else sum_counts(count for file in counts if file is not None for count in file)
 
 
-def _count_by_spark(spark: SparkSession, format: str, url: str) -> dict[TopicPartition, Written]:
+def _count_by_spark(spark: SparkSession, format: str, url: str) -> dict[TopicPartition, WrittenRows]:
     rows = (
         spark.read.format(format)
         .schema("topic string, partition int, offset long")
@@ -212,10 +212,10 @@ def _count_by_spark(spark: SparkSession, format: str, url: str) -> dict[TopicPar
     return sum_counts((row.topic, row.partition, row.rows, row.low, row.high) for row in rows)
 
 
-def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, Written]:
+def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, WrittenRows]:
     """Counts of files, row groups or tasks, added up per partition."""
-    total: dict[TopicPartition, Written] = {}
+    total: dict[TopicPartition, WrittenRows] = {}
     for topic, partition, *numbers in counts:
-        tp, count = TopicPartition(topic, partition), Written(*numbers)
+        tp, count = TopicPartition(topic, partition), WrittenRows(*numbers)
         total[tp] = total[tp].plus(count) if tp in total else count
     return total

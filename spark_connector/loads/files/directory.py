@@ -5,7 +5,7 @@ A load's files and offsets become visible together: stage, seal, commit, publish
     <output>/_staging/<kind>/<load id>/intent.json           1. what will be loaded
     <output>/_staging/<kind>/<load id>/data/part-…           2. Spark writes
     <output>/_staging/<kind>/<load id>/data/_manifest.json   3. sealed: all rows are written and counted
-    the commit log (commit_log.py, zookeeper_commit_log.py)   4. committed: offsets and load, in one atomic step
+    the commit log (files_log.py, zookeeper_log.py)          4. committed: offsets and load, in one atomic step
     <output>/load=<load id>/                                 5. published: the data directory renamed
 
 Readers never see uncommitted rows: until step 5 all names begin with `_`. Committed rows are never lost: a crash
@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.destination import CommitLog, Destination, Held, NewSession
+from spark_connector.loads.destination import CommitLog, Destination, HeldRows, NewSession
+from spark_connector.loads.files.directory_history import Outputs, read_history
 from spark_connector.loads.files.file_rows import read_offsets
-from spark_connector.loads.files.history import Outputs, read_history
-from spark_connector.loads.files.repair_state import Act, Staged, Step, repair_steps
+from spark_connector.loads.files.repair_state import Act, StagedLoad, Step, repair_steps
 from spark_connector.loads.history import MANIFEST, History, HistoryEntry, LoadState, intent_of, topics_by_group
 from spark_connector.loads.layout import check_topics
 from spark_connector.loads.record import (
@@ -170,7 +170,7 @@ class FilesDestination(Destination):
     def history(self) -> History:
         return read_history(self._group, self.output, self.log, self._outputs)
 
-    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, Held]]:
+    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
         for entry in entries:
             yield entry, self._held(entry, session)
 
@@ -187,10 +187,10 @@ class FilesDestination(Destination):
                 problems.append(f"{self.output.url_of(name)} is visible to readers, but no load of this group")
         return problems
 
-    def _staged(self) -> list[Staged]:
+    def _staged(self) -> list[StagedLoad]:
         attempts = ((name, LoadId.parse(name)) for name in self.output.names(self._staging))
         return [
-            Staged(name, load_id.sequence, self._is_complete(name))
+            StagedLoad(name, load_id.sequence, self._is_complete(name))
             for name, load_id in attempts
             if load_id is not None and load_id.group == self._group
         ]
@@ -282,19 +282,19 @@ class FilesDestination(Destination):
     def _data(self, load_id: str) -> str:
         return f"{self._staging}/{load_id}/data"
 
-    def _held(self, entry: HistoryEntry, session: NewSession) -> Held:
+    def _held(self, entry: HistoryEntry, session: NewSession) -> HeldRows:
         record = entry.record
         if not record.format:
-            return Held(None, ("its manifest is missing, and the commit log has forgotten it",))
+            return HeldRows(None, ("its manifest is missing, and the commit log has forgotten it",))
         if entry.directory is None:
-            return Held(None, (f"its directory, {record.output}/load={record.load_id}, is gone",))
+            return HeldRows(None, (f"its directory, {record.output}/load={record.load_id}, is gone",))
         output = self._outputs.at(record.output)
         directory = entry.directory.removeprefix(output.url + "/")
         hidden = "it is committed, but not visible yet; the next load or a recovery makes it visible"
         files = output.data_files(directory)
         problems = _check_manifest(record, output.url_of(f"{directory}/{MANIFEST}"), entry, files)
         held, unreadable = read_offsets(output, directory, sorted(files), record.format, session)
-        return Held(held, (*problems, *unreadable), (hidden,) if entry.state is LoadState.HIDDEN else ())
+        return HeldRows(held, (*problems, *unreadable), (hidden,) if entry.state is LoadState.HIDDEN else ())
 
     def _offsets_of(self, load_id: LoadId) -> str:
         """Where the offsets of a published load are kept, by its manifest; those of this log if that cannot be read."""

@@ -33,7 +33,7 @@ _published_at: dict[tuple[str, str], float] = {}  # (group, destination) → whe
 
 
 def publish_offsets(
-    request: LoadRequest, site: Destination, *, idle: bool = False, clock: Callable[[], float] = time.monotonic
+    request: LoadRequest, destination: Destination, *, idle: bool = False, clock: Callable[[], float] = time.monotonic
 ) -> None:
     """Commit the offsets of the group's log to the brokers' group. On a failure warns, once per group and cause.
 
@@ -42,11 +42,11 @@ def publish_offsets(
     """
     if not request.publish_offsets or request.from_load is not None:
         return
-    group, place = request.target.group, (request.target.group, site.url)
+    group, place = request.target.group, (request.target.group, destination.url)
     if idle and clock() - _published_at.get(place, -_IDLE) < _IDLE:
         return
     try:
-        offsets, newest = site.log.offsets(), site.log.newest().load_id
+        offsets, newest = destination.log.offsets(), destination.log.newest().load_id
         if not offsets:
             return
         with contextlib.closing(Cluster(request.source.client, create_topics=False)) as cluster:
@@ -57,7 +57,7 @@ def publish_offsets(
                 committed.commit(_existing(cluster, offsets), f"{_METADATA}{newest or ''}", timeout_s=_PATIENCE)
         _published_at[place] = clock()
     except Exception as error:
-        plain = error if isinstance(error, PykafkaError | OSError) else site.plain_error(error)
+        plain = error if isinstance(error, PykafkaError | OSError) else destination.plain_error(error)
         if plain is None:
             raise
         _warn(group, str(plain).partition("\n")[0])

@@ -8,8 +8,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from pyspark_pykafka import DefaultSource
-from spark_connector.loads.output import read_ranges
 from spark_connector.loads.record import LoadRange, LoadRecord
+from spark_connector.loads.write import read_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_connector.loads.files.commit_log import FilesCommitLog
-from spark_connector.loads.files.destination import FilesDestination
+from spark_connector.loads.files.directory import FilesDestination
+from spark_connector.loads.files.files_log import FilesCommitLog
 from spark_connector.loads.record import LoadRecord
 from spark_connector.maintenance import rewind
 from spark_connector.offset_store.base import OffsetConflict

@@ -2,7 +2,7 @@
 
     <table>/_staging/table/<load id>/intent.json   1. what will be loaded
     <table>/<load id>/part-…                       2. Spark writes; not in the table's log, so no reader sees it
-    <table>/_delta_log/<version>.json              3. committed: files, number and offsets in one entry (commit_log.py)
+    <table>/_delta_log/<version>.json              3. committed: files, number and offsets in one entry (delta_log.py)
 
 Nothing has to be published: what a crash leaves behind is committed or no part of the table, and committing twice does
 nothing. Every row names its load in the column `load`; a rewind is one commit that deletes the rows of loads by it. An
@@ -25,8 +25,8 @@ from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError
-from spark_connector.loads.delta.commit_log import DeltaCommitLog, loads_are
-from spark_connector.loads.destination import Destination, Held, NewSession
+from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
+from spark_connector.loads.destination import Destination, HeldRows, NewSession
 from spark_connector.loads.history import (
     History,
     HistoryEntry,
@@ -151,13 +151,13 @@ class DeltaDestination(Destination):
         staged = staged_entries(self.output, _STAGING, self._group, newest=newest, known=known)
         return table_history(records, newest, staged, trace_of)
 
-    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, Held]]:
+    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
         """Wherever OPTIMIZE or an UPDATE has moved the rows. Memory: 8 bytes a row of what one query reads."""
         table = self.log.table()
         missing = [name for name in ROW_SCHEMA.names if name not in _column_names(table)]
         if table is None or missing:
             note = f"the Delta table has no column {', '.join(missing)}: its rows cannot be told apart"
-            yield from ((entry, Held(None, notes=(note,))) for entry in entries)
+            yield from ((entry, HeldRows(None, notes=(note,))) for entry in entries)
             return
         files = _files_by_load(table)
         for entry, held in held_rows(lambda load_ids: _read(table, load_ids), entries, _UNREADABLE):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.files.commit_log import FilesCommitLog
+from spark_connector.loads.files.files_log import FilesCommitLog
 from spark_connector.loads.history import MANIFEST, HistoryEntry, LoadState, Owner, intent_of, owner_of
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.target import Target

@@ -1,7 +1,7 @@
 """The Spark side of a load into a database: tasks write Arrow batches into the staging table, many at once.
 
-destination.py has the tables, and the transaction that makes the rows visible. PostgreSQL with psycopg gets the rows by
-COPY, other databases by SQLAlchemy's executemany.
+database_table.py has the tables, and the transaction that makes the rows visible. PostgreSQL with psycopg gets the rows
+by COPY, other databases by SQLAlchemy's executemany.
 """
 
 from __future__ import annotations
@@ -21,35 +21,41 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 from sqlalchemy import Column, Connection, Engine, MetaData, Table
 
-from spark_connector.loads.database.commit_log import first_line
-from spark_connector.loads.database.destination import ATTEMPT, DatabaseDestination, column_types, open_engine, won_of
+from spark_connector.loads.database.database_log import first_line
+from spark_connector.loads.database.database_table import (
+    ATTEMPT,
+    DatabaseDestination,
+    column_types,
+    open_engine,
+    won_of,
+)
 from spark_connector.loads.database.sql_rows import as_copy, as_rows, parse_text_columns
 from spark_connector.loads.destination import Destination
-from spark_connector.loads.output import save_by_tasks, sum_counts, write_counted
 from spark_connector.loads.record import LoadError, LoadRecord
+from spark_connector.loads.write import save_by_tasks, sum_counts, write_counted
 
 _UNFIT = frozenset({"DataError", "ValueError", "OverflowError", "TypeError", "NotImplementedError"})
 """Errors about a value (a NUL in a text, a year beyond 9999), which would fail the next try, too."""
 
 
 def write_rows(
-    frame: DataFrame, record: LoadRecord, site: Destination, staging: str, write_options: Mapping[str, str]
+    frame: DataFrame, record: LoadRecord, destination: Destination, staging: str, write_options: Mapping[str, str]
 ) -> LoadRecord:
     """Fill the staging table with the frame's rows; gives the record with the rows that are there.
 
     The columns of write option `text` become strings; bytes that are not UTF-8 fail the load. Raises ConfigError, and
     LoadError when the staged rows do not add up.
     """
-    assert isinstance(site, DatabaseDestination)
+    assert isinstance(destination, DatabaseDestination)
     frame = _with_text(frame, write_options)
-    site.prepare(record, frame.schema.json())
+    destination.prepare(record, frame.schema.json())
     # Spark never shows the value of an option named url (spark.sql.redaction.options.regex).
-    options = {"url": site.address.url, "table": staging, "schema": site.address.schema or ""}
+    options = {"url": destination.address.url, "table": staging, "schema": destination.address.schema or ""}
     written = write_counted(
         frame,
         record,
         lambda rows: save_by_tasks(rows, DatabaseDataSource, options),
-        lambda: sum_counts(site.count(record.load_id)),
+        lambda: sum_counts(destination.count(record.load_id)),
     )
     return record.completed(written, {})
 

@@ -14,7 +14,7 @@ import pytest
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from spark_connector.errors import DataLoss
-from spark_connector.loads.planner import plan_load
+from spark_connector.loads.plan import plan_load
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
 from spark_connector.loads.request import LoadRequest
 from spark_connector.loads.target import Target

@@ -15,7 +15,7 @@ from broker.client.committed_offsets import GroupOffsets
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.load import LoadResult, run_load
-from spark_connector.loads.publication import publish_offsets
+from spark_connector.loads.commit import publish_offsets
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of
 from tests.support.kafka import await_topics
@@ -85,7 +85,7 @@ def test_a_broker_that_cannot_be_told_is_a_warning(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spark_connector.loads.publication._PATIENCE", 0.5)
+    monkeypatch.setattr("spark_connector.loads.commit._PATIENCE", 0.5)
     broker = broker_factory()
     data = TopicData(broker.bootstrap, "t", partitions=1)
     data.produce(1)
