@@ -86,7 +86,7 @@ slow: $(VENV)/.test-installed
 	$(MAKE) test-oldest
 
 bench: $(VENV)/.bench-installed
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m bench
 
 format: $(VENV)/.test-installed
 	$(BIN)/ruff check --fix .

@@ -16,7 +16,7 @@ from tests.support.codec_choice import BUILT
 from tests.support.source_tree import ROOT, Import, Module, cycles, modules_under
 
 PRODUCT = modules_under("broker", "spark_connector", "pykafka_demo", "pykafka_ui", "pyspark_pykafka.py")
-EVERYTHING = PRODUCT + modules_under("tests")
+EVERYTHING = PRODUCT + modules_under("tests", "bench")
 NAMES = {module.name for module in EVERYTHING}
 
 # Left to right; a layer imports what stands in a later row. Those that share a row do not know each other.
@@ -313,7 +313,7 @@ def test_broker_never_imports_the_connector() -> None:
         for module in PRODUCT
         if within(module.name, "broker")
         for imported in module.imports
-        if within(imported.module, "spark_connector", "pyspark_pykafka", "tests")
+        if within(imported.module, "spark_connector", "pyspark_pykafka", "tests", "bench")
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -349,7 +349,7 @@ def test_connector_imports_only_the_client_side_of_the_broker() -> None:
         for module in PRODUCT
         if within(module.name, "spark_connector", "pyspark_pykafka")
         for imported in module.imports
-        if within(imported.module, "broker", "tests")
+        if within(imported.module, "broker", "tests", "bench")
         and not within(imported.module, *CONNECTOR_MAY_IMPORT)
         and not any(
             within(module.name, part) and within(imported.module, *more)

@@ -183,3 +183,4 @@ def test_what_is_uploaded_is_built_and_works(tmp_path: Path) -> None:
     assert set(wanted.split()) <= held
     assert any(name.startswith("docs/") for name in held)
     assert any(name.startswith("notebooks/") for name in held)
+    assert "bench/__main__.py" in held

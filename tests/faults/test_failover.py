@@ -1,7 +1,7 @@
 """Clients hardly notice when a broker stops or dies: the brokers act on broken connections, not on the session's end.
 
 The limits of the fast test are far below the ZooKeeper session of 30 s. The slow one has those that users get, which
-need a quiet machine; tests/bench/failover_bench.py measures them.
+need a quiet machine; bench/failover_bench.py measures them.
 """
 
 from __future__ import annotations

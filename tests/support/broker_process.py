@@ -1,6 +1,6 @@
 """A real broker in a process of its own, for tests that talk to it over the wire or kill it.
 
-Called by the fixtures of tests/conftest.py and by tests/faults and tests/bench. It is the product's own
+Called by the fixtures of tests/conftest.py and by tests/faults and bench/. It is the product's own
 `EmbeddedBroker`, and adds what tests want: a ZooKeeper that brokers share, and the log for a failed test's report.
 """
 

@@ -76,7 +76,7 @@ def test_a_capped_trigger_differs_from_spark_by_at_most_one_offset_a_partition_a
 
 
 def test_ten_thousand_partitions_are_planned() -> None:
-    """The steps of a micro-batch; how long they take, with a broker, is measured by tests/bench."""
+    """The steps of a micro-batch; how long they take, with a broker, is measured by bench/."""
     tps = [TopicPartition(f"topic-{n // 100:02}", n % 100) for n in range(10_000)]
     start, end = dict.fromkeys(tps, 10**9), {tp: 10**9 + 50 + n % 7 for n, tp in enumerate(tps)}
     first = StreamOffset(start, {tp.topic: "id" for tp in tps})

@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.bare_server import TOPIC
+from bench.broker_bench import Figures, produce, synchronous
+from bench.measure import Row, Target
 from broker.embedded import EmbeddedCluster
-from tests.bench.bare_server import TOPIC
-from tests.bench.broker_bench import Figures, produce, synchronous
-from tests.bench.measure import Row, Target
 from tests.support.waiting import eventually
 
 ROUNDS = 3

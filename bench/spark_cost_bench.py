@@ -17,13 +17,8 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from broker.client.admin import Admin
-from broker.client.cluster import Cluster
-from broker.records.compression import Codec
-from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.read.batch_reader import KafkaBatchReader
-from tests.bench.measure import Row, broker_target
-from tests.bench.spark_common import (
+from bench.measure import Row, broker_target
+from bench.spark_common import (
     CHUNK_ROWS,
     KAFKA,
     PARTITIONS,
@@ -33,7 +28,12 @@ from tests.bench.spark_common import (
     fill,
     values,
 )
-from tests.bench.spark_read_bench import DDL
+from bench.spark_read_bench import DDL
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.records.compression import Codec
+from spark_connector.options.read_options import Mode, parse_options
+from spark_connector.read.batch_reader import KafkaBatchReader
 
 BATCHES = 20
 LEAST_BATCHES = 5
@@ -223,7 +223,7 @@ def _first_batch(bootstrap: str, directory: Path) -> Row:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
 
     def fresh(format: str) -> float:
-        command = [sys.executable, "-m", "tests.bench.spark_first", format, bootstrap, topic]
+        command = [sys.executable, "-m", "bench.spark_first", format, bootstrap, topic]
         answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
         return float(answer.stdout.split()[-1])
 

@@ -69,7 +69,7 @@ def broker_target(directory: Path, partitions: int) -> Iterator[Target]:
 @contextlib.contextmanager
 def bare_target(directory: Path, partitions: int) -> Iterator[Target]:
     """The bare server in a process of its own."""
-    command = [sys.executable, "-m", "tests.bench.bare_server", str(directory), str(partitions)]
+    command = [sys.executable, "-m", "bench.bare_server", str(directory), str(partitions)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert process.stdout is not None

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.measure import Row
 from broker.embedded import EmbeddedCluster
-from tests.bench.measure import Row
 from tests.support.steady_load import SteadyLoad
 from tests.support.waiting import eventually
 

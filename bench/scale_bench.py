@@ -16,11 +16,11 @@ from pathlib import Path
 
 import psutil
 
+from bench.measure import Row
 from broker.clock import SystemClock
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.protocol.api_keys import ApiKey
-from tests.bench.measure import Row
 from tests.support.batches import append, batch
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, fetch_body

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from bench.measure import Row, broker_target
+from bench.spark_common import KAFKA, PARTITIONS, SPARKS_OWN, alternate, bench_session, values
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from tests.bench.measure import Row, broker_target
-from tests.bench.spark_common import KAFKA, PARTITIONS, SPARKS_OWN, alternate, bench_session, values
 
 ROUNDS = 4
 CASES = [(100, 4_000_000), (1024, 800_000), (100, 200_000), (1024, 200_000)]

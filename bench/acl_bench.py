@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 
+from bench.measure import Row
 from broker.protocol.api_keys import ApiKey
 from broker.security.acl_types import AclOperation, AclPermission, AclResourceType, PatternType
-from tests.bench.measure import Row
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, fetch_body
 

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.cold_read_bench import perf
+from bench.measure import Row
+from bench.produce_bench import TREE
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.protocol.api_keys import ApiKey
-from tests.bench.cold_read_bench import perf
-from tests.bench.measure import Row
-from tests.bench.produce_bench import TREE
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, fetch_body
 

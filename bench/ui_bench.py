@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 from confluent_kafka import Producer
 
+from bench.measure import Row
 from broker.client.admin import Admin
 from broker.client.admin_types import NewTopic
 from broker.client.client_settings import ClientSettings
@@ -27,7 +28,6 @@ from broker.client.committed_offsets import GroupOffsets
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.history import STEP_S
 from pykafka_ui.sampler import Sampler
-from tests.bench.measure import Row
 from tests.support.broker_process import BrokerProcess
 from tests.support.ui_process import UiProcess
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.measure import Row
 from broker.embedded import EmbeddedCluster
-from tests.bench.measure import Row
 from tests.support.waiting import eventually
 
 PARTITIONS = 1000

@@ -18,11 +18,8 @@ from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from broker.client.admin import Admin
-from broker.client.cluster import Cluster
-from broker.records.compression import Codec
-from tests.bench.measure import Row, broker_target
-from tests.bench.spark_common import (
+from bench.measure import Row, broker_target
+from bench.spark_common import (
     CHUNK_ROWS,
     KAFKA,
     PARTITIONS,
@@ -33,6 +30,9 @@ from tests.bench.spark_common import (
     keys,
     values,
 )
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.records.compression import Codec
 
 ROUNDS = 4
 DDL = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"

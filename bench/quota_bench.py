@@ -15,12 +15,12 @@ from pathlib import Path
 
 import psutil
 
+from bench.measure import Row
 from broker.client.admin import Admin
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.protocol.api_keys import ApiKey
 from broker.quotas.quota_entity import QuotaEntity
-from tests.bench.measure import Row
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, batch, fetch_body
 

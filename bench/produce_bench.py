@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from bench.measure import Row
 from broker.log.append_checks import BatchCheck
 from broker.log.log_config import LogConfig
 from broker.protocol.api_keys import ApiKey
@@ -27,7 +28,6 @@ from broker.protocol.messages import encode_request
 from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec
 from broker.records.crc32c import crc32c
-from tests.bench.measure import Row
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests
 

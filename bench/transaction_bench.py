@@ -15,12 +15,12 @@ from typing import Any
 
 import psutil
 
+from bench.measure import Row
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_response, encode_request
 from broker.records.batch import parse_header, patch_producer
 from broker.records.builder import BatchBuilder
-from tests.bench.measure import Row
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests
 

@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.measure import Row, broker_target
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.protocol.api_keys import ApiKey
-from tests.bench.measure import Row, broker_target
 from tests.support.source_tree import ROOT
 
 READERS = 3

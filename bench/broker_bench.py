@@ -18,9 +18,9 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.bench.bare_server import TOPIC
-from tests.bench.measure import Row, Target, bare_target, broker_target
-from tests.bench.peers import noida_target, tansu_target
+from bench.bare_server import TOPIC
+from bench.measure import Row, Target, bare_target, broker_target
+from bench.peers import noida_target, tansu_target
 
 ROUNDS = 3
 OURS, CEILING = "pykafka", "bare server"

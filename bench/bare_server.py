@@ -2,7 +2,7 @@
 
 One blocking thread per connection, no metadata but one topic, no validation, no groups, no recovery.
 It speaks just enough of the protocol for confluent-kafka, so that the client's cost is the same as
-against the real broker. `python -m tests.bench.bare_server DIR PARTITIONS` prints its port.
+against the real broker. `python -m bench.bare_server DIR PARTITIONS` prints its port.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.bench.bare_server import TOPIC
-from tests.bench.measure import Target
+from bench.bare_server import TOPIC
+from bench.measure import Target
 from tests.support.free_ports import free_ports
 
 UP_WITHIN_S = 20.0

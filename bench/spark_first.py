@@ -1,4 +1,4 @@
-"""How long the first read of a fresh session takes: `python -m tests.bench.spark_first FORMAT BOOTSTRAP TOPIC`."""
+"""How long the first read of a fresh session takes: `python -m bench.spark_first FORMAT BOOTSTRAP TOPIC`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from tests.bench.spark_common import bench_session
-from tests.bench.spark_read_bench import DDL
+from bench.spark_common import bench_session
+from bench.spark_read_bench import DDL
 
 
 class Empty(DataSource):

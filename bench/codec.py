@@ -1,4 +1,4 @@
-"""Record batches to Arrow columns and back, rows a second of one core: `python -m tests.bench.codec`.
+"""Record batches to Arrow columns and back, rows a second of one core: `python -m bench.codec`.
 
 Each case with the kernel, where it was built, and with numpy. CPU time of this process, best of several
 rounds, so that neighbours on the machine matter little. The ceiling of decoding is what cannot be saved:
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from bench.measure import Row
 from broker.records.batch import HEADER_SIZE, walk_batches
 from broker.records.builder import BatchBuilder
 from broker.records.columns import decode_columns, encode_columns
@@ -22,7 +23,6 @@ from broker.records.compression import Codec, compress, decompress
 from broker.records.crc32c import crc32c
 from broker.records.key_hash import partitions_of_keys
 from broker.records.record import decode_records
-from tests.bench.measure import Row
 from tests.support.codec_choice import in_turn
 from tests.support.record_batches import follow
 

@@ -1,4 +1,4 @@
-"""`python -m tests.bench [SUITE …] [--scale X]`: measure and print tables in Markdown; without a suite all of them."""
+"""`python -m bench [SUITE …] [--scale X]`: measure and print tables in Markdown; without a suite all of them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import argparse
 import importlib
 from collections.abc import Iterable
 
-from tests.bench.measure import Row
+from bench.measure import Row
 
 SUITES = {
-    "codec": "tests.bench.codec:run",
-    "broker": "tests.bench.broker_bench:run",
-    "cluster": "tests.bench.cluster_bench:run",
-    "cold": "tests.bench.cold_read_bench:run",
-    "slow": "tests.bench.slow_disk_bench:run",
-    "produce": "tests.bench.produce_bench:run",
-    "peers": "tests.bench.broker_bench:run_peers",
-    "scale": "tests.bench.scale_bench:run",
-    "transactions": "tests.bench.transaction_bench:run",
-    "controller": "tests.bench.controller_bench:run",
-    "acl": "tests.bench.acl_bench:run",
-    "ui": "tests.bench.ui_bench:run",
-    "quotas": "tests.bench.quota_bench:run",
-    "failover": "tests.bench.failover_bench:run",
-    "spark": "tests.bench.spark_read_bench:run",
-    "spark-write": "tests.bench.spark_write_bench:run",
-    "spark-cost": "tests.bench.spark_cost_bench:run",
+    "codec": "bench.codec:run",
+    "broker": "bench.broker_bench:run",
+    "cluster": "bench.cluster_bench:run",
+    "cold": "bench.cold_read_bench:run",
+    "slow": "bench.slow_disk_bench:run",
+    "produce": "bench.produce_bench:run",
+    "peers": "bench.broker_bench:run_peers",
+    "scale": "bench.scale_bench:run",
+    "transactions": "bench.transaction_bench:run",
+    "controller": "bench.controller_bench:run",
+    "acl": "bench.acl_bench:run",
+    "ui": "bench.ui_bench:run",
+    "quotas": "bench.quota_bench:run",
+    "failover": "bench.failover_bench:run",
+    "spark": "bench.spark_read_bench:run",
+    "spark-write": "bench.spark_write_bench:run",
+    "spark-cost": "bench.spark_cost_bench:run",
 }
 
 

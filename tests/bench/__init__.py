@@ -1,1 +1,0 @@
-"""Measurements, not tests: `python -m tests.bench` prints ratios against ceilings taken in the same run."""
