@@ -13,8 +13,7 @@ from typing import cast
 
 import pytest
 
-from broker.api.context import ApiContext
-from broker.api.produce import _DelayedProduce, _Unsafe
+from broker.api.produce import _DelayedProduce, _Part, _Produce
 from broker.clock import ManualClock
 from broker.cluster.topics import Topics
 from broker.config.setting_groups import GroupSettings
@@ -168,7 +167,8 @@ async def test_an_append_goes_on_waiting_while_too_few_replicas_are_in_sync(lead
 async def test_a_produce_that_nobody_waits_for_is_forgotten(leader: Leader) -> None:
     """The ISR may be too small for hours, and clients repeat their requests."""
     leader.append()
-    produce = _DelayedProduce(cast(ApiContext, None), [_Unsafe(leader.partition, {}, None, 0)], dict)
+    unsafe = _Part(leader.partition.tp, leader.partition, last_offset=0)
+    produce = _DelayedProduce(cast(_Produce, SimpleNamespace(unsafe=[unsafe])))
     assert produce.begin(60)
     kept = weakref.ref(produce)
     produce.answer.cancel()
