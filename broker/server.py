@@ -32,10 +32,11 @@ from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.isr_writer import IsrWriter
 from broker.cluster.leadership_check import LeadershipCheck
 from broker.cluster.local_replicas import LocalReplicas
+from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.quota_configs import QuotaConfigs
-from broker.cluster.topics import Topics
+from broker.cluster.topic_changes import TopicChanges
 from broker.cluster.users import Users
 from broker.cluster.zookeeper_offsets import ZooKeeperOffsets
 from broker.config.broker_config import BrokerConfig
@@ -57,6 +58,7 @@ from broker.protocol.permissions import FETCH_AS_FOLLOWER
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.cluster_metadata import BrokerInfo, Endpoint
+from broker.replica.replica_manager import ReplicaManager
 from broker.security.authorizer import Authorizer
 from broker.web.collector import MetricSources
 from broker.web.health import Health
@@ -118,7 +120,7 @@ class BrokerServer:
         self._calls = MetadataCalls()
         self._store: MetadataStore | None = None
         self._parts = contextlib.AsyncExitStack()
-        self._topics: Topics
+        self._topics: MetadataCache
         self._coordinators: Coordinators
 
     async def start(self) -> list[Listener]:
@@ -177,27 +179,28 @@ class BrokerServer:
         controller = self._make_controller(election, registry, changes, detector)
         reassignments = PartitionReassignments(controller, self._topics, registry, self._calls)
         context = ApiContext(
-            configs,
-            self._clock,
-            self.config.broker_id,
-            self._topics,
-            self._logs,
-            self._coordinators.groups,
-            self._coordinators.transactions,
-            self._coordinators.verifier,
-            self._coordinators.markers,
-            ids,
-            users,
-            quota_configs,
-            controller,
-            reassignments,
-            self._fetch_sessions(),
-            ZooKeeperOffsets(registry.consumers, self._calls),
-            authorizer,
-            acls,
-            self._metrics,
-            self._check_threads,
-            self._quotas,
+            configs=configs,
+            clock=self._clock,
+            broker_id=self.config.broker_id,
+            topics=self._topics,
+            topic_changes=TopicChanges(self._dynamic.current, registry, self._calls, self._topics),
+            logs=self._logs,
+            groups=self._coordinators.groups,
+            transactions=self._coordinators.transactions,
+            verifier=self._coordinators.verifier,
+            markers=self._coordinators.markers,
+            producer_ids=ids,
+            users=users,
+            quota_configs=quota_configs,
+            controller=controller,
+            reassignments=reassignments,
+            fetch_sessions=self._fetch_sessions(),
+            zookeeper_offsets=ZooKeeperOffsets(registry.consumers, self._calls),
+            authorizer=authorizer,
+            acls=acls,
+            metrics=self._metrics,
+            check_threads=self._check_threads,
+            quotas=self._quotas,
         )
         self._tasks.begin("writing ISRs", self._isr_writer(registry, changes, detector).run())
         watch = ClusterWatch(registry, changes, self._topics, configs)
@@ -239,18 +242,12 @@ class BrokerServer:
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
         await self._coordinators.start()
 
-    async def _load_topics(self, registry: Registry, changes: ChangeNotifications) -> Topics:
-        topics = Topics(
-            self._dynamic.current,
-            registry,
-            self._logs,
-            await asyncio.to_thread(registry.load_metadata),
-            self._calls,
-            peers=self._peers,
-            notify=changes.notify_config_change,
-        )
+    async def _load_topics(self, registry: Registry, changes: ChangeNotifications) -> MetadataCache:
+        replicas = ReplicaManager(self._dynamic.current, self._logs, peers=self._peers)
+        metadata = await asyncio.to_thread(registry.load_metadata)
+        topics = MetadataCache(registry, self._calls, replicas, metadata, notify=changes.notify_config_change)
         self._on_stop(topics.close)
-        await topics.delete_left_logs()
+        await topics.deleted_topics.delete_left_logs()
         return topics
 
     def _router(self, context: ApiContext) -> Router:
@@ -467,7 +464,7 @@ class BrokerServer:
 
     def _broker_configs(self, registry: Registry, changes: ChangeNotifications) -> BrokerConfigs:
         """Subscribe the parts that settings altered at run time affect."""
-        self._dynamic.subscribe(self._topics.update_defaults)
+        self._dynamic.subscribe(self._topics.replicas.update_config)
         self._dynamic.subscribe(self._logs.update_broker_config)
         self._dynamic.subscribe(self._listeners.update_config)
         return BrokerConfigs(self._dynamic, registry, self._calls, notify=changes.notify_config_change)
@@ -486,7 +483,7 @@ class BrokerServer:
             self._calls,
             changes.notify_isr_change,
             topics.refresh,
-            lambda: topics.led_partitions().values(),
+            topics.replicas.led.values,
             suspected=lambda: detector.suspected,
             broker_id=self.config.broker_id,
             interval_s=self.config.replica_lag_time_max_ms / 2000,
@@ -500,7 +497,7 @@ class BrokerServer:
                 writer.look_at_all()
 
         topics.add_change_listener(changed)
-        topics.set_isr_listener(writer.request)
+        topics.replicas.on_isr = writer.request
         detector.subscribe(lambda _: writer.look_at_all())
         return writer
 

@@ -16,7 +16,7 @@ import pytest
 from broker.api.check_threads import CheckThreads
 from broker.cluster.controlled_shutdown import ControlledShutdown
 from broker.cluster.failure_detector import FailureDetector
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.coordinators import Coordinators
 from broker.coordinator.read_index import ReadIndex
@@ -110,7 +110,7 @@ PARTS: list[tuple[type, str]] = [
     (FetcherManager, "close"),
     (Coordinators, "close"),
     (CheckThreads, "close"),
-    (Topics, "close"),
+    (MetadataCache, "close"),
     (HttpListener, "close"),
     (MetadataCalls, "close"),
     (Membership, "stop"),

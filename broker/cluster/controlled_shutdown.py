@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.leadership_handover import leave_partitions
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import PykafkaError
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.controller_election import ControllerElection
@@ -25,7 +25,7 @@ class ControlledShutdown:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: MetadataCache,
         registry: Registry,
         calls: MetadataCalls,
         changes: ChangeNotifications,
@@ -54,7 +54,7 @@ class ControlledShutdown:
         ]
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                await self._topics.stop_following()
+                await self._topics.replicas.stop_following()
                 if names:
                     await self._calls(self._leave, broker_id, names)
                 refreshing = [self._topics.refresh(names)] if names else []
