@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+from broker.background_tasks import BackgroundTasks
 from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator.peer_requests import Connect, PeerRequests
 from broker.errors import BrokerError, ErrorCode
@@ -40,12 +41,13 @@ class LogMarkerWriter:
     def __init__(self, topics: MetadataCache, offsets_ended: OffsetsEnded) -> None:
         self._topics = topics
         self._offsets_ended = offsets_ended
+        self._waiting = BackgroundTasks()
 
     def write(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[object] | None:
         partition = self._topics.partition(tp)
         partition.check_min_isr()
         unsafe = partition.until_safe(partition.append_marker(marker))
-        waiting = None if unsafe is None else asyncio.ensure_future(unsafe)
+        waiting = None if unsafe is None else self._waiting.add(unsafe)
         if tp.topic == GROUP_OFFSETS_TOPIC:
             commit = marker.control_type is ControlType.COMMIT
             self._offsets_ended(tp.partition, marker.producer_id, commit, waiting)
