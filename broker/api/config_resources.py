@@ -116,7 +116,7 @@ class _Topic:
         return self._found().config
 
     async def alter(self, changes: Changes, *, validate_only: bool) -> None:
-        await self._context.topics.alter_config(self._name, changes, validate_only=validate_only)
+        await self._context.topic_changes.alter_config(self._name, changes, validate_only=validate_only)
 
 
 class _Broker:

@@ -67,7 +67,7 @@ async def _coordinator(context: ApiContext, kind: int, key: str, deadline: float
         raise BrokerError(ErrorCode.invalid_request, f"key type {kind} is neither a group (0) nor a transaction (1)")
     if topic not in context.topics.metadata.topics:
         try:
-            await context.topics.create_default(topic)
+            await context.topic_changes.create_default(topic)
         except BrokerError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 raise _unavailable(error.message) from error

@@ -62,7 +62,7 @@ async def _create_and_answer(
         try:
             if not may_create_any:
                 context.check(client, METADATA_CREATE, name)
-            await context.topics.create_default(name)
+            await context.topic_changes.create_default(name)
             mutations.record(context.config.num_partitions)
         except BrokerError as error:
             if error.code is not ErrorCode.topic_already_exists:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from broker.cluster.broker_configs import BrokerConfigs
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import BrokerInfo
@@ -32,7 +32,7 @@ class ClusterWatch:
     """Call `start`, then `run` as a task until the broker stops, then `stop`, which may be in another thread."""
 
     def __init__(
-        self, registry: Registry, changes: ChangeNotifications, topics: Topics, configs: BrokerConfigs
+        self, registry: Registry, changes: ChangeNotifications, topics: MetadataCache, configs: BrokerConfigs
     ) -> None:
         self._registry = registry
         self._may_delete = configs.dynamic.static.delete_topic_enable

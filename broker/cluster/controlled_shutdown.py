@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.leadership_handover import leave_partitions
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import PykafkaError
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.controller_election import ControllerElection
@@ -25,7 +24,7 @@ class ControlledShutdown:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: MetadataCache,
         registry: Registry,
         calls: MetadataCalls,
         changes: ChangeNotifications,
@@ -39,14 +38,12 @@ class ControlledShutdown:
         self._election = election
         self._detector = detector
 
-    async def run(self, broker_id: int, is_connected: Callable[[], bool]) -> None:
-        """Let other in-sync replicas lead the partitions that have some, while this broker still serves (P9).
+    async def run(self) -> None:
+        """Let another in-sync replica lead each partition that has one, while this broker still serves (P9).
 
         It stops to follow first, so that no leader takes it into an ISR again. After that it resigns as controller.
-        Does nothing while ZooKeeper is away (`is_connected`).
         """
-        if not is_connected():
-            return
+        broker_id = self._topics.replicas.broker_id
         names = [
             name
             for name, topic in self._topics.metadata.topics.items()
@@ -54,15 +51,16 @@ class ControlledShutdown:
         ]
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                await self._topics.stop_following()
+                await self._topics.replicas.stop_following()
                 if names:
-                    await self._calls(self._leave, broker_id, names)
+                    await self._calls(self._leave, names)
                 refreshing = [self._topics.refresh(names)] if names else []
                 await asyncio.gather(self._calls(self._election.stop), *refreshing)
         except (PykafkaError, TimeoutError) as error:
             logger.warning("cannot hand over leadership; the controller elects when this broker is gone: %s", error)
 
-    def _leave(self, broker_id: int, names: list[str]) -> None:
+    def _leave(self, names: list[str]) -> None:
         topics = self._registry.topics(names).values()
         live = set(self._registry.brokers()) - set(self._detector.suspected)
-        self._changes.notify_isr_change(leave_partitions(self._registry, broker_id, topics, live))
+        left = leave_partitions(self._registry, self._topics.replicas.broker_id, topics, live)
+        self._changes.notify_isr_change(left)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from broker.background_tasks import BackgroundTasks
 from broker.cluster.controller_state import Election, imbalanced_partitions, next_state
 from broker.cluster.failure_detector import FailureDetector
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.config.dynamic_config import DynamicConfig
 from broker.errors import BrokerError, ErrorCode
 from broker.metrics import ReplicationMetrics
@@ -47,7 +47,7 @@ class Controller:
         election: ControllerElection,
         registry: Registry,
         calls: MetadataCalls,
-        topics: Topics,
+        topics: MetadataCache,
         config: DynamicConfig,
         detector: FailureDetector,
         *,

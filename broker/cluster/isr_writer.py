@@ -17,8 +17,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from broker.cluster.failure_detector import FailureDetector
+from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import PykafkaError
 from broker.metrics import ReplicationMetrics
 from broker.protocol.topic_partition import TopicPartition
@@ -35,37 +37,41 @@ LONGEST_INTERVAL_S = 5.0
 
 
 class IsrWriter:
-    """Run `run` as a task. `request` asks for an early look at a partition."""
+    """Call `start`, then `run` as a task. `request` asks for an early look at a partition."""
 
     def __init__(
         self,
         registry: Registry,
         calls: MetadataCalls,
-        notify: Callable[[Iterable[TopicPartition]], None],
-        refresh: Callable[[Collection[str]], Awaitable[None]],
-        led: Callable[[], Iterable[Partition]],
+        topics: MetadataCache,
+        detector: FailureDetector,
         *,
-        suspected: Callable[[], Mapping[int, float]] = dict,
-        broker_id: int,
+        notify: Callable[[Iterable[TopicPartition]], None],
         interval_s: float,
         metrics: ReplicationMetrics | None = None,
     ) -> None:
-        """`notify`, which blocks, notifies other brokers of new states. `refresh` reads topics again and applies what
-        it finds. `led` gives the partitions that this broker leads, `suspected` the brokers that seem to be dead, and
-        since when."""
+        """`notify`, which blocks, notifies other brokers of new states."""
         self._registry = registry
         self._call = calls
+        self._topics = topics
+        self._detector = detector
         self._notify = notify
-        self._refresh = refresh
-        self._led = led
-        self._suspected = suspected
-        self._broker_id = broker_id
         self._interval_s = min(interval_s, LONGEST_INTERVAL_S)
         self._metrics = metrics or ReplicationMetrics()
         self._requested: dict[TopicPartition, Partition] = {}
         self._unnotified: set[TopicPartition] = set()
         """Partitions whose state was written, perhaps, and of which the other brokers were not notified yet."""
         self._due = asyncio.Event()
+
+    def start(self) -> None:
+        """Look at partitions whenever their ISR may have to change."""
+        self._topics.replicas.on_isr = self.request
+        self._topics.add_change_listener(self._metadata_changed)
+        self._detector.subscribe(lambda _: self.look_at_all())
+
+    def _metadata_changed(self, _: object) -> None:
+        if self._detector.suspected:
+            self.look_at_all()
 
     def request(self, partition: Partition) -> None:
         """A follower of this partition may join the ISR."""
@@ -107,11 +113,10 @@ class IsrWriter:
 
     def look_at_all(self) -> None:
         """Write each ISR that should change now."""
-        suspected = self._suspected()
-        for partition in list(self._led()):
+        for partition in list(self._topics.replicas.led.values()):
             if partition.in_sync is None:
                 continue
-            for broker_id, since in suspected.items():
+            for broker_id, since in self._detector.suspected.items():
                 partition.suspect(broker_id, since)
             partition.check()
             if partition.isr_to_write() is not None:
@@ -137,7 +142,7 @@ class IsrWriter:
         self._metrics.failed_isr_updates += len(lost)
         stale |= {tp.topic for tp in lost} | {tp.topic for tp in written if states[tp].leader == NO_LEADER}
         if stale:
-            await self._refresh(stale)
+            await self._topics.refresh(stale)
 
     async def _notify_others(self) -> None:
         if self._unnotified:
@@ -155,17 +160,18 @@ class IsrWriter:
         states: dict[TopicPartition, PartitionState] = {}
         reasons: dict[TopicPartition, str] = {}
         stale: set[str] = set()
+        broker_id = self._topics.replicas.broker_id
         for tp, partition in wanting.items():
             isr, now = partition.isr_to_write(), found.get(tp)
             if isr is None:
                 continue  # it changed while the states were read
-            expected = self._broker_id, partition.leader_epoch, partition.version
+            expected = broker_id, partition.leader_epoch, partition.version
             if now is None or (now.leader, now.leader_epoch, now.version) != expected:
                 stale.add(tp.topic)
                 continue
             reasons[tp] = partition.begin_isr_write(isr)
             order = [*(replica for replica in now.isr if replica in isr), *sorted(isr.difference(now.isr))]
             states[tp] = dataclasses.replace(now, isr=tuple(order))
-            if self._broker_id not in isr:  # the controller elects one of the others
+            if broker_id not in isr:  # the controller elects one of the others
                 states[tp] = dataclasses.replace(states[tp], leader=NO_LEADER, leader_epoch=now.leader_epoch + 1)
         return states, reasons, stale

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import PykafkaError
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
@@ -39,7 +39,7 @@ class LeadershipCheck:
     def __init__(
         self,
         broker_id: int,
-        topics: Topics,
+        topics: MetadataCache,
         connect: Callable[[BrokerInfo], PeerConnection | None],
         is_connected: Callable[[], bool],
     ) -> None:
@@ -67,7 +67,7 @@ class LeadershipCheck:
 
     async def ask_all(self) -> None:
         """Ask every other broker once about the partitions that this broker leads or follows."""
-        names = {tp.topic for roles in (self._topics.led_partitions(), self._topics.followers()) for tp in roles}
+        names = {tp.topic for roles in (self._topics.replicas.led, self._topics.replicas.followed) for tp in roles}
         brokers = [broker for broker in self._topics.metadata.brokers.values() if broker.broker_id != self._broker_id]
         if names:
             await asyncio.gather(*(self._ask(broker, sorted(names)) for broker in brokers))

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from broker.cluster.controller import Controller
 from broker.cluster.controller_state import Election, state_reassigned
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import NO_STATE, PartitionInfo, Topic
@@ -37,7 +37,7 @@ Target = Sequence[int] | None
 class PartitionReassignments:
     """Lives on the event loop."""
 
-    def __init__(self, controller: Controller, topics: Topics, registry: Registry, calls: MetadataCalls) -> None:
+    def __init__(self, controller: Controller, topics: MetadataCache, registry: Registry, calls: MetadataCalls) -> None:
         self._controller = controller
         self._topics = topics
         self._request = registry.reassignment_request
@@ -100,7 +100,7 @@ class PartitionReassignments:
     def _reassigned(self, tp: TopicPartition, topic: Topic, now: PartitionInfo, target: Target) -> Election:
         if now.version == NO_STATE:
             raise BrokerError(ErrorCode.leader_not_available, f"{tp} is new and has no leader yet")
-        live, min_isr = self._controller.live, self._topics.min_insync_replicas(topic)
+        live, min_isr = self._controller.live, self._topics.replicas.log_config(topic).min_insync_replicas
         election = state_reassigned(now, target, live, min_isr=min_isr)
         if election is None:
             adding = [replica for replica in now.isr if replica in now.adding]

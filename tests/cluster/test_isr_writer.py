@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from broker.clock import ManualClock
+from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.isr_writer import IsrWriter
+from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import BrokerError, ConnectionFailed
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import PartitionInfo
@@ -38,7 +42,8 @@ async def test_brokers_are_notified_later_of_an_isr_whose_notification_failed(
         raise AssertionError(f"read {names} again")
 
     calls = MetadataCalls()
-    writer = IsrWriter(registry, calls, notify, refresh, lambda: [partition], broker_id=1, interval_s=5)
+    topics = cast(MetadataCache, SimpleNamespace(refresh=refresh, replicas=SimpleNamespace(broker_id=1)))
+    writer = IsrWriter(registry, calls, topics, FailureDetector(1, lambda _: None), notify=notify, interval_s=5)
     clock.advance(11_000)
     with pytest.raises(BrokerError):
         await writer.write([partition])

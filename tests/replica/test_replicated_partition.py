@@ -15,7 +15,7 @@ import pytest
 
 from broker.api.produce import _DelayedProduce, _Part, _Produce
 from broker.clock import ManualClock
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import CommitRequest
@@ -457,7 +457,7 @@ async def test_a_coordinator_waits_for_all_in_sync_replicas_also_while_too_few_a
 
 async def test_a_commit_is_refused_at_once_while_too_few_are_in_sync_whatever_waits(leader: Leader) -> None:
     """As in Kafka. Behind the commit that waits it would wait until the replicas are back."""
-    topics = cast(Topics, SimpleNamespace(partition=lambda tp: leader.partition))
+    topics = cast(MetadataCache, SimpleNamespace(partition=lambda tp: leader.partition))
     groups = GroupCoordinator(LogRecordStore(topics, "t", leader.clock), leader.clock, GroupSettings(), 1)
     loading = groups.load(0)
     leader.fetch(2, 3)
