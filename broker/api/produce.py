@@ -136,6 +136,8 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
 class _Produce:
     """One request: checks its batches, appends them, and answers when they are as safe as the producer asks."""
 
+    __slots__ = ("_body", "_client", "_context", "_parts", "_request", "_unfinished", "_verifications", "unsafe")
+
     def __init__(self, context: ApiContext, request: Request, client: Client) -> None:
         self._context = context
         self._request = request
@@ -150,14 +152,13 @@ class _Produce:
 
     def begin(self) -> Answer | Awaitable[Answer]:
         self._check()
-        keep = self._context.check_threads.keep
         if self._unfinished or self._verifications:
-            return self._acknowledge_later(keep(self._append_checked()))
+            return self._acknowledge_later(self._context.check_threads.keep(self._append_checked()))
         self._append_all()
         if not self.unsafe:
             return self.answer()
         if any(part.on_disk is not None for part in self.unsafe):
-            return self._acknowledge_later(keep(self._wait_for_disk()))
+            return self._acknowledge_later(self._context.check_threads.keep(self._wait_for_disk()))
         return self._acknowledge()
 
     def _check(self) -> None:
