@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -22,12 +23,15 @@ from broker.client.client_settings import ClientSettings
 from broker.client.client_stats import ClientStats, OnStats, Statistics, StatsReporter
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import NO_MEMBER, GroupMetadata, GroupOffsets
+from broker.client.completed_fetch import CompletedFetch
 from broker.client.consumer_coordinator import GroupSubscription
-from broker.client.consumer_fetch import CompletedFetch, ConsumerFetch
 from broker.client.consumer_positions import Positions
-from broker.client.partition_offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets
+from broker.client.fetch_protocol import FetchFrom, FetchLimits
+from broker.client.leader_fetches import LeaderFetches
+from broker.client.partition_offsets import EARLIEST, LATEST, OffsetAndTimestamp, Position, list_offsets
 from broker.client.topic_filter import TopicFilter
 from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode, PykafkaError
+from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.record import Header
 
@@ -75,7 +79,10 @@ class Consumer(AutoCloseable):
         now = time.monotonic()
         self._statistics = Statistics(settings.client_id, now)
         self._reporter = StatsReporter(on_stats, settings.statistics_interval_ms, now)
-        self._fetch = ConsumerFetch(self.cluster, self._statistics)
+        self._fetches = LeaderFetches(self.cluster, FetchLimits.of(settings), self._keep, statistics=self._statistics)
+        self._completed: deque[CompletedFetch] = deque()
+        """What was fetched and is not returned yet: at most `fetch.max.bytes` of each broker."""
+        self._failures: dict[TopicPartition, BrokerError] = {}
         self._subscription: GroupSubscription | None = None
         self._next_commit = 0.0
         self._closed = False
@@ -158,13 +165,15 @@ class Consumer(AutoCloseable):
                 self._positions.resolve()
                 records = self._take(self.settings.max_poll_records)
                 self._check_truncation()
-                self._fetch.send(self._positions.positions())  # also before it returns, to prefetch
+                unread = {fetch.tp for fetch in self._completed}
+                missing = self._fetches.send(self._positions.positions(), unread)  # also before it returns, to prefetch
+                self._note_failures(missing)
                 if records:
                     return records
                 left = max(deadline - time.monotonic(), 0.0)
-                self._note_failures(self._fetch.receive(min(left, _SLICE_S)))
-                self._positions.reached(self._fetch.reached)
-                self._fetch.reached.clear()
+                self._fetches.receive(min(left, _SLICE_S))
+                failures, self._failures = self._failures, {}
+                self._note_failures(failures)
                 records = self._take(self.settings.max_poll_records)
                 if records:
                     return records
@@ -251,7 +260,8 @@ class Consumer(AutoCloseable):
         except PykafkaError as error:
             logger.warning("leaving group %s: %s", self.settings.group_id, error)
         finally:
-            self._fetch.close()
+            self._fetches.close()
+            self._completed.clear()
             self.cluster.close()
 
     # --- inside --------------------------------------------------------------------------------
@@ -261,10 +271,20 @@ class Consumer(AutoCloseable):
             raise ConfigError("group.id is missing: offsets are committed under it")
         return self._offsets
 
+    def _keep(self, asked: FetchFrom, fetched: FetchedPartition, error: BrokerError | None) -> None:
+        """Keep what a broker answered about a partition."""
+        if error is not None:
+            if not error.retriable:
+                self._failures[asked.tp] = error
+        elif fetched.records:
+            self._completed.append(CompletedFetch(asked, fetched, check_crcs=self.settings.check_crcs))
+        else:
+            self._positions.reached(asked.tp, Position(asked.offset, asked.leader_epoch))
+
     def _take(self, limit: int) -> list[ConsumerRecord]:
         """Take up to `limit` fetched records and advance the positions."""
         out: list[ConsumerRecord] = []
-        completed, fetchable = self._fetch.completed, self._positions.fetchable()
+        completed, fetchable = self._completed, self._positions.fetchable()
         kept: list[CompletedFetch] = []
         while completed and len(out) < limit:
             fetch = completed[0]
@@ -291,7 +311,7 @@ class Consumer(AutoCloseable):
         return out
 
     def _check_truncation(self) -> None:
-        doubtful, self._fetch.doubtful = self._fetch.doubtful, set()
+        doubtful, self._fetches.doubtful = self._fetches.doubtful, set()
         if doubtful:
             self._positions.check_truncation(doubtful)
 

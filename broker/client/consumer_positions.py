@@ -125,11 +125,10 @@ class Positions:
         """`resolved`, with leader epochs; -1 if unknown."""
         return {tp: Position(offset, self._epochs.get(tp, NO_EPOCH)) for tp, offset in self.resolved().items()}
 
-    def reached(self, reached: Mapping[TopicPartition, Position]) -> None:
-        """The logs end at these positions, so they reach them in the leader epochs given."""
-        for tp, position in reached.items():
-            if self._offsets.get(tp) == position.offset:
-                self._epochs[tp] = position.leader_epoch
+    def reached(self, tp: TopicPartition, position: Position) -> None:
+        """The log ends at this position, so it reaches it in the leader epoch given."""
+        if self._offsets.get(tp) == position.offset:
+            self._epochs[tp] = position.leader_epoch
 
     def check_truncation(self, doubtful: Iterable[TopicPartition]) -> None:
         """Ask new leaders whether their logs still have what was read; if not, continue where they differ (KIP-320).

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from broker.client.broker_connection import BrokerConnection
+from broker.client.client_settings import ClientSettings, isolation_id
 from broker.client.cluster import Cluster
 from broker.errors import raise_for
 from broker.protocol.api_keys import ApiKey
@@ -27,6 +28,12 @@ class FetchLimits(NamedTuple):
     max_bytes: int
     max_wait_ms: int
     isolation: int
+
+    @classmethod
+    def of(cls, settings: ClientSettings, isolation_level: str | None = None) -> FetchLimits:
+        """The settings of a consumer; `isolation_level` replaces theirs."""
+        isolation = isolation_id(isolation_level or settings.isolation_level)
+        return cls(settings.fetch_min_bytes, settings.fetch_max_bytes, settings.fetch_max_wait_ms, isolation)
 
 
 class FetchFrom(NamedTuple):
