@@ -63,14 +63,14 @@ class Fetcher(AutoCloseable):
 
         `allocate(size)` returns the memory that a response of `size` bytes is received into.
         """
-        settings = cluster.settings
         self.cluster = cluster
         self.tp = tp
-        self._max_bytes = settings.max_partition_fetch_bytes if max_bytes is None else max_bytes
-        limits = FetchLimits.of(settings, isolation_level)
+        limits = FetchLimits.of(cluster.settings, isolation_level)
+        partition_bytes = limits.partition_bytes if max_bytes is None else max_bytes
         self._limits = limits._replace(
-            max_bytes=max(limits.max_bytes, self._max_bytes),
+            max_bytes=max(limits.max_bytes, partition_bytes),
             max_wait_ms=limits.max_wait_ms if max_wait_ms is None else max_wait_ms,
+            partition_bytes=partition_bytes,
         )
         self._allocate = allocate
         self._connection: BrokerConnection | None = None
@@ -127,7 +127,7 @@ class Fetcher(AutoCloseable):
 
     def _ask(self, offset: int) -> None:
         connection = self._connect()
-        wanted = FetchFrom.at(self.cluster, self.tp, offset, self._max_bytes)
+        wanted = FetchFrom.at(self.cluster, self.tp, offset)
         if offset == self._reached.offset and wanted.leader_epoch > self._reached.leader_epoch > NO_EPOCH:
             self._check_truncation()
         send_fetch(connection, self._limits, [wanted], rack=self.cluster.read_replicas.rack_for([self.tp]))
@@ -245,15 +245,12 @@ def fetch_together(
     limits = FetchLimits.of(cluster.settings)._replace(min_bytes=0, max_bytes=max_bytes, max_wait_ms=0)
     fetches = LeaderFetches(cluster, limits, take, shared=True)
     cluster.include({tp.topic for tp in positions})
-    left, replicas = dict(positions), cluster.read_replicas
-    while left:
-        asked = {tp: replicas.get(tp) for tp in left}
+    for partitions in (positions, fetches.redirected):
         with contextlib.suppress(PykafkaError):
-            fetches.send({tp: Position(offset, NO_EPOCH) for tp, offset in left.items()})
+            fetches.send({tp: Position(positions[tp], NO_EPOCH) for tp in partitions})
         while fetches.in_flight:  # nothing may ask for metadata now, which might come over the same connection
             with contextlib.suppress(PykafkaError):
                 fetches.receive(_LONGEST_WAIT_S)
-        left = {tp: offset for tp, offset in left.items() if replicas.get(tp) not in (None, asked[tp])}
     return found
 
 

@@ -13,7 +13,6 @@ import select
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
 from typing import Final, NamedTuple
 
 from broker.client.auto_closeable import AutoCloseable
@@ -60,6 +59,8 @@ class LeaderFetches(AutoCloseable):
         """
         self.doubtful: set[TopicPartition] = set()
         """Partitions whose leader is newer than their position. The caller checks their positions (KIP-320)."""
+        self.redirected: set[TopicPartition] = set()
+        """Partitions that a leader said to read from another replica."""
         self._cluster = cluster
         self._limits = limits
         self._take = take
@@ -92,37 +93,33 @@ class LeaderFetches(AutoCloseable):
         the quiet ones, and meanwhile the busy partition could not be fetched. Returns the partitions that cannot be
         found, such as those of a topic that does not exist. Raises other errors that are not retriable.
         """
-        missing: dict[TopicPartition, BrokerError] = {}
         by_node: dict[Node, list[FetchFrom]] = defaultdict(list)
-        not_now = set(self._requests)
+        missing: dict[TopicPartition, BrokerError] = {}
+        busy = set(self._requests)
         now = time.monotonic()
-        for tp, position in positions.items():
-            if self._retry_at and self._retry_at.get(tp, 0.0) > now:
-                continue
-            try:
-                node, wanted = self._cluster.retrying(partial(self._find, tp, position.offset), timeout_s=0)
-            except PykafkaError as error:
-                if error.retriable:
-                    self._outage = self._outage or Outage(now)
-                    self._outage.failed(error)
-                    self._look_for_leaders(now)
-                elif isinstance(error, BrokerError):
+
+        def find_all() -> None:
+            for tp, position in positions.items():
+                if self._retry_at and self._retry_at.get(tp, 0.0) > now:
+                    continue
+                try:
+                    found = self._find(tp, position.offset, now)
+                except BrokerError as error:
                     missing[tp] = error
+                    continue
+                if found is None:
+                    continue
+                node, wanted = found
+                if tp in unread:
+                    busy.add(node)
+                if wanted.leader_epoch > position.leader_epoch > NO_EPOCH:
+                    self.doubtful.add(tp)
                 else:
-                    raise
-                continue
-            self._outage = None
-            if self._unreachable_until and self._unreachable_until.get(node.id, 0.0) > now:
-                self._look_for_leaders(now)
-                continue
-            if tp in unread:
-                not_now.add(node)
-            if wanted.leader_epoch > position.leader_epoch > NO_EPOCH:
-                self.doubtful.add(tp)
-            else:
-                by_node[node].append(wanted)
+                    by_node[node].append(wanted)
+
+        self._cluster.retrying(find_all, timeout_s=0)
         for node, of_node in by_node.items():
-            if node not in not_now:
+            if node not in busy:
                 self._send_to(node, of_node)
         return missing
 
@@ -151,10 +148,27 @@ class LeaderFetches(AutoCloseable):
         self._connections.clear()
         self._requests.clear()
 
-    def _find(self, tp: TopicPartition, offset: int) -> tuple[Node, FetchFrom]:
-        """The broker to read `tp` from, and what to ask it for."""
+    def _find(self, tp: TopicPartition, offset: int, now: float) -> tuple[Node, FetchFrom] | None:
+        """The broker to read `tp` from, and what to ask it for; None while it cannot be read.
+
+        Raises errors that are not retriable.
+        """
         cluster = self._cluster
-        return cluster.read_replica(tp), FetchFrom.at(cluster, tp, offset, cluster.settings.max_partition_fetch_bytes)
+        try:
+            wanted = FetchFrom.at(cluster, tp, offset)
+            node = cluster.read_replica(tp)
+        except PykafkaError as error:
+            if not error.retriable:
+                raise
+            self._outage = self._outage or Outage(now)
+            self._outage.failed(error)
+            self._look_for_leaders(now)
+            return None
+        self._outage = None
+        if self._unreachable_until and self._unreachable_until.get(node.id, 0.0) > now:
+            self._look_for_leaders(now)
+            return None
+        return node, wanted
 
     def _look_for_leaders(self, now: float) -> None:
         """Renew the metadata at the next call, but not more often than every `retry.backoff.ms`."""
@@ -164,10 +178,10 @@ class LeaderFetches(AutoCloseable):
 
     def _send_to(self, node: Node, wanted: list[FetchFrom]) -> None:
         wanted.sort(key=lambda item: self._last_turn.get(item.tp, -1))
+        limits = self._limits
         if self._shared:
-            most = self._limits.max_bytes
-            share = min(max(most // len(wanted), _LEAST_PARTITION_BYTES), most)
-            wanted = [item._replace(max_bytes=share) for item in wanted]
+            share = min(max(limits.max_bytes // len(wanted), _LEAST_PARTITION_BYTES), limits.max_bytes)
+            limits = limits._replace(partition_bytes=share)
         try:
             connection = self._connections.get(node)
             if connection is None or not connection.usable:
@@ -175,7 +189,7 @@ class LeaderFetches(AutoCloseable):
                 connect = self._cluster.connection if self._shared else self._cluster.open_connection
                 connection = self._connections[node] = connect(node)
             rack = self._cluster.read_replicas.rack_for(item.tp for item in wanted)
-            send_fetch(connection, self._limits, wanted, rack=rack)
+            send_fetch(connection, limits, wanted, rack=rack)
             self._requests[node] = _Request(connection, wanted, time.monotonic())
         except PykafkaError as error:
             self._disconnected(node, wanted, error)
@@ -209,6 +223,7 @@ class LeaderFetches(AutoCloseable):
                 self._cluster.invalidate()
         elif partition.preferred_read_replica >= 0:
             replicas.prefer(tp, partition.preferred_read_replica)
+            self.redirected.add(tp)
             return
         elif partition.records:
             self._last_turn[tp] = next(self._turns)
