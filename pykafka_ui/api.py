@@ -9,8 +9,8 @@ from typing import Any
 
 from fastapi import APIRouter, HTTPException
 
-from pykafka_ui.asked_records import AskedRecords, at_most
 from pykafka_ui.console import Console
+from pykafka_ui.records_query import AskedRecords
 
 Document = dict[str, Any]
 _MOST_RECORDS = 1_000
@@ -30,7 +30,7 @@ class Api:
 
     def records(self, asked: AskedRecords) -> Document:
         """Some records: at most 1,000, with where older and newer ones are."""
-        with self._console.records(at_most(asked, _MOST_RECORDS)) as found:
+        with self._console.records(asked.at_most(_MOST_RECORDS)) as found:
             return found.document()
 
     def history(self, kind: str, name: str = "") -> Document:

@@ -27,7 +27,7 @@ from pykafka_ui.loads.pages import LoadPages
 from pykafka_ui.pages import Pages
 from pykafka_ui.render import Renderer
 from pykafka_ui.status import status_of
-from pykafka_ui.v3.reads import Reads
+from pykafka_ui.v3.reads import reads
 from pykafka_ui.v3.writes import Writes
 
 _SCRAPED_S = 15.0
@@ -57,7 +57,7 @@ def make_app(console: Console, credentials: Credentials, host: str, *, allow_cha
         redoc_url=None,
         middleware=[Middleware(Access, credentials=credentials, host=host)],
     )
-    app.include_router(Reads(console).router())
+    app.include_router(reads(console))
     app.include_router(Api(console).router())
     if allow_changes:
         app.include_router(Writes(console).router())

@@ -1,15 +1,23 @@
-"""A look at records as an address says it, and what was found: as rows of a page, as JSON, as a snippet for Spark."""
+"""A look at records as an address says it, and what was found: as rows of a page, JSON, a file, a snippet for Spark."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import io
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
+import pyarrow
+import pyarrow.parquet
+from fastapi import Depends, Path, Query
+
+from broker.errors import ConfigError
 from broker.tools.client_options import parse_time
-from pykafka_ui.browse import From, Page, Query
+from pykafka_ui import browse
+from pykafka_ui.browse import From, Page
 from pykafka_ui.filters import record_filter
 from pykafka_ui.numbers import in_range, number
 from pykafka_ui.values import As, Decoder, Shown, as_json_data
@@ -18,25 +26,51 @@ _SHORT = {"start": "from", "places": "in", "how": "as"}
 """Names in an address."""
 
 
+MOST_DOWNLOADED = 10_000
+_LARGEST_MS = 2**63 // 1000
+"""Timestamps are in microseconds in Parquet. Some producers send nanoseconds instead of milliseconds."""
+_HEADER = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
+_SCHEMA = pyarrow.schema(
+    [
+        ("key", pyarrow.binary()),
+        ("value", pyarrow.binary()),
+        ("topic", pyarrow.string()),
+        ("partition", pyarrow.int32()),
+        ("offset", pyarrow.int64()),
+        ("timestamp", pyarrow.timestamp("us", "UTC")),
+        ("headers", pyarrow.list_(_HEADER)),
+    ]
+)
+"""The columns of `spark.read.format("pykafka")`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class RecordsQuery:
-    """The parameters of an address, as text. asked_records.py says what they mean."""
+    """The parameters of an address, as text, for pages, downloads and API."""
 
-    topic: str
-    start: From = From.END
-    at: str = ""
-    partition: str = ""
-    limit: int = 50
-    text: str = ""
-    places: str = "key,value,headers"
-    path: str = ""
-    equals: str = ""
-    how: As = As.AUTO
-    uncommitted: bool = False
+    topic: Annotated[str, Path(alias="name")]
+    start: Annotated[From, Query(alias="from", description="where to begin; end: the newest")] = From.END
+    at: Annotated[
+        str, Query(description="an offset, a time, or P:OFFSET,… of `older` and `newer`; also without `from`")
+    ] = ""
+    partition: Annotated[str, Query(description="P,… ; all if left out")] = ""
+    limit: Annotated[int, Query(ge=1, description="so many records at most")] = 50
+    text: Annotated[str, Query(description="only records that hold this text")] = ""
+    places: Annotated[str, Query(alias="in", description="of key,value,headers")] = "key,value,headers"
+    path: Annotated[str, Query(description="only values that have something at this JSON path")] = ""
+    equals: Annotated[str, Query(description="and it reads so")] = ""
+    how: Annotated[As, Query(alias="as", description="how values are shown")] = As.AUTO
+    uncommitted: Annotated[bool, Query(description="also aborted and open transactions")] = False
 
-    def query(self) -> Query:
+    def query(self) -> browse.Query:
         """Raises ConfigError for text that says nothing."""
-        return Query(self.topic, self.start, self._at(), self._partitions(), self.limit, not self.uncommitted)
+        return browse.Query(self.topic, self.start, self._at(), self._partitions(), self.limit, not self.uncommitted)
+
+    def at_most(self, limit: int) -> RecordsQuery:
+        """Refuse to show more records than `limit` at once. Raises ConfigError."""
+        if self.limit > limit:
+            raise ConfigError(f"limit: at most {limit}")
+        return self
 
     def _at(self) -> int | dict[int, int]:
         if self.start is From.OFFSET:
@@ -66,6 +100,21 @@ class RecordsQuery:
             if field.name != "topic" and getattr(asked, field.name) != field.default
         }
         return urlencode(values)
+
+
+# FastAPI reads the parameters here: it cannot evaluate the annotations of a dataclass.
+RecordsQuery.__signature__ = inspect.signature(RecordsQuery, eval_str=True)  # type: ignore[attr-defined]
+
+
+def _asked_records(asked: Annotated[RecordsQuery, Depends()]) -> RecordsQuery:
+    """Who types an offset or a time wants it, also without `from`."""
+    start, at = asked.start, asked.at.strip()
+    if at and start in (From.END, From.START):
+        start = From.OFFSET if at.isdecimal() else From.TIME
+    return dataclasses.replace(asked, start=start, at=at)
+
+
+AskedRecords = Annotated[RecordsQuery, Depends(_asked_records)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +194,26 @@ class FoundRecords:
             "newer": None if newer is None else _pairs(newer),
         }
 
+    def json_lines(self) -> bytes:
+        return "".join(json.dumps(one) + "\n" for one in self.documents()).encode()
+
+    def parquet(self) -> bytes:
+        rows: list[dict[str, Any]] = [
+            {
+                "key": one.record.key,
+                "value": one.record.value,
+                "topic": self.asked.topic,
+                "partition": one.partition,
+                "offset": one.record.offset,
+                "timestamp": one.record.timestamp * 1000 if abs(one.record.timestamp) < _LARGEST_MS else None,
+                "headers": [{"key": name, "value": content} for name, content in one.record.headers],
+            }
+            for one in self.page.records
+        ]
+        file = io.BytesIO()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, _SCHEMA), file)
+        return file.getvalue()
+
     def spark(self, bootstrap: str) -> str:
         """PySpark code that reads just the range of these records."""
         first: dict[str, int] = {}
@@ -165,6 +234,13 @@ class FoundRecords:
             f'    .option("endingOffsets", {ending!r}) \\\n'
             "    .load()"
         )
+
+
+DOWNLOADS: dict[str, tuple[str, Callable[[FoundRecords], bytes]]] = {
+    "jsonl": ("application/x-ndjson", FoundRecords.json_lines),
+    "parquet": ("application/vnd.apache.parquet", FoundRecords.parquet),
+}
+"""Ending → media type, and what writes it."""
 
 
 def _pairs(at: Mapping[int, int]) -> str:

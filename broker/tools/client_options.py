@@ -180,18 +180,21 @@ def opening(
 
 
 def with_options(function: Callable[..., None]) -> Command:
-    """Make a function a command whose options are the fields of a dataclass, its last argument."""
+    """Make a function a command that has the fields of a dataclass, its argument `options`, as options."""
     signature = inspect.signature(function, eval_str=True)
-    *others, last = signature.parameters.values()
-    fields = inspect.signature(last.annotation, eval_str=True).parameters
+    options_class = signature.parameters["options"].annotation
+    fields = inspect.signature(options_class, eval_str=True).parameters
 
     @functools.wraps(function)
     def run(*arguments: Any, **given: Any) -> None:
-        options = last.annotation(**{name: given.pop(name) for name in fields})
-        function(*arguments, options, **given)
+        options = options_class(**{name: given.pop(name) for name in fields})
+        function(*arguments, options=options, **given)
 
-    keyword_only = [field.replace(kind=inspect.Parameter.KEYWORD_ONLY) for field in fields.values()]
-    run.__signature__ = signature.replace(parameters=[*others, *keyword_only])  # type: ignore[attr-defined]
+    parameters = []
+    for name, parameter in signature.parameters.items():
+        shown = fields.values() if name == "options" else [parameter]
+        parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in shown]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
 
 

@@ -20,9 +20,9 @@ from broker.errors import PykafkaError
 from broker.protocol.described_config import ResourceType
 from pykafka_ui.console import DELIVERED_S, Console
 from pykafka_ui.status import status_of
-from pykafka_ui.v3.reads import snapshot_of, topic_document
+from pykafka_ui.v3.reads import topic
 from pykafka_ui.v3.record_json import Sent, concatenated, parse_sent, time_text
-from pykafka_ui.v3.resources import Document, Links
+from pykafka_ui.v3.resources import Document, View, snapshot_of
 
 _MOST_BYTES = 16 << 20
 
@@ -82,10 +82,10 @@ class Writes:
         self._console.create_topic(
             NewTopic(name, wanted.partitions_count, wanted.replication_factor, settings, assigned)
         )
-        found = snapshot_of(self._console, cluster_id).topics
-        if name not in found:
+        view = View(self._console, request, {"cluster_id": cluster_id})
+        if name not in view.seen.topics:
             raise HTTPException(503, f"topic {name!r} is made, but not every broker knows it yet")
-        return topic_document(Links(request, cluster_id), found[name])
+        return topic.document(view, ["topics", name], view.seen.topics[name])
 
     def delete(self, cluster_id: str, topic_name: str) -> None:
         """Delete a topic and its records."""

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from broker.errors import ConfigError
-from pykafka_ui.loads.asked import LoadsAsked
+from pykafka_ui.command import UiOptions
 from pykafka_ui.loads.places import LoadPlace, LoadPlaces, UnknownPlace
 from pykafka_ui.loads.verifications import LogSource, Verifications, VerificationState
 from spark_connector.loads.history import Owner, intent_of
@@ -235,8 +235,8 @@ def test_a_process_that_dies_is_told(silent: str, loaded: Loaded) -> None:
 
 def test_no_secret_is_in_a_repr() -> None:
     source = LogSource("broker:9092", {"kafka.sasl.jaas.config": "secret"})
-    asked = LoadsAsked(["postgres://ann:secret@db/lake#t"], None, {"token": "secret"}, "broker:9092", source.options)
-    for one in (source, asked, LoadPlace("postgres://ann:secret@db/lake#t")):
+    options = UiOptions(loads=["postgres://ann:secret@db/lake#t"], hadoop=["token=secret"])
+    for one in (source, options, LoadPlace("postgres://ann:secret@db/lake#t")):
         assert "secret" not in repr(one)
 
 
