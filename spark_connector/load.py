@@ -19,22 +19,18 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from broker.errors import PykafkaError
 from spark_connector.destinations import open_destination
-from spark_connector.loads.commit import publish_offsets
-from spark_connector.loads.destination import CommitLog, Destination, NewSession
-from spark_connector.loads.files import avro_files
+from spark_connector.loads.commit import CommitLog, publish_offsets
+from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
-from spark_connector.loads.plan import confirm_topics, finished_rerun, plan_load
-from spark_connector.loads.record import LoadError, LoadRecord, LoadResult, failed_load
+from spark_connector.loads.plan import finished_rerun, plan_load
+from spark_connector.loads.record import LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.spark_failure import summary
 from spark_connector.loads.target import Target
-from spark_connector.loads.write import read_ranges, write_files
+from spark_connector.loads.write import write_load
 from spark_connector.maintenance import recover
-from spark_connector.offset_store.base import OffsetConflict
 
 __all__ = ["LoadResult", "Phase", "load", "recover", "run_load"]
 
@@ -120,52 +116,12 @@ def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Load
             publish_offsets(request, destination, idle=not recovered)
             return _result(request, destination, None, recovered)
         on_phase("write", record)
-        sealed = _write(request, destination, record, session)
+        sealed = write_load(request, destination, record, session)
         on_phase("commit", sealed)
         destination.commit(sealed)
         publish_offsets(request, destination)
         on_phase("done", sealed)
         return _result(request, destination, sealed, recovered)
-
-
-def _write(
-    request: LoadRequest,
-    destination: Destination,
-    record: LoadRecord,
-    session: NewSession,
-) -> LoadRecord:
-    """Write, count and seal. A failure before the seal leaves nothing behind."""
-    directory = destination.stage(record)
-    try:
-        frame = read_ranges(session(), record, request.options)
-        sealed = _write_rows(frame, record, destination, directory, request.write_options)
-        confirm_topics(request, record)
-    except Exception as error:
-        overtaken = destination.is_overtaken(record)
-        destination.discard(record.load_id)
-        if overtaken:  # the winner has removed our staging directory, so Spark may fail with any error
-            raise OffsetConflict(
-                f"group '{request.target.group}': another load committed number {record.id.sequence} while "
-                f"{record.load_id} was running; nothing of {record.load_id} is kept"
-            ) from error
-        if isinstance(error, PykafkaError):
-            raise
-        raise _failed(record, error) from error
-    destination.seal(sealed)  # discards the attempt itself when it fails
-    return sealed
-
-
-def _write_rows(
-    frame: DataFrame, record: LoadRecord, destination: Destination, place: str, write_options: Mapping[str, str]
-) -> LoadRecord:
-    if record.format == "avro":
-        return avro_files.write_rows(frame, record, destination, place, write_options)
-    if record.format != "sql":
-        return write_files(frame, record, destination, place, write_options)
-    # SQLAlchemy only for those who load into a database
-    from spark_connector.loads.database.staged_rows import write_rows
-
-    return write_rows(frame, record, destination, place, write_options)
 
 
 @contextlib.contextmanager
@@ -176,13 +132,6 @@ def _earlier_log(request: LoadRequest) -> Iterator[CommitLog | None]:
         return
     with open_destination(replace(request.target, to=request.from_directory)) as earlier:
         yield earlier.log
-
-
-def _failed(record: LoadRecord, error: Exception) -> LoadError:
-    """The error of a Spark job, as one that may or may not be retried."""
-    reason = summary(str(error))
-    # An OSError is one of this process; what an error of Spark stands for is in its text.
-    return failed_load(f"load {record.load_id} failed: {reason}", error if isinstance(error, OSError) else reason)
 
 
 def _result(

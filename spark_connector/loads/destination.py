@@ -1,114 +1,33 @@
 """The contract of a destination: what load.py, plan.py, maintenance.py and the audit ask of the place of the loads.
 
-files/, delta/ and database/ implement it; spark_connector/destinations.py opens the right one for a target. A
-destination is opened for one call and knows neither Spark nor the brokers.
-
-Its commit log says which loads count, and how far the offsets are. `append` is the commit point of a load: it stores
-the offsets and the load in one atomic step, or raises OffsetConflict.
+files/ implements it; delta/ and database/ do on top of table.py. spark_connector/destinations.py opens the right one
+for a target. A destination is opened for one call and knows neither Spark nor the brokers.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadError, LoadRecord
+from spark_connector.loads.row_offsets import HeldRows
 from spark_connector.storage import Storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-
-Offsets = npt.NDArray[np.int64]
 
 NewSession = Callable[[], "SparkSession"]
 """Gives the Spark session, and starts it when it is first called."""
 
+RowsWriter = Callable[["DataFrame", LoadRecord, str, Mapping[str, str]], LoadRecord]
+"""Writes the frame's rows for the load to the place that `stage` gave, with the user's write options.
 
-@dataclass(frozen=True)
-class Newest:
-    """The newest entry of the commit log; number 0 when there is none. `load_id` is None for an entry that is no load.
-
-    `published` is False while the data of a committed load still has to be made visible.
-    """
-
-    sequence: int = 0
-    load_id: str | None = None
-    published: bool = True
-
-
-class CommitLog(ABC):
-    """Loads of one group, numbered from 1."""
-
-    kind = "table"
-
-    @abstractmethod
-    def newest(self) -> Newest:
-        """The entry with the highest number."""
-
-    @abstractmethod
-    def offsets(self, partitions: Collection[TopicPartition] = ()) -> dict[TopicPartition, int]:
-        """Next offset of every partition the group has committed.
-
-        A Delta table cannot list them: it looks up `partitions` and those that its newest records name.
-        """
-
-    @abstractmethod
-    def record(self, sequence: int) -> LoadRecord | None:
-        """The load committed under this number; None when there is none, or the entry is no load."""
-
-    @abstractmethod
-    def sequences(self) -> list[int]:
-        """All numbers, ascending."""
-
-    def records(self) -> list[LoadRecord]:
-        """All loads and rewinds, in order of number."""
-        return [record for record in map(self.record, self.sequences()) if record is not None]
-
-    def has(self, record: LoadRecord) -> bool:
-        """Whether this very attempt is committed."""
-        winner = self.record(record.id.sequence)
-        return winner is not None and winner.load_id == record.load_id
-
-    def check(self, record: LoadRecord) -> None:  # noqa: B027 - most logs have no limit
-        """Raise LoadTooLarge for a load that could not be committed, before its rows are written."""
-
-    @abstractmethod
-    def append(self, record: LoadRecord) -> None:
-        """Commit. Does nothing when a repair has committed this load before. Raises OffsetConflict when another load
-        took the number."""
-
-    def mark_published(self, record: LoadRecord) -> None:  # noqa: B027 - in a table, what is committed is visible
-        """Note that the load's data is in place. May be called again."""
-
-    @abstractmethod
-    def prune(self, keep: int) -> list[int]:
-        """Remove all entries but the newest `keep` (at least 1); gives their numbers, oldest first.
-
-        The oldest entry goes first, so that the log never has a gap.
-        """
-
-    def close(self) -> None:  # noqa: B027 - most logs hold nothing open
-        """The log is not used afterwards."""
-
-
-@dataclass(frozen=True)
-class HeldRows:
-    """The rows that a destination has of one load: sorted offsets per partition, duplicates included.
-
-    `offsets` is None when they cannot be read; then `problems` or `notes` say why. `notes` do not fail a verification.
-    """
-
-    offsets: Mapping[TopicPartition, Offsets] | None
-    problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+Gives the record with files and rows. Raises ConfigError, and LoadError when the output does not hold what it should.
+"""
 
 
 class Destination(ABC):
@@ -139,6 +58,10 @@ class Destination(ABC):
     @abstractmethod
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Make it ready to take rows of this schema (Spark's, as JSON). Raises ConfigError when it cannot take them."""
+
+    def own_writer(self, format: str) -> RowsWriter | None:
+        """What writes rows of this format instead of Spark's writers of files; None for these."""
+        return None
 
     def seal(self, record: LoadRecord) -> None:  # noqa: B027 - tables need none: an unfinished attempt starts again
         """Record that all rows are written and counted."""

@@ -17,7 +17,8 @@ from broker.client.partition_offsets import Position as ReachedPosition
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss, report_data_loss
-from spark_connector.loads.destination import CommitLog, Destination
+from spark_connector.loads.commit import CommitLog
+from spark_connector.loads.destination import Destination
 from spark_connector.loads.ranges import Bounds, plan_positions, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord, Origin
 from spark_connector.loads.request import LoadRequest, describe_changes

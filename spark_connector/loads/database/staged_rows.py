@@ -11,6 +11,7 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import sqlalchemy
@@ -21,32 +22,30 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 from sqlalchemy import Column, Connection, Engine, MetaData, Table
 
-from spark_connector.loads.database.database_log import first_line
-from spark_connector.loads.database.database_table import (
-    ATTEMPT,
-    DatabaseDestination,
-    column_types,
-    open_engine,
-    won_of,
-)
+from spark_connector.loads.database.engine import ATTEMPT, column_types, first_line, open_engine, won_of
 from spark_connector.loads.database.sql_rows import as_copy, as_rows, parse_text_columns
-from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.write import save_by_tasks, sum_counts, write_counted
+
+if TYPE_CHECKING:
+    from spark_connector.loads.database.database_table import DatabaseDestination
 
 _UNFIT = frozenset({"DataError", "ValueError", "OverflowError", "TypeError", "NotImplementedError"})
 """Errors about a value (a NUL in a text, a year beyond 9999), which would fail the next try, too."""
 
 
 def write_rows(
-    frame: DataFrame, record: LoadRecord, destination: Destination, staging: str, write_options: Mapping[str, str]
+    destination: DatabaseDestination,
+    frame: DataFrame,
+    record: LoadRecord,
+    staging: str,
+    write_options: Mapping[str, str],
 ) -> LoadRecord:
     """Fill the staging table with the frame's rows; gives the record with the rows that are there.
 
     The columns of write option `text` become strings; bytes that are not UTF-8 fail the load. Raises ConfigError, and
     LoadError when the staged rows do not add up.
     """
-    assert isinstance(destination, DatabaseDestination)
     frame = _with_text(frame, write_options)
     destination.prepare(record, frame.schema.json())
     # Spark never shows the value of an option named url (spark.sql.redaction.options.regex).

@@ -15,7 +15,7 @@ import posixpath
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pyarrow as pa
@@ -26,12 +26,14 @@ from pyspark.sql.types import StructType
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.destination import Destination
 from spark_connector.loads.footers import Count
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.times import without_times
 from spark_connector.loads.write import WrittenRows, save_by_tasks, sum_counts, write_counted
 from spark_connector.storage import open_storage
+
+if TYPE_CHECKING:
+    from spark_connector.loads.files.directory import FilesDestination
 
 _CODECS = ("snappy", "deflate", "null")
 _COUNTS = "counts.json"
@@ -43,14 +45,17 @@ _HEADERS = "headers"
 
 
 def write_rows(
-    frame: DataFrame, record: LoadRecord, destination: Destination, directory: str, write_options: Mapping[str, str]
+    destination: FilesDestination,
+    frame: DataFrame,
+    record: LoadRecord,
+    directory: str,
+    write_options: Mapping[str, str],
 ) -> LoadRecord:
     """Write the frame's rows to `directory`; gives the record with files and rows.
 
     The only write option is `compression`: snappy (default), deflate or null. Raises ConfigError for others.
     """
     output = destination.output
-    assert output is not None
     destination.prepare(record, frame.schema.json())
     if "date" in record.partition_by:  # the name of its directory as Spark's own writers spell it, in any year
         frame = frame.withColumn("date", F.col("date").cast("string"))

@@ -19,11 +19,13 @@ processes may run any of this for one group at the same time: the commit log let
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.destination import CommitLog, Destination, HeldRows, NewSession
+from spark_connector.loads.commit import CommitLog
+from spark_connector.loads.destination import Destination, NewSession, RowsWriter
 from spark_connector.loads.files.directory_history import Outputs, read_history
 from spark_connector.loads.files.file_rows import read_offsets
 from spark_connector.loads.files.repair_state import Act, StagedLoad, Step, repair_steps
@@ -39,6 +41,7 @@ from spark_connector.loads.record import (
     published_directory,
 )
 from spark_connector.loads.rewind import aside_of, manifest_of, standing
+from spark_connector.loads.row_offsets import HeldRows
 from spark_connector.loads.visibility import refuse_unseen
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
@@ -105,6 +108,14 @@ class FilesDestination(Destination):
                 f"{self.url} is partitioned by {', '.join(before.partition_by) or 'nothing'} so far, not by "
                 f"{', '.join(record.partition_by) or 'nothing'}: keep partition_by, or use another directory"
             )
+
+    def own_writer(self, format: str) -> RowsWriter | None:
+        if format != "avro":
+            return None
+        # Spark behind it, which a repair does not need
+        from spark_connector.loads.files.avro_files import write_rows
+
+        return functools.partial(write_rows, self)
 
     def seal(self, record: LoadRecord) -> None:
         """Write the manifest: the data is complete. From now on the load will be committed, here or by a repair.

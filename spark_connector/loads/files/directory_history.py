@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from spark_connector.loads.destination import CommitLog
+from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.history import (
     MANIFEST,
     History,
