@@ -57,7 +57,7 @@ def existing_format(place: Target) -> str:
 
 
 def _open(target: Target) -> Destination:
-    if target.format not in ("delta", "sql"):
+    if not target.is_table:
         return _open_files(target)
     try:
         if target.format == "sql":

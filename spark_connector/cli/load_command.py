@@ -30,14 +30,12 @@ from spark_connector.cli.load_options import (
     ZooKeeperOption,
     cluster_options,
 )
-from spark_connector.cli.screen import Screen
+from spark_connector.cli.screen import Screen, print_ranges, print_recovered, print_verified
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
-from spark_connector.cli.tables import print_ranges, print_recovered, print_verified
-from spark_connector.loads.layout import PARTITION_COLUMNS
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL, parse_interval
 from spark_connector.loads.record import LoadResult
 from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.target import FORMATS, Target
+from spark_connector.loads.target import FORMATS, PARTITION_COLUMNS, Target
 from spark_connector.maintenance import prune
 from spark_connector.maintenance import recover as recover_loads
 from spark_connector.maintenance import verify as verify_loads

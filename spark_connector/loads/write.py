@@ -25,12 +25,12 @@ from broker.protocol.topic_partition import TopicPartition
 from pyspark_pykafka import DefaultSource
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.footers import Count, count_rows, read_footers
-from spark_connector.loads.layout import DERIVED, LOAD_COLUMN
 from spark_connector.loads.plan import confirm_topics
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord, failed_load
 from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.spark_failure import summary
+from spark_connector.loads.target import DERIVED, LOAD_COLUMN, TABLE_FORMATS
 from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.outages import summary
 from spark_connector.storage import Storage
 
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
@@ -117,15 +117,15 @@ def write_files(
 ) -> LoadRecord:
     """Write the frame's rows to `directory` of the destination with one of Spark's own writers.
 
-    Gives the record with files and rows. Raises LoadError when the files do not hold what they should. Rows of a Delta
+    Gives the record with files and rows. Raises LoadError when the files do not hold what they should. Rows of a
     table get the column that names their load; files have it in the name of their directory.
     """
     output, format = destination.output, record.format
     assert output is not None
     destination.prepare(record, frame.schema.json())
-    if format == "delta":
+    if format in TABLE_FORMATS:
         format, frame = "parquet", frame.withColumn(LOAD_COLUMN, F.lit(record.load_id))
-        if "date" in record.partition_by:
+        if record.format == "delta" and "date" in record.partition_by:
             frame = frame.withColumn("date", _date_of_delta())
 
     def write(observed: DataFrame) -> None:

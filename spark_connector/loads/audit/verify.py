@@ -23,10 +23,9 @@ import numpy as np
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.audit.kafka_log import KafkaLog
-from spark_connector.loads.destination import Destination, NewSession
+from spark_connector.loads.destination import Destination, HeldRows, NewSession, Offsets
 from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.record import LoadRange, LoadRecord
-from spark_connector.loads.row_offsets import HeldRows, Offsets
 
 _NOT_KEPT = (
     "its record does not say with which options it was read, so all committed records are counted: give its options "

@@ -35,11 +35,10 @@ from spark_connector.loads.database.sql_rows import column_type
 from spark_connector.loads.destination import RowsWriter
 from spark_connector.loads.footers import Count
 from spark_connector.loads.history import HistoryEntry, staged_state, topics_by_group
-from spark_connector.loads.layout import LOAD_COLUMN
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRange, LoadRecord, Rewind
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
-from spark_connector.loads.target import DatabaseAddress
+from spark_connector.loads.target import LOAD_COLUMN, DatabaseAddress
 from spark_connector.offset_store.base import OffsetConflict
 
 _PREFIX = "pykafka_staged_"

@@ -26,9 +26,9 @@ from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.footers import delta_statistics, read_footers
-from spark_connector.loads.layout import LOAD_COLUMN, values_in_path
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
 from spark_connector.loads.table import TableLog
+from spark_connector.loads.target import LOAD_COLUMN, values_in_path
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.storage import Storage
 

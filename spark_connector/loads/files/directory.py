@@ -25,12 +25,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import CommitLog
-from spark_connector.loads.destination import Destination, NewSession, RowsWriter
+from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
 from spark_connector.loads.files.directory_history import Outputs, read_history
 from spark_connector.loads.files.file_rows import read_offsets
 from spark_connector.loads.files.repair_state import Act, StagedLoad, Step, repair_steps
 from spark_connector.loads.history import MANIFEST, History, HistoryEntry, LoadState, intent_of, topics_by_group
-from spark_connector.loads.layout import check_topics
 from spark_connector.loads.record import (
     LoadError,
     LoadId,
@@ -41,7 +40,7 @@ from spark_connector.loads.record import (
     published_directory,
 )
 from spark_connector.loads.rewind import aside_of, manifest_of, standing
-from spark_connector.loads.row_offsets import HeldRows
+from spark_connector.loads.target import check_topics
 from spark_connector.loads.visibility import refuse_unseen
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
