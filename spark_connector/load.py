@@ -15,26 +15,23 @@ loads/database/database_table.py.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from spark_connector.destinations import open_destination
-from spark_connector.loads.commit import CommitLog, publish_offsets
+from spark_connector.loads.commit import publish_offsets
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.target import Target
+from spark_connector.loads.target import Target, hadoop_settings
 from spark_connector.loads.write import write_load
 from spark_connector.maintenance import recover
 
 __all__ = ["LoadResult", "Phase", "load", "recover", "run_load"]
-
-_HADOOP_PREFIX = "spark.hadoop."
 
 
 def load(
@@ -82,7 +79,8 @@ def load(
 
     Raises ConfigError, OffsetConflict, DataLoss, LoadError, and the client's PykafkaErrors.
     """
-    storage_options = _hadoop_settings(spark, to) if storage_options is None else storage_options
+    if storage_options is None:
+        storage_options = hadoop_settings(spark.conf.getAll) if to.startswith("hdfs://") else {}
     request = LoadRequest.build(
         Target(to, group, offsets, zookeeper_connect, storage_options, format, table),
         bootstrap_servers=bootstrap_servers,
@@ -98,7 +96,7 @@ def load(
         new_group=new_group,
         publish_offsets=publish_offsets,
     )
-    return run_load(request, lambda: spark, on_phase or _ignore)
+    return run_load(request, lambda: spark, on_phase or (lambda phase, record: None))
 
 
 def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> LoadResult:
@@ -110,8 +108,11 @@ def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Load
         done = finished_rerun(request, destination) if request.from_load else None
         if done is not None:
             return _result(request, destination, done, tuple(id for id in recovered if id != done.load_id))
-        with _earlier_log(request) as earlier:
-            record = plan_load(request, destination, earlier)
+        if request.from_directory is None or request.target.offsets != "files":
+            record = plan_load(request, destination)
+        else:  # the load to begin with is in the commit log of another directory
+            with open_destination(replace(request.target, to=request.from_directory)) as earlier:
+                record = plan_load(request, destination, earlier.log)
         if record is None:
             publish_offsets(request, destination, idle=not recovered)
             return _result(request, destination, None, recovered)
@@ -122,16 +123,6 @@ def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Load
         publish_offsets(request, destination)
         on_phase("done", sealed)
         return _result(request, destination, sealed, recovered)
-
-
-@contextlib.contextmanager
-def _earlier_log(request: LoadRequest) -> Iterator[CommitLog | None]:
-    """The commit log with the load of a re-run, when it is that of another directory."""
-    if request.from_directory is None or request.target.offsets != "files":
-        yield None
-        return
-    with open_destination(replace(request.target, to=request.from_directory)) as earlier:
-        yield earlier.log
 
 
 def _result(
@@ -147,14 +138,3 @@ def _result(
         ranges=record.ranges if record else (),
         recovered=recovered,
     )
-
-
-def _hadoop_settings(spark: SparkSession, to: str) -> dict[str, str]:
-    if not to.startswith("hdfs://"):
-        return {}
-    settings = spark.conf.getAll.items()
-    return {name[len(_HADOOP_PREFIX) :]: value for name, value in settings if name.startswith(_HADOOP_PREFIX)}
-
-
-def _ignore(_phase: str, _record: LoadRecord | None) -> None:
-    pass

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Self
 
 import typer
@@ -64,9 +63,7 @@ class Screen:
             self._console = Console(file=os.fdopen(os.dup(2), "w", encoding=sys.stderr.encoding or "utf-8"))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._console is not None:
             self.release()
             console, self._console = self._console, None

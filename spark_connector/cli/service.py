@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
@@ -28,7 +29,7 @@ from spark_connector.cli.session import LazySession, spark_log
 from spark_connector.cli.stop_signal import StopSignal
 from spark_connector.destinations import open_destination
 from spark_connector.load import run_load
-from spark_connector.loads.load_loop import LoadLoop, Outage, Phase
+from spark_connector.loads.load_loop import DEFAULT_INTERVAL, LoadLoop, Outage, Phase, parse_interval
 from spark_connector.loads.record import LoadInterrupted, LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest
 from spark_connector.maintenance import prune
@@ -39,30 +40,24 @@ from spark_connector.progress.prometheus import LoadMetrics
 from spark_connector.read.offset_reader import OffsetReader
 from spark_connector.watch import Breaker
 
+if TYPE_CHECKING:
+    from spark_connector.cli.load_command import LoadOptions
 
-def serve(
-    request: LoadRequest,
-    master: str,
-    settings: Mapping[str, str],
-    *,
-    interval: float,
-    max_loads: int | None,
-    history_keep: int | None,
-    metrics: str | None,
-    as_json: bool,
-) -> None:
-    """Load every `interval` seconds until stopped, or until `max_loads` loads had new records."""
-    request = request.impatient()
+
+def serve(options: LoadOptions) -> None:
+    """Load every `interval` until stopped, or until `max_loads` loads had new records."""
+    request, keep = options.request().impatient(), options.history_keep
+    interval = parse_interval(options.interval) if options.interval else DEFAULT_INTERVAL
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(spark_log())
         screen = stack.enter_context(Screen())
         ending = _Ending(log, screen)
         stop = stack.enter_context(StopSignal(ending.leave_unless_committing))
         name = f"pykafka load {request.target.group}"
-        spark = stack.enter_context(LazySession(name, master, settings, log))
+        spark = stack.enter_context(LazySession(name, options.master, options.spark_settings, log))
         spark.on_start = stop.install
         breaker = Breaker(stop.event, spark.be_quiet)
-        observer = stack.enter_context(observe_loads(request, metrics, screen.say))
+        observer = stack.enter_context(observe_loads(request, options.metrics, screen.say))
 
         def run(on_phase: Phase) -> LoadResult:
             result = run_load(request, lambda: breaker.tag(spark.session()), on_phase)
@@ -73,7 +68,7 @@ def serve(
             watch = LoadLoop(
                 breaker.guarded(run),
                 interval=interval,
-                max_loads=max_loads,
+                max_loads=options.max_loads,
                 max_records=request.max_records,
                 stop=stop.event,
                 on_outage=observer.outage,
@@ -81,10 +76,10 @@ def serve(
             )
             began = time.monotonic()
             for result in watch:
-                _print_load(result, as_json, screen)
-                if history_keep is not None:
+                _print_load(result, options.as_json, screen)
+                if keep is not None:
                     with contextlib.suppress(LoadInterrupted, OffsetStoreUnavailable):  # the next load prunes
-                        prune(request.target, history_keep)
+                        prune(request.target, keep)
         ending_text = "Stopped." if stop.event.is_set() else "Done."
         screen.say(f"{ending_text} The service ran for {time.monotonic() - began:,.0f} s.")
 
@@ -218,15 +213,13 @@ class LoadLag:
         loaded = self._loaded
         if loaded is None:
             return {}
-        reader = OffsetReader(self._source)
         try:
-            assigned = reader.assigned()
-            earliest = reader.earliest(assigned.partitions)
-            latest = reader.resolve(Position.LATEST, assigned, which="end")
+            with contextlib.closing(OffsetReader(self._source)) as reader:
+                assigned = reader.assigned()
+                earliest = reader.earliest(assigned.partitions)
+                latest = reader.resolve(Position.LATEST, assigned, which="end")
         except PykafkaError:
             return {}
-        finally:
-            reader.close()
         total: Counter[str] = Counter()
         for tp, end in latest.items():
             total[tp.topic] += max(end - max(loaded.get(tp, 0), earliest[tp]), 0)

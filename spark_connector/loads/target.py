@@ -95,6 +95,12 @@ class Target:
             )
 
 
+def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
+    """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
+    prefix = "spark.hadoop."
+    return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
+
+
 def _natural_format(target: Target) -> str:
     return "sql" if target.table is not None or is_database_url(target.to) else "parquet"
 
