@@ -178,7 +178,8 @@ DERIVED = {
 }
 """Columns that a record does not have, as Spark SQL."""
 
-_NULL = "__HIVE_DEFAULT_PARTITION__"
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a value
+"""Spark's directory for rows without a value."""
 
 _COPYING = "._COPYING_"
 
@@ -219,10 +220,10 @@ def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
                 f"topic '{topic}' cannot be a directory: Spark's readers pass over names that end in {_COPYING}. Leave "
                 "'topic' out of partition_by (--partition-by)"
             )
-        if topic == _NULL or _NOT_TEXT.fullmatch(topic):
+        if topic == NO_VALUE or _NOT_TEXT.fullmatch(topic):
             raise ConfigError(
                 f"topic '{topic}' cannot be a directory of files: Spark would read topic={topic} back as "
-                f"{'null' if topic == _NULL else 'a number or a date'}. Leave 'topic' out of partition_by "
+                f"{'null' if topic == NO_VALUE else 'a number or a date'}. Leave 'topic' out of partition_by "
                 "(--partition-by), or use format=delta, where the column keeps its type"
             )
 
@@ -231,4 +232,4 @@ def values_in_path(name: str) -> dict[str, str | None]:
     """Column → value of the directories in a file's name: `date=2026-11-21/part-0` → {"date": "2026-11-21"}."""
     segments = (segment.partition("=") for segment in posixpath.dirname(name).split("/"))
     found = ((unquote(key), unquote(value)) for key, separator, value in segments if separator)
-    return {key: None if value == _NULL else value for key, value in found}
+    return {key: None if value == NO_VALUE else value for key, value in found}

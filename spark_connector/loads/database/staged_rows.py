@@ -93,13 +93,13 @@ class _Attempt(WriterCommitMessage):
     name: str | None
 
 
+@dataclass
 class _DatabaseWriter(DataSourceArrowWriter):
     """Pickled to the executors; `commit` runs in another process of the driver."""
 
-    def __init__(self, url: str, table: str, schema: str | None) -> None:
-        self._url = url
-        self._table = table
-        self._schema = schema
+    url: str
+    table: str
+    schema: str | None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         attempt = secrets.token_hex(16)
@@ -108,7 +108,7 @@ class _DatabaseWriter(DataSourceArrowWriter):
         first = next(batches, None)
         if first is None:
             return _Attempt(None)
-        engine = open_engine(self._url)
+        engine = open_engine(self.url)
         with engine.begin() as connection:
             staging = self._staging(connection)
             for batch in itertools.chain([first], batches):
@@ -124,20 +124,20 @@ class _DatabaseWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         names = [message.name for message in messages if isinstance(message, _Attempt) and message.name]
-        with open_engine(self._url).begin() as connection:
-            won = Table(won_of(self._table), MetaData(), Column(ATTEMPT), schema=self._schema)
+        with open_engine(self.url).begin() as connection:
+            won = Table(won_of(self.table), MetaData(), Column(ATTEMPT), schema=self.schema)
             if names:
                 connection.execute(won.insert(), [{ATTEMPT: name} for name in names])
 
     def _staging(self, connection: Connection) -> Table:
         if _copies(connection):
-            return Table(self._table, MetaData(), schema=self._schema)
-        types = column_types(connection, self._table, self._schema)
+            return Table(self.table, MetaData(), schema=self.schema)
+        types = column_types(connection, self.table, self.schema)
         for type in types.values():
             if isinstance(type, sqlalchemy.JSON):
                 type.none_as_null = True  # None becomes NULL, not JSON's null
         columns = [Column(name, type) for name, type in types.items()]
-        return Table(self._table, MetaData(), *columns, schema=self._schema)
+        return Table(self.table, MetaData(), *columns, schema=self.schema)
 
 
 def _copies(connection: Connection) -> bool:
