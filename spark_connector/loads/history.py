@@ -179,6 +179,11 @@ def undone_by(records: Iterable[LoadRecord]) -> dict[str, LoadRecord]:
     return {gone.load_id: record for record in records if record.rewind for gone in record.rewind.undone}
 
 
+def read_record(storage: Storage, path: str) -> LoadRecord:
+    """The record in a file. Raises FileNotFoundError, and LoadError for a file that is none."""
+    return LoadRecord.from_bytes(storage.read(path), storage.url_of(path))
+
+
 def staged_entries(
     storage: Storage, area: str, group: str, *, newest: int, known: Collection[str]
 ) -> list[HistoryEntry]:

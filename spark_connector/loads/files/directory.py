@@ -29,7 +29,15 @@ from spark_connector.loads.destination import Destination, HeldRows, NewSession,
 from spark_connector.loads.files.directory_history import Outputs, read_history
 from spark_connector.loads.files.file_rows import read_offsets
 from spark_connector.loads.files.repair_state import Act, StagedLoad, Step, repair_steps
-from spark_connector.loads.history import MANIFEST, History, HistoryEntry, LoadState, intent_of, topics_by_group
+from spark_connector.loads.history import (
+    MANIFEST,
+    History,
+    HistoryEntry,
+    LoadState,
+    intent_of,
+    read_record,
+    topics_by_group,
+)
 from spark_connector.loads.record import (
     LoadError,
     LoadId,
@@ -277,8 +285,7 @@ class FilesDestination(Destination):
                 self._outputs.at(undone.output).remove(aside_of(record.load_id, undone.load_id))
 
     def _sealed(self, load_id: str) -> LoadRecord:
-        path = f"{self._data(load_id)}/{MANIFEST}"
-        return LoadRecord.from_bytes(self.output.read(path), self.output.url_of(path))
+        return read_record(self.output, f"{self._data(load_id)}/{MANIFEST}")
 
     def _data(self, load_id: str) -> str:
         return f"{self._staging}/{load_id}/data"
@@ -308,9 +315,8 @@ class FilesDestination(Destination):
 
     def _manifest(self, load_id: LoadId) -> LoadRecord | None:
         """The manifest of a published load; None if it cannot be read."""
-        path = f"{published_directory(str(load_id))}/{MANIFEST}"
         with contextlib.suppress(FileNotFoundError, LoadError):
-            return LoadRecord.from_bytes(self.output.read(path), self.output.url_of(path))
+            return read_record(self.output, f"{published_directory(str(load_id))}/{MANIFEST}")
         return None
 
     def _newest_first(self) -> list[LoadId]:
