@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
-from spark_connector.loads.destination import CommitLog, Destination
+from spark_connector.loads.commit import CommitLog
+from spark_connector.loads.destination import Destination
 from spark_connector.loads.files.directory import FilesDestination
 from spark_connector.loads.files.files_log import FilesCommitLog
 from spark_connector.loads.record import LoadInterrupted, failed_load
@@ -56,7 +57,7 @@ def existing_format(place: Target) -> str:
 
 
 def _open(target: Target) -> Destination:
-    if target.format not in ("delta", "sql"):
+    if not target.is_table:
         return _open_files(target)
     try:
         if target.format == "sql":

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_pairs, with_options
+from spark_connector import maintenance
 from spark_connector.cli.load_options import (
     WHERE,
     BootstrapServer,
@@ -30,17 +31,12 @@ from spark_connector.cli.load_options import (
     ZooKeeperOption,
     cluster_options,
 )
-from spark_connector.cli.screen import Screen
+from spark_connector.cli.screen import Screen, print_ranges, print_recovered, print_verified
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
-from spark_connector.cli.tables import print_ranges, print_recovered, print_verified
-from spark_connector.loads.layout import PARTITION_COLUMNS
-from spark_connector.loads.load_loop import DEFAULT_INTERVAL, parse_interval
+from spark_connector.loads.load_loop import DEFAULT_INTERVAL
 from spark_connector.loads.record import LoadResult
 from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.target import FORMATS, Target
-from spark_connector.maintenance import prune
-from spark_connector.maintenance import recover as recover_loads
-from spark_connector.maintenance import verify as verify_loads
+from spark_connector.loads.target import FORMATS, PARTITION_COLUMNS, Target, hadoop_settings
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -123,7 +119,7 @@ class LoadOptions:
 
     @property
     def target(self) -> Target:
-        hadoop = _hadoop(self.spark_settings)
+        hadoop = hadoop_settings(self.spark_settings)
         return Target(self.to, self.group, self.offsets, self.zookeeper, hadoop, self.format, self.table)
 
     def cluster(self) -> tuple[str, dict[str, str]]:
@@ -167,50 +163,34 @@ def load(options: LoadOptions) -> None:
       pykafka load --topic flights --to postgresql://localhost/db#flights --group etl
     """
     as_json = options.as_json
-    _refuse_together(recover=options.recover, verify=options.verify, watch=options.watch)
+    modes = {"--recover": options.recover, "--verify": options.verify, "--watch": options.watch}
+    if sum(modes.values()) > 1:
+        given = [name for name, wanted in modes.items() if wanted]
+        raise ConfigError(f"give one of {', '.join(given)}, not {len(given)} of them")
     if not options.watch and (options.interval or options.max_loads or options.metrics):
         raise ConfigError("--interval, --max-loads and --metrics go with --watch")
     if options.recover:
-        print_recovered(recover_loads(options.target), as_json)
+        print_recovered(maintenance.recover(options.target), as_json)
     elif options.verify:
         _verify(options)
     elif options.watch:
-        _watch(options)
+        # Importing Spark takes half a second, which --help and --recover do not need.
+        from spark_connector.cli.service import serve
+
+        serve(options)
     else:
         result = _run(options.request(), options)
         typer.echo(json.dumps(result.to_json())) if as_json else _print_result(result)
         if options.history_keep is not None:
-            prune(options.target, options.history_keep)
+            maintenance.prune(options.target, options.history_keep)
 
 
 def _verify(options: LoadOptions) -> NoReturn:
     servers, reader = options.cluster()
     with quiet_session("pykafka load --verify", options.target.storage_options) as session:
-        verified = verify_loads(options.target, servers, options=reader, session=session)
+        verified = maintenance.verify(options.target, servers, options=reader, session=session)
     print_verified(verified, options.as_json)
     raise typer.Exit(0 if verified.ok else 1)
-
-
-def _watch(options: LoadOptions) -> None:
-    # Importing Spark takes half a second, which --help and --recover do not need.
-    from spark_connector.cli.service import serve
-
-    serve(
-        options.request(),
-        options.master,
-        options.spark_settings,
-        interval=parse_interval(options.interval) if options.interval else DEFAULT_INTERVAL,
-        max_loads=options.max_loads,
-        history_keep=options.history_keep,
-        metrics=options.metrics,
-        as_json=options.as_json,
-    )
-
-
-def _refuse_together(**modes: bool) -> None:
-    given = [f"--{name}" for name, wanted in modes.items() if wanted]
-    if len(given) > 1:
-        raise ConfigError(f"give one of {', '.join(given)}, not {len(given)} of them")
 
 
 def _run(request: LoadRequest, options: LoadOptions) -> LoadResult:
@@ -248,9 +228,3 @@ def _print_result(result: LoadResult) -> None:
     console.print(f"Load {result.load_id}: {result.rows:,} rows")
     print_ranges(result.ranges)
     console.print(f"{result.format} in {result.path}", soft_wrap=True)
-
-
-def _hadoop(settings: dict[str, str]) -> dict[str, str]:
-    """`--conf spark.hadoop.x=y` as the Hadoop setting x, for the parts that do not use Spark."""
-    prefix = "spark.hadoop."
-    return {name[len(prefix) :]: value for name, value in settings.items() if name.startswith(prefix)}

@@ -17,8 +17,8 @@ import typer
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_pairs
 from spark_connector.cli.load_options import BootstrapServer, ConfigFile, Place, cluster_options, placed
+from spark_connector.cli.screen import print_ranges, print_recovered, print_table, print_verified
 from spark_connector.cli.session import quiet_session
-from spark_connector.cli.tables import print_ranges, print_recovered, print_table, print_verified
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadState
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rewind import fates

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from spark_connector.loads.layout import LOAD_COLUMN, values_in_path
+from spark_connector.loads.target import LOAD_COLUMN, values_in_path
 from spark_connector.storage import Storage
 
 Count = tuple[str, int, int, int, int]

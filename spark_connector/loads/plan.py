@@ -6,6 +6,7 @@ out the facts. A load with `from_load` covers what the group's loads since that 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import secrets
@@ -17,7 +18,8 @@ from broker.client.partition_offsets import Position as ReachedPosition
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss, report_data_loss
-from spark_connector.loads.destination import CommitLog, Destination
+from spark_connector.loads.commit import CommitLog
+from spark_connector.loads.destination import Destination
 from spark_connector.loads.ranges import Bounds, plan_positions, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord, Origin
 from spark_connector.loads.request import LoadRequest, describe_changes
@@ -173,11 +175,8 @@ def _report_other_cluster(load: LoadRecord | None, assigned: Assigned, *, fail: 
 
 
 def _current(options: SourceOptions, optional: Collection[str] = ()) -> Assigned:
-    reader = OffsetReader(options)
-    try:
+    with contextlib.closing(OffsetReader(options)) as reader:
         return reader.assigned(optional=optional)
-    finally:
-        reader.close()
 
 
 def _look_up(
@@ -187,8 +186,7 @@ def _look_up(
 
     The user's start is looked up only for partitions that the group has never loaded.
     """
-    reader = OffsetReader(options)
-    try:
+    with contextlib.closing(OffsetReader(options)) as reader:
         assigned = reader.assigned()
         known = log.offsets(assigned.partitions)
         positions = newest.positions_at(known) if newest else {}
@@ -214,8 +212,6 @@ def _look_up(
         }
         cut = {tp: lost.end for tp, lost in reader.truncations(doubtful).items()}
         return known, positions, Bounds(earliest, latest, starts, ends, recreated, now, cut), assigned
-    finally:
-        reader.close()
 
 
 def _unstable(options: SourceOptions, beyond: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -226,11 +222,8 @@ def _unstable(options: SourceOptions, beyond: Mapping[TopicPartition, int]) -> d
     if not beyond or options.client.isolation_level == "read_uncommitted":
         return {}
     client = replace(options.client, isolation_level="read_uncommitted")
-    reader = OffsetReader(replace(options, client=client))
-    try:
+    with contextlib.closing(OffsetReader(replace(options, client=client))) as reader:
         ends = reader.resolve(Position.LATEST, reader.assigned(), which="end")
-    finally:
-        reader.close()
     return {tp: offset for tp, offset in beyond.items() if offset <= ends.get(tp, -1)}
 
 

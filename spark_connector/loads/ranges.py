@@ -110,36 +110,30 @@ def _start(tp: TopicPartition, stored: Offsets, bounds: Bounds, *, fail: bool) -
     earliest, latest = bounds.earliest[tp], bounds.latest[tp]
     if tp not in stored:
         return min(max(bounds.starts.get(tp, earliest), earliest), latest)
+    lost = _lost(tp, stored[tp], bounds)
+    if lost is None:
+        return stored[tp]
+    condition, what, left = lost
+    report_data_loss(condition, f"Partition {tp} was loaded up to offset {stored[tp]}{what}", fail=fail)
+    return left
+
+
+def _lost(tp: TopicPartition, stored: int, bounds: Bounds) -> tuple[str, str, int] | None:
+    """(Spark's condition, what was lost, the first offset that is left); None when nothing is lost."""
+    earliest, latest = bounds.earliest[tp], bounds.latest[tp]
     if tp.topic in bounds.recreated:
-        report_data_loss(
-            "PARTITION_OFFSET_CHANGED",
-            f"Partition {tp} was loaded up to offset {stored[tp]} of a topic that has been deleted and created again; "
-            "the new topic has not been loaded.",
-            fail=fail,
-        )
-        return earliest
+        what = " of a topic that has been deleted and created again; the new topic has not been loaded."
+        return "PARTITION_OFFSET_CHANGED", what, earliest
     if tp in bounds.cut:
-        what = f"was truncated to {bounds.cut[tp]}" if bounds.cut[tp] >= 0 else "is another one"
-        report_data_loss(
-            "PARTITION_OFFSET_CHANGED",
-            f"Partition {tp} was loaded up to offset {stored[tp]}, but its log {what} since, by a leader that did not "
-            f"have all records, and ends at {latest} now: the new records below {stored[tp]} have not been loaded.",
-            fail=fail,
+        how = f"was truncated to {bounds.cut[tp]}" if bounds.cut[tp] >= 0 else "is another one"
+        what = (
+            f", but its log {how} since, by a leader that did not have all records, and ends at {latest} now: the new "
+            f"records below {stored} have not been loaded."
         )
-        return min(max(bounds.cut[tp], earliest), latest)
-    if stored[tp] > latest:
-        report_data_loss(
-            "PARTITION_OFFSET_CHANGED",
-            f"Partition {tp} was loaded up to offset {stored[tp]}, but ends at {latest}: the topic was created again.",
-            fail=fail,
-        )
-        return earliest
-    if stored[tp] < earliest:
-        report_data_loss(
-            "COULD_NOT_READ_OFFSET_RANGE",
-            f"Partition {tp} was loaded up to offset {stored[tp]}, but begins at {earliest} now: "
-            f"{earliest - stored[tp]} offsets were deleted before they were loaded.",
-            fail=fail,
-        )
-        return earliest
-    return stored[tp]
+        return "PARTITION_OFFSET_CHANGED", what, min(max(bounds.cut[tp], earliest), latest)
+    if stored > latest:
+        return "PARTITION_OFFSET_CHANGED", f", but ends at {latest}: the topic was created again.", earliest
+    if stored < earliest:
+        lost = f"{earliest - stored} offsets were deleted before they were loaded."
+        return "COULD_NOT_READ_OFFSET_RANGE", f", but begins at {earliest} now: {lost}", earliest
+    return None

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord, Rewind, UndoneLoad, published_directory
+from spark_connector.loads.target import TABLE_FORMATS
 
 REWOUND = "_rewound"
 """Below the output directory; hidden from readers."""
@@ -90,10 +91,9 @@ def plan_rewind(
 def fates(plan: LoadRecord) -> list[str]:
     """What a rewind does to the output of each load, newest first, in words."""
     assert plan.rewind is not None
-    if plan.format == "sql":
+    if plan.format in TABLE_FORMATS:
         text = "the rows of {id} in {output} are deleted"
-    elif plan.format == "delta":
-        text = "the rows of {id} in {output} are deleted; VACUUM deletes their files"
+        text += "; VACUUM deletes their files" if plan.format == "delta" else ""
     elif plan.rewind.delete:
         text = "{output}/{directory} is deleted"
     else:

@@ -1,4 +1,4 @@
-"""The Spark side of a load: read the planned ranges, write them to the staging area, count what was written.
+"""The Spark side of a load: read the planned ranges, write them to the staging area, count and seal what was written.
 
 Called by load.py. Spark writes parquet, orc and json itself, and its output committer keeps the rows of a task that ran
 twice only once. files/avro_files.py and database/staged_rows.py have writers of their own. The rows of each partition
@@ -9,6 +9,7 @@ not add up is not committed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 import weakref
@@ -19,12 +20,17 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.datasource import DataSource
 
+from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from pyspark_pykafka import DefaultSource
-from spark_connector.loads.destination import Destination
+from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.footers import Count, count_rows, read_footers
-from spark_connector.loads.layout import DERIVED, LOAD_COLUMN
-from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
+from spark_connector.loads.plan import confirm_topics
+from spark_connector.loads.record import LoadError, LoadRange, LoadRecord, failed_load
+from spark_connector.loads.request import LoadRequest
+from spark_connector.loads.target import DERIVED, LOAD_COLUMN, TABLE_FORMATS
+from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.outages import summary
 from spark_connector.storage import Storage
 
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
@@ -42,6 +48,32 @@ class WrittenRows(NamedTuple):
 
     def plus(self, other: WrittenRows) -> WrittenRows:
         return WrittenRows(self.rows + other.rows, min(self.low, other.low), max(self.high, other.high))
+
+
+def write_load(request: LoadRequest, destination: Destination, record: LoadRecord, session: NewSession) -> LoadRecord:
+    """Stage the load, write, count and seal its rows; gives the sealed record. A failure leaves nothing behind."""
+    place = destination.stage(record)
+    try:
+        frame = read_ranges(session(), record, request.options)
+        write_rows = destination.own_writer(record.format) or functools.partial(write_files, destination)
+        sealed = write_rows(frame, record, place, request.write_options)
+        confirm_topics(request, record)
+    except Exception as error:
+        overtaken = destination.is_overtaken(record)
+        destination.discard(record.load_id)
+        if overtaken:  # the winner has removed our staging directory, so Spark may fail with any error
+            raise OffsetConflict(
+                f"group '{request.target.group}': another load committed number {record.id.sequence} while "
+                f"{record.load_id} was running; nothing of {record.load_id} is kept"
+            ) from error
+        if isinstance(error, PykafkaError):
+            raise
+        # An OSError is one of this process; what an error of Spark stands for is in its text.
+        reason = summary(str(error))
+        failure = error if isinstance(error, OSError) else reason
+        raise failed_load(f"load {record.load_id} failed: {reason}", failure) from error
+    destination.seal(sealed)  # discards the attempt itself when it fails
+    return sealed
 
 
 def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, str]) -> DataFrame:
@@ -77,19 +109,23 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
 
 
 def write_files(
-    frame: DataFrame, record: LoadRecord, destination: Destination, directory: str, write_options: Mapping[str, str]
+    destination: Destination,
+    frame: DataFrame,
+    record: LoadRecord,
+    directory: str,
+    write_options: Mapping[str, str],
 ) -> LoadRecord:
     """Write the frame's rows to `directory` of the destination with one of Spark's own writers.
 
-    Gives the record with files and rows. Raises LoadError when the files do not hold what they should. Rows of a Delta
+    Gives the record with files and rows. Raises LoadError when the files do not hold what they should. Rows of a
     table get the column that names their load; files have it in the name of their directory.
     """
     output, format = destination.output, record.format
     assert output is not None
     destination.prepare(record, frame.schema.json())
-    if format == "delta":
+    if format in TABLE_FORMATS:
         format, frame = "parquet", frame.withColumn(LOAD_COLUMN, F.lit(record.load_id))
-        if "date" in record.partition_by:
+        if record.format == "delta" and "date" in record.partition_by:
             frame = frame.withColumn("date", _date_of_delta())
 
     def write(observed: DataFrame) -> None:

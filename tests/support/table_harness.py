@@ -24,7 +24,8 @@ from deltalake import DeltaTable
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.database.database_log import DatabaseCommitLog
-from spark_connector.loads.database.database_table import DatabaseDestination, TableName, open_engine
+from spark_connector.loads.database.database_table import DatabaseDestination, TableName
+from spark_connector.loads.database.engine import open_engine
 from spark_connector.loads.database.staged_rows import _Attempt, _DatabaseWriter
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import DeltaDestination
@@ -240,7 +241,7 @@ class DatabaseWorld(TableWorld):
 
     def leftovers(self) -> list[str]:
         with self.opened(CrashPoint()) as site:
-            return sorted(site._staged())
+            return sorted(site.staged())
 
     def _counts(self, site: DatabaseDestination, record: LoadRecord) -> list[Any]:
         return site.count(record.load_id)

@@ -70,29 +70,24 @@ class PartitionCount:
 
     def problems(self, place: str) -> list[str]:
         """What does not add up. `place` is where the rows are, in words."""
-        found = []
-        if self.rows != self.file_rows:
-            found.append(f"{self.tp}: {self.rows:,} rows were committed, {self.file_rows:,} are in {place}")
-        if self.doubled:
-            found.append(f"{self.tp}: {self.doubled:,} rows are there more than once{self._such_as()}")
-        if self.outside:
-            found.append(f"{self.tp}: {self.outside:,} rows lie outside the range {self.start} to {self.end - 1}")
-        if self.missing:
-            found.append(f"{self.tp}: {self.missing:,} records of the log are not in {place}{self._such_as()}")
-        if self.extra:
-            found.append(f"{self.tp}: {self.extra:,} rows are not in the log{self._such_as()}")
-        return found
+        such_as = f", such as offset {', '.join(map(str, self.examples))}" if self.examples else ""
+        unequal = self.rows != self.file_rows
+        return self._told(
+            (unequal, f"{self.rows:,} rows were committed, {self.file_rows:,} are in {place}"),
+            (self.doubled, f"{self.doubled:,} rows are there more than once{such_as}"),
+            (self.outside, f"{self.outside:,} rows lie outside the range {self.start} to {self.end - 1}"),
+            (self.missing, f"{self.missing:,} records of the log are not in {place}{such_as}"),
+            (self.extra, f"{self.extra:,} rows are not in the log{such_as}"),
+        )
 
     def notes(self) -> list[str]:
-        found = []
-        if self.gone:
-            found.append(f"{self.tp}: {self.gone:,} of {self.end - self.start:,} offsets are no longer in the log")
-        if self.compacted:
-            found.append(f"{self.tp}: {self.compacted:,} rows were compacted away in the log, or never were in it")
-        return found
+        return self._told(
+            (self.gone, f"{self.gone:,} of {self.end - self.start:,} offsets are no longer in the log"),
+            (self.compacted, f"{self.compacted:,} rows were compacted away in the log, or never were in it"),
+        )
 
-    def _such_as(self) -> str:
-        return f", such as offset {', '.join(map(str, self.examples))}" if self.examples else ""
+    def _told(self, *texts: tuple[int, str]) -> list[str]:
+        return [f"{self.tp}: {text}" for count, text in texts if count]
 
 
 class Totals(NamedTuple):
@@ -126,14 +121,9 @@ class LoadCheck:
 
     @property
     def totals(self) -> Totals:
-        counts = self.partitions
-        return Totals(
-            len(counts),
-            sum(count.rows for count in counts),
-            sum(count.file_rows for count in counts),
-            sum(count.log_rows or 0 for count in counts),
-            sum(count.gone for count in counts),
-        )
+        sums = [(count.rows, count.file_rows, count.log_rows or 0, count.gone) for count in self.partitions]
+        committed, found, logged, gone = map(sum, zip(*sums, strict=True)) if sums else (0, 0, 0, 0)
+        return Totals(len(sums), committed, found, logged, gone)
 
     def to_json(self) -> dict[str, Any]:
         return {"verdict": self.verdict, **asdict(self)}
@@ -152,12 +142,8 @@ class Verification:
         return not self.problems and all(load.verdict != "mismatch" for load in self.loads)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "ok": self.ok,
-            "problems": list(self.problems),
-            "notes": list(self.notes),
-            "loads": [load.to_json() for load in self.loads],
-        }
+        loads = [load.to_json() for load in self.loads]
+        return {"ok": self.ok, "problems": list(self.problems), "notes": list(self.notes), "loads": loads}
 
 
 def verify_loads(

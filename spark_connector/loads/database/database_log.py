@@ -18,8 +18,10 @@ from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.destination import CommitLog, Newest
-from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord, failed_load
+from spark_connector.loads.commit import Newest
+from spark_connector.loads.database.engine import failure, first_line, make_table
+from spark_connector.loads.record import LoadInterrupted, LoadRecord
+from spark_connector.loads.table import TableLog
 from spark_connector.offset_store.base import OffsetConflict
 
 _METADATA = MetaData()
@@ -41,12 +43,12 @@ _OFFSETS = Table(
 )
 
 
-class DatabaseCommitLog(CommitLog):
+class DatabaseCommitLog(TableLog):
     """Loads of one group in one database."""
 
     def __init__(self, engine: Engine, group: str, shown: str) -> None:
+        super().__init__(group)
         self._engine = engine
-        self._group = group
         self._shown = shown
         self._exists = False
 
@@ -69,11 +71,7 @@ class DatabaseCommitLog(CommitLog):
         query = sqlalchemy.select(_LOADS.c.sequence).where(_LOADS.c.group_id == self._group)
         return [row[0] for row in self._select(query.order_by(_LOADS.c.sequence))]
 
-    def records(self) -> list[LoadRecord]:
-        return [record for record in self.records_of_all() if record.id.group == self._group]
-
     def records_of_all(self) -> list[LoadRecord]:
-        """The records of all groups of the database, each group's in order of number."""
         query = sqlalchemy.select(_LOADS.c.load_id, _LOADS.c.record)
         return self._records(query.order_by(_LOADS.c.group_id, _LOADS.c.sequence))
 
@@ -170,24 +168,3 @@ class DatabaseCommitLog(CommitLog):
             return []
         with self._engine.connect() as connection:
             return connection.execute(query).all()
-
-
-def make_table(engine: Engine, table: Table) -> None:
-    """Create the table if it does not exist. Another process may create it at the same time."""
-    try:
-        table.create(engine, checkfirst=True)
-    except DBAPIError as error:
-        if not sqlalchemy.inspect(engine).has_table(table.name, schema=table.schema):
-            raise failure(error, f"the table {table.name} cannot be created") from error
-
-
-def failure(error: SQLAlchemyError, what: str) -> LoadError:
-    """The LoadError for a database's error. A broken connection or a lock that was not granted may work later."""
-    if getattr(error, "connection_invalidated", False):  # the dialect knows that the connection is gone
-        return LoadInterrupted(f"{what}: {first_line(error)}")
-    return failed_load(f"{what}: {first_line(error)}", error)
-
-
-def first_line(error: Exception) -> str:
-    """The database's message, without the statement."""
-    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

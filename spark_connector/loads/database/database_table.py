@@ -17,51 +17,35 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import sqlalchemy
 from sqlalchemy import CHAR, Column, Connection, Engine, LargeBinary, MetaData, String, Table
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.schema import DropTable
 
 from broker.errors import ConfigError
-from spark_connector.loads.database.database_log import DatabaseCommitLog, failure, make_table
+from spark_connector.loads.database.database_log import DatabaseCommitLog
+from spark_connector.loads.database.engine import ATTEMPT, column_types, failure, make_table, open_engine, won_of
 from spark_connector.loads.database.sql_rows import column_type
-from spark_connector.loads.destination import Destination, HeldRows, NewSession
+from spark_connector.loads.destination import RowsWriter
 from spark_connector.loads.footers import Count
-from spark_connector.loads.history import History, HistoryEntry, staged_state, table_history, topics_by_group
-from spark_connector.loads.layout import LOAD_COLUMN
+from spark_connector.loads.history import HistoryEntry, staged_state, topics_by_group
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRange, LoadRecord, Rewind
 from spark_connector.loads.rewind import standing
-from spark_connector.loads.row_offsets import ROW_SCHEMA, held_rows, refuse_unnamed_rows, rows_of_unknown_loads
-from spark_connector.loads.target import DatabaseAddress
+from spark_connector.loads.table import ROW_SCHEMA, TableDestination
+from spark_connector.loads.target import LOAD_COLUMN, DatabaseAddress
 from spark_connector.offset_store.base import OffsetConflict
 
-ATTEMPT = "pykafka_attempt"
-"""Column of the staging table: the attempt of a task that wrote the row."""
-
 _PREFIX = "pykafka_staged_"
-_LOCK_SECONDS = 600  # SQLite has one writer at a time; the others wait
 _DROP_SECONDS = 10
 _LOADS_AT_ONCE = 200  # of a DELETE: SQL Server takes 2100 values in a statement
 _ROWS = 50_000  # fetched at once
-
-
-def open_engine(url: str) -> Engine:
-    """An engine without a pool, whose errors do not show rows. Raises ConfigError."""
-    arguments = {"timeout": _LOCK_SECONDS} if url.startswith("sqlite") else {}
-    try:
-        return sqlalchemy.create_engine(url, poolclass=NullPool, hide_parameters=True, connect_args=arguments)
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise ConfigError(f"'to' is no database URL that SQLAlchemy can use: {type(error).__name__}") from None
-    except ImportError as error:
-        raise ConfigError(f"the driver of this database is not installed: {error}") from error
+_NUMBERS = ("partition", "offset")  # by which rows are counted
 
 
 def open_database(address: DatabaseAddress, group: str) -> DatabaseDestination:
@@ -94,7 +78,7 @@ class TableName:
         return Table(self.name, MetaData(), *(Column(name) for name in names), schema=self.schema)
 
 
-class DatabaseDestination(Destination):
+class DatabaseDestination(TableDestination[TableName]):
     """The table, and the loads of one group. Its earlier loads may have gone to other tables of the database.
 
     Without an index on the column `load`, every statement that looks for loads reads the whole table. Therefore one
@@ -104,20 +88,9 @@ class DatabaseDestination(Destination):
     log: DatabaseCommitLog
 
     def __init__(self, engine: Engine, address: DatabaseAddress, log: DatabaseCommitLog, group: str) -> None:
-        self.url = address.shown
+        super().__init__(address.shown, log, group)
         self.address = address
-        self.log = log
         self._engine = engine
-        self._group = group
-
-    def repair(self) -> list[str]:
-        """Drop staging tables whose number is taken. Gives nothing: a committed load is complete."""
-        staged = self._staged()
-        newest = self.log.newest().sequence if staged else 0
-        for name, number in staged.items():
-            if number <= newest:
-                self._drop(name)
-        return []
 
     def stage(self, record: LoadRecord) -> str:
         """The name of the staging table, which `prepare` creates."""
@@ -134,7 +107,7 @@ class DatabaseDestination(Destination):
         missing = [name for name in types if name not in there]
         if missing:
             raise ConfigError(f"{self.url} has no column {', '.join(missing)}: add it, or read without it")
-        for name in ("partition", "offset"):
+        for name in _NUMBERS:
             if isinstance(there.get(name), String):
                 raise ConfigError(
                     f"{self.url}: column {name} is {there[name]} there, by which a load cannot count its "
@@ -153,6 +126,12 @@ class DatabaseDestination(Destination):
         make_table(self._engine, self._scratch(staging, _attempt(), *staged))
         make_table(self._engine, self._scratch(won_of(staging), _attempt(primary_key=True)))
 
+    def own_writer(self, format: str) -> RowsWriter:
+        # Spark behind it, which a repair does not need
+        from spark_connector.loads.database.staged_rows import write_rows
+
+        return functools.partial(write_rows, self)
+
     def commit(self, record: LoadRecord) -> None:
         try:
             self.log.append(record, lambda connection: self._change_rows(connection, record))
@@ -166,46 +145,19 @@ class DatabaseDestination(Destination):
 
     def discard(self, load_id: str) -> None:
         name = self._staging(load_id)
-        self._drop(name)
-        self._drop(won_of(name))
+        self.clear(name)
+        self.clear(won_of(name))
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """Only loads into this table: the commit log is one for the whole database."""
         loads = standing(self.log.records_of_all())
         return topics_by_group(load for load in loads if load.output == self.url)
 
-    def history(self) -> History:
-        newest = self.log.newest().sequence
-        return table_history(self.log.records(), newest, self._staged_entries(newest))
-
-    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
-        for table, group in itertools.groupby(entries, lambda entry: self._table_of(entry.record.output)):
-            reason = self._why_unreadable(table, ROW_SCHEMA.names)
-            if reason is not None:
-                yield from ((entry, HeldRows(None, notes=(reason,))) for entry in group)
-                continue
-            yield from held_rows(functools.partial(self._read, table), list(group), ValueError)
-
-    def unknown_loads(self, history: History) -> list[str]:
-        table = self._table_of(self.url)
-        if self._why_unreadable(table, [LOAD_COLUMN]) is not None:
-            return []
-        with self._engine.connect() as connection:
-            return rows_of_unknown_loads(self._group, history, _rows_by_load(connection, table))
-
     def check_rewind(self, rewind: LoadRecord) -> None:
         assert rewind.rewind is not None
         if not rewind.rewind.delete:
             raise ConfigError("the rows of a table cannot be moved aside, only deleted: set delete (--delete)")
-        for table, load_ids in self._undone_by_table(rewind.rewind).items():
-            reason = self._why_unreadable(table, [LOAD_COLUMN])
-            if reason is not None:
-                raise ConfigError(f"the rows of load {load_ids[0]} cannot be deleted: {reason}")
-            if self._why_unreadable(table, ROW_SCHEMA.names) is None:
-                undone = [load for load in self.log.records() if load.load_id in load_ids]
-                with self._engine.connect() as connection:
-                    unnamed = functools.partial(_unnamed_rows, connection, table)
-                    refuse_unnamed_rows(undone, _rows_by_load(connection, table), unnamed)
+        super().check_rewind(rewind)
 
     def plain_error(self, error: Exception) -> LoadError | None:
         return failure(error, self.url) if isinstance(error, SQLAlchemyError) else None
@@ -219,10 +171,10 @@ class DatabaseDestination(Destination):
             rows = connection.execute(query.where(won).group_by(*position)).all()
         return [(topic, partition, count, low, high) for topic, partition, count, low, high in rows]
 
-    def _staged_entries(self, newest: int) -> list[HistoryEntry]:
-        """Attempts that are not committed. Only their ids are known."""
+    def staged_entries(self, newest: int, known: Collection[str]) -> list[HistoryEntry]:
+        """Only the ids of the attempts are known."""
         entries = []
-        for name, number in self._staged().items():
+        for name, number in self.staged().items():
             load_id = str(LoadId(self._group, number, name.rpartition("_")[2]))
             if LoadId.parse(load_id) is None:
                 continue  # a table of attempts, `…_won`
@@ -286,8 +238,7 @@ class DatabaseDestination(Destination):
         prefixes = ["UNLOGGED"] if self._engine.dialect.name == "postgresql" else []
         return Table(name, MetaData(), *columns, schema=self.address.schema, prefixes=prefixes)
 
-    def _staged(self) -> dict[str, int]:
-        """Staging tables of the group: name → number."""
+    def staged(self) -> dict[str, int]:
         prefix = f"{_PREFIX}{_short(self._group)}_"
         names = sqlalchemy.inspect(self._engine).get_table_names(schema=self.address.schema)
         parts = {name: name.removeprefix(prefix).partition("_")[0] for name in names if name.startswith(prefix)}
@@ -297,7 +248,7 @@ class DatabaseDestination(Destination):
         parsed = LoadId.of(load_id)
         return f"{_PREFIX}{_short(self._group)}_{parsed.sequence}_{parsed.token}"
 
-    def _drop(self, name: str) -> None:
+    def clear(self, name: str) -> None:
         """Drop a table. A task that outlived its job may lock it; then the next repair drops it."""
         with contextlib.suppress(OperationalError), self._engine.begin() as connection:
             if connection.dialect.name == "postgresql":
@@ -308,64 +259,45 @@ class DatabaseDestination(Destination):
     def _default_schema(self) -> str | None:
         return sqlalchemy.inspect(self._engine).default_schema_name
 
-    def _table_of(self, output: str) -> TableName:
+    def table_of(self, output: str) -> TableName:
         return TableName.of(output, self._default_schema)
 
     def _undone_by_table(self, rewind: Rewind) -> dict[TableName, list[str]]:
         found: dict[TableName, list[str]] = {}
         for undone in rewind.undone:
-            found.setdefault(self._table_of(undone.output), []).append(undone.load_id)
+            found.setdefault(self.table_of(undone.output), []).append(undone.load_id)
         return found
 
-    def _read(self, name: TableName, load_ids: Sequence[str]) -> Iterator[pa.Table]:
-        table = name.with_columns(*ROW_SCHEMA.names)
-        query = sqlalchemy.select(*table.columns).where(table.columns[LOAD_COLUMN].in_(load_ids))
+    def read_rows(self, table: TableName, load_ids: Sequence[str]) -> Iterator[pa.Table]:
+        rows_of = table.with_columns(*ROW_SCHEMA.names)
+        query = sqlalchemy.select(*rows_of.columns).where(rows_of.columns[LOAD_COLUMN].in_(load_ids))
         with self._engine.connect().execution_options(stream_results=True, max_row_buffer=_ROWS) as connection:
             for rows in connection.execute(query).partitions(_ROWS):
                 columns = zip(*rows, strict=True)
                 arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
                 yield pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
 
-    def _why_unreadable(self, table: TableName, columns: Sequence[str]) -> str | None:
-        """Why rows cannot be told apart: the table does not exist, or lacks a column; None when they can."""
-        inspector = sqlalchemy.inspect(self._engine)
-        if not inspector.has_table(table.name, schema=table.schema):
+    def why_unreadable(self, table: TableName, columns: Sequence[str]) -> str | None:
+        if not sqlalchemy.inspect(self._engine).has_table(table.name, schema=table.schema):
             return f"table {table} no longer exists"
-        there = {column["name"]: column["type"] for column in inspector.get_columns(table.name, schema=table.schema)}
+        there = column_types(self._engine, table.name, table.schema)
         if missing := [name for name in columns if name not in there]:
             return f"table {table} has no column {', '.join(missing)}: its rows cannot be told apart"
-        texts = [
-            name for name in columns if name in ("partition", "offset") and isinstance(there[name], sqlalchemy.String)
-        ]
+        texts = [name for name in columns if name in _NUMBERS and isinstance(there[name], String)]
         return f"table {table} has {', '.join(texts)} as text: its rows cannot be counted" if texts else None
 
+    def rows_by_load(self, table: TableName, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
+        load = table.with_columns(LOAD_COLUMN).columns[LOAD_COLUMN]
+        with self._engine.connect() as connection:
+            counted = connection.execute(sqlalchemy.select(load, sqlalchemy.func.count()).group_by(load))
+            return {row[0]: row[1] for row in counted}
 
-def column_types(source: Engine | Connection, table: str, schema: str | None) -> dict[str, Any]:
-    """Column → its type in the database. Much cheaper than reflecting the whole table."""
-    return {column["name"]: column["type"] for column in sqlalchemy.inspect(source).get_columns(table, schema=schema)}
-
-
-def _rows_by_load(connection: Connection, name: TableName) -> dict[str | None, int]:
-    load = name.with_columns(LOAD_COLUMN).columns[LOAD_COLUMN]
-    query = sqlalchemy.select(load, sqlalchemy.func.count()).group_by(load)
-    return {row[0]: row[1] for row in connection.execute(query)}
-
-
-def _unnamed_rows(connection: Connection, name: TableName, range: LoadRange) -> int:
-    load, topic, partition, offset = name.with_columns(*ROW_SCHEMA.names).columns
-    query = sqlalchemy.select(sqlalchemy.func.count()).where(
-        load.is_(None),
-        topic == range.topic,
-        partition == range.partition,
-        offset >= range.start,
-        offset < range.end,
-    )
-    return int(connection.execute(query).scalar_one())
-
-
-def won_of(staging: str) -> str:
-    """The table with the names of the attempts whose rows count."""
-    return f"{staging}_won"
+    def unnamed_rows(self, table: TableName, range: LoadRange) -> int:
+        load, topic, partition, offset = table.with_columns(*ROW_SCHEMA.names).columns
+        position = topic == range.topic, partition == range.partition, offset >= range.start, offset < range.end
+        query = sqlalchemy.select(sqlalchemy.func.count()).where(load.is_(None), *position)
+        with self._engine.connect() as connection:
+            return int(connection.execute(query).scalar_one())
 
 
 def _attempt(*, primary_key: bool = False) -> Column[Any]:

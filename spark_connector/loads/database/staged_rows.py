@@ -11,6 +11,7 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import sqlalchemy
@@ -21,32 +22,30 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 from sqlalchemy import Column, Connection, Engine, MetaData, Table
 
-from spark_connector.loads.database.database_log import first_line
-from spark_connector.loads.database.database_table import (
-    ATTEMPT,
-    DatabaseDestination,
-    column_types,
-    open_engine,
-    won_of,
-)
+from spark_connector.loads.database.engine import ATTEMPT, column_types, first_line, open_engine, won_of
 from spark_connector.loads.database.sql_rows import as_copy, as_rows, parse_text_columns
-from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.write import save_by_tasks, sum_counts, write_counted
+
+if TYPE_CHECKING:
+    from spark_connector.loads.database.database_table import DatabaseDestination
 
 _UNFIT = frozenset({"DataError", "ValueError", "OverflowError", "TypeError", "NotImplementedError"})
 """Errors about a value (a NUL in a text, a year beyond 9999), which would fail the next try, too."""
 
 
 def write_rows(
-    frame: DataFrame, record: LoadRecord, destination: Destination, staging: str, write_options: Mapping[str, str]
+    destination: DatabaseDestination,
+    frame: DataFrame,
+    record: LoadRecord,
+    staging: str,
+    write_options: Mapping[str, str],
 ) -> LoadRecord:
     """Fill the staging table with the frame's rows; gives the record with the rows that are there.
 
     The columns of write option `text` become strings; bytes that are not UTF-8 fail the load. Raises ConfigError, and
     LoadError when the staged rows do not add up.
     """
-    assert isinstance(destination, DatabaseDestination)
     frame = _with_text(frame, write_options)
     destination.prepare(record, frame.schema.json())
     # Spark never shows the value of an option named url (spark.sql.redaction.options.regex).
@@ -94,13 +93,13 @@ class _Attempt(WriterCommitMessage):
     name: str | None
 
 
+@dataclass
 class _DatabaseWriter(DataSourceArrowWriter):
     """Pickled to the executors; `commit` runs in another process of the driver."""
 
-    def __init__(self, url: str, table: str, schema: str | None) -> None:
-        self._url = url
-        self._table = table
-        self._schema = schema
+    url: str
+    table: str
+    schema: str | None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         attempt = secrets.token_hex(16)
@@ -109,7 +108,7 @@ class _DatabaseWriter(DataSourceArrowWriter):
         first = next(batches, None)
         if first is None:
             return _Attempt(None)
-        engine = open_engine(self._url)
+        engine = open_engine(self.url)
         with engine.begin() as connection:
             staging = self._staging(connection)
             for batch in itertools.chain([first], batches):
@@ -125,20 +124,20 @@ class _DatabaseWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         names = [message.name for message in messages if isinstance(message, _Attempt) and message.name]
-        with open_engine(self._url).begin() as connection:
-            won = Table(won_of(self._table), MetaData(), Column(ATTEMPT), schema=self._schema)
+        with open_engine(self.url).begin() as connection:
+            won = Table(won_of(self.table), MetaData(), Column(ATTEMPT), schema=self.schema)
             if names:
                 connection.execute(won.insert(), [{ATTEMPT: name} for name in names])
 
     def _staging(self, connection: Connection) -> Table:
         if _copies(connection):
-            return Table(self._table, MetaData(), schema=self._schema)
-        types = column_types(connection, self._table, self._schema)
+            return Table(self.table, MetaData(), schema=self.schema)
+        types = column_types(connection, self.table, self.schema)
         for type in types.values():
             if isinstance(type, sqlalchemy.JSON):
                 type.none_as_null = True  # None becomes NULL, not JSON's null
         columns = [Column(name, type) for name, type in types.items()]
-        return Table(self._table, MetaData(), *columns, schema=self._schema)
+        return Table(self.table, MetaData(), *columns, schema=self.schema)
 
 
 def _copies(connection: Connection) -> bool:

@@ -24,10 +24,11 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.destination import CommitLog, Newest
+from spark_connector.loads.commit import Newest
 from spark_connector.loads.footers import delta_statistics, read_footers
-from spark_connector.loads.layout import LOAD_COLUMN, values_in_path
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
+from spark_connector.loads.table import TableLog
+from spark_connector.loads.target import LOAD_COLUMN, values_in_path
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.storage import Storage
 
@@ -36,12 +37,12 @@ _NEAR = 50  # commits to search first for a load's record
 _TRIES = 20  # of a rewind, which fails when rows are moved in between
 
 
-class DeltaCommitLog(CommitLog):
+class DeltaCommitLog(TableLog):
     """Loads of one group in the log of one table, which need not exist yet."""
 
     def __init__(self, storage: Storage, group: str) -> None:
+        super().__init__(group)
         self._storage = storage
-        self._group = group
 
     def table(self) -> DeltaTable | None:
         """The table as it is now; None when there is none. Raises LoadError when it cannot be opened."""
@@ -78,12 +79,7 @@ class DeltaCommitLog(CommitLog):
         table = self.table()
         return [] if table is None else sorted(self._records(table))
 
-    def records(self) -> list[LoadRecord]:
-        table = self.table()
-        return [] if table is None else [record for _, record in sorted(self._records(table).items())]
-
     def records_of_all(self) -> list[LoadRecord]:
-        """The records of all groups of the table, each group's in order of number."""
         table = self.table()
         found = [] if table is None else [record for record in map(self._record_of, table.history()) if record]
         return sorted(found, key=lambda record: (record.id.group, record.id.sequence))

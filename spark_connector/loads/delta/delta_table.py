@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
@@ -26,27 +26,12 @@ from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
-from spark_connector.loads.destination import Destination, HeldRows, NewSession
-from spark_connector.loads.history import (
-    History,
-    HistoryEntry,
-    Trace,
-    intent_of,
-    is_of,
-    staged_entries,
-    table_history,
-    topics_by_group,
-)
-from spark_connector.loads.layout import LOAD_COLUMN
+from spark_connector.loads.destination import HeldRows, NewSession
+from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries, topics_by_group
 from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord, failed_load
 from spark_connector.loads.rewind import standing
-from spark_connector.loads.row_offsets import (
-    ROW_SCHEMA,
-    first_line,
-    held_rows,
-    refuse_unnamed_rows,
-    rows_of_unknown_loads,
-)
+from spark_connector.loads.table import ROW_SCHEMA, TableDestination, first_line
+from spark_connector.loads.target import LOAD_COLUMN
 from spark_connector.loads.visibility import refuse_within_table
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
@@ -56,9 +41,6 @@ _MISREAD = re.compile(r"[#%?^|\[\]\\\x00-\x1f\x7f]")
 """Characters of a path that `deltalake` misreads or cannot open, and Spark takes literally."""
 _FORGETS = "delta.setTransactionRetentionDuration"
 _APPEND_ONLY = "delta.appendOnly"
-
-_UNREADABLE = (DeltaError, pa.ArrowException, OSError, ValueError)
-"""What `deltalake` raises when a file is missing or damaged."""
 
 
 def open_delta(output: Storage, group: str) -> DeltaDestination:
@@ -74,26 +56,16 @@ def _shown(character: str) -> str:
     return character if character.isprintable() else repr(character)
 
 
-class DeltaDestination(Destination):
+class DeltaDestination(TableDestination[DeltaTable | None]):
     """The table, and the loads of one group in it."""
 
     log: DeltaCommitLog
     output: Storage
+    unreadable = (DeltaError, pa.ArrowException, OSError, ValueError)
 
     def __init__(self, output: Storage, log: DeltaCommitLog, group: str) -> None:
-        self.url = output.shown
+        super().__init__(output.shown, log, group)
         self.output = output
-        self.log = log
-        self._group = group
-
-    def repair(self) -> list[str]:
-        """Remove attempts that can no longer be committed. Gives nothing: a committed load is complete."""
-        staged = [name for name in self.output.names(_STAGING) if is_of(self._group, name)]
-        newest = self.log.newest().sequence if staged else 0
-        for name in staged:
-            if LoadId.of(name).sequence <= newest:
-                self._clear(name)
-        return []
 
     def stage(self, record: LoadRecord) -> str:
         self.output.create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
@@ -125,55 +97,69 @@ class DeltaDestination(Destination):
         self.output.remove(load_id)
         self.output.remove(f"{_STAGING}/{load_id}")
 
+    def staged(self) -> dict[str, int]:
+        names = (name for name in self.output.names(_STAGING) if is_of(self._group, name))
+        return {name: LoadId.of(name).sequence for name in names}
+
+    def clear(self, name: str) -> None:
+        """Remove the intent, and also the files when they are certainly no part of the table."""
+        winner = self.log.record(LoadId.of(name).sequence)
+        if winner is not None and winner.load_id != name:
+            self.discard(name)
+        else:  # committed, or so old that the log does not know: VACUUM finds out
+            self.output.remove(f"{_STAGING}/{name}")
+
+    def staged_entries(self, newest: int, known: Collection[str]) -> list[HistoryEntry]:
+        return staged_entries(self.output, _STAGING, self._group, newest=newest, known=known)
+
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """By the rows, two columns of the whole table, and by the log for loads whose rows do not name them."""
-        found: dict[str, set[str]] = {}
+        found = topics_by_group(standing(self.log.records_of_all()))
         table = self.log.table()
         if table is not None and {LOAD_COLUMN, "topic"} <= _column_names(table):
             for row in pa.table(_query(table, f"SELECT DISTINCT {LOAD_COLUMN}, topic FROM t")).to_pylist():
                 load_id = LoadId.parse(str(row[LOAD_COLUMN]))
                 if load_id is not None:
                     found.setdefault(load_id.group, set()).add(row["topic"])
-        for group, topics in topics_by_group(standing(self.log.records_of_all())).items():
-            found.setdefault(group, set()).update(topics)
         return found
 
-    def history(self) -> History:
-        newest = self.log.newest().sequence
-        records, files = self.log.records(), _files_by_load(self.log.table())
+    def table_of(self, output: str) -> DeltaTable | None:
+        return self.log.table()
 
-        def trace_of(record: LoadRecord) -> Trace:
-            listed = files.get(record.load_id, ())
-            exists = listed or self.output.exists(record.load_id)  # until VACUUM
-            return (self.output.url_of(record.load_id) if exists else None), listed
+    def why_unreadable(self, table: DeltaTable | None, columns: Sequence[str]) -> str | None:
+        missing = [name for name in columns if name not in _column_names(table)]
+        return f"the Delta table has no column {', '.join(missing)}: its rows cannot be told apart" if missing else None
 
-        known = {record.load_id for record in records}
-        staged = staged_entries(self.output, _STAGING, self._group, newest=newest, known=known)
-        return table_history(records, newest, staged, trace_of)
+    def read_rows(self, table: DeltaTable | None, load_ids: Sequence[str]) -> Iterator[pa.Table]:
+        columns = ", ".join(f'"{name}"' for name in ROW_SCHEMA.names)
+        found = _query(table, f"SELECT {columns} FROM t WHERE {loads_are(load_ids)}")
+        for part in pa.RecordBatchReader.from_stream(found):
+            yield pa.Table.from_batches([part]).cast(ROW_SCHEMA)
+
+    def rows_by_load(self, table: DeltaTable | None, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
+        return _count_rows(table, "true" if load_ids is None else f"{LOAD_COLUMN} IS NULL OR {loads_are(load_ids)}")
+
+    def unnamed_rows(self, table: DeltaTable | None, range: LoadRange) -> int:
+        position = f"topic = '{range.topic}' AND partition = {range.partition}"
+        offsets = f'"offset" >= {range.start} AND "offset" < {range.end}'
+        return _count_rows(table, f"{LOAD_COLUMN} IS NULL AND {position} AND {offsets}").get(None, 0)
+
+    def files_of_loads(self, records: Sequence[LoadRecord]) -> dict[str, tuple[str, tuple[LoadFile, ...]]]:
+        files = _files_by_load(self.log.table())
+        listed = {record.load_id: files.get(record.load_id, ()) for record in records if record.rewind is None}
+        return {
+            load_id: (self.output.url_of(load_id), files)
+            for load_id, files in listed.items()
+            if files or self.output.exists(load_id)  # until VACUUM
+        }
 
     def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
-        """Wherever OPTIMIZE or an UPDATE has moved the rows. Memory: 8 bytes a row of what one query reads."""
-        table = self.log.table()
-        missing = [name for name in ROW_SCHEMA.names if name not in _column_names(table)]
-        if table is None or missing:
-            note = f"the Delta table has no column {', '.join(missing)}: its rows cannot be told apart"
-            yield from ((entry, HeldRows(None, notes=(note,))) for entry in entries)
-            return
-        files = _files_by_load(table)
-        for entry, held in held_rows(lambda load_ids: _read(table, load_ids), entries, _UNREADABLE):
-            load_id = entry.record.load_id
-            damage = [problem for file in files.get(load_id, ()) if (problem := self._damage(load_id, file.name))]
+        """Also checks the files that the loads have written themselves."""
+        files = _files_by_load(self.log.table())
+        for entry, held in super().held(entries, session):
+            written = () if held.notes else files.get(entry.record.load_id, ())
+            damage = [problem for file in written if (problem := self._damage(entry.record.load_id, file.name))]
             yield entry, replace(held, problems=(*held.problems, *damage))
-
-    def unknown_loads(self, history: History) -> list[str]:
-        table = self.log.table()
-        if table is None or LOAD_COLUMN not in _column_names(table):
-            return []
-        try:
-            rows = _rows_by_load(table)
-        except _UNREADABLE as error:
-            return [f"the rows of {self.url} cannot be counted: {first_line(error)}"]
-        return rows_of_unknown_loads(self._group, history, rows)
 
     def check_rewind(self, rewind: LoadRecord) -> None:
         assert rewind.rewind is not None
@@ -190,8 +176,7 @@ class DeltaDestination(Destination):
             raise ConfigError(
                 f"the Delta table {self.url} has no column '{LOAD_COLUMN}': the rows of a load cannot be found"
             )
-        ids = {undone.load_id for undone in rewind.rewind.undone}
-        _check_delete(table, [load for load in self.log.records() if load.load_id in ids])
+        super().check_rewind(rewind)
 
     def plain_error(self, error: Exception) -> LoadError | None:
         is_ours = isinstance(error, DeltaError | pa.ArrowException)  # of a commit, of a query
@@ -213,14 +198,6 @@ class DeltaDestination(Destination):
             if there is None:
                 raise failed_load(f"the Delta table {self.url} cannot be created: {error}", error) from error
             return there
-
-    def _clear(self, load_id: str) -> None:
-        """Remove the intent, and also the files when they are certainly no part of the table."""
-        winner = self.log.record(LoadId.of(load_id).sequence)
-        if winner is not None and winner.load_id != load_id:
-            self.discard(load_id)
-        else:  # committed, or so old that the log does not know: VACUUM finds out
-            self.output.remove(f"{_STAGING}/{load_id}")
 
     def _damage(self, load_id: str, name: str) -> str | None:
         """What is wrong with a file that the load itself has written, by Hadoop's checksums."""
@@ -279,29 +256,10 @@ def _fields(schema: str) -> list[dict[str, Any]]:
     return fields
 
 
-def _read(table: DeltaTable, load_ids: Sequence[str]) -> Iterator[pa.Table]:
-    columns = ", ".join(f'"{name}"' for name in ROW_SCHEMA.names)
-    found = _query(table, f"SELECT {columns} FROM t WHERE {loads_are(load_ids)}")
-    for part in pa.RecordBatchReader.from_stream(found):
-        yield pa.Table.from_batches([part]).cast(ROW_SCHEMA)
-
-
-def _rows_by_load(table: DeltaTable, where: str = "true") -> dict[str | None, int]:
+def _count_rows(table: DeltaTable | None, where: str) -> dict[str | None, int]:
+    """The rows of each load, None for those without one."""
     query = f"SELECT {LOAD_COLUMN}, count(*) AS rows FROM t WHERE {where} GROUP BY {LOAD_COLUMN}"
     return {row[LOAD_COLUMN]: row["rows"] for row in pa.table(_query(table, query)).to_pylist()}
-
-
-def _check_delete(table: DeltaTable, undone: Sequence[LoadRecord]) -> None:
-    """Raise ConfigError when rows of these loads may not name them."""
-
-    def unnamed(range: LoadRange) -> int:
-        position = f"topic = '{range.topic}' AND partition = {range.partition}"
-        offsets = f'"offset" >= {range.start} AND "offset" < {range.end}'
-        return _rows_by_load(table, f"{LOAD_COLUMN} IS NULL AND {position} AND {offsets}").get(None, 0)
-
-    if set(ROW_SCHEMA.names) <= _column_names(table):
-        rows = _rows_by_load(table, f"{LOAD_COLUMN} IS NULL OR {loads_are(load.load_id for load in undone)}")
-        refuse_unnamed_rows(undone, rows, unnamed)
 
 
 def _files_by_load(table: DeltaTable | None) -> dict[str, tuple[LoadFile, ...]]:
@@ -314,7 +272,8 @@ def _files_by_load(table: DeltaTable | None) -> dict[str, tuple[LoadFile, ...]]:
     return {load_id: tuple(sorted(files, key=lambda file: file.name)) for load_id, files in found.items()}
 
 
-def _query(table: DeltaTable, sql: str) -> Any:
+def _query(table: DeltaTable | None, sql: str) -> Any:
+    assert table is not None
     return QueryBuilder().register("t", table).execute(sql)
 
 

@@ -15,7 +15,7 @@ import posixpath
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pyarrow as pa
@@ -26,31 +26,32 @@ from pyspark.sql.types import StructType
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.destination import Destination
 from spark_connector.loads.footers import Count
 from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.target import NO_VALUE
 from spark_connector.loads.times import without_times
 from spark_connector.loads.write import WrittenRows, save_by_tasks, sum_counts, write_counted
 from spark_connector.storage import open_storage
 
+if TYPE_CHECKING:
+    from spark_connector.loads.files.directory import FilesDestination
+
 _CODECS = ("snappy", "deflate", "null")
 _COUNTS = "counts.json"
 
-_NULL = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a value
-
-_RECORD = "KafkaRecord"
-_HEADERS = "headers"
-
 
 def write_rows(
-    frame: DataFrame, record: LoadRecord, destination: Destination, directory: str, write_options: Mapping[str, str]
+    destination: FilesDestination,
+    frame: DataFrame,
+    record: LoadRecord,
+    directory: str,
+    write_options: Mapping[str, str],
 ) -> LoadRecord:
     """Write the frame's rows to `directory`; gives the record with files and rows.
 
     The only write option is `compression`: snappy (default), deflate or null. Raises ConfigError for others.
     """
     output = destination.output
-    assert output is not None
     destination.prepare(record, frame.schema.json())
     if "date" in record.partition_by:  # the name of its directory as Spark's own writers spell it, in any year
         frame = frame.withColumn("date", F.col("date").cast("string"))
@@ -159,7 +160,7 @@ def _pieces(
         grouped = pa.Table.from_batches([batch]).group_by(by, use_threads=False).aggregate([([], "count_all")])
         rest, start = batch.drop_columns(by), 0
         for row in grouped.to_pylist():
-            values = {name: _NULL if row[name] is None else row[name] for name in by}
+            values = {name: NO_VALUE if row[name] is None else row[name] for name in by}
             yield "/".join(f"{name}={value}" for name, value in values.items()), rest.slice(start, row["count_all"])
             start += row["count_all"]
 
@@ -179,7 +180,7 @@ def _count(batch: pa.RecordBatch) -> Iterator[Count]:
 
 def avro_schema(schema: pa.Schema) -> dict[str, Any]:
     """The record `KafkaRecord` with a field per column. Raises ConfigError for a type that Avro does not have."""
-    return {"type": "record", "name": _RECORD, "fields": [_field(field, field.name) for field in schema]}
+    return {"type": "record", "name": "KafkaRecord", "fields": [_field(field, field.name) for field in schema]}
 
 
 def _field(field: pa.Field, path: str) -> dict[str, Any]:
@@ -189,7 +190,7 @@ def _field(field: pa.Field, path: str) -> dict[str, Any]:
 def _type(type: pa.DataType, path: str) -> Any:
     """`path` names the column; a struct becomes a record of this name, which must be unique in an Avro schema."""
     if pa.types.is_list(type) or pa.types.is_large_list(type):
-        item = "Header" if path == _HEADERS else f"{path}_item"
+        item = "Header" if path == "headers" else f"{path}_item"
         return {"type": "array", "items": ["null", _type(type.value_type, item)]}
     if pa.types.is_map(type):
         if not pa.types.is_string(type.key_type):
@@ -201,30 +202,20 @@ def _type(type: pa.DataType, path: str) -> Any:
         return {"type": "record", "name": name, "fields": fields}
     if pa.types.is_decimal(type):
         return {"type": "bytes", "logicalType": "decimal", "precision": type.precision, "scale": type.scale}
-    for matches, avro in _SIMPLE:
-        if matches(type):
-            return avro
+    if pa.types.is_timestamp(type):
+        return {"type": "long", "logicalType": "timestamp-micros" if type.tz is not None else "local-timestamp-micros"}
+    if type in _SIMPLE:
+        return _SIMPLE[type]
     raise ConfigError(f"avro output has no type for column '{path}' ({type}); use format=parquet")
 
 
-def _is_small(type: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type)) and type.bit_width <= 32
-
-
-_SIMPLE: list[tuple[Any, Any]] = [
-    (pa.types.is_boolean, "boolean"),
-    (_is_small, "int"),
-    (pa.types.is_int64, "long"),
-    (pa.types.is_float32, "float"),
-    (pa.types.is_float64, "double"),
-    (pa.types.is_string, "string"),
-    (pa.types.is_large_string, "string"),
-    (pa.types.is_binary, "bytes"),
-    (pa.types.is_large_binary, "bytes"),
-    (pa.types.is_date32, {"type": "int", "logicalType": "date"}),
-    (
-        lambda type: pa.types.is_timestamp(type) and type.tz is not None,
-        {"type": "long", "logicalType": "timestamp-micros"},
-    ),
-    (pa.types.is_timestamp, {"type": "long", "logicalType": "local-timestamp-micros"}),
-]
+_SIMPLE: dict[pa.DataType, Any] = {
+    pa.bool_(): "boolean",
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()), "int"),
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    **dict.fromkeys((pa.string(), pa.large_string()), "string"),
+    **dict.fromkeys((pa.binary(), pa.large_binary()), "bytes"),
+    pa.date32(): {"type": "int", "logicalType": "date"},
+}

@@ -19,16 +19,25 @@ processes may run any of this for one group at the same time: the commit log let
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.destination import CommitLog, Destination, HeldRows, NewSession
+from spark_connector.loads.commit import CommitLog
+from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
 from spark_connector.loads.files.directory_history import Outputs, read_history
 from spark_connector.loads.files.file_rows import read_offsets
 from spark_connector.loads.files.repair_state import Act, StagedLoad, Step, repair_steps
-from spark_connector.loads.history import MANIFEST, History, HistoryEntry, LoadState, intent_of, topics_by_group
-from spark_connector.loads.layout import check_topics
+from spark_connector.loads.history import (
+    MANIFEST,
+    History,
+    HistoryEntry,
+    LoadState,
+    intent_of,
+    read_record,
+    topics_by_group,
+)
 from spark_connector.loads.record import (
     LoadError,
     LoadId,
@@ -39,6 +48,7 @@ from spark_connector.loads.record import (
     published_directory,
 )
 from spark_connector.loads.rewind import aside_of, manifest_of, standing
+from spark_connector.loads.target import check_topics
 from spark_connector.loads.visibility import refuse_unseen
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
@@ -91,20 +101,27 @@ class FilesDestination(Destination):
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Check that this load has the format and layout of the loads before, so that all can be read as one."""
         check_topics(record.partition_by, {range.topic for range in record.ranges})
-        for before in self._newest_of_groups():
-            self._check_alike(before, record)
+        for before in self._manifests(lambda manifest: manifest.rows > 0):
+            if not before.rows:
+                continue
+            if before.format != record.format:
+                raise ConfigError(
+                    f"{self.url} holds loads in {before.format} so far, not in {record.format}, and they could not be "
+                    "read as one: keep the format, or use another directory"
+                )
+            if before.partition_by != record.partition_by:
+                raise ConfigError(
+                    f"{self.url} is partitioned by {', '.join(before.partition_by) or 'nothing'} so far, not by "
+                    f"{', '.join(record.partition_by) or 'nothing'}: keep partition_by, or use another directory"
+                )
 
-    def _check_alike(self, before: LoadRecord, record: LoadRecord) -> None:
-        if before.format != record.format:
-            raise ConfigError(
-                f"{self.url} holds loads in {before.format} so far, not in {record.format}, and they could not be read "
-                "as one: keep the format, or use another directory"
-            )
-        if before.partition_by != record.partition_by:
-            raise ConfigError(
-                f"{self.url} is partitioned by {', '.join(before.partition_by) or 'nothing'} so far, not by "
-                f"{', '.join(record.partition_by) or 'nothing'}: keep partition_by, or use another directory"
-            )
+    def own_writer(self, format: str) -> RowsWriter | None:
+        if format != "avro":
+            return None
+        # Spark behind it, which a repair does not need
+        from spark_connector.loads.files.avro_files import write_rows
+
+        return functools.partial(write_rows, self)
 
     def seal(self, record: LoadRecord) -> None:
         """Write the manifest: the data is complete. From now on the load will be committed, here or by a repair.
@@ -137,14 +154,15 @@ class FilesDestination(Destination):
         self.output.remove(f"{self._staging}/{load_id}")
 
     def published(self, group: str) -> list[str]:
-        return [str(load_id) for load_id in self._visible() if load_id.group == group]
+        return [str(load_id) for load_id in self._newest_first() if load_id.group == group]
 
     def groups(self) -> Mapping[str, str]:
         """From the newest manifest of each group, and from the staging areas for those that have published nothing."""
         kinds: dict[str, str] = {}
-        for load_id in sorted(self._visible(), key=lambda load_id: load_id.sequence, reverse=True):
+        for load_id in self._newest_first():
             if load_id.group not in kinds:
-                kinds[load_id.group] = self._offsets_of(load_id)
+                manifest = self._manifest(load_id)
+                kinds[load_id.group] = self.log.kind if manifest is None else manifest.offsets
         for kind in self.output.names(_STAGING):
             for attempt in map(LoadId.parse, self.output.names(f"{_STAGING}/{kind}")):
                 if attempt is not None:
@@ -152,17 +170,8 @@ class FilesDestination(Destination):
         return kinds
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
-        """From the manifests beside the data: of each group the newest, and older ones until one has topic ids."""
-        found: list[LoadRecord] = []
-        complete: set[str] = set()
-        for load_id in sorted(self._visible(), key=lambda load_id: load_id.sequence, reverse=True):
-            path = f"{published_directory(str(load_id))}/{MANIFEST}"
-            if load_id.group in complete:
-                continue
-            with contextlib.suppress(FileNotFoundError, LoadError):
-                found.append(LoadRecord.from_bytes(self.output.read(path), self.output.url_of(path)))
-                complete |= {load_id.group} if found[-1].topic_ids else set()
-        return topics_by_group(found)
+        """Of each group from the newest manifest, and older ones until one has topic ids."""
+        return topics_by_group(self._manifests(lambda record: bool(record.topic_ids)))
 
     def path_of(self, load_id: str) -> str:
         return self.output.url_of(published_directory(load_id))
@@ -276,8 +285,7 @@ class FilesDestination(Destination):
                 self._outputs.at(undone.output).remove(aside_of(record.load_id, undone.load_id))
 
     def _sealed(self, load_id: str) -> LoadRecord:
-        path = f"{self._data(load_id)}/{MANIFEST}"
-        return LoadRecord.from_bytes(self.output.read(path), self.output.url_of(path))
+        return read_record(self.output, f"{self._data(load_id)}/{MANIFEST}")
 
     def _data(self, load_id: str) -> str:
         return f"{self._staging}/{load_id}/data"
@@ -296,30 +304,27 @@ class FilesDestination(Destination):
         held, unreadable = read_offsets(output, directory, sorted(files), record.format, session)
         return HeldRows(held, (*problems, *unreadable), (hidden,) if entry.state is LoadState.HIDDEN else ())
 
-    def _offsets_of(self, load_id: LoadId) -> str:
-        """Where the offsets of a published load are kept, by its manifest; those of this log if that cannot be read."""
-        path = f"{published_directory(str(load_id))}/{MANIFEST}"
+    def _manifests(self, is_enough: Callable[[LoadRecord], bool]) -> Iterator[LoadRecord]:
+        """The manifests of every group that has loads in this directory, the newest first, until one is enough."""
+        complete: set[str] = set()
+        for load_id in self._newest_first():
+            if load_id.group not in complete and (manifest := self._manifest(load_id)) is not None:
+                if is_enough(manifest):
+                    complete.add(load_id.group)
+                yield manifest
+
+    def _manifest(self, load_id: LoadId) -> LoadRecord | None:
+        """The manifest of a published load; None if it cannot be read."""
         with contextlib.suppress(FileNotFoundError, LoadError):
-            return LoadRecord.from_bytes(self.output.read(path), self.output.url_of(path)).offsets
-        return self.log.kind
+            return read_record(self.output, f"{published_directory(str(load_id))}/{MANIFEST}")
+        return None
 
-    def _newest_of_groups(self) -> Iterator[LoadRecord]:
-        """The newest load with rows of every group that has loads in this directory, by their manifests."""
-        found: set[str] = set()
-        for load_id in sorted(self._visible(), key=lambda load_id: load_id.sequence, reverse=True):
-            if load_id.group in found:
-                continue
-            path = f"{published_directory(str(load_id))}/{MANIFEST}"
-            with contextlib.suppress(FileNotFoundError, LoadError):
-                record = LoadRecord.from_bytes(self.output.read(path), self.output.url_of(path))
-                if record.rows:
-                    found.add(load_id.group)
-                    yield record
-
-    def _visible(self) -> list[LoadId]:
+    def _newest_first(self) -> list[LoadId]:
+        """The loads that readers see, of all groups."""
         prefix = published_directory("")
         names = (name.removeprefix(prefix) for name in self.output.names("") if name.startswith(prefix))
-        return [load_id for load_id in map(LoadId.parse, names) if load_id is not None]
+        loads = [load_id for load_id in map(LoadId.parse, names) if load_id is not None]
+        return sorted(loads, key=lambda load_id: load_id.sequence, reverse=True)
 
 
 def _check_manifest(record: LoadRecord, where: str, entry: HistoryEntry, files: Mapping[str, int]) -> list[str]:

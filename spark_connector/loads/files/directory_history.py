@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from spark_connector.loads.destination import CommitLog
+from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.history import (
     MANIFEST,
     History,
@@ -19,6 +19,7 @@ from spark_connector.loads.history import (
     LoadState,
     gaps,
     is_of,
+    read_record,
     staged_entries,
     undone_by,
 )
@@ -78,9 +79,8 @@ def _forgotten_rewinds(group: str, known: set[str], output: Storage) -> list[Loa
     found = []
     for rewind_id in output.names(REWOUND):
         if rewind_id not in known and is_of(group, rewind_id):
-            path = manifest_of(rewind_id)
             with contextlib.suppress(FileNotFoundError):
-                found.append(LoadRecord.from_bytes(output.read(path), output.url_of(path)))
+                found.append(read_record(output, manifest_of(rewind_id)))
     return found
 
 
@@ -127,7 +127,7 @@ def _with_files(entry: HistoryEntry, outputs: Outputs) -> HistoryEntry:
     output = outputs.at(entry.record.output)
     path = f"{entry.directory.removeprefix(output.url + '/')}/{MANIFEST}"
     try:
-        manifest = LoadRecord.from_bytes(output.read(path), output.url_of(path))
+        manifest = read_record(output, path)
     except (FileNotFoundError, LoadError):
         return entry
     if manifest.load_id != entry.record.load_id:

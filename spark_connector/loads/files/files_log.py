@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Collection
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.destination import CommitLog, Newest
+from spark_connector.loads.commit import CommitLog, Newest
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore

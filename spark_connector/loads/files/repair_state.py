@@ -18,7 +18,7 @@ import enum
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from spark_connector.loads.destination import Newest
+from spark_connector.loads.commit import Newest
 
 
 class Act(enum.Enum):

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Collection
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.destination import CommitLog, Newest
+from spark_connector.loads.commit import CommitLog, Newest
 from spark_connector.loads.record import LoadRecord, LoadTooLarge
 from spark_connector.offset_store.base import OffsetConflict, OffsetStoreError, check_group
 from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.destination import CommitLog
+from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.files.directory import FilesDestination
 from spark_connector.loads.files.files_log import FilesCommitLog
 from spark_connector.loads.files.zookeeper_log import ZooKeeperCommitLog

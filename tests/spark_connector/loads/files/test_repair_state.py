@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_connector.loads.destination import Newest
+from spark_connector.loads.commit import Newest
 from spark_connector.loads.files.repair_state import Act, StagedLoad, Step, repair_steps
 
 
