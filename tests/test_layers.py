@@ -12,7 +12,6 @@ import sys
 
 import pytest
 
-from tests.support.codec_choice import BUILT
 from tests.support.source_tree import ROOT, Import, Module, cycles, modules_under
 
 PRODUCT = modules_under("broker", "spark_connector", "pykafka_demo", "pykafka_ui", "pyspark_pykafka.py")
@@ -184,9 +183,6 @@ IMPORT_IN_FUNCTION = {
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
     ),
     ("broker/records/compression.py", "pyarrow"): "heavy: 40 MB and 0.15 s that a broker has no use for",
-    ("broker/records/record_check.py", "broker.records.record_walk.RecordWalk"): (
-        "numpy behind it: 20 MB that a broker with the kernel has no use for"
-    ),
     ("broker/api/list_transactions.py", "pyarrow"): "the same, for the few who filter by a pattern",
     ("broker/api/list_transactions.py", "pyarrow.compute"): "the same",
     ("spark_connector/progress/lag_bar.py", "IPython.display.display"): "only there in a notebook, and loaded by then",
@@ -454,9 +450,8 @@ def test_an_executor_loads_no_server_and_no_kazoo() -> None:
     assert done.stdout.split() == []
 
 
-@pytest.mark.skipif(not BUILT, reason="without the kernel numpy checks what is produced")
 def test_a_broker_loads_neither_numpy_nor_pyarrow() -> None:
-    """40 MB that all it serves does without, zstd and compaction left aside."""
+    """40 MB that all it serves does without, zstd left aside."""
     program = "import sys, broker.server; print(*sorted({'numpy', 'pyarrow'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -276,12 +276,12 @@ class TestLargeBatches:
         )
         data = bytearray(build_batch(section, count, base_timestamp=NOW, max_timestamp=NOW))
         config = LogConfig(max_message_bytes=2 << 20)
-        with using("numpy"):
+        with using("plain"):
             check = BatchCheck(data, config, NOW)
             assert not check.run(0)
             assert check.cost == 0
             assert not check.run(1)
-            assert check.cost < 3 << 20, "what 64 KiB cost"
+            assert check.cost < 3 << 20, "what a piece costs"
             assert not check.run(1 << 20)
             assert 1 << 20 <= check.cost < 6 << 20
             assert check.run()
