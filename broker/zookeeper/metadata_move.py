@@ -113,6 +113,6 @@ def _cluster_id(store: MetadataStore) -> str | None:
 
 def _rename(old: Path, new: Path) -> None:
     if (wal := old.with_name(f"{old.name}-wal")).exists():  # it would not come along
-        raise ConfigError(f"the changes in {wal} could not be written into {old}; make room on the disk and start again")
+        raise ConfigError(f"{old} could not take the changes in {wal}; make room on the disk and start again")
     old.rename(new)
     sync_directory(new.parent)
