@@ -178,6 +178,9 @@ IMPORT_IN_FUNCTION = {
     ("broker/net/token_verifier.py", "broker.security.signed_tokens.SigningKeys"): (
         "the libraries of the extra [oauth], for listeners with signed tokens only"
     ),
+    ("broker/security/identity_provider.py", "http.client"): "600 KB, for listeners and clients with tokens only",
+    ("broker/security/identity_provider.py", "urllib.error"): "the same",
+    ("broker/security/identity_provider.py", "urllib.request"): "the same",
     ("broker/server.py", "broker.zookeeper.client.ZooKeeper"): "kazoo behind it, which a standalone broker never needs",
     ("broker/web/http_listener.py", "broker.web.app.make_server"): (
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
