@@ -5,10 +5,10 @@ restart may lose: where the query began, and where partitions that came later be
 batch that begins with them (stream_offset.py).
 
 It differs from Spark's `KafkaMicroBatchStream` so that nothing is lost silently: data loss is reported before the batch
-is logged, not while it is planned; a topic that was deleted and recreated is recognised by its id and read from its
-beginning; a log that was truncated is recognised by its leader epoch and read from where it was cut; a start that moves
-(`latest`) is recorded at once, with an empty batch if there is no data yet, where Spark writes it to a separate file;
-and so are partitions that changed options select.
+is logged, not while it is planned (S3); a topic that was deleted and recreated is recognised by its id and read from
+its beginning (S5); a log that was truncated is recognised by its leader epoch and read from where it was cut; a start
+that moves (`latest`) is recorded at once, with an empty batch if there is no data yet, where Spark writes it to a
+separate file; and so are partitions that changed options select.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class MicroBatches:
         return StreamOffset(end_offsets, ends.topic_ids, init, added, skipped, selects, latest, ends.epochs).to_json()
 
     def plan(self, start: Document, end: Document) -> BatchPlan:
-        """What a batch reads. The offsets alone determine it, so a replay after a crash reads the same records. Brokers
-        are asked only for sizes, and only if `maxBytesPerPartition` splits ranges."""
+        """What a batch reads. The offsets alone determine it, so a replay after a crash reads the same records (S1).
+        Brokers are asked only for sizes, and only if `maxBytesPerPartition` splits ranges."""
         if start == end:
             return BatchPlan([], {})
         first, last = batch_of(start, end)

@@ -4,8 +4,8 @@ Called by writers.py. For a streaming batch the driver takes the query over, rea
 prepared transactions are still open, records the decision, and commits the transactions. A batch write has no decision,
 because no later driver would finish it: its transactions are committed once all tasks have succeeded.
 
-If a write cannot be made whole, ConnectorError (`PYKAFKA_SINK_…`) says what is visible, what is not, and what to do. If
-a broker is unreachable, the client's error is raised, and the next driver continues from the decision.
+If a write cannot be made whole, ConnectorError (`PYKAFKA_SINK_…`) says what is visible, what is not, and what to do
+(W5). If a broker is unreachable, the client's error is raised, and the next driver continues from the decision.
 """
 
 from __future__ import annotations
