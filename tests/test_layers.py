@@ -94,6 +94,7 @@ ONLY_IN = {
         "spark_connector/source.py",
         "spark_connector/read/batch_reader.py",
         "spark_connector/read/schema.py",
+        "spark_connector/read/spark_private.py",
         "spark_connector/spark_versions.py",
         "spark_connector/write/writers.py",
         "spark_connector/listener.py",

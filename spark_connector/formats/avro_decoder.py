@@ -4,7 +4,7 @@ Without a registry a value is plain data of the schema. With a registry it is in
 the id of the writer's schema in four bytes, the data. The registry is asked once per worker process for a writer's
 schema, which is resolved to ours by Avro's rules (avro_resolver.py). An id that the registry does not know makes a bad
 record; a registry that does not answer fails the task in every mode. Records are decoded one by one, at some
-microseconds each (docs/decisions.md lists the alternatives that were tried).
+microseconds each (docs/decisions/formats.md lists the alternatives that were tried).
 """
 
 from __future__ import annotations

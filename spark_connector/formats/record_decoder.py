@@ -1,7 +1,7 @@
 """Applies the formats of a read: its schema on the driver, and the decoding of its record batches on executors.
 
 The driver asks for the schema (read/schema.py) and loads schemas from files and registries (source.py). On executors
-read/fetch.py makes a RecordDecoder, a `BatchDecoder` of read/arrow_batches.py, for a task of a read with formats.
+read/fetch.py makes a RecordDecoder for read/arrow_batches.py in a task of a read with formats.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ Kafka source and sink. An option that Spark does not have is marked `(ours)`. Na
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from broker.errors import ConfigError
 
@@ -17,13 +18,28 @@ KAFKA_PREFIX = "kafka."
 """Options with this prefix that are not in a table are properties of the Kafka client (`kafka.security.protocol`)."""
 
 
+Kind = Literal["boolean", "long", "optional_long", "bytes", "optional_bytes", "duration_ms"]
+
+
 class Option(NamedTuple):
-    """One row: `default` as a user writes it (None: unset); `scope` is batch, stream or both."""
+    """One row: `default` as a user writes it (None: unset); `scope` is batch, stream or both.
+
+    `kind`: the method of OptionValues that parses it into the field of SourceOptions with its name; None for an option
+    that depends on others, whose parser is written out. `least`: the smallest value of a `long`.
+    """
 
     name: str
     meaning: str
     default: str | None = None
     scope: str = "both"
+    kind: Kind | None = None
+    least: int = 0
+
+    @property
+    def field(self) -> str:
+        """`minPartitions` → `min_partitions`, `fetchOffset.numRetries` → `num_retries`."""
+        snake = re.sub("([A-Z])", r"_\1", self.name.rpartition(".")[2]).lower()
+        return f"{snake}_ms" if self.kind == "duration_ms" else snake
 
 
 _SERVERS = Option("kafka.bootstrap.servers", "required; `host:port` of one or more brokers, to find the others")
@@ -79,20 +95,27 @@ OPTIONS: tuple[Option, ...] = (
         "false: skip records that are gone and log a warning, instead of failing the query; a stream counts per topic "
         "what it skipped, in `skipped` of its offsets (`endOffset` of a progress report)",
         "true",
+        kind="boolean",
     ),
     Option(
         "maxOffsetsPerTrigger",
         "at most this many offsets per micro-batch over all partitions, shared in proportion to backlog; a hard cap "
         "(Spark's own source rounds up to one per partition). Batch: ignored with a warning",
         scope="stream",
+        kind="optional_long",
     ),
     Option(
         "minOffsetsPerTrigger",
         "wait until this many offsets are new; availableNow does not wait. Batch: ignored with a warning",
         scope="stream",
+        kind="optional_long",
     ),
     Option(
-        "maxTriggerDelay", "longest wait for `minOffsetsPerTrigger`. Batch: ignored with a warning", "15m", "stream"
+        "maxTriggerDelay",
+        "longest wait for `minOffsetsPerTrigger`. Batch: ignored with a warning",
+        "15m",
+        "stream",
+        kind="duration_ms",
     ),
     Option(
         "maxBytesPerTrigger",
@@ -100,19 +123,26 @@ OPTIONS: tuple[Option, ...] = (
         "estimated from the sizes of the logs. Both this and `maxOffsetsPerTrigger` hold. Batch: ignored with a "
         "warning (ours)",
         scope="stream",
+        kind="optional_bytes",
     ),
-    Option("minPartitions", "at least about this many tasks: large ranges are split"),
-    Option("maxRecordsPerPartition", "split ranges into tasks of at most this many offsets; not a rate limit"),
+    Option("minPartitions", "at least about this many tasks: large ranges are split", kind="optional_long"),
+    Option(
+        "maxRecordsPerPartition",
+        "split ranges into tasks of at most this many offsets; not a rate limit",
+        kind="optional_long",
+    ),
     Option(
         "maxBytesPerPartition",
         "split ranges into tasks of at most about this many bytes (`64m`), estimated in the same way; not a rate limit "
         "(ours)",
+        kind="optional_bytes",
     ),
     Option(
         "minBytesPerPartition",
         "ranges with fewer bytes, estimated in the same way, share a task up to this size, because every task costs "
         "about 30 ms; `minPartitions` and `maxRecordsPerPartition` take precedence; 0: one task per range (ours)",
         "1m",
+        kind="bytes",
     ),
     Option(
         "maxPrefetchedRecords",
@@ -121,6 +151,7 @@ OPTIONS: tuple[Option, ...] = (
         "ignored with a warning (ours)",
         "1000",
         "stream",
+        kind="long",
     ),
     Option("includeHeaders", "add the column `headers`", "false"),
     Option(
@@ -163,9 +194,15 @@ OPTIONS: tuple[Option, ...] = (
         "spark-kafka-relation (batch), spark-kafka-source (stream)",
     ),
     Option("kafka.group.id", "default of `group`; a read needs no group and forms none"),
-    Option("fetchOffset.numRetries", "how often the driver tries to look up offsets", "3"),
-    Option("fetchOffset.retryIntervalMs", "wait between two of these tries, ms", "1000"),
-    Option("kafkaConsumer.pollTimeoutMs", "how long a task waits for records that should be there, ms", "120000"),
+    Option("fetchOffset.numRetries", "how often the driver tries to look up offsets", "3", kind="long", least=1),
+    Option("fetchOffset.retryIntervalMs", "wait between two of these tries, ms", "1000", kind="long"),
+    Option(
+        "kafkaConsumer.pollTimeoutMs",
+        "how long a task waits for records that should be there, ms",
+        "120000",
+        kind="long",
+        least=1,
+    ),
     Option(
         "offsetStore",
         "where `startingOffsets=committed` is read from and where a stream reports its progress: zookeeper, files or "

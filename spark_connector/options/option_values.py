@@ -6,11 +6,12 @@ A value that cannot be used raises ConfigError, which names the option, the valu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
-from spark_connector.options.option_table import KAFKA_PREFIX, default
+from spark_connector.options.option_table import KAFKA_PREFIX, Option, default
 
 _MAX_LONG = 2**63 - 1
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
@@ -30,6 +31,15 @@ class OptionValues:
     def text(self, name: str) -> str | None:
         """The value; None when the option is not set."""
         return self._values.get(name.lower())
+
+    def plain(self, declared: Iterable[Option]) -> dict[str, Any]:
+        """The options whose kind is declared, by the name of their field."""
+        found = {}
+        for option in declared:
+            if option.kind is not None:
+                bound = {"least": option.least} if option.kind == "long" else {}
+                found[option.field] = getattr(self, option.kind)(option.name, **bound)
+        return found
 
     def boolean(self, name: str) -> bool:
         """`true` or `false` in any case; the table's default when unset."""

@@ -127,14 +127,15 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
             if name in values:
                 raise ConfigError(f"{why} (option '{name}')")
     offset_store, group = _store(values, starting)
-    minimum = values.optional_long("minOffsetsPerTrigger")
-    maximum = values.optional_long("maxOffsetsPerTrigger")
+    plain = values.plain(OPTIONS)
+    minimum, maximum = plain["min_offsets_per_trigger"], plain["max_offsets_per_trigger"]
     if minimum is not None and maximum is not None and minimum > maximum:
         raise ConfigError(
             f"The value of minOffsetsPerTrigger({minimum}) is higher than the maxOffsetsPerTrigger({maximum})."
         )
+    if (most_bytes := plain["max_bytes_per_partition"]) is not None:
+        plain["min_bytes_per_partition"] = min(plain["min_bytes_per_partition"], most_bytes)
     _check_effects(values, mode, from_committed=starting is Position.COMMITTED)
-    most_bytes, least_bytes = values.optional_bytes("maxBytesPerPartition"), values.bytes("minBytesPerPartition")
     columns = parse_columns(values)
     client_id = "spark-kafka-relation" if mode is Mode.BATCH else "spark-kafka-source"
     ours = {"client.id": values.text("groupIdPrefix") or client_id, "max.partition.fetch.bytes": str(_FETCH_BYTES)}
@@ -143,26 +144,14 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         selection=selection,
         starting=starting,
         ending=ending,
-        fail_on_data_loss=values.boolean("failOnDataLoss"),
         columns=columns,
         filters=parse_filters(values, stream=mode is Mode.STREAM),
         formats=parse_formats(values, columns, selection),
-        max_offsets_per_trigger=maximum,
-        min_offsets_per_trigger=minimum,
-        max_trigger_delay_ms=values.duration_ms("maxTriggerDelay"),
-        max_bytes_per_trigger=values.optional_bytes("maxBytesPerTrigger"),
-        max_bytes_per_partition=most_bytes,
-        min_bytes_per_partition=least_bytes if most_bytes is None else min(least_bytes, most_bytes),
-        min_partitions=values.optional_long("minPartitions"),
-        max_records_per_partition=values.optional_long("maxRecordsPerPartition"),
-        max_prefetched_records=values.long("maxPrefetchedRecords", least=0),
-        num_retries=values.long("fetchOffset.numRetries", least=1),
-        retry_interval_ms=values.long("fetchOffset.retryIntervalMs", least=0),
-        poll_timeout_ms=values.long("kafkaConsumer.pollTimeoutMs", least=1),
         client=client,
         offset_store=offset_store,
         store_options=values.store_options(),
         group=group,
+        **plain,
     )
 
 

@@ -2,7 +2,7 @@
 
 Called by fetch.py. Spark checks that the first batch of a task has equal names, order, types and nullability, and
 copies every batch over a socket, so batches have moderate sizes. Slicing copies nothing, and the constant columns of a
-partition are made once. RowFilter removes rows before that; a `BatchDecoder` makes typed values of what Kafka holds.
+partition are made once. RowFilter removes rows before that; a RecordDecoder makes typed values of what Kafka holds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from spark_connector.errors import ConnectorError
 from spark_connector.options.filter_options import HeaderFilter, ReadFilters
+
+if TYPE_CHECKING:
+    from spark_connector.formats.record_decoder import RecordDecoder  # fastavro behind it
 
 MAX_ROWS = 10_000
 """Most rows of one record batch."""
@@ -46,16 +49,6 @@ _DECODED = {
 Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-class BatchDecoder(Protocol):
-    """Converts batches of source columns to the schema of the read. Used by one task at a time."""
-
-    needs: tuple[str, ...]
-    """The source columns that `decode` expects, in this order."""
-
-    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch in the schema of the read, which all batches share; rows may be dropped."""
-
-
 @functools.cache
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
     """`schema.spark_schema` as Arrow; every field is nullable, as in Spark's own source."""
@@ -67,7 +60,7 @@ class BatchMaker:
     them."""
 
     def __init__(
-        self, columns: Sequence[str], rows: RowFilter | None = None, decoder: BatchDecoder | None = None
+        self, columns: Sequence[str], rows: RowFilter | None = None, decoder: RecordDecoder | None = None
     ) -> None:
         self._rows = rows or RowFilter(ReadFilters())
         self._decoder = decoder

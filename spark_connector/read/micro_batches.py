@@ -5,14 +5,15 @@ restart may lose: where the query began, and where partitions that came later be
 batch that begins with them (stream_offset.py).
 
 It differs from Spark's `KafkaMicroBatchStream` so that nothing is lost silently: data loss is reported before the batch
-is logged, not while it is planned; a topic that was deleted and recreated is recognised by its id and read from its
-beginning; a log that was truncated is recognised by its leader epoch and read from where it was cut; a start that moves
-(`latest`) is recorded at once, with an empty batch if there is no data yet, where Spark writes it to a separate file;
-and so are partitions that changed options select.
+is logged, not while it is planned (S3); a topic that was deleted and recreated is recognised by its id and read from
+its beginning (S5); a log that was truncated is recognised by its leader epoch and read from where it was cut; a start
+that moves (`latest`) is recorded at once, with an empty batch if there is no data yet, where Spark writes it to a
+separate file; and so are partitions that changed options select.
 """
 
 from __future__ import annotations
 
+import enum
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -39,6 +40,25 @@ class BatchPlan:
 
     ranges: list[OffsetRange]
     topic_ids: Mapping[str, str]
+
+
+class Moved(enum.Enum):
+    """Why a partition is not read on where the last batch ended."""
+
+    NEW = "created, created again, or selected by other options"
+    TRUNCATED = "its log was cut below what was read"
+    HEAD_LOST = "its next records are gone"
+
+
+@dataclass(frozen=True)
+class Span:
+    """The offsets of one partition that the next batch may read; fewer than none if its log is shorter than what was
+    read."""
+
+    tp: TopicPartition
+    begin: int
+    end: int
+    why: Moved | None = None
 
 
 class MicroBatches:
@@ -105,42 +125,24 @@ class MicroBatches:
         last_seen = {} if self._ends is None else self._ends.offsets
         if self._ends is None or not self._freeze:
             self._ends = self._offsets.ends(begin)
-        ends = self._ends
         losses = Losses(fail=self._options.fail_on_data_loss)
-        changes = compare(begin, ends)
-        truncated = self._truncated(begin, ends, changes.recreated, losses)
-        changes = replace(changes, shrunk=changes.shrunk - truncated.keys())
-        losses.report_changes(changes, begin.offsets, ends.offsets, last_seen)
-        begin = replace(begin, offsets={**begin.offsets, **truncated})
-        added = {
-            **truncated,
-            **self._starts_of_new(begin, ends, changes, losses),
-            **self._after_lost_heads(begin, ends, changes, losses),
-        }
-        if late := {tp: offset for tp, offset in added.items() if offset > ends.offsets[tp]}:
-            ends = self._ends = replace(ends, offsets={**ends.offsets, **late})  # the start was looked up after the end
-        start_offsets = {tp: offset for tp, offset in {**begin.offsets, **added}.items() if tp in ends.offsets}
-        end_offsets = dict(ends.offsets)
-        if self._too_few(start_offsets, end_offsets, at_least):
-            end_offsets = {tp: min(offset, end_offsets[tp]) for tp, offset in start_offsets.items()}
-        else:
-            if cap is not None:
-                end_offsets = limit_offsets(cap, start_offsets, end_offsets)
-            if byte_cap is not None:
-                sizes = self._offsets.sizes.estimate(start_offsets, end_offsets)
-                end_offsets = limit_bytes(byte_cap, sizes, start_offsets, end_offsets)
+        spans = self._spans(begin, self._ends, last_seen, losses)
+        ends = self._ends = replace(self._ends, offsets={span.tp: span.end for span in spans})
+        spans = self._limited(spans, cap=cap, byte_cap=byte_cap, at_least=at_least)
+        offsets = {span.tp: span.end for span in spans}
+        added = {span.tp: span.begin for span in spans if span.why is not None}
         selects = self._options.selection.text
         on_record = not first and begin.selects == selects
-        if end_offsets == begin.offsets and not added and (on_record or not self._start_moves()):
+        if offsets == begin.offsets and not added and (on_record or not self._start_moves()):
             return start
-        init = {tp: offset for tp, offset in begin.offsets.items() if tp in ends.offsets} if first else None
-        latest = ends.offsets if add_latest and end_offsets != ends.offsets else None
+        init = {tp: offset for tp, offset in begin.offsets.items() if tp in offsets} if first else None
+        latest = ends.offsets if add_latest and offsets != ends.offsets else None
         skipped = losses.added_to(begin.skipped)
-        return StreamOffset(end_offsets, ends.topic_ids, init, added, skipped, selects, latest, ends.epochs).to_json()
+        return StreamOffset(offsets, ends.topic_ids, init, added, skipped, selects, latest, ends.epochs).to_json()
 
     def plan(self, start: Document, end: Document) -> BatchPlan:
-        """What a batch reads. The offsets alone determine it, so a replay after a crash reads the same records. Brokers
-        are asked only for sizes, and only if `maxBytesPerPartition` splits ranges."""
+        """What a batch reads. The offsets alone determine it, so a replay after a crash reads the same records (S1).
+        Brokers are asked only for sizes, and only if `maxBytesPerPartition` splits ranges."""
         if start == end:
             return BatchPlan([], {})
         first, last = batch_of(start, end)
@@ -161,6 +163,24 @@ class MicroBatches:
     def committed(self, end: Document) -> None:
         """Spark has finished everything before `end`."""
         self._offsets.committed.publish(StreamOffset.from_json(end).offsets)
+
+    def _spans(self, begin: StreamOffset, ends: StreamOffset, last_seen: Offsets, losses: Losses) -> list[Span]:
+        """What there is to read in each partition, once the losses are reported."""
+        changes = compare(begin, ends)
+        cut = self._truncated(begin, ends, changes.recreated, losses)
+        losses.report_changes(
+            replace(changes, shrunk=changes.shrunk - cut.keys()), begin.offsets, ends.offsets, last_seen
+        )
+        new = self._starts_of_new(begin, ends, changes, losses)
+        spans = []
+        for tp, end in ends.offsets.items():
+            if tp in new:
+                spans.append(Span(tp, new[tp], max(new[tp], end), Moved.NEW))  # the start was looked up after the end
+            elif tp in cut:
+                spans.append(Span(tp, cut[tp], max(cut[tp], end), Moved.TRUNCATED))
+            else:
+                spans.append(Span(tp, begin.offsets[tp], end))
+        return self._without_lost_heads(spans, losses)
 
     def _starts_of_new(
         self, begin: StreamOffset, ends: StreamOffset, changes: PartitionChanges, losses: Losses
@@ -196,35 +216,39 @@ class MicroBatches:
             losses.report_truncation(found[tp])
         return {tp: truncation.end for tp, truncation in found.items() if truncation.end >= 0}
 
-    def _after_lost_heads(
-        self, begin: StreamOffset, ends: StreamOffset, changes: PartitionChanges, losses: Losses
-    ) -> dict[TopicPartition, int]:
-        """Where to continue in partitions whose next records are gone. Looked up only where there is something to
-        read."""
-        backlog = [
-            tp
-            for tp, offset in begin.offsets.items()
-            if offset < ends.offsets.get(tp, 0) and tp not in changes.recreated
-        ]
+    def _without_lost_heads(self, spans: list[Span], losses: Losses) -> list[Span]:
+        """The spans without records that are gone. Looked up only where there is something to read."""
+        backlog = sorted(span.tp for span in spans if span.begin < span.end and span.why is not Moved.NEW)
         try:
             earliest = self._offsets.earliest(backlog)
         except UnknownTopic:
-            return {}  # deleted just now: the tasks or the next lookup will report it
-        found = {}
-        for tp in sorted(backlog):
-            first = min(earliest[tp], ends.offsets[tp])
-            if first > begin.offsets[tp]:
-                losses.report_lost_head(tp, begin.offsets[tp], first)
-                found[tp] = first
-        return found
+            return spans  # deleted just now: the tasks or the next lookup will report it
+        kept = {span.tp: span for span in spans}
+        for tp in backlog:
+            span, first = kept[tp], min(earliest[tp], kept[tp].end)
+            if first > span.begin:
+                losses.report_lost_head(tp, span.begin, first)
+                kept[tp] = replace(span, begin=first, why=Moved.HEAD_LOST)
+        return list(kept.values())
 
-    def _too_few(self, start: Offsets, end: Offsets, at_least: int | None) -> bool:
+    def _limited(self, spans: list[Span], *, cap: int | None, byte_cap: int | None, at_least: int | None) -> list[Span]:
+        """The spans up to the limits of the trigger; all without offsets while there are too few."""
+        if self._too_few(spans, at_least):
+            return [replace(span, end=min(span.begin, span.end)) for span in spans]
+        starts, ends = {span.tp: span.begin for span in spans}, {span.tp: span.end for span in spans}
+        if cap is not None:
+            ends = limit_offsets(cap, starts, ends)
+        if byte_cap is not None:
+            ends = limit_bytes(byte_cap, self._offsets.sizes.estimate(starts, ends), starts, ends)
+        return [replace(span, end=ends[span.tp]) for span in spans]
+
+    def _too_few(self, spans: list[Span], at_least: int | None) -> bool:
         """Whether to wait for more offsets. A frozen stream never waits, because it gets no more."""
         if at_least is None or self._freeze:
             return False
         now = self._monotonic()
         due = self._last_batch_at is None or now - self._last_batch_at >= self._options.max_trigger_delay_ms / 1000
-        if not due and sum(max(end[tp] - start[tp], 0) for tp in end) < at_least:
+        if not due and sum(max(span.end - span.begin, 0) for span in spans) < at_least:
             return True
         self._last_batch_at = now
         return False

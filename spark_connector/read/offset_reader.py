@@ -114,9 +114,9 @@ class OffsetReader:
 
         Returns the starts of all partitions, and of those that start at their beginning.
 
-        `latest` means the time when the query began. So a topic `created` since then is read from its beginning, and
-        one that new options have `selected` starts at its end, which is in `now`. A partition that the options do not
-        name starts at its beginning, and one without a record at or after the timestamp at its end.
+        `latest` means the time when the query began. So a topic `created` since then is read from its beginning (S4),
+        and one that new options have `selected` starts at its end, which is in `now`. A partition that the options do
+        not name starts at its beginning, and one without a record at or after the timestamp at its end.
         """
         limit = self._options.starting
         found, timestamps = dict.fromkeys([*created, *selected], EARLIEST), dict[TopicPartition, int]()
@@ -367,8 +367,8 @@ def _check_named(named: Offsets, assigned: Assigned, what: str, condition: str) 
 class CommittedOffsets:
     """The committed offsets of `group` in `offsetStore`, for a start at `committed` and to publish progress.
 
-    The store is opened when it is first needed; without a store nothing is published. The checkpoint of a stream is
-    the truth, and the store only informs people and other queries. So an unreachable store never stops a stream: the
+    The store is opened when it is first needed; without a store nothing is published. The checkpoint of a stream is the
+    truth, and the store only informs people and other queries. So an unreachable store never stops a stream (S8): the
     commit is logged as a warning and repeated with the next one.
     """
 

@@ -1,8 +1,9 @@
 """Which offsets a batch reads, and in how many tasks: pure functions without broker or clock.
 
 Both readers call them on the driver with resolved offsets. The rules are those of Spark's `KafkaOffsetRangeCalculator`
-and `KafkaMicroBatchStream.rateLimit`, except that the limit of a trigger is strict: Spark rounds the share of every
-partition up to one record. `split_ranges` and `share_tasks` never drop an offset: their ranges cover the given ones.
+and `KafkaMicroBatchStream.rateLimit`, except that the limit of a trigger is strict (S6): Spark rounds the share of
+every partition up to one record. `split_ranges` and `share_tasks` never drop an offset (S7): their ranges cover the
+given ones.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ in numeric order, empty optional fields left out. Each offset is the NEXT one to
 loses nothing else, so the version is the same.
 
 Spark calls `initialOffset` twice for batch 0 and once more after a crash, and a start like `latest` moves in between.
-So the first END offset, which Spark logs before the batch runs, carries the resolved start; `plan_start` reads it. The
-same holds for partitions that appear later.
+So the first END offset, which Spark logs before the batch runs, carries the resolved start (S2); `plan_start` reads it.
+The same holds for partitions that appear later.
 """
 
 from __future__ import annotations

@@ -11,12 +11,10 @@ How Spark asks for the end of a batch depends on its version: see LimitedStreamR
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql import datasource_internal
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.version import __version__ as pyspark_version
 
@@ -25,6 +23,7 @@ from spark_connector.entry_point import entry_point
 from spark_connector.errors import ConnectorError
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.batch_reader import KafkaInputPartition, read_partition
+from spark_connector.read.spark_private import hand_over, takes_rows
 from spark_connector.read.stream_offset import Document, batch_of
 from spark_connector.spark_versions import ADMISSION_CONTROL
 
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["KafkaStreamReader", "LimitedStreamReader", "OlderStreamReader", "make_reader"]
 
 logger = logging.getLogger("pykafka.spark")
-
-_ROWS = "_prefetched_rows"
-_PLAIN_CLASS = "_class_without_rows"
 
 
 class KafkaStreamReader(DataSourceStreamReader):
@@ -74,16 +70,15 @@ class KafkaStreamReader(DataSourceStreamReader):
         """
         driver = self._driver()
         plan = driver.plan(start, end)
-        reader_class = _class_with_rows(getattr(type(self), _PLAIN_CLASS, type(self)))
-        if reader_class is not None and driver.fits_one_task(plan):
+        if takes_rows(self) and driver.fits_one_task(plan):
             from spark_connector.read.fetch import prefetch
 
             rows = prefetch(self._options, plan.ranges, plan.topic_ids)
             if rows is not None:
-                if rows:
-                    self.__dict__[_ROWS] = rows
-                    self.__class__ = reader_class
-                return [KafkaInputPartition(plan.ranges, plan.topic_ids)] if rows else []
+                if not rows:
+                    return []
+                hand_over(self, rows)
+                return [KafkaInputPartition(plan.ranges, plan.topic_ids)]
         return [KafkaInputPartition(task, plan.topic_ids) for task in driver.tasks(plan)]
 
     @entry_point
@@ -106,26 +101,6 @@ class KafkaStreamReader(DataSourceStreamReader):
 
             self._batches = MicroBatches(self._options)
         return self._batches
-
-
-@functools.cache
-def _class_with_rows(plain: type[KafkaStreamReader]) -> type[KafkaStreamReader] | None:
-    """A subclass of `plain` from which Spark takes prefetched rows with the plan, so that no Python task runs.
-
-    PySpark takes rows only from instances of a private class for simple readers. After `partitions`, which must return
-    one partition, it calls `getCache` and stores the rows in Spark's block manager, where the task and its retries find
-    them. A simple reader offers no limits and no latest offset, so our reader has this class only until Spark has
-    taken the rows. None where PySpark has no such class: then tasks read the rows.
-    """
-    simple = getattr(datasource_internal, "_SimpleStreamReaderWrapper", None)
-    if not isinstance(simple, type) or not callable(getattr(simple, "getCache", None)):
-        return None
-
-    def take(reader: KafkaStreamReader, _start: Any, _end: Any) -> Iterator[pa.RecordBatch]:
-        reader.__class__ = plain
-        return iter(reader.__dict__.pop(_ROWS))
-
-    return type(f"{plain.__name__}WithRows", (plain, simple), {"getCache": take, _PLAIN_CLASS: plain})
 
 
 class RefusedStreamReader(DataSourceStreamReader):

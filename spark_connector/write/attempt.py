@@ -2,8 +2,8 @@
 
 Called by writers.py. In an exactly-once write every attempt has a transactional id that no concurrent attempt has. It
 writes in a transaction of this id and leaves the transaction open: only the driver ends it, by the handle in the
-report. So a late attempt cannot take over a transaction that another attempt has reported. A task without rows opens
-none.
+report. So a late attempt cannot take over a transaction that another attempt has reported (W3). A task without rows
+opens none.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ _checked_sinks: set[SinkNames] = set()
 
 
 def _refuse_changed_delivery(plan: WritePlan, attempt: Attempt, cluster: Cluster) -> None:
-    """Raise if the query was exactly-once before: its last batch may be decided, and would be written twice."""
+    """Raise if the query was exactly-once before: its last batch may be decided, and would be written twice (W8)."""
     names = plan.names(attempt.sink)
     if names in _checked_sinks or not attempt.sink:
         return

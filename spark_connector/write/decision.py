@@ -2,9 +2,10 @@
 
 A streaming batch is decided when its decision is committed: the batch's number, and the transactions that its tasks
 have left open. Only then are these transactions committed, one by one; a driver that finds the decision later commits
-those that are still open. So a batch is visible as a whole or not at all, whichever process dies (docs/decisions.md has
-the interleavings). The decision is stored as metadata of committed offsets, which brokers limit to 4096 characters by
-default (`offset.metadata.max.bytes`). So it is packed and split into parts. decision_log.py stores them.
+those that are still open. So a batch is visible as a whole or not at all (W1), whichever process dies (W2)
+(docs/decisions/spark-write.md has the interleavings). The decision is stored as metadata of committed offsets, which
+brokers limit to 4096 characters by default (`offset.metadata.max.bytes`). So it is packed and split into parts.
+decision_log.py stores them.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def next_step(
 
 
 def overtaken(earlier: Decision | None, attempts: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """(partition, number) of the attempts without a report, which may have left transactions open that nobody ends.
+    """(partition, number) of the attempts without a report, which may have left transactions open (W7).
 
     attempts: partition, number and Spark's attemptNumber of the attempts that have reported. Attempts between these and
     the ones of the earlier decision failed, were lost, or belonged to a driver that died. An attempt whose id is used
@@ -159,7 +160,7 @@ def overtaken(earlier: Decision | None, attempts: Iterable[tuple[int, int, int]]
 
 
 def may_withdraw(decision: Decision, standings: Sequence[Standing | None]) -> bool:
-    """Whether it is certain that nothing of a decided batch is visible, and that some of it never will be.
+    """Whether it is certain that nothing of a decided batch is visible, and that some of it never will be (W6).
 
     standings: of each of its transactions; None if unknown. Call it only while the decision is not marked done: until
     then no task of a later batch runs, so an abort at the next epoch is the timeout of this transaction.

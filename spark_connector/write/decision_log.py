@@ -2,7 +2,7 @@
 
 The offset is the batch's number, and its metadata holds the decision (decision.py). It is committed within a
 transaction of the driver's own id (TxnOffsetCommit), so all parts of a decision appear together, and a driver with an
-old epoch cannot decide anything. The offsets are those of partition 0 of a topic that the query writes to, because
+old epoch cannot decide anything (W4). The offsets are those of partition 0 of a topic that the query writes to, because
 brokers keep offsets only for existing topics. Parts after the first one are in further groups.
 
 Used by attempt.py (read) and commit_protocol.py. Raises TransactionError (ProducerFenced: another driver has taken

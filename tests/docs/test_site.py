@@ -125,9 +125,10 @@ def test_the_first_page_begins_with_an_installation_five_lines_and_the_four_task
     assert cards == [(task.capitalize(), f"tutorials/{task}.md") for task in ("read", "stream", "write", "load")]
 
 
-def test_the_first_page_links_every_page() -> None:
+def test_the_first_page_and_that_of_decisions_link_every_page() -> None:
     docs = ROOT / "docs"
-    linked = re.findall(r"\]\(([^)#]+\.md)", (docs / "index.md").read_text(encoding="utf-8"))
+    text = "".join((docs / name).read_text(encoding="utf-8") for name in ("index.md", "decisions.md"))
+    linked = re.findall(r"\]\(([^)#]+\.md)", text)
     listed = re.findall(r"^\s+- (?:[\w ]+: )?(\S+\.md)$", SITE.read_text(encoding="utf-8"), re.MULTILINE)
     assert {"index.md", *linked} == set(listed) | {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
 

@@ -177,7 +177,7 @@ def main() -> None:
             traceback.print_exc()
             if "DATA_SOURCE_NOT_FOUND" in str(error):
                 # The worker that looked for sources was the one that died: Spark never looks again, so its user must
-                # name ours (docs/decisions.md, "The kill matrix").
+                # name ours (docs/decisions/build.md).
                 spark.dataSource.register(DefaultSource)
             tell("ended", error=f"{type(error).__name__}: {error}")
         else:

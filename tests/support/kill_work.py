@@ -80,7 +80,7 @@ class Work(abc.ABC):
         """What is wrong with the output."""
 
     def remove_torn_checkpoint(self) -> None:
-        """Take away the temporary file over which Spark stumbles (docs/decisions.md); nothing else may be there."""
+        """Take away the file over which Spark stumbles (docs/decisions/build.md); nothing else may be there."""
         offsets = self._storage("checkpoint/offsets")
         names = offsets.names("")
         assert names, "the checkpoint is empty, and Spark says it is not"

@@ -102,7 +102,7 @@ def test_batches_are_cut_by_the_bytes_of_headers_too() -> None:
 def test_only_what_is_given_or_needed_is_asked_of_the_decoder() -> None:
     assert BatchMaker(("topic", "partition")).fields == set()
     assert BatchMaker(("timestampType", "value")).fields == {"timestamp_type", "value"}
-    assert BatchMaker(("offset",), decoder=Lengths()).fields == {"value"}
+    assert BatchMaker(("offset",), decoder=LENGTHS).fields == {"value"}
 
 
 class Lengths:
@@ -115,7 +115,10 @@ class Lengths:
         return pa.RecordBatch.from_arrays([pc.binary_length(good["value"])], ["length"])
 
 
+LENGTHS: Any = Lengths()
+
+
 def test_a_decoder_makes_of_the_columns_what_spark_gets() -> None:
-    (batch,) = BatchMaker(("value",), decoder=Lengths()).batches(columns(b"ab", b"", None, b"c"), TP)
+    (batch,) = BatchMaker(("value",), decoder=LENGTHS).batches(columns(b"ab", b"", None, b"c"), TP)
     assert batch.to_pydict() == {"length": [2, 1]}
-    assert list(BatchMaker(("value",), decoder=Lengths()).batches(columns(b"", b""), TP)) == [], "no empty batch"
+    assert list(BatchMaker(("value",), decoder=LENGTHS).batches(columns(b"", b""), TP)) == [], "no empty batch"

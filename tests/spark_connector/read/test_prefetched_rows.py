@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import datasource_internal
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 
-from spark_connector.read import stream_reader
+from spark_connector.read import spark_private
 from tests.support.stream_calls import ALL, Document, Reader, ReaderOf, as_spark_does
 from tests.support.topics import Topic
 
@@ -79,9 +79,9 @@ def test_without_the_hook_tasks_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(datasource_internal, "_SimpleStreamReaderWrapper")
-    stream_reader._class_with_rows.cache_clear()
+    spark_private._class_with_rows.cache_clear()
     reader, start, end = batch()
     (task,) = reader.partitions(start, end)
-    stream_reader._class_with_rows.cache_clear()
+    spark_private._class_with_rows.cache_clear()
     assert not has_rows(reader)
     assert sum(taken.num_rows for taken in reader.read(task)) == 15

@@ -117,7 +117,7 @@ def test_an_attempt_that_wakes_up_late_hurts_no_other(
     reports = query.tasks(0, [["a0"], ["b0"]])
     with monkeypatch.context() as patch:
         if wakes == "before the decision":
-            patch.setattr(commit_module, "_check_open", wake(commit_module._check_open))
+            patch.setattr(commit_module._Sink, "check_open", wake(commit_module._Sink.check_open))
         elif wakes == "between decision and end":
             patch.setattr(DecisionLog, "record", wake(DecisionLog.record))
         commit_batch(query.plan(), 0, reports)

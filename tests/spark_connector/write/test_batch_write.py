@@ -138,7 +138,7 @@ def test_an_abort_of_a_version_before_any_task_has_reported_finds_them_by_the_na
 def test_an_abort_spares_an_earlier_version_that_is_decided(named: Named, monkeypatch: pytest.MonkeyPatch) -> None:
     (decided,) = named.tasks(0, "a", version=True)
     with monkeypatch.context() as patched:
-        die_at(patched, commit_protocol, "_commit_all")
+        die_at(patched, commit_protocol._Sink, "commit_all")
         with pytest.raises(Died):
             commit_batch_write(named.plan(0), [decided])
     later = named.tasks(1, "b", "c", version=True)
