@@ -40,7 +40,7 @@ class PartitionReassignments:
     def __init__(self, controller: Controller, topics: MetadataCache, registry: Registry, calls: MetadataCalls) -> None:
         self._controller = controller
         self._topics = topics
-        self._request = registry.reassignment_request
+        self._request = registry.wanted_reassignments
         self._call = calls
         self._is_requested = False
         """Whether `/admin/reassign_partitions` exists."""
