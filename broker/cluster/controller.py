@@ -26,7 +26,7 @@ from broker.metrics import ReplicationMetrics
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import NO_LEADER, PartitionInfo, Topic
 from broker.zookeeper.controller_election import ControllerElection, ControllerEpoch
-from broker.zookeeper.metadata_store import MetadataCalls, Watch
+from broker.zookeeper.metadata_store import MetadataCalls, Watch, on_loop
 from broker.zookeeper.registry import Move, Registry
 from broker.zookeeper.znodes import PartitionState
 
@@ -78,15 +78,6 @@ class Controller:
 
     def start(self) -> None:
         """Call on the event loop."""
-        loop = asyncio.get_running_loop()
-
-        def on_loop(call: Callable[[], None]) -> Callable[..., None]:
-            def callback(_: object = None) -> None:
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(call)
-
-            return callback
-
         self._topics.add_change_listener(self._look_at)
         self._detector.subscribe(self._suspicion_changed)
         self._config.subscribe(lambda _: self.look_at_all())
@@ -103,7 +94,7 @@ class Controller:
         self._all = True
         self._due.set()
 
-    def _note_request(self) -> None:
+    def _note_request(self, _: bool = True) -> None:
         """This broker was elected, or a request for preferred leaders came."""
         self._is_asked = True
         self.look_at_all()
