@@ -26,7 +26,7 @@ from broker.cluster.acls import Acls
 from broker.cluster.authorizer_settings import make_authorizer
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
-from broker.cluster.controlled_shutdown import ControlledShutdown
+from broker.cluster.controlled_shutdown import hand_over
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.isr_writer import IsrWriter
@@ -248,7 +248,7 @@ class BrokerServer:
         if changed and len(registry.brokers()) > 1:
             self._changes.notify_isr_change(changed)
         registry.deletions.resume(allowed=self.config.delete_topic_enable)
-        self._election = ControllerElection(registry, self.config.broker_id)
+        self._election = ControllerElection(registry.controller, self.config.broker_id)
         self._on_stop_blocking(self._election.stop)
         self._election.start()
 
@@ -408,9 +408,7 @@ class BrokerServer:
     async def _hand_over(self) -> None:
         """Let others lead, while this broker still serves and ZooKeeper answers (P9)."""
         if self.config.controlled_shutdown_enable and self._is_store_connected():
-            await ControlledShutdown(
-                self._topics, self._registry, self._calls, self._changes, self._election, self._detector
-            ).run()
+            await hand_over(self._topics, self._registry, self._calls, self._changes, self._election, self._detector)
 
     def _router(self) -> Router:
         context = ApiContext(

@@ -15,7 +15,6 @@ import pytest
 
 from broker.api.check_threads import CheckThreads
 from broker.cluster.cluster_watch import ClusterWatch
-from broker.cluster.controlled_shutdown import ControlledShutdown
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.metadata_cache import MetadataCache
@@ -127,7 +126,7 @@ PARTS: list[tuple[type, str]] = [
     (Membership, "stop"),
     (ControllerElection, "stop"),
     (LocalStore, "close"),
-    (ControlledShutdown, "run"),
+    (BrokerServer, "_hand_over"),
     (Acceptor, "close"),
     (Connection, "close"),
     (Cleaner, "close"),

@@ -75,7 +75,7 @@ def read_for_follower(
         return ReadForFollower(partition, None, diverging)
     if offset != partition.log.log_end_offset and not (throttled and _is_throttled(context, partition, replica)):
         limit = max(min(asked.partition_max_bytes, limit), 0)
-        records = partition.read_as_replica(offset, limit)
+        records = partition.log.read(offset, limit)
         if records is not None and records.length > limit and not is_first_with_records:
             records = None
         if records is not None and throttled:

@@ -27,7 +27,7 @@ from broker.security.acl_types import (
 )
 from broker.security.authorizer import Authorizer
 from broker.zookeeper.acl_store import AclStore, Entries, can_be_kept
-from broker.zookeeper.metadata_store import MetadataCalls, Watch
+from broker.zookeeper.metadata_store import MetadataCalls, Watch, on_loop
 
 logger = logging.getLogger(__name__)
 
@@ -73,17 +73,7 @@ class Acls:
 
     def watch(self) -> list[Watch]:
         """Note on the event loop which patterns are changed. Call it on that loop, and run `run` there."""
-        loop = asyncio.get_running_loop()
-
-        def callback(patterns: Sequence[ResourcePattern]) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._note, patterns)
-
-        def missed() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._note_all)
-
-        return self._store.watch(callback, missed)
+        return self._store.watch(on_loop(self._note), on_loop(self._note_all))
 
     async def run(self) -> None:
         """Read changed patterns again, for ever: once for any number of changes that come meanwhile."""

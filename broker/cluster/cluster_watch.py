@@ -18,7 +18,7 @@ from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper.change_notifications import ChangeNotifications
-from broker.zookeeper.metadata_store import Watch
+from broker.zookeeper.metadata_store import Watch, on_loop
 from broker.zookeeper.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -54,15 +54,6 @@ class ClusterWatch:
 
     def start(self) -> None:
         """Start the watches. Call it on the event loop."""
-        loop = asyncio.get_running_loop()
-
-        def on_loop(note: Callable[..., None]) -> Callable[..., None]:
-            def callback(change: object) -> None:
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(note, change)
-
-            return callback
-
         self._watches = [
             self._registry.watch_topics(on_loop(self._note_topics)),
             self._registry.watch_brokers(on_loop(self._note_brokers)),

@@ -19,48 +19,36 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S = 5.0
 
 
-class ControlledShutdown:
-    """Run it once, before the listeners are closed."""
+async def hand_over(
+    topics: MetadataCache,
+    registry: Registry,
+    calls: MetadataCalls,
+    changes: ChangeNotifications,
+    election: ControllerElection,
+    detector: FailureDetector,
+) -> None:
+    """Let another in-sync replica lead each partition that has one, while this broker still serves (P9).
 
-    def __init__(
-        self,
-        topics: MetadataCache,
-        registry: Registry,
-        calls: MetadataCalls,
-        changes: ChangeNotifications,
-        election: ControllerElection,
-        detector: FailureDetector,
-    ) -> None:
-        self._topics = topics
-        self._registry = registry
-        self._calls = calls
-        self._changes = changes
-        self._election = election
-        self._detector = detector
+    It stops to follow first, so that no leader takes it into an ISR again. After that it resigns as controller. Run it
+    once, before the listeners are closed.
+    """
+    broker_id = topics.replicas.broker_id
+    names = [
+        name
+        for name, topic in topics.metadata.topics.items()
+        if any(broker_id in info.isr and len(info.replicas) > 1 for info in topic.partitions.values())
+    ]
 
-    async def run(self) -> None:
-        """Let another in-sync replica lead each partition that has one, while this broker still serves (P9).
+    def leave() -> None:
+        live = set(registry.brokers()) - set(detector.suspected)
+        changes.notify_isr_change(leave_partitions(registry, broker_id, registry.topics(names).values(), live))
 
-        It stops to follow first, so that no leader takes it into an ISR again. After that it resigns as controller.
-        """
-        broker_id = self._topics.replicas.broker_id
-        names = [
-            name
-            for name, topic in self._topics.metadata.topics.items()
-            if any(broker_id in info.isr and len(info.replicas) > 1 for info in topic.partitions.values())
-        ]
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                await self._topics.replicas.stop_following()
-                if names:
-                    await self._calls(self._leave, names)
-                refreshing = [self._topics.refresh(names)] if names else []
-                await asyncio.gather(self._calls(self._election.stop), *refreshing)
-        except (PykafkaError, TimeoutError) as error:
-            logger.warning("cannot hand over leadership; the controller elects when this broker is gone: %s", error)
-
-    def _leave(self, names: list[str]) -> None:
-        topics = self._registry.topics(names).values()
-        live = set(self._registry.brokers()) - set(self._detector.suspected)
-        left = leave_partitions(self._registry, self._topics.replicas.broker_id, topics, live)
-        self._changes.notify_isr_change(left)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await topics.replicas.stop_following()
+            if names:
+                await calls(leave)
+            refreshing = [topics.refresh(names)] if names else []
+            await asyncio.gather(calls(election.stop), *refreshing)
+    except (PykafkaError, TimeoutError) as error:
+        logger.warning("cannot hand over leadership; the controller elects when this broker is gone: %s", error)

@@ -25,9 +25,8 @@ from broker.errors import BrokerError, ErrorCode
 from broker.metrics import ReplicationMetrics
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import NO_LEADER, PartitionInfo, Topic
-from broker.zookeeper.controller_election import ControllerElection
-from broker.zookeeper.controller_node import ControllerEpoch
-from broker.zookeeper.metadata_store import MetadataCalls, Watch
+from broker.zookeeper.controller_election import ControllerElection, ControllerEpoch
+from broker.zookeeper.metadata_store import MetadataCalls, Watch, on_loop
 from broker.zookeeper.registry import Move, Registry
 from broker.zookeeper.znodes import PartitionState
 
@@ -57,6 +56,7 @@ class Controller:
         """`notify(partitions)`, which blocks, makes all brokers read the states of these partitions."""
         self._election = election
         self._registry = registry
+        self._wanted_leaders = registry.wanted_preferred_leaders
         self._call = calls
         self._topics = topics
         self._config = config
@@ -78,20 +78,11 @@ class Controller:
 
     def start(self) -> None:
         """Call on the event loop."""
-        loop = asyncio.get_running_loop()
-
-        def on_loop(call: Callable[[], None]) -> Callable[[], None]:
-            def callback() -> None:
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(call)
-
-            return callback
-
         self._topics.add_change_listener(self._look_at)
         self._detector.subscribe(self._suspicion_changed)
         self._config.subscribe(lambda _: self.look_at_all())
         self._election.subscribe(on_loop(self._note_request))
-        self._watch = self._registry.watch_preferred_election(on_loop(self._note_request))
+        self._watch = self._wanted_leaders.watch(on_loop(self._note_request))
 
     def stop(self) -> None:
         """Watch no more. From any thread."""
@@ -103,7 +94,7 @@ class Controller:
         self._all = True
         self._due.set()
 
-    def _note_request(self) -> None:
+    def _note_request(self, _: bool = True) -> None:
         """This broker was elected, or a request for preferred leaders came."""
         self._is_asked = True
         self.look_at_all()
@@ -224,12 +215,12 @@ class Controller:
         self._is_asked = False
         epoch = self._election.epoch
         try:
-            found = await self._call(self._registry.preferred_election)
+            found = await self._call(self._wanted_leaders.read)
             if found is None or epoch is None:
                 return
             asked, version = found
             await self.elect(asked, prefer=True)
-            await self._call(self._registry.end_preferred_election, version, controller_version=epoch.version)
+            await self._call(self._wanted_leaders.write, [], version, controller_version=epoch.version)
         except BrokerError:
             self._is_asked = True
             raise

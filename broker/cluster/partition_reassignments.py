@@ -20,7 +20,7 @@ from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import NO_STATE, PartitionInfo, Topic
-from broker.zookeeper.metadata_store import MetadataCalls, Watch
+from broker.zookeeper.metadata_store import MetadataCalls, Watch, on_loop
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import REASSIGN_PARTITIONS
 
@@ -40,7 +40,7 @@ class PartitionReassignments:
     def __init__(self, controller: Controller, topics: MetadataCache, registry: Registry, calls: MetadataCalls) -> None:
         self._controller = controller
         self._topics = topics
-        self._request = registry.reassignment_request
+        self._request = registry.wanted_reassignments
         self._call = calls
         self._is_requested = False
         """Whether `/admin/reassign_partitions` exists."""
@@ -124,13 +124,7 @@ class PartitionReassignments:
 
     def start(self) -> None:
         """Watch the node. Call it on the event loop, then `run` as a task, then `stop`, also from another thread."""
-        loop = asyncio.get_running_loop()
-
-        def changed(exists: bool) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._note, exists)
-
-        self._watch = self._request.watch(changed)
+        self._watch = self._request.watch(on_loop(self._note))
         self._topics.add_change_listener(lambda _: self._look_again())
 
     def stop(self) -> None:

@@ -99,7 +99,7 @@ class LogRecordStore:
         """
         tp = TopicPartition(self._topic, partition)
         held = self._topics.partition(tp)
-        await held.drain()
+        await held.queue.drain()
         waiting = held.caught_up()
         if waiting is not None:
             await asyncio.wait([waiting])

@@ -18,7 +18,6 @@ from broker.errors import BrokerError, ErrorCode
 from broker.log.append_checks import BatchCheck, Batches
 from broker.log.log import Log
 from broker.log.pending_append import AppendResult, PendingAppend, complete
-from broker.log.segment_file import FileSlice
 from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import BatchHeader
@@ -168,10 +167,6 @@ class Partition(Replica):
 
         return _flushed(self.queue.add(turn))
 
-    async def drain(self) -> None:
-        """Wait for the queued appends."""
-        await self.queue.drain()
-
     def _appended(self, result: AppendResult, size: int) -> AppendResult:
         if result.duplicate:
             return result
@@ -254,12 +249,6 @@ class Partition(Replica):
         self._produces.advance(high_watermark)
         if self.waiters:
             self._notify_advance(before, self._visible, appended)
-
-    # --- reading
-
-    def read_as_replica(self, offset: int, max_bytes: int) -> FileSlice | None:
-        """Records from `offset` up to the log end. Raises BrokerError `offset_out_of_range`."""
-        return self.log.read(offset, max_bytes)
 
     # --- replicas
 

@@ -323,7 +323,7 @@ class ReplicaFetcher:
             follower.tp.partition,
             follower.leader_epoch,
             log.log_end_offset,
-            follower.last_epoch,
+            log.epochs.latest,
             log.log_start_offset,
             self._settings.replica_fetch_max_bytes,
         )

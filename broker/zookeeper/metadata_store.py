@@ -260,6 +260,17 @@ class _EventThread:
                     log.exception("a callback about a change of the cluster's metadata failed")
 
 
+def on_loop(note: Callable[..., None]) -> Callable[..., None]:
+    """A callback for watches that calls `note` on the event loop, which is the running one."""
+    loop = asyncio.get_running_loop()
+
+    def callback(*change: object) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(note, *change)
+
+    return callback
+
+
 class MetadataCalls:
     """`await calls(function, …)` makes a blocking call to the metadata store from the event loop, in a thread.
 

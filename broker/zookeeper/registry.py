@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import logging
 import uuid
@@ -25,14 +26,13 @@ from broker.replica.cluster_metadata import NO_STATE, BrokerInfo, ClusterMetadat
 from broker.zookeeper import znodes
 from broker.zookeeper.config_nodes import alter_config, read_config
 from broker.zookeeper.consumer_registry import ConsumerRegistry
-from broker.zookeeper.controller_node import ControllerNode
+from broker.zookeeper.controller_election import ControllerNode
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import (
     MAX_TRANSACTION_BYTES,
     BadVersion,
     Check,
     Create,
-    Delete,
     NodeExists,
     NodeStat,
     NoNode,
@@ -42,7 +42,7 @@ from broker.zookeeper.operations import (
     request_size,
 )
 from broker.zookeeper.quota_nodes import QuotaNodes
-from broker.zookeeper.reassignment_request import ReassignmentRequest
+from broker.zookeeper.tool_requests import ToolRequest, not_controller
 from broker.zookeeper.topic_deletions import TopicDeletions
 from broker.zookeeper.znodes import MalformedNode, PartitionState, TopicRecord
 
@@ -74,7 +74,13 @@ class Registry:
         self._clock = clock or SystemClock()
         self.controller = ControllerNode(zk, self._clock)
         self.deletions = TopicDeletions(zk)
-        self.reassignment_request = ReassignmentRequest(zk)
+        self.wanted_reassignments = ToolRequest(
+            zk, znodes.REASSIGN_PARTITIONS, "reassignments", znodes.decode_reassignment, znodes.encode_reassignment
+        )
+        decode = functools.partial(znodes.decode_isr_change, znodes.PREFERRED_ELECTION)
+        self.wanted_preferred_leaders = ToolRequest(
+            zk, znodes.PREFERRED_ELECTION, "preferred leaders", decode, znodes.encode_isr_change
+        )
         self.quotas = QuotaNodes(zk)
 
     # -- the cluster
@@ -373,7 +379,7 @@ class Registry:
             except (BadVersion, NodeExists, NoNode) as error:
                 refused = error.path
                 if refused == znodes.CONTROLLER_EPOCH:
-                    raise _not_controller() from error
+                    raise not_controller() from error
             found = self.partition_states(list(states))
             # The response to an earlier attempt may have been lost: then the next version is ours.
             written |= {
@@ -420,42 +426,9 @@ class Registry:
                 left = {tp: move for tp, move in left.items() if tp not in chunk}
             except (BadVersion, NodeExists, NoNode) as error:
                 if error.path == znodes.CONTROLLER_EPOCH:
-                    raise _not_controller() from error
+                    raise not_controller() from error
                 left = {tp: move for tp, move in left.items() if znodes.state_path(tp) != error.path}
         return written
-
-    # -- preferred elections that Kafka's tools before KIP-460 ask for
-
-    def preferred_election(self) -> tuple[list[TopicPartition], int] | None:
-        """The partitions that their preferred replicas shall lead, and the version of the node; None without a request.
-
-        A node that is not Kafka's JSON asks for nothing, so that the controller deletes it.
-        """
-        try:
-            data, stat = self._zk.get(znodes.PREFERRED_ELECTION)
-        except NoNode:
-            return None
-        try:
-            return znodes.decode_isr_change(znodes.PREFERRED_ELECTION, data), stat.version
-        except znodes.MalformedNode as error:
-            logger.warning("a request for preferred leaders is ignored: %s", error)
-            return [], stat.version
-
-    def end_preferred_election(self, version: int, *, controller_version: int) -> None:
-        """Delete the request that was read with `version`; a tool makes another only after that.
-
-        `controller_version` as in `write_states`. Raises BrokerError `not_controller`.
-        """
-        fence = Check(znodes.CONTROLLER_EPOCH, controller_version)
-        try:
-            self._zk.transaction([fence, Delete(znodes.PREFERRED_ELECTION, version)])
-        except (BadVersion, NoNode) as error:
-            if error.path == znodes.CONTROLLER_EPOCH:
-                raise _not_controller() from error
-
-    def watch_preferred_election(self, callback: Callable[[], None]) -> Watch:
-        """Call back when a request comes or goes."""
-        return self._zk.watch_data(znodes.PREFERRED_ELECTION, lambda *_: callback())
 
     def _create_partition_nodes(self, partitions: Sequence[TopicPartition]) -> None:
         """Create the missing parents of states: Kafka's tools create topics without them."""
@@ -538,10 +511,6 @@ def _secret_config(path: str, data: bytes) -> dict[str, str]:
         return znodes.decode_config(path, data)
     except MalformedNode:
         raise MalformedNode(path, b"(hidden)", "it is not Kafka's JSON for a config") from None
-
-
-def _not_controller() -> BrokerError:
-    return BrokerError(ErrorCode.not_controller, "another broker has become the controller")
 
 
 def _unknown(name: str) -> BrokerError:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -442,11 +442,11 @@ async def test_thousands_of_patterns_keep_no_revocation_waiting(
 ) -> None:
     await running.create([Acl(T, READ)])
     writing, told, revoked = threading.Event(), threading.Event(), threading.Event()
-    note = running._note
+    set_due = running._due.set
 
-    def noted(patterns: Sequence[ResourcePattern]) -> None:
-        note(patterns)
-        if T in patterns and writing.is_set():
+    def due() -> None:
+        set_due()
+        if T in running._stale and writing.is_set():
             told.set()
 
     def update(pattern: ResourcePattern, change: Callable[[Entries], Entries]) -> Entries:
@@ -457,7 +457,7 @@ async def test_thousands_of_patterns_keep_no_revocation_waiting(
             assert revoked.wait(60)
         return AclStore.update(store, pattern, change)
 
-    monkeypatch.setattr(running, "_note", noted)
+    monkeypatch.setattr(running._due, "set", due)
     monkeypatch.setattr(store, "update", update)
     many = [Acl(ResourcePattern(TOPIC, f"t{number}"), READ) for number in range(800)]
     creating = asyncio.ensure_future(running.create(many))

@@ -57,7 +57,7 @@ def run(zk: ZooKeeper, registry: Registry, logs: LogManager) -> Callable[..., No
     async def main(steps: Steps, **settings: Any) -> None:
         calls, notifications = MetadataCalls(), ChangeNotifications(zk)
         config = DynamicConfig(BrokerConfig(broker_id=1, **settings))
-        election = ControllerElection(registry, 1)
+        election = ControllerElection(registry.controller, 1)
         election.start()
         replicas = ReplicaManager(config.current, logs)
         notify = notifications.notify_config_change
@@ -180,7 +180,7 @@ def test_a_suspected_controller_is_replaced_and_can_write_nothing_more(
     run: Callable[..., None], registry: Registry, connect: Connect
 ) -> None:
     session = register(connect, 2)[2]
-    old = ControllerElection(Registry(session), 2)
+    old = ControllerElection(Registry(session).controller, 2)
     old.start()
     former, tp = old.epoch, TopicPartition("t", 0)
     assert former is not None
@@ -311,7 +311,7 @@ def test_a_request_of_kafkas_old_tools_elects_preferred_leaders_and_is_deleted(
         zk.set("/controller_epoch", b"99")
         zk.create(path)
         with pytest.raises(BrokerError) as refusal:
-            registry.end_preferred_election(0, controller_version=epoch.version)
+            registry.wanted_preferred_leaders.write([], 0, controller_version=epoch.version)
         assert refusal.value.code is ErrorCode.not_controller
         assert zk.exists(path)
 

@@ -106,7 +106,7 @@ async def test_the_watermark_is_the_lowest_position_in_the_isr(leader: Leader) -
     leader.fetch(3, offset=2)
     assert leader.high_watermark == 2
     assert leader.partition.read(2, 1000) is None
-    assert leader.partition.read_as_replica(2, 1000) is not None
+    assert leader.partition.log.read(2, 1000) is not None
     leader.append()
     leader.fetch(3)
     assert leader.high_watermark == leader.log.committed == 3
