@@ -94,11 +94,13 @@ class Fetcher(AutoCloseable):
         try:
             self._ask(offset)
         except PykafkaError:
-            self._drop_connection()  # the fetch tries again, and raises the error
+            self.close()  # the fetch tries again, and raises the error
 
     def close(self) -> None:
-        """Close the connection. May be called again; a later fetch reconnects."""
-        self._drop_connection()
+        """Close the connection, and drop a response in flight. May be called again; a later fetch reconnects."""
+        connection, self._connection, self._asked = self._connection, None, None
+        if connection is not None:
+            connection.close()
 
     def _fetch_once(self, offset: int) -> Fetched:
         replicas = self.cluster.read_replicas
@@ -111,7 +113,7 @@ class Fetcher(AutoCloseable):
                 if partition is None:
                     continue  # throttled: the broker answers the next request when the throttle time is over
             except PykafkaError:
-                self._drop_connection()
+                self.close()
                 replicas.fall_back(self.tp)
                 raise
             if partition.error is ErrorCode.none and partition.preferred_read_replica >= 0:
@@ -129,14 +131,10 @@ class Fetcher(AutoCloseable):
         connection = self._connect()
         wanted = FetchFrom.at(self.cluster, self.tp, offset)
         if offset == self._reached.offset and wanted.leader_epoch > self._reached.leader_epoch > NO_EPOCH:
-            self._check_truncation()
+            for truncation in find_truncations(self.cluster, {self.tp: self._reached}).values():
+                raise BrokerError(ErrorCode.offset_out_of_range, str(truncation))
         send_fetch(connection, self._limits, [wanted], rack=self.cluster.read_replicas.rack_for([self.tp]))
         self._asked = wanted
-
-    def _check_truncation(self) -> None:
-        """Ask a new leader whether its log still has what was read. Raises BrokerError `offset_out_of_range` if not."""
-        for truncation in find_truncations(self.cluster, {self.tp: self._reached}).values():
-            raise BrokerError(ErrorCode.offset_out_of_range, str(truncation))
 
     def _receive(self) -> FetchedPartition | None:
         """The answer; None if the client's quota is exceeded, for which brokers answer with no partition."""
@@ -156,19 +154,14 @@ class Fetcher(AutoCloseable):
         """The connection to the broker to read from; a new one when that moved, or to drop a response in flight."""
         node = self.cluster.read_replica(self.tp)
         if self._connection is not None and (self._asked is not None or node != self._node):
-            self._drop_connection()
+            self.close()
         if self._connection is None or not self._connection.usable:
-            self._drop_connection()
+            self.close()
             self._connection = self.cluster.open_connection(node)
             if self._allocate is not None:
                 self._connection.allocate = self._allocate
             self._node = node
         return self._connection
-
-    def _drop_connection(self) -> None:
-        connection, self._connection, self._asked = self._connection, None, None
-        if connection is not None:
-            connection.close()
 
 
 class FetchStream:

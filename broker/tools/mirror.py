@@ -17,8 +17,7 @@ import typer
 from broker.client.cluster import Cluster
 from broker.errors import ConfigError
 from broker.mirror.mirror import Mirror, MirrorStats
-from broker.mirror.mirror_settings import CONFIG_PROPERTIES_EXCLUDE, MirrorSettings
-from broker.mirror.replication_policy import GROUPS_EXCLUDE, TOPICS_EXCLUDE
+from broker.mirror.mirror_settings import CONFIG_PROPERTIES_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE, MirrorSettings
 from broker.settings import read_properties_file
 from broker.tools.client_options import JsonOutput, client_settings, with_options
 from broker.tools.interrupt import Interrupt
