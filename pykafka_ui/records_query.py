@@ -16,11 +16,12 @@ from fastapi import Depends, Path, Query
 
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_time
+from broker.tools.record_text import as_json_data
 from pykafka_ui import browse
 from pykafka_ui.browse import From, Page
 from pykafka_ui.filters import record_filter
 from pykafka_ui.numbers import in_range, number
-from pykafka_ui.values import As, Decoder, Shown, as_json_data
+from pykafka_ui.values import As, Decoder, Shown
 
 _SHORT = {"start": "from", "places": "in", "how": "as"}
 """Names in an address."""
