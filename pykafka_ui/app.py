@@ -21,10 +21,9 @@ from starlette.staticfiles import StaticFiles
 
 from broker.errors import PykafkaError
 from pykafka_ui.access import HEADERS, Access, Credentials
-from pykafka_ui.api import Api
+from pykafka_ui.api import loads_api, records_api
 from pykafka_ui.changes import Changes
 from pykafka_ui.console import Console
-from pykafka_ui.loads.api import LoadApi
 from pykafka_ui.loads.pages import LoadPages
 from pykafka_ui.pages import Pages
 from pykafka_ui.render import Renderer
@@ -61,13 +60,13 @@ def make_app(console: Console, credentials: Credentials, host: str, *, allow_cha
         middleware=[Middleware(Access, credentials=credentials, host=host)],
     )
     app.include_router(reads(console))
-    app.include_router(Api(console).router())
+    app.include_router(records_api(console))
     if allow_changes:
         app.include_router(Writes(console).router())
         app.include_router(Changes(console, render).router())
     app.include_router(Pages(console, render).router())
     if console.loads is not None:
-        app.include_router(LoadApi(console.loads).router())
+        app.include_router(loads_api(console.loads))
         app.include_router(LoadPages(console.loads, render).router())
     app.mount("/static", _CachedFiles(directory=_STATIC), name="static")
 
