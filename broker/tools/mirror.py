@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from broker.client.cluster import Cluster
 from broker.errors import ConfigError
 from broker.mirror.mirror import Mirror, MirrorStats
@@ -36,18 +34,16 @@ _TARGET_DEFAULTS: Final = {
 }
 _STATUS_S: Final = 10.0
 
-_Address = {"metavar": "HOST[:PORT],…"}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MirrorOptions:
     """The options of `pykafka mirror`."""
 
     source: Annotated[
-        str | None, typer.Option("--from", help="Brokers of the source. Or set it in --source-config.", **_Address)
+        str | None, option("Brokers of the source. Or set it in --source-config.", "HOST[:PORT],…", "--from")
     ] = None
     target: Annotated[
-        str | None, typer.Option("--to", help="Brokers of the target. Or set it in --target-config.", **_Address)
+        str | None, option("Brokers of the target. Or set it in --target-config.", "HOST[:PORT],…", "--to")
     ] = None
     topics: Annotated[str, option("Topics to mirror: names or regular expressions.", "NAME,…")] = ""
     topics_exclude: Annotated[str, option("Topics to leave out: names or regular expressions.", "NAME,…")] = ",".join(
