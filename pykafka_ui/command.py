@@ -7,10 +7,8 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from broker.errors import ConfigError
-from broker.tools.client_options import BootstrapServer, ConfigFile, client_settings, with_options
+from broker.tools.client_options import BootstrapServer, ConfigFile, client_settings, flag, option, with_options
 from broker.tools.output import print_lines
 from pykafka_ui.access import Credentials, is_loopback, read_secret
 
@@ -21,35 +19,23 @@ class UiOptions:
 
     bootstrap_server: BootstrapServer = None
     config: ConfigFile = None
-    port: Annotated[int, typer.Option(help="Port of the pages; 0: a free one.", min=0, max=65535, metavar="PORT")] = (
-        8080
-    )
-    host: Annotated[str, typer.Option(help="Address to listen on.", metavar="HOST")] = "127.0.0.1"
-    auth: Annotated[str | None, typer.Option(help="A user, and the file with the password.", metavar="USER:FILE")] = (
-        None
-    )
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with a token that programs send as bearer.", metavar="FILE")
-    ] = None
-    schema_registry: Annotated[str | None, typer.Option(help="Schema registry for Avro values.", metavar="URL,…")] = (
-        None
-    )
+    port: Annotated[int, option("Port of the pages; 0: a free one.", "PORT", min=0, max=65535)] = 8080
+    host: Annotated[str, option("Address to listen on.", "HOST")] = "127.0.0.1"
+    auth: Annotated[str | None, option("A user, and the file with the password.", "USER:FILE")] = None
+    token_file: Annotated[Path | None, option("File with a token that programs send as bearer.", "FILE")] = None
+    schema_registry: Annotated[str | None, option("Schema registry for Avro values.", "URL,…")] = None
     loads: Annotated[
-        list[str] | None,
-        typer.Option(help="Directory or database URL#TABLE of loads; may be repeated.", metavar="DIR|URL"),
+        list[str] | None, option("Directory or database URL#TABLE of loads; may be repeated.", "DIR|URL")
     ] = dataclasses.field(default=None, repr=False)
-    zookeeper: Annotated[
-        str | None, typer.Option(help="ZooKeeper with offsets of loads.", metavar="HOST:PORT[/CHROOT]")
-    ] = None
+    zookeeper: Annotated[str | None, option("ZooKeeper with offsets of loads.", "HOST:PORT[/CHROOT]")] = None
     hadoop: Annotated[
-        list[str] | None,
-        typer.Option("--hadoop", help="Hadoop client setting for loads; may be repeated.", metavar="NAME=VALUE"),
+        list[str] | None, option("Hadoop client setting for loads; may be repeated.", "NAME=VALUE", "--hadoop")
     ] = dataclasses.field(default=None, repr=False)
     allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Topics, records and offsets of groups may be changed, too.")
+        bool, flag("Topics, records and offsets of groups may be changed, too.", "--allow-changes")
     ] = False
     stop_on_eof: Annotated[
-        bool, typer.Option("--stop-on-eof", help="Stop when standard input is closed, as a parent process does.")
+        bool, flag("Stop when standard input is closed, as a parent process does.", "--stop-on-eof")
     ] = False
 
     def credentials(self) -> Credentials:

@@ -23,10 +23,9 @@ from broker.errors import BrokerError, PykafkaError
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.browse import Readers
-from pykafka_ui.history import HOUR_S
+from pykafka_ui.history import HOUR_S, Past
 from pykafka_ui.loads.places import LoadPlaces
 from pykafka_ui.loads.verifications import Verifications
-from pykafka_ui.past import Past
 from pykafka_ui.recent import Recent
 from pykafka_ui.records_query import FoundRecords, RecordsQuery
 from pykafka_ui.sampler import Sampler

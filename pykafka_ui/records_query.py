@@ -16,11 +16,12 @@ from fastapi import Depends, Path, Query
 
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_time
+from broker.tools.record_text import as_json_data
 from pykafka_ui import browse
 from pykafka_ui.browse import From, Page
 from pykafka_ui.filters import record_filter
 from pykafka_ui.numbers import in_range, number
-from pykafka_ui.values import As, Decoder, Shown, as_json_data
+from pykafka_ui.values import As, Decoder, Shown
 
 _SHORT = {"start": "from", "places": "in", "how": "as"}
 """Names in an address."""
@@ -64,7 +65,8 @@ class RecordsQuery:
 
     def query(self) -> browse.Query:
         """Raises ConfigError for text that says nothing."""
-        return browse.Query(self.topic, self.start, self._at(), self._partitions(), self.limit, not self.uncommitted)
+        partitions = tuple(number("partition", one) for one in self.partition.split(",") if one.strip())
+        return browse.Query(self.topic, self.start, self._at(), partitions, self.limit, not self.uncommitted)
 
     def at_most(self, limit: int) -> RecordsQuery:
         """Refuse to show more records than `limit` at once. Raises ConfigError."""
@@ -81,9 +83,6 @@ class RecordsQuery:
             pairs = (one.partition(":") for one in self.at.split(",") if one)
             return {number("at", index): number("at", offset) for index, _, offset in pairs}
         return 0
-
-    def _partitions(self) -> tuple[int, ...]:
-        return tuple(number("partition", one) for one in self.partition.split(",") if one.strip())
 
     def filter(self, decoder: Decoder) -> Any:
         places = [one.strip() for one in self.places.split(",") if one.strip()]
@@ -224,7 +223,7 @@ class FoundRecords:
             last[index] = max(last.get(index, offset), offset)
         topic = self.asked.topic
         assigned = json.dumps({topic: sorted(map(int, first))})
-        starting = json.dumps({topic: dict(sorted(first.items(), key=_by_number))})
+        starting = json.dumps({topic: {index: first[index] for index in sorted(first, key=int)}})
         ending = json.dumps({topic: {index: last[index] + 1 for index in sorted(last, key=int)}})
         return (
             'spark.read.format("pykafka") \\\n'
@@ -245,7 +244,3 @@ DOWNLOADS: dict[str, tuple[str, Callable[[FoundRecords], bytes]]] = {
 
 def _pairs(at: Mapping[int, int]) -> str:
     return ",".join(f"{index}:{offset}" for index, offset in sorted(at.items()))
-
-
-def _by_number(item: tuple[str, int]) -> int:
-    return int(item[0])

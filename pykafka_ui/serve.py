@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -14,7 +15,6 @@ from broker.errors import ConfigError
 from broker.tools.client_options import parse_pairs
 from pykafka_ui.access import Credentials
 from pykafka_ui.app import make_app
-from pykafka_ui.command import UiOptions
 from pykafka_ui.console import Console, Loads
 from pykafka_ui.loads.places import LoadPlace, LoadPlaces
 from pykafka_ui.loads.verifications import LogSource, Verifications
@@ -22,6 +22,9 @@ from pykafka_ui.values import Decoder
 from spark_connector.cli.load_options import cluster_options
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_format import RegistrySettings, registry_address
+
+if TYPE_CHECKING:
+    from pykafka_ui.command import UiOptions
 
 
 def serve(

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import io
@@ -19,6 +18,7 @@ import fastavro
 import pyarrow as pa
 
 from broker.errors import ConfigError
+from broker.tools.record_text import as_json_data
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.avro_columns import column_of
 from spark_connector.formats.avro_program import Program
@@ -154,16 +154,6 @@ def _deep_column(own: AvroType) -> pa.DataType:
         for levels in range(2, MOST_LEVELS):
             found = column_of(own, levels)
     return found
-
-
-def as_json_data(value: bytes | None) -> Any:
-    """A value or key in JSON: text if it is UTF-8, else `{"base64": …}`."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
 
 
 def _is_framed(value: bytes) -> bool:

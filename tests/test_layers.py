@@ -113,7 +113,6 @@ ONLY_IN = {
         "broker/web/app.py",
         "spark_connector/progress/prometheus.py",
         "pykafka_ui/app.py",
-        "pykafka_ui/group_metrics.py",
     },
     "starlette": {"broker/web/", "pykafka_ui/"},
     "fastapi": {"pykafka_ui/"},

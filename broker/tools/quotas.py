@@ -16,7 +16,7 @@ from broker.client.admin import Admin
 from broker.errors import ConfigError, PykafkaError
 from broker.quotas.quota_entity import CLIENT_ID, CLIENT_KEYS, DEFAULT, IP, IP_KEYS, QUOTA_KEYS, USER, QuotaEntity
 from broker.settings import did_you_mean
-from broker.tools.client_options import JsonOutput, admin_command, with_options
+from broker.tools.client_options import JsonOutput, admin_command, flag, option, with_options
 from broker.tools.output import print_json, print_table, report
 
 app = typer.Typer(
@@ -38,28 +38,26 @@ def _rate(key: str) -> typer.models.OptionInfo:
 class EntityOptions:
     """Whom quotas are for."""
 
-    user: Annotated[str | None, typer.Option("--user", help="Name of the user.", metavar="NAME")] = None
-    user_default: Annotated[bool, typer.Option("--user-default", help="Each user without a quota of its own.")] = False
-    client_id: Annotated[str | None, typer.Option("--client-id", help="Client id.", metavar="NAME")] = None
-    client_default: Annotated[
-        bool, typer.Option("--client-default", help="Each client id without a quota of its own.")
-    ] = False
-    ip: Annotated[str | None, typer.Option("--ip", help="Address, or name of a host.", metavar="ADDR")] = None
-    ip_default: Annotated[bool, typer.Option("--ip-default", help="Each address without a quota of its own.")] = False
+    user: Annotated[str | None, option("Name of the user.", "NAME", "--user")] = None
+    user_default: Annotated[bool, flag("Each user without a quota of its own.", "--user-default")] = False
+    client_id: Annotated[str | None, option("Client id.", "NAME", "--client-id")] = None
+    client_default: Annotated[bool, flag("Each client id without a quota of its own.", "--client-default")] = False
+    ip: Annotated[str | None, option("Address, or name of a host.", "ADDR", "--ip")] = None
+    ip_default: Annotated[bool, flag("Each address without a quota of its own.", "--ip-default")] = False
 
     def entity(self) -> QuotaEntity:
         """Nothing at all is possible. Raises ConfigError."""
         chosen: dict[str, str | None] = {}
-        for option, name, default in (
+        for kind, name, default in (
             (USER, self.user, self.user_default),
             (CLIENT_ID, self.client_id, self.client_default),
             (IP, self.ip, self.ip_default),
         ):
             if name is not None and default:
-                raise ConfigError(f"give --{option} or --{option.removesuffix('-id')}-default, not both")
+                raise ConfigError(f"give --{kind} or --{kind.removesuffix('-id')}-default, not both")
             if name == "":
-                raise ConfigError(f"--{option}: the name is empty")
-            chosen[option] = DEFAULT if default else name
+                raise ConfigError(f"--{kind}: the name is empty")
+            chosen[kind] = DEFAULT if default else name
         if chosen[IP] is not None and (chosen[USER] is not None or chosen[CLIENT_ID] is not None):
             raise ConfigError("a quota is for an address, or for users and client ids")
         return QuotaEntity(chosen[USER], chosen[CLIENT_ID], chosen[IP])

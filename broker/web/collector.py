@@ -4,7 +4,7 @@ docs/metrics.md lists the declarations (tested). Names are those that the usual 
 metrics, so that dashboards carry over; times are in seconds. Metrics of groups follow kafka_exporter
 (`kafka_consumergroup_…`).
 
-Called by scrapes.py at most once a second, on the event loop, which owns what is read. Nothing is counted here, and
+Called by app.py at most once a second, on the event loop, which owns what is read. Nothing is counted here, and
 requests are served between slices: of partitions, of groups and of what they have committed.
 """
 

@@ -246,14 +246,22 @@ def lag_summary(view: View, at: At, seen: Group) -> Document:
     }
 
 
+GroupLag = tuple[Group, TopicPartition, MemberDescription | None]
+
+
+def _lags(view: View, seen: Group) -> Mapping[TopicPartition, GroupLag]:
+    owners = _owners(view, seen)
+    return {tp: (seen, tp, owners.get(tp)) for tp in seen.partitions}
+
+
 @group.has(
     "lags/{topic_name}/partitions/{partition_id}",
     "KafkaConsumerLag",
-    lambda view, seen: {tp: (seen, tp, member) for tp, member in _members_by_partition(view, seen).items()},
+    _lags,
     "A group's offset and lag in each partition; null where a member reads it without a committed offset.",
     "group {group_id!r} has no offset of {topic_name}-{partition_id}, and no member that reads it",
 )
-def lag(view: View, at: At, row: tuple[Group, TopicPartition, MemberDescription | None]) -> Document:
+def lag(view: View, at: At, row: GroupLag) -> Document:
     """A group's offset and lag in one partition."""
     seen, tp, member = row
     committed, is_known = seen.offsets.get(tp), tp in seen.lags or tp in seen.unread
@@ -294,11 +302,6 @@ def _client(member: MemberDescription | None) -> Document:
         "instance_id": member.group_instance_id if member else None,
         "client_id": member.client_id if member else "",
     }
-
-
-def _members_by_partition(view: View, seen: Group) -> Mapping[TopicPartition, MemberDescription | None]:
-    owners = _owners(view, seen)
-    return {tp: owners.get(tp) for tp in seen.partitions}
 
 
 def _owners(view: View, seen: Group) -> Mapping[TopicPartition, MemberDescription]:

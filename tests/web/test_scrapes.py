@@ -19,7 +19,7 @@ from broker.coordinator.group_state import GroupState
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.web import collector
-from broker.web.scrapes import FRESH_S, LARGE, Scrapes
+from broker.web.app import FRESH_S, LARGE, Scrapes
 from tests.conftest import BrokerFactory
 from tests.support.scrape import health
 
