@@ -30,8 +30,15 @@ from sqlalchemy.schema import DropTable
 
 from broker.errors import ConfigError
 from spark_connector.loads.database.database_log import DatabaseCommitLog
-from spark_connector.loads.database.engine import ATTEMPT, column_types, failure, make_table, open_engine, won_of
-from spark_connector.loads.database.sql_rows import column_type
+from spark_connector.loads.database.sql import (
+    ATTEMPT,
+    column_type,
+    column_types,
+    failure,
+    make_table,
+    open_engine,
+    won_of,
+)
 from spark_connector.loads.destination import RowsWriter
 from spark_connector.loads.footers import Count
 from spark_connector.loads.history import HistoryEntry, staged_state, topics_by_group

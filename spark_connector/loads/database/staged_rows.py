@@ -22,8 +22,16 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 from sqlalchemy import Column, Connection, Engine, MetaData, Table
 
-from spark_connector.loads.database.engine import ATTEMPT, column_types, first_line, open_engine, won_of
-from spark_connector.loads.database.sql_rows import as_copy, as_rows, parse_text_columns
+from spark_connector.loads.database.sql import (
+    ATTEMPT,
+    as_copy,
+    as_rows,
+    column_types,
+    first_line,
+    open_engine,
+    parse_text_columns,
+    won_of,
+)
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.write import save_by_tasks, sum_counts, write_counted
 
