@@ -58,7 +58,13 @@ def existing_format(place: Target) -> str:
 
 def _open(target: Target) -> Destination:
     if not target.is_table:
-        return _open_files(target)
+        output = _open_output(target, "a load needs a file system with atomic rename: a local directory or hdfs://")
+        log = _open_log(target, output)
+        if output.names("_delta_log"):
+            log.close()
+            raise ConfigError(f"{output.shown} is a Delta table: use format=delta, or another directory")
+        reopen = functools.partial(open_storage, options=target.storage_options)
+        return FilesDestination(output, log, target.group, reopen)
     try:
         if target.format == "sql":
             from spark_connector.loads.database.database_table import open_database
@@ -70,15 +76,6 @@ def _open(target: Target) -> Destination:
             f"format={target.format} needs {error.name}: pip install 'pykafka-spark[{target.format}]'"
         ) from error
     return open_delta(_open_output(target, "a Delta table must lie in a local directory or on hdfs://"), target.group)
-
-
-def _open_files(target: Target) -> FilesDestination:
-    output = _open_output(target, "a load needs a file system with atomic rename: a local directory or hdfs://")
-    log = _open_log(target, output)
-    if output.names("_delta_log"):
-        log.close()
-        raise ConfigError(f"{output.shown} is a Delta table: use format=delta, or another directory")
-    return FilesDestination(output, log, target.group, functools.partial(open_storage, options=target.storage_options))
 
 
 def _open_output(target: Target, needed: str) -> Storage:

@@ -14,7 +14,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -172,7 +172,11 @@ def load(options: LoadOptions) -> None:
     if options.recover:
         print_recovered(maintenance.recover(options.target), as_json)
     elif options.verify:
-        _verify(options)
+        servers, reader = options.cluster()
+        with quiet_session("pykafka load --verify", options.target.storage_options) as session:
+            verified = maintenance.verify(options.target, servers, options=reader, session=session)
+        print_verified(verified, as_json)
+        raise typer.Exit(0 if verified.ok else 1)
     elif options.watch:
         # Importing Spark takes half a second, which --help and --recover do not need.
         from spark_connector.cli.service import serve
@@ -183,14 +187,6 @@ def load(options: LoadOptions) -> None:
         typer.echo(json.dumps(result.to_json())) if as_json else _print_result(result)
         if options.history_keep is not None:
             maintenance.prune(options.target, options.history_keep)
-
-
-def _verify(options: LoadOptions) -> NoReturn:
-    servers, reader = options.cluster()
-    with quiet_session("pykafka load --verify", options.target.storage_options) as session:
-        verified = maintenance.verify(options.target, servers, options=reader, session=session)
-    print_verified(verified, options.as_json)
-    raise typer.Exit(0 if verified.ok else 1)
 
 
 def _run(request: LoadRequest, options: LoadOptions) -> LoadResult:

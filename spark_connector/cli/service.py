@@ -20,8 +20,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
@@ -34,7 +34,7 @@ from spark_connector.destinations import open_destination
 from spark_connector.load import run_load
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL, LoadLoop, Outage, Phase, parse_interval
 from spark_connector.loads.record import LoadInterrupted, LoadRecord, LoadResult
-from spark_connector.loads.request import LoadRequest
+from spark_connector.loads.target import Target
 from spark_connector.maintenance import prune
 from spark_connector.offset_store.base import OffsetStoreUnavailable
 from spark_connector.options.range_limit import Position
@@ -60,7 +60,11 @@ def serve(options: LoadOptions) -> None:
         spark = stack.enter_context(LazySession(name, options.master, options.spark_settings, log))
         spark.on_start = stop.install
         breaker = Breaker(stop.event, spark.be_quiet)
-        observer = stack.enter_context(observe_loads(request, options.metrics, screen.say))
+        lag = LoadLag(request.source)
+        metrics = None
+        if options.metrics is not None:
+            metrics = stack.enter_context(LoadMetrics(request.target.group, options.metrics, lag.behind))
+        observer = LoadObserver(request.target, lag, screen.say, metrics)
 
         def run(on_phase: Phase) -> LoadResult:
             result = run_load(request, lambda: breaker.tag(spark.session()), on_phase)
@@ -132,65 +136,54 @@ def _count(number: int, what: str) -> str:
 _PATIENCE_MS = 3_000  # the longest that a scrape waits for brokers
 
 
-@contextlib.contextmanager
-def observe_loads(request: LoadRequest, address: str | None, say: Callable[[str], None]) -> Iterator[LoadObserver]:
-    """The observer of the service's loads; with metrics when `address` is given."""
-    lag = LoadLag(request.source)
-    if address is None:
-        yield LoadObserver(request, lag, say)
-        return
-    with LoadMetrics(request.target.group, address, lag.behind) as metrics:
-        say(f"Metrics on {metrics.url}")
-        yield LoadObserver(request, lag, say, metrics)
-
-
+@dataclass
 class LoadObserver:
     """Prints a line when an outage begins, when its cause changes, and when it is over. For the thread that loads.
 
     With `metrics` it also counts loads, and reads the group's offsets when they may have changed.
     """
 
-    def __init__(
-        self, request: LoadRequest, lag: LoadLag, say: Callable[[str], None], metrics: LoadMetrics | None = None
-    ) -> None:
-        self._request = request
-        self._lag = lag
-        self._say = say
-        self._metrics = metrics
+    target: Target
+    lag: LoadLag
+    say: Callable[[str], None]
+    metrics: LoadMetrics | None
+
+    def __post_init__(self) -> None:
         self._known = False
         self._printed = ""
         self._since = 0.0
-        if metrics is not None:
+        if self.metrics is not None:
+            self.say(f"Metrics on {self.metrics.url}")
             self._read_offsets()
 
     def ended(self, result: LoadResult) -> None:
         """Called after a load, or when there was nothing to load."""
-        if self._metrics is None:
+        if self.metrics is None:
             return
-        self._metrics.up_to_date()
+        self.metrics.up_to_date()
         if result.load_id is not None:
-            self._metrics.loaded(result.rows)
+            self.metrics.loaded(result.rows)
         if result.load_id is not None or result.recovered or not self._known:
             self._read_offsets()
 
     def outage(self, outage: Outage) -> None:
         """Called for each failed load, and at the end of an outage."""
         if outage.delay is None:
-            self._say(f"Loading again, after {outage.failures} failures in {time.monotonic() - self._since:,.0f} s.")
+            self.say(f"Loading again, after {outage.failures} failures in {time.monotonic() - self._since:,.0f} s.")
             self._printed = ""
             return
-        if self._metrics is not None:
-            self._metrics.failed()
+        if self.metrics is not None:
+            self.metrics.failed()
         if not self._printed:
             self._since = time.monotonic()
         kind = f"{type(outage.error).__name__}: {_reason(outage)}"
         if kind != self._printed:
-            self._say(f"Cannot load, trying again: {kind}")
+            self.say(f"Cannot load, trying again: {kind}")
             self._printed = kind
 
     def _read_offsets(self) -> None:
-        with contextlib.suppress(PykafkaError), open_destination(self._request.target) as destination:
-            self._lag.set_loaded(destination.log.offsets())
+        with contextlib.suppress(PykafkaError), open_destination(self.target) as destination:
+            self.lag.set_loaded(destination.log.offsets())
             self._known = True
 
 

@@ -87,7 +87,8 @@ class LoadLoop:
             loads += result.load_id is not None
             if self.max_loads is not None and loads >= self.max_loads:
                 return
-            if not self._is_behind(result):
+            taken = sum(range.size for range in result.ranges)
+            if self.max_records is None or taken < self.max_records:
                 self.on_phase("wait", None)
                 self.stop.wait(max(0.0, started + self.interval - self.clock()))
 
@@ -114,10 +115,6 @@ class LoadLoop:
         self._failures, self._last_error = self._failures + 1, error
         self.on_outage(Outage(error, self._failures, delay))
         self.stop.wait(delay)
-
-    def _is_behind(self, result: LoadResult) -> bool:
-        taken = sum(range.size for range in result.ranges)
-        return self.max_records is not None and taken >= self.max_records
 
     def _phase(self, phase: str, record: LoadRecord | None) -> None:
         if phase == "write" and self.stop.is_set():

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import data_loss, report_data_loss
-from spark_connector.loads.record import LoadRange, LoadRecord, Offsets
+from spark_connector.loads.record import LoadRange, LoadRecord
 from spark_connector.loads.rewind import standing
+from spark_connector.offset_store.base import Offsets
 from spark_connector.read.planning import limit_offsets
 
 

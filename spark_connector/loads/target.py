@@ -57,7 +57,8 @@ class Target:
         if not self.to.strip():
             raise ConfigError("load needs 'to': a directory, local or hdfs://, or a database URL, that the loads go to")
         check_group(self.group)
-        format = self.format or _natural_format(self)
+        natural = "sql" if self.table is not None or is_database_url(self.to) else "parquet"
+        format = self.format or natural
         if format not in FORMATS:
             raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
         if format != "sql" and is_database_url(self.to):
@@ -99,10 +100,6 @@ def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
     """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
     prefix = "spark.hadoop."
     return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
-
-
-def _natural_format(target: Target) -> str:
-    return "sql" if target.table is not None or is_database_url(target.to) else "parquet"
 
 
 _DIALECTS = frozenset({"sqlite", "postgresql", "mysql", "mariadb", "mssql", "oracle"})

@@ -26,7 +26,7 @@ from pyspark_pykafka import DefaultSource
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.footers import Count, count_rows, read_footers
 from spark_connector.loads.plan import confirm_topics
-from spark_connector.loads.record import LoadError, LoadRange, LoadRecord, failed_load
+from spark_connector.loads.record import LoadError, LoadRecord, failed_load
 from spark_connector.loads.request import LoadRequest
 from spark_connector.loads.target import DERIVED, LOAD_COLUMN, TABLE_FORMATS
 from spark_connector.offset_store.base import OffsetConflict
@@ -207,7 +207,8 @@ def check_rows(record: LoadRecord, written: Mapping[TopicPartition, WrittenRows]
     planned = {range.tp: range for range in record.ranges}
     for tp, count in sorted(written.items()):
         range = planned.get(tp)
-        if range is None or not _fits(count, range):
+        fits = range is not None and range.start <= count.low and count.high < range.end
+        if not fits or count.rows > count.high - count.low + 1:
             asked = f"offsets {range.start} to {range.end - 1}" if range else "nothing"
             raise LoadError(
                 f"load {record.load_id}: asked for {asked} of {tp.topic}-{tp.partition}, but the output holds "
@@ -215,32 +216,19 @@ def check_rows(record: LoadRecord, written: Mapping[TopicPartition, WrittenRows]
             )
 
 
-def _fits(count: WrittenRows, range: LoadRange) -> bool:
-    return range.start <= count.low and count.high < range.end and count.rows <= count.high - count.low + 1
-
-
 def _count(spark: SparkSession, format: str, output: Storage, directory: str) -> dict[TopicPartition, WrittenRows]:
-    if not output.data_files(directory):
+    """By the statistics of parquet's row groups where none mixes partitions, else by reading the rows."""
+    files = output.data_files(directory)
+    if not files:
         return {}
     if format == "parquet":
-        counted = _count_by_footers(output, directory)
-        if counted is not None:
-            return counted
-    return _count_by_spark(spark, format, output.pattern_of(directory))
-
-
-def _count_by_footers(output: Storage, directory: str) -> dict[TopicPartition, WrittenRows] | None:
-    """Count by the statistics of the row groups, without reading rows; None when a row group mixes partitions."""
-    footers = read_footers(output, directory, output.data_files(directory))
-    counts = [count_rows(name, footer) for name, footer in footers.items()]
-    return None if None in counts else sum_counts(count for file in counts if file is not None for count in file)
-
-
-def _count_by_spark(spark: SparkSession, format: str, url: str) -> dict[TopicPartition, WrittenRows]:
+        counts = [count_rows(name, footer) for name, footer in read_footers(output, directory, files).items()]
+        if None not in counts:
+            return sum_counts(count for file in counts if file is not None for count in file)
     rows = (
         spark.read.format(format)
         .schema("topic string, partition int, offset long")
-        .load(url)
+        .load(output.pattern_of(directory))
         .groupBy("topic", "partition")
         .agg(F.count(F.lit(1)).alias("rows"), F.min("offset").alias("low"), F.max("offset").alias("high"))
         .collect()

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.database.database_log import DatabaseCommitLog
 from spark_connector.loads.database.database_table import DatabaseDestination, TableName
-from spark_connector.loads.database.engine import open_engine
+from spark_connector.loads.database.sql import open_engine
 from spark_connector.loads.database.staged_rows import _Attempt, _DatabaseWriter
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import DeltaDestination

@@ -29,9 +29,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.schema import DropTable
 
 from broker.errors import ConfigError
+from spark_connector.loads.database import sql
 from spark_connector.loads.database.database_log import DatabaseCommitLog
-from spark_connector.loads.database.engine import ATTEMPT, column_types, failure, make_table, open_engine, won_of
-from spark_connector.loads.database.sql_rows import column_type
 from spark_connector.loads.destination import RowsWriter
 from spark_connector.loads.footers import Count
 from spark_connector.loads.history import HistoryEntry, staged_state, topics_by_group
@@ -50,11 +49,11 @@ _NUMBERS = ("partition", "offset")  # by which rows are counted
 
 def open_database(address: DatabaseAddress, group: str) -> DatabaseDestination:
     """The table at `address`. Connects once, to fail early. Raises ConfigError, LoadError."""
-    engine = open_engine(address.url)
+    engine = sql.open_engine(address.url)
     try:
         engine.connect().close()
     except DBAPIError as error:
-        raise failure(error, f"cannot connect to {address.shown}") from error
+        raise sql.failure(error, f"cannot connect to {address.shown}") from error
     return DatabaseDestination(engine, address, DatabaseCommitLog(engine, group, address.shown), group)
 
 
@@ -99,10 +98,10 @@ class DatabaseDestination(TableDestination[TableName]):
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Create the table, or check that it takes these columns, and create the staging tables."""
         types = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
-        columns = [Column(name, column_type(of)) for name, of in types.items()]
+        columns = [Column(name, sql.column_type(of)) for name, of in types.items()]
         load = Column(LOAD_COLUMN, String(255))
-        make_table(self._engine, Table(self.address.table, MetaData(), *columns, load, schema=self.address.schema))
-        there = column_types(self._engine, self.address.table, self.address.schema)
+        sql.make_table(self._engine, Table(self.address.table, MetaData(), *columns, load, schema=self.address.schema))
+        there = sql.column_types(self._engine, self.address.table, self.address.schema)
         self._check_load_column(there, record.load_id)
         missing = [name for name in types if name not in there]
         if missing:
@@ -123,8 +122,8 @@ class DatabaseDestination(TableDestination[TableName]):
                 )
         staged = [Column(name, there[name]) for name in types]
         staging = self._staging(record.load_id)
-        make_table(self._engine, self._scratch(staging, _attempt(), *staged))
-        make_table(self._engine, self._scratch(won_of(staging), _attempt(primary_key=True)))
+        sql.make_table(self._engine, self._scratch(staging, _attempt(), *staged))
+        sql.make_table(self._engine, self._scratch(sql.won_of(staging), _attempt(primary_key=True)))
 
     def own_writer(self, format: str) -> RowsWriter:
         # Spark behind it, which a repair does not need
@@ -146,7 +145,7 @@ class DatabaseDestination(TableDestination[TableName]):
     def discard(self, load_id: str) -> None:
         name = self._staging(load_id)
         self.clear(name)
-        self.clear(won_of(name))
+        self.clear(sql.won_of(name))
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """Only loads into this table: the commit log is one for the whole database."""
@@ -160,7 +159,7 @@ class DatabaseDestination(TableDestination[TableName]):
         super().check_rewind(rewind)
 
     def plain_error(self, error: Exception) -> LoadError | None:
-        return failure(error, self.url) if isinstance(error, SQLAlchemyError) else None
+        return sql.failure(error, self.url) if isinstance(error, SQLAlchemyError) else None
 
     def count(self, load_id: str) -> list[Count]:
         """The rows of the winning attempts in the staging table, counted per partition."""
@@ -213,7 +212,7 @@ class DatabaseDestination(TableDestination[TableName]):
     def _insert(self, connection: Connection, record: LoadRecord) -> None:
         """Insert the staged rows into the table. Raises LoadInterrupted when some are missing."""
         staging, won = self._staged_rows(record.load_id, connection)
-        names = [column.name for column in staging.columns if column.name != ATTEMPT]
+        names = [column.name for column in staging.columns if column.name != sql.ATTEMPT]
         target = TableName(self.address.table, self.address.schema).with_columns(*names, LOAD_COLUMN)
         load = sqlalchemy.literal(record.load_id, String(255)).label(LOAD_COLUMN)
         rows = sqlalchemy.select(*(staging.c[name] for name in names), load).where(won)
@@ -228,10 +227,10 @@ class DatabaseDestination(TableDestination[TableName]):
         """The staging table, and the condition for rows of winning attempts."""
         name = self._staging(load_id)
         staging = TableName(name, self.address.schema).with_columns(
-            *column_types(connection, name, self.address.schema)
+            *sql.column_types(connection, name, self.address.schema)
         )
-        won = TableName(won_of(name), self.address.schema).with_columns(ATTEMPT)
-        return staging, staging.c[ATTEMPT].in_(sqlalchemy.select(won.c[ATTEMPT]))
+        won = TableName(sql.won_of(name), self.address.schema).with_columns(sql.ATTEMPT)
+        return staging, staging.c[sql.ATTEMPT].in_(sqlalchemy.select(won.c[sql.ATTEMPT]))
 
     def _scratch(self, name: str, *columns: Column[Any]) -> Table:
         # Unlogged: half the writing. A crash of PostgreSQL empties them, and the count at the commit notices it.
@@ -280,7 +279,7 @@ class DatabaseDestination(TableDestination[TableName]):
     def why_unreadable(self, table: TableName, columns: Sequence[str]) -> str | None:
         if not sqlalchemy.inspect(self._engine).has_table(table.name, schema=table.schema):
             return f"table {table} no longer exists"
-        there = column_types(self._engine, table.name, table.schema)
+        there = sql.column_types(self._engine, table.name, table.schema)
         if missing := [name for name in columns if name not in there]:
             return f"table {table} has no column {', '.join(missing)}: its rows cannot be told apart"
         texts = [name for name in columns if name in _NUMBERS and isinstance(there[name], String)]
@@ -301,7 +300,7 @@ class DatabaseDestination(TableDestination[TableName]):
 
 
 def _attempt(*, primary_key: bool = False) -> Column[Any]:
-    return Column(ATTEMPT, String(32), primary_key=primary_key, nullable=False)
+    return Column(sql.ATTEMPT, String(32), primary_key=primary_key, nullable=False)
 
 
 def _short(group: str) -> str:

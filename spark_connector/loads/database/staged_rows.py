@@ -22,8 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 from sqlalchemy import Column, Connection, Engine, MetaData, Table
 
-from spark_connector.loads.database.engine import ATTEMPT, column_types, first_line, open_engine, won_of
-from spark_connector.loads.database.sql_rows import as_copy, as_rows, parse_text_columns
+from spark_connector.loads.database import sql
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.write import save_by_tasks, sum_counts, write_counted
 
@@ -61,7 +60,7 @@ def write_rows(
 
 def _with_text(frame: DataFrame, write_options: Mapping[str, str]) -> DataFrame:
     types = {field["name"]: field["type"] for field in json.loads(frame.schema.json())["fields"]}
-    columns = parse_text_columns(write_options, types)
+    columns = sql.parse_text_columns(write_options, types)
     text = {name: _text_of(name) for name in columns}
     return frame.withColumns(text) if text else frame  # Spark Connect refuses an empty mapping
 
@@ -103,12 +102,12 @@ class _DatabaseWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         attempt = secrets.token_hex(16)
-        marked = (batch.append_column(ATTEMPT, pa.repeat(attempt, batch.num_rows)) for batch in iterator)
+        marked = (batch.append_column(sql.ATTEMPT, pa.repeat(attempt, batch.num_rows)) for batch in iterator)
         batches = (batch for batch in marked if batch.num_rows)
         first = next(batches, None)
         if first is None:
             return _Attempt(None)
-        engine = open_engine(self.url)
+        engine = sql.open_engine(self.url)
         with engine.begin() as connection:
             staging = self._staging(connection)
             for batch in itertools.chain([first], batches):
@@ -119,20 +118,20 @@ class _DatabaseWriter(DataSourceArrowWriter):
                         raise
                     connection.rollback()  # SQLite lets one connection write at a time
                     place = _place(engine, staging, batch)
-                    raise LoadError(f"a value{place} does not fit into the table: {first_line(error)}") from error
+                    raise LoadError(f"a value{place} does not fit into the table: {sql.first_line(error)}") from error
         return _Attempt(attempt)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         names = [message.name for message in messages if isinstance(message, _Attempt) and message.name]
-        with open_engine(self.url).begin() as connection:
-            won = Table(won_of(self.table), MetaData(), Column(ATTEMPT), schema=self.schema)
+        with sql.open_engine(self.url).begin() as connection:
+            won = Table(sql.won_of(self.table), MetaData(), Column(sql.ATTEMPT), schema=self.schema)
             if names:
-                connection.execute(won.insert(), [{ATTEMPT: name} for name in names])
+                connection.execute(won.insert(), [{sql.ATTEMPT: name} for name in names])
 
     def _staging(self, connection: Connection) -> Table:
         if _copies(connection):
             return Table(self.table, MetaData(), schema=self.schema)
-        types = column_types(connection, self.table, self.schema)
+        types = sql.column_types(connection, self.table, self.schema)
         for type in types.values():
             if isinstance(type, sqlalchemy.JSON):
                 type.none_as_null = True  # None becomes NULL, not JSON's null
@@ -148,7 +147,7 @@ def _insert(connection: Connection, staging: Table, batch: pa.RecordBatch) -> No
     if _copies(connection):
         _copy(connection, staging, batch)
     else:
-        connection.execute(sqlalchemy.insert(staging), as_rows(batch))
+        connection.execute(sqlalchemy.insert(staging), sql.as_rows(batch))
 
 
 def _is_unfit(error: Exception) -> bool:
@@ -185,4 +184,4 @@ def _copy(connection: Connection, staging: Table, batch: pa.RecordBatch) -> None
     names = ", ".join(quote.quote(name) for name in batch.schema.names)
     statement = f"COPY {quote.format_table(staging)} ({names}) FROM STDIN (FORMAT csv)"
     with connection.connection.cursor().copy(statement) as copy:
-        copy.write(as_copy(batch))
+        copy.write(sql.as_copy(batch))

@@ -46,14 +46,11 @@ _APPEND_ONLY = "delta.appendOnly"
 def open_delta(output: Storage, group: str) -> DeltaDestination:
     """The table in the directory `output`, which need not exist yet. Raises ConfigError for loads into files."""
     if found := _MISREAD.search(output.url.partition("://")[2]):
-        raise ConfigError(f"'{output.shown}': the name of a Delta table's directory cannot hold a {_shown(found[0])}")
+        character = found[0] if found[0].isprintable() else repr(found[0])
+        raise ConfigError(f"'{output.shown}': the name of a Delta table's directory cannot hold a {character}")
     if output.names("_offsets"):
         raise ConfigError(f"{output.shown} holds loads into files: a Delta table needs its own directory")
     return DeltaDestination(output, DeltaCommitLog(output, group), group)
-
-
-def _shown(character: str) -> str:
-    return character if character.isprintable() else repr(character)
 
 
 class DeltaDestination(TableDestination[DeltaTable | None]):

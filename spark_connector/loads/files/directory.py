@@ -26,7 +26,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
-from spark_connector.loads.files.directory_history import Outputs, read_history
+from spark_connector.loads.files.directory_history import LoadDirectories
 from spark_connector.loads.files.file_rows import read_offsets
 from spark_connector.loads.files.repair_state import Act, StagedLoad, Step, repair_steps
 from spark_connector.loads.history import (
@@ -69,7 +69,7 @@ class FilesDestination(Destination):
         self.output = output
         self.log = log
         self._group = group
-        self._outputs = Outputs(output, open_output)
+        self._directories = LoadDirectories(group, output, log, open_output)
         self._staging = f"{_STAGING}/{log.kind}"
 
     def repair(self) -> list[str]:
@@ -177,7 +177,7 @@ class FilesDestination(Destination):
         return self.output.url_of(published_directory(load_id))
 
     def history(self) -> History:
-        return read_history(self._group, self.output, self.log, self._outputs)
+        return self._directories.history()
 
     def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
         for entry in entries:
@@ -246,7 +246,7 @@ class FilesDestination(Destination):
             self._undo_outputs(record, record.rewind)
             self.log.mark_published(record)
             return
-        output = self._outputs.at(record.output)
+        output = self._directories.at(record.output)
         target = published_directory(load_id)
         try:
             output.rename(self._data(load_id), target)
@@ -266,9 +266,9 @@ class FilesDestination(Destination):
         and by two processes at once.
         """
         with contextlib.suppress(FileExistsError):
-            self._outputs.at(record.output).create(manifest_of(record.load_id), record.to_bytes())
+            self._directories.at(record.output).create(manifest_of(record.load_id), record.to_bytes())
         for undone in reversed(rewind.undone):
-            output, source = self._outputs.at(undone.output), published_directory(undone.load_id)
+            output, source = self._directories.at(undone.output), published_directory(undone.load_id)
             aside = aside_of(record.load_id, undone.load_id)
             try:
                 output.rename(source, aside)
@@ -282,7 +282,7 @@ class FilesDestination(Destination):
                     ) from error
         if rewind.delete:
             for undone in rewind.undone:
-                self._outputs.at(undone.output).remove(aside_of(record.load_id, undone.load_id))
+                self._directories.at(undone.output).remove(aside_of(record.load_id, undone.load_id))
 
     def _sealed(self, load_id: str) -> LoadRecord:
         return read_record(self.output, f"{self._data(load_id)}/{MANIFEST}")
@@ -296,7 +296,7 @@ class FilesDestination(Destination):
             return HeldRows(None, ("its manifest is missing, and the commit log has forgotten it",))
         if entry.directory is None:
             return HeldRows(None, (f"its directory, {record.output}/load={record.load_id}, is gone",))
-        output = self._outputs.at(record.output)
+        output = self._directories.at(record.output)
         directory = entry.directory.removeprefix(output.url + "/")
         hidden = "it is committed, but not visible yet; the next load or a recovery makes it visible"
         files = output.data_files(directory)

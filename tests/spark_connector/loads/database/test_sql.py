@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from spark_connector.loads.database.engine import open_engine
-from spark_connector.loads.database.sql_rows import as_copy, as_rows, column_type, parse_text_columns
+from spark_connector.loads.database.sql import as_copy, as_rows, column_type, open_engine, parse_text_columns
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TEXT = st.text(st.characters(exclude_characters="\x00", codec="utf-8"))
