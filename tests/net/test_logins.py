@@ -107,6 +107,7 @@ def test_the_right_message_is_taken(mechanism: str) -> None:
     messages=st.lists(
         st.binary(max_size=200) | st.tuples(st.booleans(), places, places, st.just(b"") | pieces), max_size=5
     )
+    | st.tuples(st.just((True, 0, 0, b"")), st.tuples(st.just(False), places, places, pieces)).map(list)
 )
 def test_messages_in_any_order_log_in_or_are_refused(
     mechanism: str, messages: list[bytes | tuple[bool, int, int, bytes]]
