@@ -20,6 +20,7 @@ from broker.clock import Clock
 from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, CorruptBatch
 from broker.log.aborted_index import AbortedEntry
+from broker.log.checkpoints import CLEAN_OFFSETS
 from broker.log.compaction_process import (
     Compacted,
     CompactionPlan,
@@ -83,7 +84,7 @@ class Cleaner:
 
     def load(self, directory: LogDirectory) -> None:
         """Read how far the logs of a directory are clean. Raises OSError."""
-        self._clean_offsets |= directory.read_clean_offsets()
+        self._clean_offsets |= directory.read(CLEAN_OFFSETS)
 
     def forget(self, tp: TopicPartition) -> None:
         """The partition was deleted; a new one of that name starts without a clean offset."""
@@ -177,7 +178,7 @@ class Cleaner:
         """Write the clean offsets, without those of deleted logs; from any thread."""
         for directory in self._directories:
             try:
-                directory.write_clean_offsets(partial(self._clean_in, directory))
+                directory.write(CLEAN_OFFSETS, partial(self._clean_in, directory))
             except OSError as error:
                 logger.error("no checkpoint of what is compacted in %s: %s", directory.path, error)
 

@@ -24,7 +24,13 @@ from broker.clock import Clock
 from broker.config.broker_config import BrokerConfig
 from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
-from broker.log.checkpoints import PARTITION_METADATA, read_topic_id
+from broker.log.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    read_topic_id,
+)
 from broker.log.cleaner import Cleaner, Run
 from broker.log.compaction_process import CompactionProcess
 from broker.log.disk import wrap_disk_errors
@@ -171,8 +177,8 @@ class LogManager:
     ) -> None:
         for path in deleted:
             shutil.rmtree(path, ignore_errors=True)
-        points, starts = directory.read_checkpoints()
-        self._known_watermarks |= directory.read_high_watermarks()
+        points, starts = directory.read(RECOVERY_POINTS), directory.read(LOG_START_OFFSETS)
+        self._known_watermarks |= directory.read(HIGH_WATERMARKS)
         self._cleaner.load(directory)
         clean = directory.take_clean_mark()
         if partitions and not clean:
@@ -417,9 +423,9 @@ class LogManager:
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
         """Write recovery points, log start offsets and high watermarks of the logs in a directory. Raises OSError."""
-        directory.write_recovery_points(functools.partial(self._recovery_points, directory))
-        directory.write_log_starts(functools.partial(self._log_starts, directory))
-        directory.write_high_watermarks(functools.partial(self._watermarks, directory))
+        directory.write(RECOVERY_POINTS, lambda: {tp: log.recovery_point for tp, log in self._logs_in(directory)})
+        directory.write(LOG_START_OFFSETS, functools.partial(self._log_starts, directory))
+        directory.write(HIGH_WATERMARKS, functools.partial(self._watermarks, directory))
 
     def note_new(self, partitions: Iterable[TopicPartition]) -> None:
         """Let a checkpoint name new logs, so that a start without their files knows that they are lost. From any
@@ -438,12 +444,9 @@ class LogManager:
         """
         try:
             for directory in self._online():
-                directory.write_log_starts(functools.partial(self._log_starts, directory))
+                directory.write(LOG_START_OFFSETS, functools.partial(self._log_starts, directory))
         except OSError as error:
             raise BrokerError(ErrorCode.kafka_storage_error, f"no checkpoint of log start offsets: {error}") from error
-
-    def _recovery_points(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        return {tp: log.recovery_point for tp, log in self._logs_in(directory)}
 
     def _log_starts(self, directory: LogDirectory) -> dict[TopicPartition, int]:
         """Only those that DeleteRecords moved; the others are in the name of the first segment."""

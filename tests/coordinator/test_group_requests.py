@@ -198,11 +198,11 @@ def test_members_data_is_described_in_a_stable_group_only() -> None:
     (member,) = driver.stable(1)
     described = group_requests.describe(driver.group)
     assert (described.state, described.protocol_type, described.protocol_name) == ("Stable", "consumer", "range")
-    assert (described.members[0].metadata, described.members[0].assignment) == (b"topics", member.encode())
+    assert (described.members[0].subscription, described.members[0].assignment) == (b"topics", member.encode())
     driver.join()
     described = group_requests.describe(driver.group)
     assert (described.state, described.protocol_name) == ("PreparingRebalance", "")
-    assert {(m.metadata, m.assignment) for m in described.members} == {(b"", b"")}
+    assert {(m.subscription, m.assignment) for m in described.members} == {(b"", b"")}
 
 
 def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
