@@ -1,6 +1,6 @@
 """Prometheus metrics of streams (PrometheusLag) and of a service of loads (LoadMetrics).
 
-The only file of the connector that imports prometheus_client. `docs/metrics.md` lists the metrics.
+The only file of the connector that imports prometheus_client. `docs/reference/metrics.md` lists the metrics.
 """
 
 from __future__ import annotations
