@@ -20,11 +20,30 @@ from hypothesis import HealthCheck, settings
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 from tests.support import broker_process
 from tests.support.broker_process import BrokerProcess
-from tests.support.child_imports import spare_hypothesis
 from tests.support.guarded import ForeignGuarded, Guarded, GuardedBroker, foreign_addresses
 from tests.support.kafka import RUN, VARIABLE, ExternalKafka, Kafka, external_kafka, tidy
+from tests.support.source_tree import ROOT
 from tests.support.spark_home import SMALL_QUERIES, shared_spark_home
 from tests.support.topics import Topic
+
+# --- Spares the processes that tests start the import of Hypothesis, a third of what a broker takes to start.
+# kio, which has the protocol's messages, registers them with Hypothesis wherever that is installed. The processes of
+# an installation without it do not import it either.
+
+_SITE = 'import sys\n\nsys.modules["hypothesis"] = None\n'
+
+
+def spare_hypothesis() -> None:
+    """Let every Python that is started from now on do without. Not for a process that starts pytest."""
+    directory = ROOT / ".pytest_cache" / "children"
+    directory.mkdir(parents=True, exist_ok=True)
+    new = directory / f"{os.getpid()}.new"
+    new.write_text(_SITE, encoding="utf-8")
+    new.replace(directory / "sitecustomize.py")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
+
+
+# --- fixtures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

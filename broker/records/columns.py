@@ -1,7 +1,7 @@
 """Record batches to Arrow columns and back: the hot path between a fetch and Spark.
 
 The connector passes whole fetch responses (1 to 4 MB is best) or Arrow batches. A record costs a fraction of a
-microsecond. The tests compare both functions with a slow codec in plain Python (tests/support/reference_codec.py).
+microsecond. The tests compare both functions with a slow codec in plain Python (tests/records/test_columns_parity.py).
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.csv_decoder import CsvDecoder
-from spark_connector.formats.framed_json import FramedJson
-from spark_connector.formats.json_decoder import JsonDecoder
+from spark_connector.formats.json_decoder import FramedJson, JsonDecoder
 from spark_connector.formats.schema_registry import SchemaRegistry, registry_of
 from spark_connector.formats.schema_text import read_schema
 from spark_connector.formats.value_decoder import BadValue, Decoded, ValueDecoder, by_halves

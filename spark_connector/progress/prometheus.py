@@ -1,6 +1,6 @@
 """Prometheus metrics of streams (PrometheusLag) and of a service of loads (LoadMetrics).
 
-The only file of the connector that imports prometheus_client. `docs/metrics.md` lists the metrics.
+The only file of the connector that imports prometheus_client. `docs/reference/metrics.md` lists the metrics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector, sta
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from broker.errors import ConfigError
-from spark_connector.progress.stream_lag import QueryLag, SourceLag, TopicLag
+from spark_connector.progress.stream_lag import QueryLag, TopicLag
 
 _SOURCE = ("query", "source")
 _TOPIC = (*_SOURCE, "topic")
@@ -72,7 +72,8 @@ class PrometheusLag:
             label = lag.label if names[lag.label] == 1 else f"{lag.label} {lag.run_id}"
             for source in lag.sources:
                 labels = (label, str(source.index))
-                _add(families, labels, _source_figures(source))
+                rates = {name: getattr(source, name) for name in ("input_rows_per_second", "processed_rows_per_second")}
+                _add(families, labels, rates)
                 for topic in source.topics:
                     _add(families, (*labels, topic.topic), _topic_figures(topic))
                 for name in {tp.topic for tp in source.end}:
@@ -88,10 +89,6 @@ def _add(families: dict[str, GaugeMetricFamily], labels: tuple[str, ...], figure
     for name, value in figures.items():
         if value is not None:
             families[f"pykafka_stream_{name}"].add_metric(labels, value)
-
-
-def _source_figures(source: SourceLag) -> dict[str, float | None]:
-    return {name: getattr(source, name) for name in ("input_rows_per_second", "processed_rows_per_second")}
 
 
 def _topic_figures(topic: TopicLag) -> dict[str, float | None]:
@@ -166,34 +163,28 @@ class LoadMetrics:
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """For a scrape, in its thread."""
-        behind = self._behind()
+        behind, group = self._behind(), self._group
         with self._lock:
-            counts = {
-                ("pykafka_load_loads", "Loads that were committed."): self._loads,
-                ("pykafka_load_rows", "Rows of these loads."): self._rows,
-                ("pykafka_load_failures", "Loads that failed and were tried again."): self._failures,
-            }
-            last_success = self._last_success
-        for (name, doc), count in counts.items():
-            counter = CounterMetricFamily(name, doc, labels=["group"])
-            counter.add_metric([self._group], count)
-            yield counter
-        success = GaugeMetricFamily(
-            "pykafka_load_last_success_timestamp_seconds",
-            "When a load last ended well or found nothing new, since 1970.",
-            labels=["group"],
-        )
+            loads, rows, failures, last_success = self._loads, self._rows, self._failures, self._last_success
+        yield _counter("pykafka_load_loads", "Loads that were committed.", group, loads)
+        yield _counter("pykafka_load_rows", "Rows of these loads.", group, rows)
+        yield _counter("pykafka_load_failures", "Loads that failed and were tried again.", group, failures)
+        doc = "When a load last ended well or found nothing new, since 1970."
+        success = GaugeMetricFamily("pykafka_load_last_success_timestamp_seconds", doc, labels=["group"])
         if last_success is not None:
-            success.add_metric([self._group], last_success)
+            success.add_metric([group], last_success)
         yield success
-        lag = GaugeMetricFamily(
-            "pykafka_load_offsets_behind_latest",
-            "Offsets that the log has and no load yet, at the moment of the scrape.",
-            labels=["group", "topic"],
-        )
+        doc = "Offsets that the log has and no load yet, at the moment of the scrape."
+        lag = GaugeMetricFamily("pykafka_load_offsets_behind_latest", doc, labels=["group", "topic"])
         for topic, offsets in sorted(behind.items()):
-            lag.add_metric([self._group, topic], offsets)
+            lag.add_metric([group, topic], offsets)
         yield lag
+
+
+def _counter(name: str, doc: str, group: str, count: int) -> CounterMetricFamily:
+    counter = CounterMetricFamily(name, doc, labels=["group"])
+    counter.add_metric([group], count)
+    return counter
 
 
 def parse_address(text: str) -> tuple[str, int]:

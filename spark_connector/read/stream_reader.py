@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from spark_connector.read.micro_batches import MicroBatches
 
-__all__ = ["KafkaStreamReader", "LimitedStreamReader", "OlderStreamReader", "make_reader"]
-
 logger = logging.getLogger("pykafka.spark")
 
 

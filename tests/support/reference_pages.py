@@ -7,25 +7,144 @@ tests/docs/test_reference_pages.py fails while a page differs from the code.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import typer.main
+
+from broker.api.table import API_TABLE
 from broker.client.client_settings import ClientSettings
 from broker.config.broker_config import BrokerConfig
 from broker.log.log_config import LogConfig
+from broker.protocol.permissions import OPEN_APIS, PERMISSIONS, Permission
+from broker.security.acl_types import SUPPORTED_OPERATIONS
 from broker.security.stores import SECURITY
 from broker.settings import Setting, read_properties_file, settings_of
-from broker.tools.console import commands, summary
+from broker.tools.console import build, commands, summary
 from broker.web.collector import FAMILIES
 from spark_connector.options.option_table import OPTIONS, WRITE_OPTIONS, Option
-from tests.support.console_reference import console
 from tests.support.job_rights import job_rights
 from tests.support.markdown_table import table
-from tests.support.permission_table import open_apis, operations, permissions
 from tests.support.protocol_table import protocol
 from tests.support.server_properties import FILE as SHIPPED_FILE
 from tests.support.source_tree import ROOT
+
+# --- The console's reference page, made from the commands themselves: usage, help and options of each.
+
+_TITLES = {"Example:", "Examples:"}
+
+
+def console() -> str:
+    """A section for each command of `pykafka`, in the order of its help."""
+    return "\n".join(section for name in commands() for section in _sections(name))
+
+
+def _sections(name: str) -> Iterator[str]:
+    root: Any = typer.main.get_command(build([name]))
+    context = root.make_context("pykafka", [name], resilient_parsing=True)
+    yield from _section(root.get_command(context, name), f"pykafka {name}", level=2)
+
+
+def _section(command: Any, path: str, level: int) -> Iterator[str]:
+    """The command's own text, then those of its sub-commands."""
+    context = command.context_class(command, info_name=path)
+    parts = [f"{'#' * level} `{path}`", _prose(command.help)]
+    children = getattr(command, "commands", {})
+    if not children or command.invoke_without_command:
+        parts += [f"```text\n{' '.join([path, *command.collect_usage_pieces(context)])}\n```", _parameters(command)]
+    yield "\n\n".join(part for part in parts if part) + "\n"
+    for name, child in children.items():
+        if not child.hidden:
+            yield from _section(child, f"{path} {name}", level + 1)
+
+
+def _prose(text: str | None) -> str:
+    """Help as Markdown. click's mark for text that is not to be wrapped begins a block: examples become a fence."""
+    plain, *blocks = (text or "").split("\b\n")
+    parts = [plain.strip()]
+    for block in blocks:
+        lines, _, rest = block.partition("\n\n")
+        shown = "\n".join(line.strip() for line in lines.splitlines() if line.strip() not in _TITLES)
+        parts += [f"```sh\n{shown}\n```", rest.strip()]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _parameters(command: Any) -> str:
+    rows = []
+    for one in command.params:
+        if getattr(one, "hidden", False) or one.name == "help":
+            continue
+        if one.param_type_name == "argument":
+            rows.append([f"`{(one.metavar or one.name).upper()}`", "", _cell(one.help or "")])
+        else:
+            names = ", ".join(f"`{name}`" for name in [*one.opts, *one.secondary_opts])
+            value = "" if one.is_flag else f"`{one.metavar or _type(one)}`"
+            rows.append([names, value, _cell(one.help or "") + _default(one)])
+    return table(["option", "value", "meaning"], rows).rstrip()
+
+
+def _type(option: Any) -> str:
+    kind = option.bare_type()
+    for part in getattr(kind, "__args__", ()):
+        kind = part
+    return "TEXT" if kind is str else str(getattr(kind, "__name__", kind)).upper()
+
+
+def _default(one: Any) -> str:
+    if one.required:
+        return " Required."
+    shown = one.default
+    if one.is_flag or callable(shown) or shown in (None, "", [], ()) or "Sentinel" in type(shown).__name__:
+        return ""
+    return f" Default: `{getattr(shown, 'value', shown)}`."
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("<", "&lt;")
+
+
+# --- The tables of rights in docs/reference/permissions.md, made from broker/protocol/permissions.py.
+
+_SERVED = {api: (low, high) for api, low, high, _ in API_TABLE}
+
+
+def permissions() -> str:
+    """A row for each right that an API asks for."""
+    rows = sorted(PERMISSIONS, key=lambda need: need.api)  # stable: the order of the file within an API
+    return table(
+        ["API", "versions", "operation", "resource", "asked", "without it"],
+        (
+            [need.request, _versions(need), need.operation.title, need.resource.title, need.asked, _without(need)]
+            for need in rows
+        ),
+    )
+
+
+def open_apis() -> str:
+    """Which APIs need no right, in a sentence."""
+    *names, last = (api.title for api in sorted(OPEN_APIS))
+    return f"{', '.join(names)} and {last} need no right.\n"
+
+
+def operations() -> str:
+    """What can be done with a resource of each type."""
+    rows = (
+        [type.title, ", ".join(operation.title for operation in operations)]
+        for type, operations in SUPPORTED_OPERATIONS.items()
+    )
+    return table(["resource", "operations"], rows)
+
+
+def _versions(need: Permission) -> str:
+    low, high = _SERVED[need.api]
+    low, high = max(low, need.low), high if need.high is None else min(high, need.high)
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def _without(need: Permission) -> str:
+    return need.otherwise or need.code.name.upper()
+
 
 PAGES = sorted([*(ROOT / "docs" / "reference").glob("*.md"), ROOT / "docs" / "how-to" / "rights.md"])
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n\n).*?(<!-- end of table -->)", re.DOTALL)

@@ -1,6 +1,6 @@
 // A tab of Firefox driven from another process: a step a line on standard input, an answer a line on standard output.
 //
-// Started by tests/support/firefox.py, which says what the steps are.
+// Started by tests/ui/test_firefox.py, which says what the steps are.
 import { createInterface } from 'node:readline'
 import { pathToFileURL } from 'node:url'
 

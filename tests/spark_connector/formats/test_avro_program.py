@@ -28,8 +28,8 @@ class _Program(Program):
 
 
 def program(writer: str, reader: str) -> _Program | None:
-    ours = parse_avro(AvroSchema(reader))
     try:
+        ours = parse_avro(AvroSchema(reader))
         kind = column_of(ours, 2)
         return _Program(resolve(parse_avro(AvroSchema(writer)), ours), kind)
     except ConfigError:

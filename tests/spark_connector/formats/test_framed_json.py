@@ -16,8 +16,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from spark_connector.errors import ConnectorError
 from spark_connector.formats import schema_registry as module
 from spark_connector.formats.avro_decoder import AvroDecoder
-from spark_connector.formats.framed_json import FramedJson
-from spark_connector.formats.json_decoder import JsonDecoder
+from spark_connector.formats.json_decoder import FramedJson, JsonDecoder
 from spark_connector.formats.record_decoder import column_decoder
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_decoder import Decoded

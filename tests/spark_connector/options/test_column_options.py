@@ -85,55 +85,6 @@ def test_the_corrupt_columns_have_names_of_their_own() -> None:
     assert schema.types == [pa.struct([("a", pa.int32())]), pa.string(), pa.binary(), pa.binary()]
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"valueFormat": "xml"}, "must be binary or string or json or avro or csv, not 'xml'"),
-        ({"valueFormat": "json"}, "'valueFormat'=json needs option 'valueSchema': Spark's DDL"),
-        ({"valueFormat": "avro"}, r"needs option 'valueSchema': an Avro schema, a file, or a registry"),
-        ({"valueSchema": "a INT"}, "'valueSchema' has no effect on format binary"),
-        ({"keyFormat": "string", "keySchema": "a INT"}, "'keySchema' has no effect on format string"),
-        ({"mode": "FAILFAST"}, "'mode' has no effect: it needs 'valueFormat' or 'keyFormat'"),
-        ({"badRecordsTopic": "b"}, "'badRecordsTopic' has no effect"),
-        ({URL: "http://h"}, "has no effect"),
-        ({"valueFormat": "csv", "valueSchema": "a INT", URL: "http://h"}, "to be avro or json"),
-        ({**JSON, "recursiveFieldMaxDepth": "3"}, "'recursiveFieldMaxDepth' has no effect: it needs .* to be avro"),
-        (
-            {**AVRO, "recursiveFieldMaxDepth": "16"},
-            "^Option 'recursiveFieldMaxDepth' should not be greater than 15",
-        ),
-        ({**AVRO, "recursiveFieldMaxDepth": "-2"}, "'recursiveFieldMaxDepth' must be at least -1"),
-        ({**AVRO, "recursiveFieldMaxDepth": "x"}, "'recursiveFieldMaxDepth' must be a whole number"),
-        ({**JSON, "sep": ";"}, "'sep' has no effect: it needs 'valueFormat' or 'keyFormat' to be csv"),
-        ({**JSON, "mode": "LENIENT"}, "'mode' must be permissive or dropmalformed or failfast, not 'LENIENT'"),
-        ({**JSON, "mode": "FAILFAST", "columnNameOfCorruptRecord": "c"}, "needs 'mode' to be PERMISSIVE"),
-        ({**JSON, "mode": "FAILFAST", "badRecordsTopic": "b"}, "the first bad record ends the read"),
-        ({**JSON, "badRecordsTopic": "t"}, "a topic that is not itself read, not 't'"),
-        ({**JSON, "columnNameOfCorruptRecord": "offset"}, "there is a column 'offset' already"),
-        ({**JSON, "columns": "key,offset"}, "option 'columns' leaves out value"),
-        ({**JSON, "valueSchema": "a INTEGR"}, "'valueSchema': Schema is not Spark's DDL.*'integr' is not a type"),
-        ({**JSON, "valueSchema": "http://h/subjects/s/versions/1"}, "json cannot come from a registry"),
-        ({**JSON, "valueFormat": "csv", "valueSchema": "a ARRAY<INT>"}, "CSV values cannot hold field a"),
-        ({"valueFormat": "csv", "valueSchema": "a INT", "sep": "||"}, "'sep' must be one ASCII character"),
-        ({"valueFormat": "csv", "valueSchema": "a INT", "sep": '"'}, "'sep' must be one ASCII character"),
-        ({**AVRO, "valueSchema": "a INT"}, "'valueSchema': Not an Avro schema"),
-        ({**AVRO, "valueSchema": "http://me@h/schema.avsc"}, r"must be in a schema registry.*'http://\*\*\*@h/schema"),
-        ({**AVRO, "valueSchema": "http://me:hush@h/subjects/s/versions/1"}, f"plans would show: .* set '{URL}'"),
-        ({**AVRO, "keyFormat": "avro", "keySchema": "ftp://me:hush@h/a.avsc"}, "'keySchema' has a user and a password"),
-        ({**AVRO, URL: "ftp://h"}, r"must be http\(s\)://host:port"),
-        ({**AVRO, URL: "http://h:port"}, r"must be http\(s\)://host:port"),
-        ({**AVRO, USER: "me:hush"}, f"it needs '{URL}'"),
-        ({**AVRO, URL: "http://a:b@h", USER: "me:hush"}, "Set one of"),
-        ({**AVRO, URL: "http://h", USER: "me:hush", "schema.registry.bearer.auth.token": "x"}, "Set one of"),
-        ({**AVRO, "valueSchema": "http://h/subjects/s/versions/1", URL: "http://i"}, "more than one registry"),
-    ],
-)
-def test_what_is_wrong_is_said(options: dict[str, str], why: str) -> None:
-    with pytest.raises(ConfigError, match=why) as raised:
-        parse(options)
-    assert "hush" not in str(raised.value)
-
-
 def test_a_record_that_contains_itself_needs_a_depth() -> None:
     node = (
         '{"type":"record","name":"Node","fields":[{"name":"id","type":"int"},{"name":"next","type":["null","Node"]}]}'

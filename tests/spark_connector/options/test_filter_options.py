@@ -100,32 +100,6 @@ def test_the_other_filters() -> None:
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"filterPartitions": '{"t":[0]}'}, r"'filterPartitions': Expected e.g. 0,2-5 or per topic"),
-        ({"filterPartitions": "{"}, r"'filterPartitions' is not JSON"),
-        ({"filterOffsets": '{"t":"5"}'}, r"'filterOffsets': Expected e.g. 100-199 or per partition"),
-        ({"filterOffsets": '{"t":{"x":"5"}}'}, r"'filterOffsets': Expected e.g."),
-        ({"filterTimestampFrom": "noon"}, r"'filterTimestampFrom' must be a whole number"),
-        ({"filterTimestampUntil": "-1"}, r"'filterTimestampUntil' must be at least 0"),
-        ({"filterTimestampFrom": "5", "filterTimestampUntil": "5"}, r"From\(5\) must be below filterTimestampUntil\(5"),
-        ({"filterKeyPrefix": " "}, r"'filterKeyPrefix' is empty"),
-        ({"filterKeyPrefix": "X''"}, r"'filterKeyPrefix' is empty"),
-        ({"filterHeader": "=x"}, r"'filterHeader' must be a name"),
-        ({"filterHeder": "x"}, r"Unknown option 'filterHeder'.*Did you mean 'filterHeader'"),
-        ({"pushDown": "true"}, r"'pushDown'.*silently misses rows.*Use the options columns, filterPartitions"),
-        ({"pushDown": "maybe"}, r"'pushDown' must be true or false"),
-    ],
-)
-@pytest.mark.parametrize("mode", Mode)
-def test_bad_filters_say_what_is_wrong(options: dict[str, str], message: str, mode: Mode) -> None:
-    if mode is Mode.STREAM and "filterOffsets" in options:
-        message = "'filterOffsets' is for batch queries"
-    with pytest.raises(ConfigError, match=message):
-        parse(mode, **options)
-
-
 def test_a_stream_has_no_offset_filter_and_no_need_of_one() -> None:
     assert parse(Mode.ANY, filterOffsets="0-9").filters.offsets is not None
     with pytest.raises(ConfigError, match=r"'filterOffsets' is for batch queries: a stream starts where 'startingOff"):

@@ -40,34 +40,6 @@ def test_producer_properties_reach_the_client_over_our_defaults() -> None:
     assert parse(kafka_transaction_timeout_ms="5000").transaction_timeout_ms == 5000
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"delivery": "twice"}, "must be exactly-once or at-least-once, not 'twice'"),
-        ({"delivary": "x"}, "Did you mean 'delivery'"),
-        ({"subscribe": "t"}, "Unknown option 'subscribe'"),
-        ({"batch.size": "1"}, "begin with 'kafka.': 'kafka.batch.size'"),
-        ({"topic": " "}, "'topic' is empty"),
-        ({"includeHeaders": "yes"}, "true or false"),
-        ({"transactionalIdPrefix": "a b"}, "transactionalIdPrefix"),
-        ({"txnAppId": "a~b"}, "'txnAppId' must be letters"),
-        ({"txnAppId": "a", "txnVersion": "-1"}, "'txnVersion' must be at least 0"),
-        ({"txnVersion": "1"}, "'txnVersion' needs option 'txnAppId'"),
-        ({"txnAppId": "a", "delivery": "at-least-once"}, "needs delivery=exactly-once"),
-        ({"kafka.key.serializer": "x"}, "key.serializer' is not supported"),
-        ({"kafka.transactional.id": "x"}, "transactionalIdPrefix"),
-        ({"kafka.transaction.timeout.ms": "soon"}, "whole number"),
-        ({"kafka.acks": "maybe"}, "kafka"),
-        ({"kafka.bootstrap.servers": ""}, "bootstrap.servers' must be specified"),
-        ({"kafka.acks": "1", "delivery": "exactly-once"}, "exactly-once needs acks=all"),
-        ({"kafka.enable.idempotence": "false", "delivery": "exactly-once"}, "exactly-once needs acks=all"),
-    ],
-)
-def test_what_is_wrong_is_said(options: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        parse_write_options({**SERVERS, **options}, stream=False)
-
-
 def test_a_write_with_a_name_is_exactly_once_and_a_stream_takes_none() -> None:
     options = parse(txnAppId="copy", txnVersion="7")
     assert (options.exactly_once, options.txn_app_id, options.txn_version) == (True, "copy", 7)
