@@ -19,8 +19,8 @@ from broker.errors import BrokerError, ErrorCode
 from broker.quotas.client_quotas import ClientQuotas
 from broker.quotas.connection_rates import NO_LIMIT, ConnectionRates
 from broker.quotas.quota_entity import CLIENT_ID, CONNECTION_CREATION_RATE, DEFAULT, IP, USER, QuotaEntity, Quotas
+from broker.zookeeper.config_nodes import entity_of, entity_path
 from broker.zookeeper.metadata_store import MetadataCalls
-from broker.zookeeper.quota_nodes import entity_of, entity_path
 from broker.zookeeper.registry import Registry
 
 logger = logging.getLogger(__name__)

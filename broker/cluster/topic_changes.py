@@ -81,9 +81,7 @@ class TopicChanges:
             return record
         listings = self._topics.listings
         try:
-            await self._call(
-                self._registry.create_topic, new.name, assignment, record.config, record.topic_id, existing=()
-            )
+            await self._call(self._registry.create_topic, new.name, assignment, record.config, record.topic_id)
         except BrokerError as error:
             if error.code is ErrorCode.topic_already_exists:
                 await self._topics.refresh([new.name])  # another broker was faster

@@ -18,8 +18,8 @@ from broker.security.scram import ScramCredential, ScramMechanism
 from broker.zookeeper import znodes
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.config_nodes import entity_of, entity_path
 from broker.zookeeper.metadata_store import MetadataCalls
-from broker.zookeeper.quota_nodes import entity_of, entity_path
 from broker.zookeeper.registry import Registry
 
 SHA_256, _ = ScramMechanism
