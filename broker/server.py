@@ -64,11 +64,12 @@ from broker.web.health import Health
 from broker.web.http_listener import HttpListener
 from broker.zookeeper.acl_store import AclStore
 from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper, ZooKeeperSupervisor
 from broker.zookeeper.membership import Membership
 from broker.zookeeper.metadata_move import METADATA_FILE, MOVING_FILE, move_into_zookeeper, standalone_store
-from broker.zookeeper.metadata_store import MetadataCalls, MetadataStore
+from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -116,7 +117,6 @@ class BrokerServer:
         )
         self._peers, self._isolation = _peer_security(config)
         """How this broker connects to others, and what it would need to, if that is not set."""
-        self._calls = MetadataCalls()
         self._store: MetadataStore | None = None
         self._acls: Acls | None = None
         self._parts = contextlib.AsyncExitStack()
@@ -160,7 +160,7 @@ class BrokerServer:
         bound = self._bind()
         self._on_stop_blocking(self._logs.close)
         await self._connect(bound)
-        self._on_stop(self._calls.close)
+        self._on_stop(self._cluster.close)
         await self._load_topics()
         await self._start_coordinators()
         self._on_stop(self._tasks.close)
@@ -229,10 +229,10 @@ class BrokerServer:
         replicas = self._replicas
         replicas.confirm()
         store = self._open_store()
-        registry = self._registry = Registry(store, self._clock)
+        registry = Registry(store, self._clock)
         registry.ensure_paths()
         if self.config.broker_id < 0:
-            self._set_broker_id()
+            self._set_broker_id(registry)
         if self._isolation is not None and registry.brokers().keys() - {self.config.broker_id}:
             raise self._isolation
         replicas.claim(self.config.broker_id, registry.cluster_id(), registry.topics())
@@ -244,9 +244,9 @@ class BrokerServer:
         changed: list[TopicPartition] = []
         membership.start(lambda: changed.extend(replicas.rejoin(registry, self.config.broker_id)))
         replicas.record_boot()
-        self._changes = ChangeNotifications(store)
+        self._cluster = ClusterStore(registry, ChangeNotifications(store))
         if changed and len(registry.brokers()) > 1:
-            self._changes.notify_isr_change(changed)
+            self._cluster.changes.notify_isr_change(changed)
         registry.deletions.resume(allowed=self.config.delete_topic_enable)
         self._election = ControllerElection(registry.controller, self.config.broker_id)
         self._on_stop_blocking(self._election.stop)
@@ -289,10 +289,10 @@ class BrokerServer:
         self._replace_config(zookeeper_connect=self.embedded_zookeeper)
         return self.embedded_zookeeper
 
-    def _set_broker_id(self) -> None:
+    def _set_broker_id(self, registry: Registry) -> None:
         """For `broker.id=-1`: the id in the log directories, or a new one."""
         stored = stored_broker_id(self._directories)
-        broker_id = self._registry.generate_broker_id() if stored is None else stored
+        broker_id = registry.generate_broker_id() if stored is None else stored
         self._replace_config(broker_id=broker_id)
         logger.info("broker.id is %d", broker_id)
 
@@ -306,15 +306,14 @@ class BrokerServer:
 
     async def _load_topics(self) -> None:
         replicas = ReplicaManager(self._dynamic.current, self._logs, peers=self._peers)
-        metadata = await asyncio.to_thread(self._registry.load_metadata)
-        notify = self._changes.notify_config_change
-        self._topics = MetadataCache(self._registry, self._calls, replicas, metadata, notify=notify)
+        metadata = await asyncio.to_thread(self._cluster.registry.load_metadata)
+        self._topics = MetadataCache(self._cluster, replicas, metadata)
         self._on_stop(self._topics.close)
         await self._topics.deleted_topics.delete_left_logs()
-        self._topic_changes = TopicChanges(self._dynamic.current, self._registry, self._calls, self._topics)
+        self._topic_changes = TopicChanges(self._dynamic.current, self._cluster, self._topics)
 
     async def _start_coordinators(self) -> None:
-        self._ids = ProducerIds(lambda: self._registry.allocate_producer_ids(self.config.broker_id))
+        self._ids = ProducerIds(lambda: self._cluster.registry.allocate_producer_ids(self.config.broker_id))
         self._coordinators = Coordinators(self.config, self._topics, self._ids, self._clock, self._coordinator_peer)
         self._on_stop(self._coordinators.close)
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
@@ -322,17 +321,14 @@ class BrokerServer:
 
     async def _load_configs(self) -> None:
         """Read what altered settings, users, ACLs and quotas there are. From now on they can be altered."""
-        registry, notify = self._registry, self._changes.notify_config_change
-        self._configs = BrokerConfigs(self._dynamic, registry, self._calls, notify=notify)
+        self._configs = BrokerConfigs(self._dynamic, self._cluster)
         self._dynamic.subscribe(self._topics.replicas.update_config)
         self._dynamic.subscribe(self._logs.update_broker_config)
         self._dynamic.subscribe(self._listeners.update_config)
-        self._users = Users(registry, self._calls, notify=notify)
+        self._users = Users(self._cluster)
         await self._users.refresh()
         await self._load_acls()
-        self._quota_configs = QuotaConfigs(
-            registry, self._calls, notify=notify, clients=self._quotas, connections=self._listeners.rates
-        )
+        self._quota_configs = QuotaConfigs(self._cluster, clients=self._quotas, connections=self._listeners.rates)
         await self._quota_configs.refresh()
 
     async def _load_acls(self) -> None:
@@ -344,8 +340,8 @@ class BrokerServer:
         assert self._store is not None
         store = AclStore(self._store)
         allow_if_none = self.config.allow_everyone_if_no_acl_found
-        self._acls = Acls(store, self._calls, self._authorizer, allow_if_none=allow_if_none)
-        await self._calls(store.ensure_paths)
+        self._acls = Acls(store, self._cluster, self._authorizer, allow_if_none=allow_if_none)
+        await self._cluster(store.ensure_paths)
         for watch in self._acls.watch():
             self._on_stop_blocking(watch.cancel)
         await self._acls.load()
@@ -360,11 +356,9 @@ class BrokerServer:
 
     def _start_isr_writer(self) -> None:
         writer = IsrWriter(
-            self._registry,
-            self._calls,
+            self._cluster,
             self._topics,
             self._detector,
-            notify=self._changes.notify_isr_change,
             interval_s=self.config.replica_lag_time_max_ms / 2000,
             metrics=self._metrics.replication,
         )
@@ -373,7 +367,7 @@ class BrokerServer:
 
     def _start_watch(self) -> None:
         """Follow what other brokers change."""
-        watch = ClusterWatch(self._registry, self._changes, self._topics, self._configs)
+        watch = ClusterWatch(self._cluster, self._topics, self._configs)
         watch.add_config_listener("users", self._users.refresh)
         self._quota_configs.watch(watch)
         if self._acls is not None:
@@ -382,33 +376,24 @@ class BrokerServer:
         self._on_stop_blocking(watch.stop)
         self._tasks.begin("following changes of the cluster", watch.run())
         connect = functools.partial(self._peer, purpose="leadership-check", timeout_s=PEER_TIMEOUT_S)
-        check = LeadershipCheck(self.config.broker_id, self._topics, connect, self._is_store_connected)
+        check = LeadershipCheck(self._topics, connect, self._is_store_connected)
         self._tasks.begin("asking other brokers who leads", check.run())
 
     def _start_controller(self) -> None:
         """From now on this broker acts whenever it is the controller."""
         self._controller = Controller(
-            self._election,
-            self._registry,
-            self._calls,
-            self._topics,
-            self._dynamic,
-            self._detector,
-            notify=self._changes.notify_isr_change,
-            metrics=self._metrics.replication,
+            self._election, self._cluster, self._topics, self._dynamic, self._detector, self._metrics.replication
         )
-        self._controller.start()
-        self._on_stop_blocking(self._controller.stop)
-        self._reassignments = PartitionReassignments(self._controller, self._topics, self._registry, self._calls)
-        self._reassignments.start()
-        self._on_stop_blocking(self._reassignments.stop)
+        self._on_stop_blocking(self._controller.start().cancel)
+        self._reassignments = PartitionReassignments(self._controller, self._topics, self._cluster)
+        self._on_stop_blocking(self._reassignments.start().cancel)
         self._tasks.begin("reassigning partitions", self._reassignments.run())
         self._tasks.begin("the controller", self._controller.run())
 
     async def _hand_over(self) -> None:
         """Let others lead, while this broker still serves and ZooKeeper answers (P9)."""
         if self.config.controlled_shutdown_enable and self._is_store_connected():
-            await hand_over(self._topics, self._registry, self._calls, self._changes, self._election, self._detector)
+            await hand_over(self._topics, self._cluster, self._election, self._detector)
 
     def _router(self) -> Router:
         context = ApiContext(
@@ -430,7 +415,7 @@ class BrokerServer:
             fetch_sessions=FetchSessionCache(
                 self.config.max_incremental_fetch_session_cache_slots, self._clock, self._metrics.fetch_sessions
             ),
-            zookeeper_offsets=ZooKeeperOffsets(self._registry.consumers, self._calls),
+            zookeeper_offsets=ZooKeeperOffsets(self._cluster),
             authorizer=self._authorizer,
             acls=self._acls,
             metrics=self._metrics,

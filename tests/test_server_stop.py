@@ -15,10 +15,8 @@ import pytest
 
 from broker.api.check_threads import CheckThreads
 from broker.cluster.cluster_watch import ClusterWatch
-from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.metadata_cache import MetadataCache
-from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.coordinators import Coordinators
 from broker.coordinator.read_index import ReadIndex
@@ -33,10 +31,11 @@ from broker.replica.fetcher_manager import FetcherManager
 from broker.replica.replica_manager import ReplicaManager
 from broker.server import BrokerServer
 from broker.web.http_listener import HttpListener
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.local_store import LocalStore
 from broker.zookeeper.membership import Membership
-from broker.zookeeper.metadata_store import MetadataCalls, Watch
+from broker.zookeeper.metadata_store import Watch
 
 Stop = Callable[[], Awaitable[object] | None]
 
@@ -119,10 +118,8 @@ PARTS: list[tuple[type, str]] = [
     (ReplicaManager, "close"),
     (ClusterWatch, "stop"),
     (Watch, "cancel"),
-    (Controller, "stop"),
-    (PartitionReassignments, "stop"),
     (HttpListener, "close"),
-    (MetadataCalls, "close"),
+    (ClusterStore, "close"),
     (Membership, "stop"),
     (ControllerElection, "stop"),
     (LocalStore, "close"),

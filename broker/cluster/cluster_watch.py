@@ -17,9 +17,8 @@ from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import BrokerInfo
-from broker.zookeeper.change_notifications import ChangeNotifications
-from broker.zookeeper.metadata_store import Watch, on_loop
-from broker.zookeeper.registry import Registry
+from broker.zookeeper.cluster_store import ClusterStore, on_loop
+from broker.zookeeper.metadata_store import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +30,10 @@ OnConfig = Callable[[str], Awaitable[None]]
 class ClusterWatch:
     """Call `start`, then `run` as a task until the broker stops, then `stop`, which may be in another thread."""
 
-    def __init__(
-        self, registry: Registry, changes: ChangeNotifications, topics: MetadataCache, configs: BrokerConfigs
-    ) -> None:
-        self._registry = registry
+    def __init__(self, store: ClusterStore, topics: MetadataCache, configs: BrokerConfigs) -> None:
+        self._registry = store.registry
         self._may_delete = configs.dynamic.static.delete_topic_enable
-        self._notifications = changes
+        self._notifications = store.changes
         self._topics = topics
         self._on_config: dict[str, list[OnConfig]] = {"brokers": [lambda _: configs.refresh()]}
         self._due = asyncio.Event()

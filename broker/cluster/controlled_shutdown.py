@@ -9,10 +9,8 @@ from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.leadership_handover import leave_partitions
 from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import PykafkaError
-from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
-from broker.zookeeper.metadata_store import MetadataCalls
-from broker.zookeeper.registry import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -20,12 +18,7 @@ TIMEOUT_S = 5.0
 
 
 async def hand_over(
-    topics: MetadataCache,
-    registry: Registry,
-    calls: MetadataCalls,
-    changes: ChangeNotifications,
-    election: ControllerElection,
-    detector: FailureDetector,
+    topics: MetadataCache, store: ClusterStore, election: ControllerElection, detector: FailureDetector
 ) -> None:
     """Let another in-sync replica lead each partition that has one, while this broker still serves (P9).
 
@@ -40,15 +33,17 @@ async def hand_over(
     ]
 
     def leave() -> None:
+        registry = store.registry
         live = set(registry.brokers()) - set(detector.suspected)
-        changes.notify_isr_change(leave_partitions(registry, broker_id, registry.topics(names).values(), live))
+        left = leave_partitions(registry, broker_id, registry.topics(names).values(), live)
+        store.changes.notify_isr_change(left)
 
     try:
         async with asyncio.timeout(TIMEOUT_S):
             await topics.replicas.stop_following()
             if names:
-                await calls(leave)
+                await store(leave)
             refreshing = [topics.refresh(names)] if names else []
-            await asyncio.gather(calls(election.stop), *refreshing)
+            await asyncio.gather(store(election.stop), *refreshing)
     except (PykafkaError, TimeoutError) as error:
         logger.warning("cannot hand over leadership; the controller elects when this broker is gone: %s", error)

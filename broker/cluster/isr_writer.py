@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.metadata_cache import MetadataCache
@@ -26,8 +26,7 @@ from broker.metrics import ReplicationMetrics
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import NO_LEADER
 from broker.replica.partition import Partition
-from broker.zookeeper.metadata_store import MetadataCalls
-from broker.zookeeper.registry import Registry
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.znodes import PartitionState
 
 logger = logging.getLogger(__name__)
@@ -41,21 +40,17 @@ class IsrWriter:
 
     def __init__(
         self,
-        registry: Registry,
-        calls: MetadataCalls,
+        store: ClusterStore,
         topics: MetadataCache,
         detector: FailureDetector,
         *,
-        notify: Callable[[Iterable[TopicPartition]], None],
         interval_s: float,
         metrics: ReplicationMetrics | None = None,
     ) -> None:
-        """`notify`, which blocks, notifies other brokers of new states."""
-        self._registry = registry
-        self._call = calls
+        self._registry = store.registry
+        self._store = store
         self._topics = topics
         self._detector = detector
-        self._notify = notify
         self._interval_s = min(interval_s, LONGEST_INTERVAL_S)
         self._metrics = metrics or ReplicationMetrics()
         self._requested: dict[TopicPartition, Partition] = {}
@@ -128,10 +123,10 @@ class IsrWriter:
         if not wanting:
             await self._notify_others()  # the last time it may have failed
             return
-        found = await self._call(self._registry.partition_states, list(wanting))
+        found = await self._store(self._registry.partition_states, list(wanting))
         states, reasons, stale = self._begin(wanting, found)
         self._unnotified |= states.keys()
-        written = await self._call(self._registry.write_states, states) if states else set()
+        written = await self._store(self._registry.write_states, states) if states else set()
         self._unnotified -= states.keys() - written
         for tp in written:
             logger.info("%s: the ISR is %s now: %s", tp, list(states[tp].isr), reasons[tp])
@@ -146,7 +141,7 @@ class IsrWriter:
 
     async def _notify_others(self) -> None:
         if self._unnotified:
-            await self._call(self._notify, sorted(self._unnotified))
+            await self._store(self._store.changes.notify_isr_change, sorted(self._unnotified))
             self._unnotified.clear()
 
     def _count(self, before: set[int], after: set[int]) -> None:

@@ -38,14 +38,13 @@ class LeadershipCheck:
 
     def __init__(
         self,
-        broker_id: int,
         topics: MetadataCache,
         connect: Callable[[BrokerInfo], PeerConnection | None],
         is_connected: Callable[[], bool],
     ) -> None:
         """`connect(broker)` gives a connection to another broker, None when brokers cannot talk to it. `is_connected`:
         whether ZooKeeper answers."""
-        self._broker_id = broker_id
+        self._broker_id = topics.replicas.broker_id
         self._topics = topics
         self._connect = connect
         self._is_connected = is_connected

@@ -21,8 +21,7 @@ from broker.replica.cluster_metadata import ClusterMetadata, PartitionInfo, Topi
 from broker.replica.partition import Partition
 from broker.replica.replica import Replica, check_leader_epoch
 from broker.replica.replica_manager import ReplicaManager
-from broker.zookeeper.metadata_store import MetadataCalls
-from broker.zookeeper.registry import Registry
+from broker.zookeeper.cluster_store import ClusterStore
 
 OnLeadership = Callable[[Partition], None]
 OnDeleted = Callable[[Sequence[TopicPartition]], Awaitable[None]]
@@ -31,24 +30,13 @@ OnDeleted = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 class MetadataCache:
     """The metadata, and the partitions that this broker leads by them."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        calls: MetadataCalls,
-        replicas: ReplicaManager,
-        metadata: ClusterMetadata,
-        *,
-        notify: Callable[[str], None] = lambda entity: None,
-    ) -> None:
-        """`notify("topics/NAME")`, which blocks, notifies other brokers of new partitions or settings; they watch the
-        list of topics themselves."""
-        self._notify_brokers = notify
-        self._call = calls
-        self._registry = registry
+    def __init__(self, store: ClusterStore, replicas: ReplicaManager, metadata: ClusterMetadata) -> None:
+        self._store = store
+        self._registry = store.registry
         self.replicas = replicas
         """The partitions that this broker leads or follows."""
         self._tasks = BackgroundTasks()
-        self.deleted_topics = DeletedTopics(registry, calls, replicas, self._tasks)
+        self.deleted_topics = DeletedTopics(store, replicas, self._tasks)
         self._metadata_lock = asyncio.Lock()  # while a change of the metadata is applied
         self.creating_or_deleting = asyncio.Lock()
         """Held while a request to this broker creates or deletes a topic."""
@@ -124,8 +112,8 @@ class MetadataCache:
         await self.notify(name)
 
     async def notify(self, name: str) -> None:
-        """Let other brokers read the topic again."""
-        await self._call(self._notify_brokers, f"topics/{name}")
+        """Let other brokers read the topic again. (They watch the list of topics themselves.)"""
+        await self._store(self._store.changes.notify_config_change, f"topics/{name}")
 
     # --- changes by other brokers
 
@@ -173,14 +161,14 @@ class MetadataCache:
         async with self._metadata_lock:
             before, names = self.metadata, changed
             if changed:
-                found = await self._call(self._registry.load_topics, list(changed), before.topics)
+                found = await self._store(self._registry.load_topics, list(changed), before.topics)
                 before = self.metadata  # `learn_leaders` may have changed it
                 after = before.with_topics(found.values()).without_topics(name for name in changed if name not in found)
             elif changed is None:
-                after = await self._call(self._registry.load_metadata, fallback=before.topics)
+                after = await self._store(self._registry.load_metadata, fallback=before.topics)
                 names = before.topics.keys() | after.topics.keys()
             else:
-                after = await self._call(self._registry.load_metadata, before)
+                after = await self._store(self._registry.load_metadata, before)
                 names = before.topics.keys() ^ after.topics.keys()
             if after.cluster_id != self._cluster_id or before.topics.keys() - after.topics.keys():
                 await self._check_cluster()
@@ -223,7 +211,7 @@ class MetadataCache:
             topics = self._registry.topics(names).values()
             return leave_partitions(self._registry, self.replicas.broker_id, topics, live, only=partitions)
 
-        for name in sorted({tp.topic for tp in await self._call(leave)}):
+        for name in sorted({tp.topic for tp in await self._store(leave)}):
             await self.refresh_and_notify(name)
 
     def _change_roles(self, after: ClusterMetadata, names: Collection[str]) -> None:
@@ -290,7 +278,7 @@ class MetadataCache:
 
     async def _check_cluster(self) -> None:
         """Topics are missing. Before logs are deleted, check that this is still our ZooKeeper and not an empty one."""
-        found, ours = await self._call(self._registry.cluster_id), self._cluster_id
+        found, ours = await self._store(self._registry.cluster_id), self._cluster_id
         if found != ours:
             raise BrokerError(
                 ErrorCode.inconsistent_cluster_id,

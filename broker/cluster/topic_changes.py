@@ -25,8 +25,7 @@ from broker.protocol.topic_names import (
     check_topic_name,
 )
 from broker.replica.cluster_metadata import PartitionInfo, Topic
-from broker.zookeeper.metadata_store import MetadataCalls
-from broker.zookeeper.registry import Registry
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.znodes import TopicRecord, new_uuid
 
 logger = logging.getLogger(__name__)
@@ -50,10 +49,10 @@ class NewTopic:
 class TopicChanges:
     """Creates, alters and deletes topics. The metadata have a change when the call returns."""
 
-    def __init__(self, config: BrokerConfig, registry: Registry, calls: MetadataCalls, topics: MetadataCache) -> None:
+    def __init__(self, config: BrokerConfig, store: ClusterStore, topics: MetadataCache) -> None:
         self._config = config
-        self._registry = registry
-        self._call = calls
+        self._registry = store.registry
+        self._store = store
         self._topics = topics
 
     async def create(self, new: NewTopic, *, validate_only: bool = False) -> TopicRecord:
@@ -81,9 +80,7 @@ class TopicChanges:
             return record
         listings = self._topics.listings
         try:
-            await self._call(
-                self._registry.create_topic, new.name, assignment, record.config, record.topic_id, existing=()
-            )
+            await self._store(self._registry.create_topic, new.name, assignment, record.config, record.topic_id)
         except BrokerError as error:
             if error.code is ErrorCode.topic_already_exists:
                 await self._topics.refresh([new.name])  # another broker was faster
@@ -147,7 +144,7 @@ class TopicChanges:
             if name in INTERNAL_TOPICS:
                 raise BrokerError(ErrorCode.invalid_request, f"{name} is internal and cannot be deleted")
             listings = self._topics.listings
-            await self._call(self._registry.deletions.delete, name)
+            await self._store(self._registry.deletions.delete, name)
             await self._topics.remove_deleted(topic, listings)
         logger.info("deleted topic %s", name)
         await self._notify_of_deletion(name)
@@ -198,7 +195,7 @@ class TopicChanges:
                     f"partitions of topic {name} have {len(first)} replicas, asked for {len(added[have])}",
                 )
         if not validate_only:
-            await self._call(self._registry.add_partitions, name, added)
+            await self._store(self._registry.add_partitions, name, added)
             await self._topics.refresh_and_notify(name)
 
     async def alter_config(self, name: str, changes: Mapping[str, str | None], *, validate_only: bool) -> None:
@@ -208,7 +205,7 @@ class TopicChanges:
         config = {key: value for key, value in merged.items() if value is not None}
         self._check_config(config)
         if not validate_only:
-            await self._call(self._registry.alter_topic_config, name, changes)
+            await self._store(self._registry.alter_topic_config, name, changes)
             await self._topics.refresh_and_notify(name)
 
     def _check_config(self, overrides: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from role to role. Lives on the event loop.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import logging
 import uuid
@@ -80,7 +81,7 @@ class ReplicaManager:
         self._retry: asyncio.TimerHandle | None = None
         self._moved: list[TopicPartition] = []
         """Partitions that were reassigned to other brokers, whose logs are to be deleted."""
-        self.metrics: dict[str, TopicMetrics] = {}
+        self.metrics: dict[str, TopicMetrics] = collections.defaultdict(TopicMetrics)
         """By topic, from the first partition that this broker leads or follows until the topic is deleted."""
         self.on_isr: Callable[[Partition], None] = lambda partition: None
         """Called when the ISR of a partition may have to be written (IsrWriter.request)."""
@@ -323,7 +324,7 @@ class ReplicaManager:
             on_isr=self._isr_may_change,
             broker_epochs=self._broker_epochs,
             queue=queue,
-            metrics=self._metrics_of(tp.topic),
+            metrics=self.metrics[tp.topic],
         )
         return True
 
@@ -347,15 +348,12 @@ class ReplicaManager:
             high_watermark,
             queue,
             self._logs.threads,
-            self._metrics_of(tp.topic),
+            self.metrics[tp.topic],
             is_added=is_added,
         )
         self.followed[tp] = follower
         if info.leader != NO_LEADER:
             self._fetchers.add(follower, topic.topic_id)
-
-    def _metrics_of(self, topic: str) -> TopicMetrics:
-        return self.metrics.setdefault(topic, TopicMetrics())
 
     def _known_epoch(self, tp: TopicPartition) -> int:
         """The leader epoch of the present role; -1 without one."""

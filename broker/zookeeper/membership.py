@@ -38,12 +38,7 @@ class Membership:
     """
 
     def __init__(
-        self,
-        zk: MetadataStore,
-        registry: Registry,
-        info: BrokerInfo,
-        *,
-        session_file: Path | None = None,
+        self, zk: MetadataStore, registry: Registry, info: BrokerInfo, *, session_file: Path | None = None
     ) -> None:
         self._zk = zk
         self._registry = registry

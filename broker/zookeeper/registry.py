@@ -20,11 +20,10 @@ from typing import NamedTuple
 
 from broker.clock import Clock, SystemClock
 from broker.errors import BrokerError, ErrorCode
-from broker.protocol.topic_names import check_collision, check_topic_name
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import NO_STATE, BrokerInfo, ClusterMetadata, PartitionInfo, Topic
 from broker.zookeeper import znodes
-from broker.zookeeper.config_nodes import alter_config, read_config
+from broker.zookeeper.config_nodes import QuotaNodes, alter_config, read_config
 from broker.zookeeper.consumer_registry import ConsumerRegistry
 from broker.zookeeper.controller_election import ControllerNode
 from broker.zookeeper.metadata_store import MetadataStore, Watch
@@ -41,7 +40,6 @@ from broker.zookeeper.operations import (
     in_transactions,
     request_size,
 )
-from broker.zookeeper.quota_nodes import QuotaNodes
 from broker.zookeeper.tool_requests import ToolRequest, not_controller
 from broker.zookeeper.topic_deletions import TopicDeletions
 from broker.zookeeper.znodes import MalformedNode, PartitionState, TopicRecord
@@ -258,18 +256,12 @@ class Registry:
         assignment: Mapping[int, Sequence[int]],
         config: Mapping[str, str] | None = None,
         topic_id: uuid.UUID | None = None,
-        *,
-        existing: Collection[str] | None = None,
     ) -> TopicRecord:
         """Create a topic with its config and partition states, or nothing.
 
-        `assignment`: partition → broker ids, the leader first. The name must not collide with `existing` topics (None:
-        read them).
-        Raises BrokerError `invalid_topic_exception` (a bad or colliding name), `topic_already_exists`,
-        `invalid_partitions` (too many for one transaction).
+        `assignment`: partition → broker ids, the leader first. The caller has checked the name. Raises BrokerError
+        `topic_already_exists`, `invalid_partitions` (too many for one transaction).
         """
-        check_topic_name(name)
-        check_collision(name, self.topic_names() if existing is None else existing)
         replicas = {partition: tuple(ids) for partition, ids in sorted(assignment.items())}
         record = TopicRecord(name, topic_id or znodes.new_uuid(), replicas, dict(config or {}))
         new_config: Operation = Create(znodes.topic_config_path(name), znodes.encode_config(record.config))

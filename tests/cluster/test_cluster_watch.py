@@ -21,7 +21,7 @@ from broker.replica.cluster_metadata import BrokerInfo
 from broker.replica.replica_manager import ReplicaManager
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
-from broker.zookeeper.metadata_store import MetadataCalls
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.registry import Registry
 from tests.zookeeper.conftest import Connect
 
@@ -42,11 +42,11 @@ def run(zk: ZooKeeper, registry: Registry, tmp_path: Path) -> Run:
     """`run(steps)` awaits `steps(topics)` of broker 1, whose watch is running."""
 
     async def main(steps: Callable[[MetadataCache], Awaitable[None]]) -> None:
-        calls, config = MetadataCalls(), BrokerConfig(broker_id=1)
+        store, config = ClusterStore(registry, ChangeNotifications(zk)), BrokerConfig(broker_id=1)
         logs = LogManager([tmp_path / "logs"], SystemClock())
-        topics = MetadataCache(registry, calls, ReplicaManager(config, logs), registry.load_metadata())
-        configs = BrokerConfigs(DynamicConfig(config), registry, calls)
-        watch = ClusterWatch(registry, ChangeNotifications(zk), topics, configs)
+        topics = MetadataCache(store, ReplicaManager(config, logs), registry.load_metadata())
+        configs = BrokerConfigs(DynamicConfig(config), store)
+        watch = ClusterWatch(store, topics, configs)
         watch.start()
         running = asyncio.ensure_future(watch.run())
         try:
@@ -56,7 +56,7 @@ def run(zk: ZooKeeper, registry: Registry, tmp_path: Path) -> Run:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await topics.close()
-            calls.close()
+            store.close()
             logs.close()
 
     registry.register_broker(BrokerInfo.plaintext(1, "h", 9092))

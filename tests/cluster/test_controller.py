@@ -32,8 +32,8 @@ from broker.replica.cluster_metadata import NO_LEADER, BrokerInfo
 from broker.replica.replica_manager import ReplicaManager
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
-from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Move, Registry
 from broker.zookeeper.znodes import PartitionState
 from tests.zookeeper.conftest import Connect
@@ -55,27 +55,17 @@ def run(zk: ZooKeeper, registry: Registry, logs: LogManager) -> Callable[..., No
     registry.register_broker(BrokerInfo.plaintext(1, "h", 9092))
 
     async def main(steps: Steps, **settings: Any) -> None:
-        calls, notifications = MetadataCalls(), ChangeNotifications(zk)
+        store = ClusterStore(registry, ChangeNotifications(zk))
         config = DynamicConfig(BrokerConfig(broker_id=1, **settings))
         election = ControllerElection(registry.controller, 1)
         election.start()
         replicas = ReplicaManager(config.current, logs)
-        notify = notifications.notify_config_change
-        topics = MetadataCache(registry, calls, replicas, registry.load_metadata(), notify=notify)
-        changes = TopicChanges(config.current, registry, calls, topics)
-        configs = BrokerConfigs(config, registry, calls, notify=notifications.notify_config_change)
-        watch = ClusterWatch(registry, notifications, topics, configs)
-        controller = Controller(
-            election,
-            registry,
-            calls,
-            topics,
-            config,
-            FailureDetector(1, lambda broker: None),
-            notify=notifications.notify_isr_change,
-        )
+        topics = MetadataCache(store, replicas, registry.load_metadata())
+        changes = TopicChanges(config.current, store, topics)
+        watch = ClusterWatch(store, topics, BrokerConfigs(config, store))
+        controller = Controller(election, store, topics, config, FailureDetector(1, lambda broker: None))
         watch.start()
-        controller.start()
+        wanted_leaders = controller.start()
         tasks = [asyncio.ensure_future(work) for work in (watch.run(), controller.run())]
         try:
             async with asyncio.timeout(60):
@@ -85,9 +75,9 @@ def run(zk: ZooKeeper, registry: Registry, logs: LogManager) -> Callable[..., No
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             watch.stop()
-            controller.stop()
+            wanted_leaders.cancel()
             await topics.close()
-            calls.close()
+            store.close()
 
     return lambda steps, **settings: asyncio.run(main(steps, **settings))
 
@@ -270,7 +260,8 @@ def test_brokers_are_notified_later_of_a_state_whose_notification_failed(
         state = registry.partition_states([tp])[tp]
         registry.write_states({tp: PartitionState(3, 1, (2, 3), 0, state.version)})
         await topics.refresh(["t"])
-        monkeypatch.setattr(controller, "_notify", failing_once(controller._notify))
+        notifications = controller._store.changes
+        monkeypatch.setattr(notifications, "notify_isr_change", failing_once(notifications.notify_isr_change))
         with pytest.raises(BrokerError):
             await controller.elect([tp], prefer=True)
         assert leaders(topics, "t") == {0: (3, (2, 3))}

@@ -17,7 +17,8 @@ from broker.errors import BrokerError, ConnectionFailed
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import PartitionInfo
 from broker.replica.partition import Partition
-from broker.zookeeper.metadata_store import MetadataCalls
+from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.registry import Registry
 from tests.support.batches import open_log
 
@@ -41,9 +42,9 @@ async def test_brokers_are_notified_later_of_an_isr_whose_notification_failed(
     async def refresh(names: object) -> None:
         raise AssertionError(f"read {names} again")
 
-    calls = MetadataCalls()
+    store = ClusterStore(registry, cast(ChangeNotifications, SimpleNamespace(notify_isr_change=notify)))
     topics = cast(MetadataCache, SimpleNamespace(refresh=refresh, replicas=SimpleNamespace(broker_id=1)))
-    writer = IsrWriter(registry, calls, topics, FailureDetector(1, lambda _: None), notify=notify, interval_s=5)
+    writer = IsrWriter(store, topics, FailureDetector(1, lambda _: None), interval_s=5)
     clock.advance(11_000)
     with pytest.raises(BrokerError):
         await writer.write([partition])
@@ -53,4 +54,4 @@ async def test_brokers_are_notified_later_of_an_isr_whose_notification_failed(
     assert notified == [TP]
     await writer.write([partition])
     assert notified == [TP]
-    calls.close()
+    store.close()

@@ -61,7 +61,7 @@ async def test_a_leader_deposed_while_cut_off_from_zookeeper_follows(tmp_path: P
             for broker_id in (first, second):
                 cut_off(cluster.running[broker_id])
             check = LeadershipCheck(
-                new, topics, lambda broker: PeerConnection(broker.host, broker.port, client_id="test"), lambda: False
+                topics, lambda broker: PeerConnection(broker.host, broker.port, client_id="test"), lambda: False
             )
             await check.ask_all()
             check.close()

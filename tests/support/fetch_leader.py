@@ -122,8 +122,9 @@ class FetchLeader:
         metadata = ClusterMetadata(
             "c", topics={name: Topic(name, topic_id, partitions={}) for topic_id, name in self.topic_ids.items()}
         )
+        replicas = SimpleNamespace(leader_quota=ReplicationQuota(1))
         topics = SimpleNamespace(
-            partition=self._partition, replica=self._partition, metadata=metadata, leader_quota=ReplicationQuota(1)
+            partition=self._partition, replica=self._partition, metadata=metadata, replicas=replicas
         )
         authorizer = Authorizer(open_listener="PLAINTEXT")
         context = SimpleNamespace(
