@@ -62,7 +62,7 @@ __all__ = ["Admin", "NewTopic", "ResourceType"]
 
 _SET, _DELETE = 0, 1
 
-_MECHANISMS = {one.number: one for one in ScramMechanism}
+_MECHANISMS = {mechanism.number: mechanism for mechanism in ScramMechanism}
 
 _GROUPS_AT_ONCE = 200
 """Of one request: other requests wait for it at the broker."""
@@ -393,7 +393,7 @@ class Admin:
 
         def ask(connection: BrokerConnection, _: object) -> Mapping[TopicPartition, Any]:
             answer = connection.request(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
-            return partition_rows(topic for one in answer.markers for topic in one.topics)
+            return partition_rows(topic for written in answer.markers for topic in written.topics)
 
         what = f"aborting the transaction of producer {producer.producer_id} in {tp}"
         ask_leaders(self.cluster, ApiKey.WRITE_TXN_MARKERS, [tp], ask, lambda row: None, lambda tp: what)
@@ -423,8 +423,8 @@ class Admin:
         found = []
         for row in answer.results:
             partitions = {
-                tp: ReplicaSize(int(one.partition_size), int(one.offset_lag), bool(one.is_future_key))
-                for tp, one in sorted(partition_rows(row.topics).items(), key=lambda item: item[0])
+                tp: ReplicaSize(int(replica.partition_size), int(replica.offset_lag), bool(replica.is_future_key))
+                for tp, replica in sorted(partition_rows(row.topics).items(), key=lambda item: item[0])
             }
             error = error_of(self.cluster.settings, ApiKey.DESCRIBE_LOG_DIRS, row, f"directory {row.log_dir}")
             total, usable = int(field(row, "total_bytes", -1)), int(field(row, "usable_bytes", -1))

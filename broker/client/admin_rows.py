@@ -49,7 +49,9 @@ def decode_config_entry(row: Any) -> ConfigEntry:
         ConfigSource(int(field(row, "config_source", -1))),
         int(field(row, "config_type", 0)),
         field(row, "documentation"),
-        tuple(ConfigSynonym(one.name, one.value, ConfigSource(int(one.source))) for one in field(row, "synonyms", ())),
+        tuple(
+            ConfigSynonym(same.name, same.value, ConfigSource(int(same.source))) for same in field(row, "synonyms", ())
+        ),
         row.read_only,
         row.is_sensitive,
     )
@@ -94,9 +96,9 @@ def quota_filter(wanted: Mapping[str, str | None], *, strict: bool) -> dict[str,
 
 def decode_quotas(row: Any) -> tuple[QuotaEntity, dict[str, float]]:
     """An entity with its limits: key → limit per second."""
-    names = {str(one.entity_type): one.entity_name or "" for one in row.entity}
+    names = {str(part.entity_type): part.entity_name or "" for part in row.entity}
     entity = QuotaEntity(names.get(USER), names.get(CLIENT_ID), names.get(IP))
-    return entity, {str(one.key): float(one.value) for one in row.values}
+    return entity, {str(limit.key): float(limit.value) for limit in row.values}
 
 
 def quota_row(entity: QuotaEntity, changes: Mapping[str, float | None]) -> dict[str, Any]:

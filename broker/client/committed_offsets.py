@@ -62,7 +62,7 @@ class GroupOffsets:
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """The committed offsets of `partitions` or of all; partitions without one are left out."""
-        return {tp: one.offset for tp, one in self.committed(partitions, timeout_s=timeout_s).items()}
+        return {tp: committed.offset for tp, committed in self.committed(partitions, timeout_s=timeout_s).items()}
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float | None = None

@@ -104,8 +104,8 @@ class Positions:
         committed: Mapping[TopicPartition, CommittedOffset] = {}
         if to_ask and self._committed is not None:
             committed = self._committed.committed(to_ask)
-        for tp, one in committed.items():
-            self.seek(tp, one.offset, one.leader_epoch)
+        for tp, place in committed.items():
+            self.seek(tp, place.offset, place.leader_epoch)
         for tp in to_ask:
             if tp not in committed:
                 self._reset_by_policy(tp, f"{tp} has no committed offset")

@@ -237,7 +237,6 @@ def fetch_together(
 
     limits = FetchLimits.of(cluster.settings)._replace(min_bytes=0, max_bytes=max_bytes, max_wait_ms=0)
     fetches = LeaderFetches(cluster, limits, take, shared=True)
-    cluster.include({tp.topic for tp in positions})
     for partitions in (positions, fetches.redirected):
         with contextlib.suppress(PykafkaError):
             fetches.send({tp: Position(positions[tp], NO_EPOCH) for tp in partitions})

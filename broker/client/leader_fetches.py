@@ -93,23 +93,32 @@ class LeaderFetches(AutoCloseable):
         the quiet ones, and meanwhile the busy partition could not be fetched. Returns the partitions that cannot be
         found, such as those of a topic that does not exist. Raises other errors that are not retriable.
         """
+        self._cluster.include({tp.topic for tp in positions})
+        now = time.monotonic()
+        if not self._renew_metadata(now):
+            return {}
         by_node: dict[Node, list[FetchFrom]] = defaultdict(list)
         missing: dict[TopicPartition, BrokerError] = {}
         busy = set(self._requests)
-        now = time.monotonic()
 
         def find_all() -> None:
             for tp, position in positions.items():
                 if self._retry_at and self._retry_at.get(tp, 0.0) > now:
                     continue
                 try:
-                    found = self._find(tp, position.offset, now)
-                except BrokerError as error:
-                    missing[tp] = error
+                    wanted = FetchFrom.at(self._cluster, tp, position.offset)
+                    node = self._cluster.read_replica(tp)
+                except PykafkaError as error:
+                    if error.retriable:
+                        self._look_for_leaders(now)
+                    elif isinstance(error, BrokerError):
+                        missing[tp] = error
+                    else:
+                        raise
                     continue
-                if found is None:
+                if self._unreachable_until and self._unreachable_until.get(node.id, 0.0) > now:
+                    self._look_for_leaders(now)
                     continue
-                node, wanted = found
                 if tp in unread:
                     busy.add(node)
                 if wanted.leader_epoch > position.leader_epoch > NO_EPOCH:
@@ -148,27 +157,20 @@ class LeaderFetches(AutoCloseable):
         self._connections.clear()
         self._requests.clear()
 
-    def _find(self, tp: TopicPartition, offset: int, now: float) -> tuple[Node, FetchFrom] | None:
-        """The broker to read `tp` from, and what to ask it for; None while it cannot be read.
-
-        Raises errors that are not retriable.
-        """
-        cluster = self._cluster
+    def _renew_metadata(self, now: float) -> bool:
+        """Renew stale metadata in one attempt for all partitions; False while no broker answers."""
+        if not self._cluster.stale:
+            return True
         try:
-            wanted = FetchFrom.at(cluster, tp, offset)
-            node = cluster.read_replica(tp)
+            self._cluster.renew()
         except PykafkaError as error:
             if not error.retriable:
                 raise
             self._outage = self._outage or Outage(now)
             self._outage.failed(error)
-            self._look_for_leaders(now)
-            return None
+            return False
         self._outage = None
-        if self._unreachable_until and self._unreachable_until.get(node.id, 0.0) > now:
-            self._look_for_leaders(now)
-            return None
-        return node, wanted
+        return True
 
     def _look_for_leaders(self, now: float) -> None:
         """Renew the metadata at the next call, but not more often than every `retry.backoff.ms`."""

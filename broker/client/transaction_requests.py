@@ -43,7 +43,7 @@ def transaction_version(cluster: Cluster) -> int:
     """The feature `transaction.version` (KIP-890), which may be changed while the cluster runs; 0 where it has none."""
     answer = cluster.retrying(lambda: cluster.any_connection().request(ApiKey.API_VERSIONS, SOFTWARE))
     features = field(answer, "finalized_features", ())
-    return next((int(one.max_version_level) for one in features if one.name == "transaction.version"), 0)
+    return next((int(feature.max_version_level) for feature in features if feature.name == "transaction.version"), 0)
 
 
 class TransactionHandle(NamedTuple):
@@ -191,7 +191,7 @@ Outcome = TransactionError | None
 
 def end_transactions(cluster: Cluster, transactions: Sequence[TransactionHandle], *, commit: bool) -> list[Outcome]:
     """Commit or abort each. Returns the error of each, None for success. Raises errors that are not a transaction's."""
-    bodies = [(one, {**_producer(one), "committed": commit}) for one in transactions]
+    bodies = [(handle, {**_producer(handle), "committed": commit}) for handle in transactions]
 
     def again(index: int) -> None:
         end_transaction(cluster, transactions[index], commit=commit)
@@ -205,15 +205,15 @@ def check_open(cluster: Cluster, transactions: Sequence[tuple[TransactionHandle,
     It adds the partition again. That changes nothing in an open transaction, and is refused after a time-out or when
     the transactional id has a newer epoch, by any version of a broker.
     """
-    bodies = [(one, _partitions_body(one, [tp])) for one, tp in transactions]
+    bodies = [(handle, _partitions_body(handle, [tp])) for handle, tp in transactions]
 
     def code_of(answer: Any) -> Any:
         (row,) = _added(answer).values()
         return row.partition_error_code
 
     def again(index: int) -> None:
-        one, tp = transactions[index]
-        add_partitions(cluster, one, [tp])
+        handle, tp = transactions[index]
+        add_partitions(cluster, handle, [tp])
 
     return _ask_all(cluster, ApiKey.ADD_PARTITIONS_TO_TXN, bodies, code_of, again)
 
@@ -229,15 +229,15 @@ def _ask_all(
     with all retries, by `again(index)`."""
     done: set[int] = set()
     by_node: dict[Node, list[int]] = defaultdict(list)
-    for index, (one, _) in enumerate(bodies if len(bodies) > 1 else ()):
-        by_node[cluster.coordinator(one.transactional_id, CoordinatorKind.TRANSACTION)].append(index)
+    for index, (handle, _) in enumerate(bodies if len(bodies) > 1 else ()):
+        by_node[cluster.coordinator(handle.transactional_id, CoordinatorKind.TRANSACTION)].append(index)
     for node, indexes in by_node.items():
         with contextlib.suppress(PykafkaError), cluster.open_connection(node) as connection:
             for start in range(0, len(indexes), _WINDOW):
                 run = indexes[start : start + _WINDOW]
                 for index in run:
-                    one, body = bodies[index]
-                    connection.send(api, {"transactional_id": one.transactional_id, **body})
+                    handle, body = bodies[index]
+                    connection.send(api, {"transactional_id": handle.transactional_id, **body})
                 done.update(index for index in run if code_of(connection.receive()[1]) is ErrorCode.none)
     outcomes: list[Outcome] = [None] * len(bodies)
     for index in sorted(set(range(len(bodies))) - done):

@@ -41,12 +41,14 @@ class NameFilter(NamedTuple):
         return cls(_compiled(include, f"--{option}"), _compiled(exclude, f"--{option}-exclude"))
 
     def accepts(self, name: str) -> bool:
-        return any(one.fullmatch(name) for one in self.include) and not any(one.fullmatch(name) for one in self.exclude)
+        return any(pattern.fullmatch(name) for pattern in self.include) and not any(
+            pattern.fullmatch(name) for pattern in self.exclude
+        )
 
     def missing(self, existing: Iterable[str]) -> list[str]:
         """Plain names in `include` that are not among `existing`."""
         known = set(existing)
-        plain = (one.pattern for one in self.include if not _PATTERN.search(one.pattern))
+        plain = (known.pattern for known in self.include if not _PATTERN.search(known.pattern))
         return [name for name in plain if name not in known and not any(map(re.compile(name).fullmatch, known))]
 
 

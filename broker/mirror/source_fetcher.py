@@ -32,7 +32,6 @@ class SourceFetcher(AutoCloseable):
     """Reads committed records of the partitions in `positions`. Not thread-safe."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
         self.positions: dict[TopicPartition, Position] = {}
         """The next position of each partition."""
         self.lost: dict[TopicPartition, BrokerError] = {}
@@ -58,7 +57,6 @@ class SourceFetcher(AutoCloseable):
 
     def poll(self, timeout_s: float) -> list[FetchedBatches]:
         """What has arrived within `timeout_s`, also for partitions without records. Raises what is not retriable."""
-        self._cluster.include({tp.topic for tp in self.positions})
         self._send()
         self._fetches.receive(timeout_s)
         self._send()
