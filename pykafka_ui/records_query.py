@@ -21,7 +21,7 @@ from pykafka_ui import browse
 from pykafka_ui.browse import From, Page
 from pykafka_ui.filters import record_filter
 from pykafka_ui.numbers import in_range, number
-from pykafka_ui.values import As, Decoder, Shown
+from pykafka_ui.values import As, Decoder, ShownValue
 
 _SHORT = {"start": "from", "places": "in", "how": "as"}
 """Names in an address."""
@@ -123,9 +123,9 @@ class Row:
     partition: int
     offset: int
     timestamp: int
-    key: Shown
-    value: Shown
-    headers: list[tuple[str, Shown]]
+    key: ShownValue
+    value: ShownValue
+    headers: list[tuple[str, ShownValue]]
     state: str
 
 
