@@ -243,7 +243,7 @@ DOWNLOADS: dict[str, tuple[str, Callable[[FoundRecords], bytes]]] = {
 
 
 def number(name: str, text: str) -> int:
-    """A whole number of 64 bits in an address or a form; spaces do not matter. Raises ConfigError that names the field."""
+    """A whole number of 64 bits in an address or a form. Raises ConfigError that names the field."""
     digits = text.strip()
     if len(digits) > _LONGEST_NUMBER or not digits.removeprefix("-").isdecimal():
         raise ConfigError(f"{name}={text[:_LONGEST_NUMBER]}: expected a number")
