@@ -30,10 +30,10 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import parse_pairs, parse_time
 from broker.tools.output import counted
 from pykafka_ui.console import DELIVERED_S, Console
-from pykafka_ui.numbers import in_range, number
+from pykafka_ui.records_query import in_range, number
 from pykafka_ui.render import Renderer, moment_text, segment
 from pykafka_ui.status import status_of
-from pykafka_ui.v3.record_json import Sent
+from pykafka_ui.v3.record_json import RecordToSend
 
 _RESETS = {
     ResetTarget.TO_EARLIEST: "the start of the log",
@@ -204,7 +204,7 @@ class Changes:
 
         def send() -> None:
             where = None if partition < 0 else partition
-            record = Sent(key.encode() or None, content, where, headers)
+            record = RecordToSend(key.encode() or None, content, where, headers)
             self._console.send(name, record).result(DELIVERED_S)
 
         what = "a tombstone" if content is None else f"a record of {len(content)} bytes"

@@ -110,7 +110,7 @@ def _per_second(before: float | None, earlier: float, now: float, value: float |
     return (value - before) / (now - earlier)
 
 
-class Past:
+class PastRates:
     """What was written in the hour before the console began to look: brokers know the offset at a time.
 
     Rates by topic, and by "" of all topics that are not internal, each asked for once. The times are those of records,

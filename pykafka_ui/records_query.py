@@ -20,14 +20,14 @@ from broker.tools.record_text import as_json_data
 from pykafka_ui import browse
 from pykafka_ui.browse import From, Page
 from pykafka_ui.filters import record_filter
-from pykafka_ui.numbers import in_range, number
-from pykafka_ui.values import As, Decoder, Shown
+from pykafka_ui.values import As, Decoder, ShownValue
 
 _SHORT = {"start": "from", "places": "in", "how": "as"}
 """Names in an address."""
 
 
 MOST_DOWNLOADED = 10_000
+_LONGEST_NUMBER = 40
 _LARGEST_MS = 2**63 // 1000
 """Timestamps are in microseconds in Parquet. Some producers send nanoseconds instead of milliseconds."""
 _HEADER = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
@@ -123,9 +123,9 @@ class Row:
     partition: int
     offset: int
     timestamp: int
-    key: Shown
-    value: Shown
-    headers: list[tuple[str, Shown]]
+    key: ShownValue
+    value: ShownValue
+    headers: list[tuple[str, ShownValue]]
     state: str
 
 
@@ -240,6 +240,21 @@ DOWNLOADS: dict[str, tuple[str, Callable[[FoundRecords], bytes]]] = {
     "parquet": ("application/vnd.apache.parquet", FoundRecords.parquet),
 }
 """Ending → media type, and what writes it."""
+
+
+def number(name: str, text: str) -> int:
+    """A whole number of 64 bits in an address or a form. Raises ConfigError that names the field."""
+    digits = text.strip()
+    if len(digits) > _LONGEST_NUMBER or not digits.removeprefix("-").isdecimal():
+        raise ConfigError(f"{name}={text[:_LONGEST_NUMBER]}: expected a number")
+    return in_range(name, int(digits))
+
+
+def in_range(name: str, value: int) -> int:
+    """Raises ConfigError for more than 64 bits."""
+    if not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{name}={value}: there is no such offset or time")
+    return value
 
 
 def _pairs(at: Mapping[int, int]) -> str:

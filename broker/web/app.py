@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import uvicorn
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
@@ -137,15 +137,8 @@ def _metric(family: Family, samples: Samples) -> Metric:
             counts = accumulate(value.counts)
             histogram.add_metric(values, [*zip(_BOUNDS, counts, strict=True)], sum_value=value.sum)
         return histogram
-    if kind == "gauge":
-        gauge = GaugeMetricFamily(name, doc, labels=labels)
-        # One after the other, as they are encoded: prometheus_client looks at them once.
-        one_by_one: Any = (
-            Sample(name, dict(zip(labels, of, strict=True)), cast(float, value)) for of, value in samples
-        )
-        gauge.samples = one_by_one
-        return gauge
-    metric = CounterMetricFamily(name.removesuffix("_total"), doc, labels=labels)
-    for values, value in samples:
-        metric.add_metric(values, cast(float, value))
+    metric = Metric(name.removesuffix("_total"), doc, kind)
+    # One after the other, as they are encoded: prometheus_client looks at them once.
+    one_by_one: Any = (Sample(name, dict(zip(labels, of, strict=True)), cast(float, value)) for of, value in samples)
+    metric.samples = one_by_one
     return metric
