@@ -21,10 +21,9 @@ from spark_connector.loads.history import (
     is_of,
     read_record,
     staged_entries,
-    undone_by,
 )
 from spark_connector.loads.record import LoadError, LoadId, LoadRecord, published_directory
-from spark_connector.loads.rewind import REWOUND, aside_of, manifest_of
+from spark_connector.loads.rewind import REWOUND, aside_of, manifest_of, undone_by
 from spark_connector.storage import Storage
 
 _READERS = 8  # manifests at a time; each costs one or two round trips to HDFS
