@@ -65,7 +65,7 @@ def write_load(request: LoadRequest, destination: Destination, record: LoadRecor
 
 
 def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, str]) -> DataFrame:
-    """The planned offsets as a batch DataFrame, with the columns of a partitioned layout (layout.py).
+    """The planned offsets as a batch DataFrame, with the columns of a partitioned layout (target.py).
 
     `options` are the reader's, without those that choose topics and offsets.
     """
