@@ -42,6 +42,22 @@ _CONDITIONS = (
 """Conditions of PostgreSQL (its appendix of error codes), after which psycopg names its errors."""
 
 
+_OURS = re.compile(r"(?:^|: )(?:broker|spark_connector)(?:\.\w+)*\.(\w+: .+)$", re.MULTILINE)
+"""An error that we raise on purpose: Spark shows it without a traceback (entry_point.py), behind words of its own."""
+_PYTHON_ERROR = re.compile(
+    r"^(?:\w+\.)*((?:\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut|Unavailable|Interrupted|UnknownTopic)"
+    r"|(?<=\.errors\.)\w+): .+)$",  # psycopg's errors are named after PostgreSQL's conditions: AdminShutdown
+    re.MULTILINE,
+)
+_JVM_CAUSE = re.compile(r"^(?:Caused by)?: (?:\w+\.)*([\w$]+: .+)$", re.MULTILINE)
+"""A cause, or the exception itself, which py4j's text has behind a colon."""
+_NO_SOURCE = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: pykafka\b")
+_SET_PYTHON = (
+    "ConfigError: the Python that Spark starts its workers with has no pykafka: set PYSPARK_PYTHON to the one that "
+    "has it before Spark starts; `pykafka doctor` shows both"
+)
+
+
 @dataclass(frozen=True)
 class Outage:
     """A kind of failure that heals by waiting. `pattern` is searched in `<name of the class>: <text>`."""
@@ -135,22 +151,6 @@ def _described(error: BaseException) -> str:
     cause = getattr(error, "orig", None)  # SQLAlchemy's errors quote the driver's, and then the statement
     text = f"({type(cause).__name__}) {cause}" if cause is not None else str(error)
     return f"{type(error).__name__}: {text}".partition("\n")[0]
-
-
-_OURS = re.compile(r"(?:^|: )(?:broker|spark_connector)(?:\.\w+)*\.(\w+: .+)$", re.MULTILINE)
-"""An error that we raise on purpose: Spark shows it without a traceback (entry_point.py), behind words of its own."""
-_PYTHON_ERROR = re.compile(
-    r"^(?:\w+\.)*((?:\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut|Unavailable|Interrupted|UnknownTopic)"
-    r"|(?<=\.errors\.)\w+): .+)$",  # psycopg's errors are named after PostgreSQL's conditions: AdminShutdown
-    re.MULTILINE,
-)
-_JVM_CAUSE = re.compile(r"^(?:Caused by)?: (?:\w+\.)*([\w$]+: .+)$", re.MULTILINE)
-"""A cause, or the exception itself, which py4j's text has behind a colon."""
-_NO_SOURCE = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: pykafka\b")
-_SET_PYTHON = (
-    "ConfigError: the Python that Spark starts its workers with has no pykafka: set PYSPARK_PYTHON to the one that "
-    "has it before Spark starts; `pykafka doctor` shows both"
-)
 
 
 def summary(text: str) -> str:

@@ -40,6 +40,12 @@ from spark_connector.loads.target import FORMATS, PARTITION_COLUMNS, Target, had
 
 INTERRUPTED = 128 + signal.SIGINT
 
+_ARGUMENTS = (
+    *("topic", "partition_by", "starting_offsets", "max_records", "from_load", "from_directory"),
+    *("allow_changed_options", "new_group", "publish_offsets"),
+)
+"""Options that are arguments of `load`, too, by the same name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
@@ -132,17 +138,9 @@ class LoadOptions:
         request = LoadRequest.build(
             self.target,
             bootstrap_servers=servers,
-            topic=self.topic,
-            starting_offsets=self.starting_offsets,
-            max_records=self.max_records,
             options=options,
             write_options=parse_pairs(self.write_option, "--write-option"),
-            from_load=self.from_load,
-            from_directory=self.from_directory,
-            partition_by=self.partition_by,
-            allow_changed_options=self.allow_changed_options,
-            new_group=self.new_group,
-            publish_offsets=self.publish_offsets,
+            **{name: getattr(self, name) for name in _ARGUMENTS},
         )
         if self.history_keep is not None and request.format == "delta":
             raise ConfigError(

@@ -25,6 +25,10 @@ from rich.table import Table
 from spark_connector.loads.audit.verify import Verification
 from spark_connector.loads.record import LoadRange
 
+_LONGEST = 60  # characters of a text, such as many topics
+_WIDE = 1000  # more than any line needs
+_STYLES = {"ok": "green", "mismatch": "red", "unverifiable": "yellow"}
+
 
 class ProgressLine:
     """The line that moves: a phase, and how many of Spark's tasks are done."""
@@ -109,11 +113,6 @@ class Screen:
 def now() -> str:
     """UTC with seconds."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-_LONGEST = 60  # characters of a text, such as many topics
-_WIDE = 1000  # more than any line needs
-_STYLES = {"ok": "green", "mismatch": "red", "unverifiable": "yellow"}
 
 
 def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from spark_connector.cli.load_command import LoadOptions
 
 
+_PATIENCE_MS = 3_000  # the longest that a scrape waits for brokers
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
 def serve(options: LoadOptions) -> None:
     """Load every `interval` until stopped, or until `max_loads` loads had new records."""
     request, keep = options.request().impatient(), options.history_keep
@@ -131,9 +135,6 @@ def _print_load(result: LoadResult, as_json: bool, screen: Screen) -> None:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-_PATIENCE_MS = 3_000  # the longest that a scrape waits for brokers
 
 
 @dataclass
@@ -227,9 +228,6 @@ def _reason(outage: Outage) -> str:
     text = str(outage.error).partition("\n")[0]
     prefix, separator, rest = text.partition(" failed: ")
     return rest if separator and prefix.startswith("load ") else text
-
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignal:

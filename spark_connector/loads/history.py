@@ -174,11 +174,6 @@ def topics_by_group(loads: Iterable[LoadRecord]) -> dict[str, set[str]]:
     return found
 
 
-def undone_by(records: Iterable[LoadRecord]) -> dict[str, LoadRecord]:
-    """Id of each load that was taken back → its rewind."""
-    return {gone.load_id: record for record in records if record.rewind for gone in record.rewind.undone}
-
-
 def read_record(storage: Storage, path: str) -> LoadRecord:
     """The record in a file. Raises FileNotFoundError, and LoadError for a file that is none."""
     return LoadRecord.from_bytes(storage.read(path), storage.url_of(path))

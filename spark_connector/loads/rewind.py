@@ -30,8 +30,13 @@ REWOUND = "_rewound"
 def standing(records: Iterable[LoadRecord]) -> list[LoadRecord]:
     """The loads that no rewind has taken back, without the rewinds. `records` are in order of number."""
     given = list(records)
-    undone = {gone.load_id for record in given if record.rewind for gone in record.rewind.undone}
+    undone = undone_by(given)
     return [record for record in given if record.rewind is None and record.load_id not in undone]
+
+
+def undone_by(records: Iterable[LoadRecord]) -> dict[str, LoadRecord]:
+    """Id of each load that was taken back → its rewind."""
+    return {gone.load_id: record for record in records if record.rewind for gone in record.rewind.undone}
 
 
 def aside_of(rewind_id: str, load_id: str) -> str:

@@ -22,8 +22,9 @@ import pyarrow.compute
 from broker.errors import ConfigError
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowOffsets
-from spark_connector.loads.history import History, HistoryEntry, LoadState, gaps, undone_by
+from spark_connector.loads.history import History, HistoryEntry, LoadState, gaps
 from spark_connector.loads.record import LoadFile, LoadId, LoadRange, LoadRecord
+from spark_connector.loads.rewind import undone_by
 from spark_connector.loads.target import LOAD_COLUMN
 
 ROW_SCHEMA = pa.schema(
@@ -203,7 +204,8 @@ class TableDestination(Destination, Generic[T]):
 
 
 def first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+    """The message of a library or, in SQLAlchemy's errors, of the database, without the statement behind it."""
+    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
 
 
 def _by_load(parts: Iterable[pa.Table]) -> dict[str, RowOffsets]:

@@ -14,7 +14,6 @@ import json
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -37,17 +36,6 @@ _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _writing: weakref.WeakKeyDictionary[SparkSession, int] = weakref.WeakKeyDictionary()
 _writing_lock = threading.Lock()
 _registered: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
-
-
-class WrittenRows(NamedTuple):
-    """The rows that were written of one partition, and their lowest and highest offset."""
-
-    rows: int
-    low: int
-    high: int
-
-    def plus(self, other: WrittenRows) -> WrittenRows:
-        return WrittenRows(self.rows + other.rows, min(self.low, other.low), max(self.high, other.high))
 
 
 def write_load(request: LoadRequest, destination: Destination, record: LoadRecord, session: NewSession) -> LoadRecord:
@@ -77,7 +65,7 @@ def write_load(request: LoadRequest, destination: Destination, record: LoadRecor
 
 
 def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, str]) -> DataFrame:
-    """The planned offsets as a batch DataFrame, with the columns of a partitioned layout (layout.py).
+    """The planned offsets as a batch DataFrame, with the columns of a partitioned layout (target.py).
 
     `options` are the reader's, without those that choose topics and offsets.
     """
@@ -174,7 +162,7 @@ def write_counted(
     frame: DataFrame,
     record: LoadRecord,
     write: Callable[[DataFrame], None],
-    count: Callable[[], Mapping[TopicPartition, WrittenRows]],
+    count: Callable[[], Mapping[TopicPartition, Count]],
 ) -> dict[TopicPartition, int]:
     """Write the frame's rows with `write` and compare them with what `count` finds; gives the rows per partition.
 
@@ -196,7 +184,7 @@ def save_by_tasks(frame: DataFrame, source: type[DataSource], options: Mapping[s
     frame.write.format(source.name()).mode("append").options(**options).save()
 
 
-def check_rows(record: LoadRecord, written: Mapping[TopicPartition, WrittenRows], passed: int) -> None:
+def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Count], passed: int) -> None:
     """Compare the rows that were written with `passed`, the rows that Spark has read, and with the ranges.
 
     Raises LoadError for any difference, except fewer rows than offsets (compaction, transaction markers).
@@ -216,7 +204,7 @@ def check_rows(record: LoadRecord, written: Mapping[TopicPartition, WrittenRows]
             )
 
 
-def _count(spark: SparkSession, format: str, output: Storage, directory: str) -> dict[TopicPartition, WrittenRows]:
+def _count(spark: SparkSession, format: str, output: Storage, directory: str) -> dict[TopicPartition, Count]:
     """By the statistics of parquet's row groups where none mixes partitions, else by reading the rows."""
     files = output.data_files(directory)
     if not files:
@@ -233,13 +221,15 @@ def _count(spark: SparkSession, format: str, output: Storage, directory: str) ->
         .agg(F.count(F.lit(1)).alias("rows"), F.min("offset").alias("low"), F.max("offset").alias("high"))
         .collect()
     )
-    return sum_counts((row.topic, row.partition, row.rows, row.low, row.high) for row in rows)
+    return sum_counts(Count(*row) for row in rows)
 
 
-def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, WrittenRows]:
+def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, Count]:
     """Counts of files, row groups or tasks, added up per partition."""
-    total: dict[TopicPartition, WrittenRows] = {}
-    for topic, partition, *numbers in counts:
-        tp, count = TopicPartition(topic, partition), WrittenRows(*numbers)
-        total[tp] = total[tp].plus(count) if tp in total else count
+    total: dict[TopicPartition, Count] = {}
+    for count in counts:
+        tp = TopicPartition(count.topic, count.partition)
+        before = total.get(tp, count._replace(rows=0))
+        low, high = min(before.low, count.low), max(before.high, count.high)
+        total[tp] = Count(*tp, before.rows + count.rows, low, high)
     return total

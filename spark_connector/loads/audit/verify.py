@@ -1,7 +1,7 @@
 """Recount every committed load: the commit log, the rows in the destination, and Kafka's log must agree.
 
 Reads only offsets, of rows and of Kafka's log, and changes nothing. Memory: 8 bytes for every row of one load, or of
-the loads of a table that one query reads (row_offsets.py).
+the loads of a table that one query reads (table.py).
 
 Problems are: missing rows, rows that are there twice or not in the log; loads that overlap or leave out records; rows
 in a table of a load that does not stand; files that are missing, damaged, of another size or not of the load; a

@@ -19,9 +19,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import Newest
-from spark_connector.loads.database.sql import failure, first_line, make_table
+from spark_connector.loads.database.sql import failure, make_table
 from spark_connector.loads.record import LoadInterrupted, LoadRecord
-from spark_connector.loads.table import TableLog
+from spark_connector.loads.table import TableLog, first_line
 from spark_connector.offset_store.base import OffsetConflict
 
 _METADATA = MetaData()

@@ -168,7 +168,7 @@ class DatabaseDestination(TableDestination[TableName]):
             position, offset, function = (staging.c.topic, staging.c.partition), staging.c.offset, sqlalchemy.func
             query = sqlalchemy.select(*position, function.count(), function.min(offset), function.max(offset))
             rows = connection.execute(query.where(won).group_by(*position)).all()
-        return [(topic, partition, count, low, high) for topic, partition, count, low, high in rows]
+        return [Count(*row) for row in rows]
 
     def staged_entries(self, newest: int, known: Collection[str]) -> list[HistoryEntry]:
         """Only the ids of the attempts are known."""

@@ -26,6 +26,7 @@ from sqlalchemy.pool import NullPool
 
 from broker.errors import ConfigError
 from spark_connector.loads.record import LoadError, LoadInterrupted, failed_load
+from spark_connector.loads.table import first_line
 from spark_connector.loads.times import as_text, fits_python, without_times
 
 ATTEMPT = "pykafka_attempt"
@@ -59,11 +60,6 @@ def failure(error: SQLAlchemyError, what: str) -> LoadError:
     if getattr(error, "connection_invalidated", False):  # the dialect knows that the connection is gone
         return LoadInterrupted(f"{what}: {first_line(error)}")
     return failed_load(f"{what}: {first_line(error)}", error)
-
-
-def first_line(error: Exception) -> str:
-    """The database's message, without the statement."""
-    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
 
 
 def column_types(source: Engine | Connection, table: str, schema: str | None) -> dict[str, Any]:

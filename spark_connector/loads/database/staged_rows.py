@@ -24,6 +24,7 @@ from sqlalchemy import Column, Connection, Engine, MetaData, Table
 
 from spark_connector.loads.database import sql
 from spark_connector.loads.record import LoadError, LoadRecord
+from spark_connector.loads.table import first_line
 from spark_connector.loads.write import save_by_tasks, sum_counts, write_counted
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class _DatabaseWriter(DataSourceArrowWriter):
                         raise
                     connection.rollback()  # SQLite lets one connection write at a time
                     place = _place(engine, staging, batch)
-                    raise LoadError(f"a value{place} does not fit into the table: {sql.first_line(error)}") from error
+                    raise LoadError(f"a value{place} does not fit into the table: {first_line(error)}") from error
         return _Attempt(attempt)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

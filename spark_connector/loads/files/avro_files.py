@@ -30,7 +30,7 @@ from spark_connector.loads.footers import Count
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.target import NO_VALUE
 from spark_connector.loads.times import without_times
-from spark_connector.loads.write import WrittenRows, save_by_tasks, sum_counts, write_counted
+from spark_connector.loads.write import save_by_tasks, sum_counts, write_counted
 from spark_connector.storage import open_storage
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ def write_rows(
         "layout": ",".join(record.partition_by),
     }
 
-    def count() -> dict[TopicPartition, WrittenRows]:
+    def count() -> dict[TopicPartition, Count]:
         counts = json.loads(output.read(_beside(directory, _COUNTS)))
-        return sum_counts(tuple(count) for count in counts)
+        return sum_counts(Count(*count) for count in counts)
 
     written = write_counted(frame, record, lambda rows: save_by_tasks(rows, AvroDataSource, options), count)
     return record.completed(written, output.data_files(directory))
@@ -127,7 +127,7 @@ class _AvroWriter(DataSourceArrowWriter):
                     file, avro_schema(first.schema), _records(itertools.chain([first], batches)), codec=self._codec
                 )
             files.append(name)
-        return _TaskFiles(files, [(*tp, *count) for tp, count in sum_counts(counts).items()])
+        return _TaskFiles(files, list(sum_counts(counts).values()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         storage = open_storage(self._url, self._storage_options)
@@ -175,7 +175,7 @@ def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 def _count(batch: pa.RecordBatch) -> Iterator[Count]:
     grouped = pa.Table.from_batches([batch]).group_by(["topic", "partition"])
     for row in grouped.aggregate([("offset", "count"), ("offset", "min"), ("offset", "max")]).to_pylist():
-        yield row["topic"], row["partition"], row["offset_count"], row["offset_min"], row["offset_max"]
+        yield Count(row["topic"], row["partition"], row["offset_count"], row["offset_min"], row["offset_max"])
 
 
 def avro_schema(schema: pa.Schema) -> dict[str, Any]:

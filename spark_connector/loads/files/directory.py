@@ -26,7 +26,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
-from spark_connector.loads.files.directory_history import LoadDirectories
+from spark_connector.loads.files.directory_history import DirectoryHistory
 from spark_connector.loads.files.file_rows import read_offsets
 from spark_connector.loads.files.repair_state import Act, StagedLoad, Step, repair_steps
 from spark_connector.loads.history import (
@@ -69,7 +69,8 @@ class FilesDestination(Destination):
         self.output = output
         self.log = log
         self._group = group
-        self._directories = LoadDirectories(group, output, log, open_output)
+        self._open_output = open_output
+        self._opened = {output.shown: output}  # as records name it
         self._staging = f"{_STAGING}/{log.kind}"
 
     def repair(self) -> list[str]:
@@ -177,7 +178,7 @@ class FilesDestination(Destination):
         return self.output.url_of(published_directory(load_id))
 
     def history(self) -> History:
-        return self._directories.history()
+        return DirectoryHistory(self._group, self.output, self.log, self._output_at).read()
 
     def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
         for entry in entries:
@@ -195,6 +196,11 @@ class FilesDestination(Destination):
             if not is_load or name in unknown:
                 problems.append(f"{self.output.url_of(name)} is visible to readers, but no load of this group")
         return problems
+
+    def _output_at(self, url: str) -> Storage:
+        if url not in self._opened:
+            self._opened[url] = self._open_output(url)
+        return self._opened[url]
 
     def _staged(self) -> list[StagedLoad]:
         attempts = ((name, LoadId.parse(name)) for name in self.output.names(self._staging))
@@ -246,7 +252,7 @@ class FilesDestination(Destination):
             self._undo_outputs(record, record.rewind)
             self.log.mark_published(record)
             return
-        output = self._directories.at(record.output)
+        output = self._output_at(record.output)
         target = published_directory(load_id)
         try:
             output.rename(self._data(load_id), target)
@@ -266,9 +272,9 @@ class FilesDestination(Destination):
         and by two processes at once.
         """
         with contextlib.suppress(FileExistsError):
-            self._directories.at(record.output).create(manifest_of(record.load_id), record.to_bytes())
+            self._output_at(record.output).create(manifest_of(record.load_id), record.to_bytes())
         for undone in reversed(rewind.undone):
-            output, source = self._directories.at(undone.output), published_directory(undone.load_id)
+            output, source = self._output_at(undone.output), published_directory(undone.load_id)
             aside = aside_of(record.load_id, undone.load_id)
             try:
                 output.rename(source, aside)
@@ -282,7 +288,7 @@ class FilesDestination(Destination):
                     ) from error
         if rewind.delete:
             for undone in rewind.undone:
-                self._directories.at(undone.output).remove(aside_of(record.load_id, undone.load_id))
+                self._output_at(undone.output).remove(aside_of(record.load_id, undone.load_id))
 
     def _sealed(self, load_id: str) -> LoadRecord:
         return read_record(self.output, f"{self._data(load_id)}/{MANIFEST}")
@@ -296,7 +302,7 @@ class FilesDestination(Destination):
             return HeldRows(None, ("its manifest is missing, and the commit log has forgotten it",))
         if entry.directory is None:
             return HeldRows(None, (f"its directory, {record.output}/load={record.load_id}, is gone",))
-        output = self._directories.at(record.output)
+        output = self._output_at(record.output)
         directory = entry.directory.removeprefix(output.url + "/")
         hidden = "it is committed, but not visible yet; the next load or a recovery makes it visible"
         files = output.data_files(directory)

@@ -21,37 +21,26 @@ from spark_connector.loads.history import (
     is_of,
     read_record,
     staged_entries,
-    undone_by,
 )
 from spark_connector.loads.record import LoadError, LoadId, LoadRecord, published_directory
-from spark_connector.loads.rewind import REWOUND, aside_of, manifest_of
+from spark_connector.loads.rewind import REWOUND, aside_of, manifest_of, undone_by
 from spark_connector.storage import Storage
 
 _READERS = 8  # manifests at a time; each costs one or two round trips to HDFS
 _PREFIX = published_directory("")
 
 
-class LoadDirectories:
-    """The directories of one group's loads: in `output`, and where its earlier loads have gone.
+class DirectoryHistory:
+    """Reads the history of one group. `output_at` gives the output directory of a load by its URL."""
 
-    Each output directory is opened and listed once.
-    """
-
-    def __init__(self, group: str, output: Storage, log: CommitLog, reopen: Callable[[str], Storage]) -> None:
-        """`reopen` opens the output directory of an earlier load by its URL."""
+    def __init__(self, group: str, output: Storage, log: CommitLog, output_at: Callable[[str], Storage]) -> None:
         self._group = group
         self._output = output
         self._log = log
-        self._reopen = reopen
-        self._opened = {output.shown: output}  # as records name it
+        self._output_at = output_at
         self._visible: dict[str, set[str]] = {}
 
-    def at(self, url: str) -> Storage:
-        if url not in self._opened:
-            self._opened[url] = self._reopen(url)
-        return self._opened[url]
-
-    def history(self) -> History:
+    def read(self) -> History:
         """Every load of the group that has left a trace, in order of number."""
         logged, newest = self._log.records(), self._log.newest()
         known = {record.load_id for record in logged}
@@ -74,7 +63,7 @@ class LoadDirectories:
     def _readable(self, url: str) -> set[str]:
         """Ids of the loads that readers see in the directory."""
         if url not in self._visible:
-            names = self.at(url).names("")
+            names = self._output_at(url).names("")
             self._visible[url] = {name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)}
         return self._visible[url]
 
@@ -91,7 +80,7 @@ class LoadDirectories:
         """`hidden`: the newest load, when its owner was killed between the commit and the mark that it is published."""
         if record.rewind is not None:
             return HistoryEntry(record, LoadState.REWIND)
-        output, load_id = self.at(record.output), record.load_id
+        output, load_id = self._output_at(record.output), record.load_id
         if load_id in undone:
             aside = aside_of(undone[load_id].load_id, load_id)
             return HistoryEntry(record, LoadState.REWOUND, output.url_of(aside) if output.exists(aside) else None)
@@ -123,7 +112,7 @@ class LoadDirectories:
         """The entry with the manifest beside its data. The record of the log, where there is one, wins over it."""
         if entry.directory is None:
             return entry
-        output = self.at(entry.record.output)
+        output = self._output_at(entry.record.output)
         try:
             manifest = read_record(output, f"{entry.directory.removeprefix(output.url + '/')}/{MANIFEST}")
         except (FileNotFoundError, LoadError):
