@@ -43,6 +43,27 @@ Run = Callable[[Callable[[], None]], object]
 """Runs a job, here or in another thread; what it returns is ignored."""
 
 
+class SingleJob:
+    """One job at a time, which may run in another thread."""
+
+    def __init__(self) -> None:
+        self.is_running = False
+
+    def start(self, run: Run, work: Callable[[], None]) -> None:
+        def job() -> None:
+            try:
+                work()
+            finally:
+                self.is_running = False
+
+        self.is_running = True
+        try:
+            run(job)
+        except BaseException:
+            self.is_running = False
+            raise
+
+
 @dataclass
 class _Cleaning:
     """A compaction under way. Not `valid` any more once the log changed meanwhile: its results are then dropped."""
@@ -78,7 +99,7 @@ class Cleaner:
         self._uncleanable: dict[TopicPartition, Log] = {}
         self._cleaning: _Cleaning | None = None
         self._answers: SimpleQueue[Compacted | CompactionResult | Exception] = SimpleQueue()
-        self._job_runs = False
+        self._job = SingleJob()
         self._checkpoint_due = False
         self._look_again = 0.0
 
@@ -101,17 +122,17 @@ class Cleaner:
     def tick(self, run: Run) -> None:
         """Swap in the segments that are ready, and start the next compaction if one is due."""
         self._take_answers()
-        if self._job_runs or self._cleaning is not None:
+        if self._job.is_running or self._cleaning is not None:
             return
         if self._checkpoint_due:
             self._checkpoint_due = False
-            self._start_job(run, self._write_checkpoints)
+            self._job.start(run, self._write_checkpoints)
         elif self.settings.log_cleaner_enable and self._clock.monotonic() >= self._look_again:
             chosen = self._dirtiest()
             if chosen is None:
                 self._look_again = self._clock.monotonic() + self.settings.log_cleaner_backoff_ms / 1000
                 if self._compactor.is_running:
-                    self._start_job(run, self._compactor.rest)
+                    self._job.start(run, self._compactor.rest)
             else:
                 self._start(run, *chosen)
 
@@ -147,7 +168,11 @@ class Cleaner:
             self._give_up(tp, log)
             return
         self._cleaning = _Cleaning(tp, log, plan, state.segments)
-        self._start_job(run, lambda: self._compact(plan))
+        try:
+            self._job.start(run, lambda: self._compact(plan))
+        except BaseException:
+            self._cleaning = None
+            raise
 
     def _plan(self, log: Log, state: Cleanable) -> CompactionPlan:
         segments, config = state.segments, log.config
@@ -188,20 +213,6 @@ class Cleaner:
             for tp, offset in list(self._clean_offsets.items())
             if (log := self._logs.get(tp)) is not None and log.directory.parent == directory.path
         }
-
-    def _start_job(self, run: Run, work: Callable[[], None]) -> None:
-        def job() -> None:
-            try:
-                work()
-            finally:
-                self._job_runs = False
-
-        self._job_runs = True
-        try:
-            run(job)
-        except BaseException:
-            self._job_runs, self._cleaning = False, None
-            raise
 
     # --- the results
 

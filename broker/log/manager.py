@@ -31,7 +31,7 @@ from broker.log.checkpoints import (
     RECOVERY_POINTS,
     read_topic_id,
 )
-from broker.log.cleaner import Cleaner, Run
+from broker.log.cleaner import Cleaner, Run, SingleJob
 from broker.log.compaction_process import CompactionProcess
 from broker.log.disk import wrap_disk_errors
 from broker.log.log import DELETED_DIRECTORY_SUFFIX, Log
@@ -97,7 +97,7 @@ class LogManager:
         self._producer_expiration_ms = producer_expiration_ms
         self._retention_check = _Interval(clock, retention_check_interval_ms)
         self._checkpoint = _Interval(clock, checkpoint_interval_ms)
-        self._job_runs = False
+        self._job = SingleJob()
         self._cleaner = Cleaner(
             self._directories, self._logs, clock, cleaner or CleanerSettings(), self._remove_later, compactor
         )
@@ -374,7 +374,7 @@ class LogManager:
             except Exception as error:  # the other logs, and the flushes below, go on
                 logger.error("%s: %s", tp, error, exc_info=not isinstance(error, BrokerError))
         self._cleaner.tick(run)
-        if not self._job_runs:
+        if not self._job.is_running:
             self._start_job(run)
 
     def _start_job(self, run: Run) -> None:
@@ -389,18 +389,7 @@ class LogManager:
         if checkpoint:
             self._known_watermarks.update(self.high_watermarks())
 
-        def job() -> None:
-            try:
-                self._do_blocking_work(flushes, paths, checkpoint)
-            finally:
-                self._job_runs = False
-
-        self._job_runs = True
-        try:
-            run(job)
-        except BaseException:
-            self._job_runs = False
-            raise
+        self._job.start(run, lambda: self._do_blocking_work(flushes, paths, checkpoint))
 
     def _do_blocking_work(self, flushes: list[Callable[[], None]], paths: list[Path], checkpoint: bool) -> None:
         def log_failure(flush: Callable[[], None]) -> None:
@@ -473,7 +462,8 @@ class LogManager:
         are released."""
         with contextlib.ExitStack() as last:
             last.callback(self._unlock)
-            last.callback(self._end_threads)
+            last.callback(self.append_threads.shutdown)
+            last.callback(self.threads.shutdown)
             if self._loaded:
                 self._loaded = False
                 last.callback(self._close_logs)
@@ -498,10 +488,6 @@ class LogManager:
                     directory.write_clean_mark()
             except OSError as error:
                 logger.error("%s is not marked as closed cleanly: %s", directory.path, error)
-
-    def _end_threads(self) -> None:
-        self.threads.shutdown()
-        self.append_threads.shutdown()
 
     def _flush_together(self) -> None:
         """Ignores errors: a flush that fails here fails again in `close`."""

@@ -38,6 +38,12 @@ from broker.zookeeper.operations import (
 )
 from tests.support.source_tree import ROOT
 
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metadata"
+
+
 PATHS = st.sampled_from(["/a", "/b", "/a/x", "/a/y", "/b/x", "/a/x/deep"])
 DATA = st.sampled_from([b"", b"1", b"\xff\x00\n", "höhe".encode()])
 VERSIONS = st.sampled_from([-1, 0, 1, 2])
@@ -195,8 +201,7 @@ def spoilt(content: bytes, step: int) -> Iterator[bytes]:
         yield content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
 
 
-def test_a_file_that_was_damaged_later_is_refused_or_has_lost_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_a_file_that_was_damaged_later_is_refused_or_has_lost_nothing(path: Path) -> None:
     with LocalStore(path) as store:
         for change in CHANGES:
             store.transaction(change)
@@ -230,8 +235,7 @@ def set_format(path: Path) -> None:
         database.execute("PRAGMA user_version = 3")
 
 
-def test_a_file_of_another_version_or_program_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_a_file_of_another_version_or_program_is_refused(path: Path) -> None:
     path.write_bytes(b"text\n" * 100)
     with pytest.raises(ConfigError, match="is damaged .file is not a database"):
         LocalStore(path).start()
@@ -246,8 +250,7 @@ def test_a_file_of_another_version_or_program_is_refused(tmp_path: Path) -> None
         LocalStore(path).start()
 
 
-def test_two_processes_do_not_open_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_two_processes_do_not_open_one_file(path: Path) -> None:
     with LocalStore(path):
         again = [sys.executable, "-c", _WRITER, str(path)]
         refused = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -266,8 +269,7 @@ for number in range(100_000):
 """
 
 
-def test_a_killed_process_loses_nothing_that_was_answered(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_a_killed_process_loses_nothing_that_was_answered(path: Path) -> None:
     command = [sys.executable, "-c", _WRITER, str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -281,8 +283,7 @@ def test_a_killed_process_loses_nothing_that_was_answered(tmp_path: Path) -> Non
         assert len(names) - answered in (0, 1)
 
 
-def test_a_full_disk_refuses_the_change_and_keeps_the_state(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_a_full_disk_refuses_the_change_and_keeps_the_state(path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with LocalStore(path) as store:
         store.create("/a", b"1")
@@ -303,8 +304,7 @@ def test_a_full_disk_refuses_the_change_and_keeps_the_state(tmp_path: Path) -> N
         assert store.get("/a")[0] == b"3"
 
 
-def test_it_says_when_no_space_is_left_and_goes_on_when_there_is(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_it_says_when_no_space_is_left_and_goes_on_when_there_is(path: Path) -> None:
     with LocalStore(path) as store:
         store.create("/a", b"1")
         store._database._run("PRAGMA max_page_count = 1")
@@ -381,8 +381,7 @@ def test_what_is_beside_it_does_not_outgrow_it(tmp_path: Path) -> None:
             store.set("/a", b"", version=49)
 
 
-def test_many_short_lives_do_not_make_it_grow(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_many_short_lives_do_not_make_it_grow(path: Path) -> None:
     for _ in range(5):
         with LocalStore(path) as store:
             store.create("/n-", b"x" * 300_000, sequence=True)
@@ -399,8 +398,7 @@ JOURNAL = (
 """As version 1 wrote it; tests may cut and spoil it."""
 
 
-def test_a_file_of_the_first_form_is_taken_over_once(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_a_file_of_the_first_form_is_taken_over_once(path: Path, tmp_path: Path) -> None:
     path.write_bytes(JOURNAL)
     for _ in range(2):
         with LocalStore(path) as store:
@@ -438,8 +436,7 @@ def test_a_crash_while_it_is_taken_over_leaves_the_first_form(tmp_path: Path, mo
         assert os.listdir(tmp_path) == ["metadata"]
 
 
-def test_a_torn_write_of_the_first_form_is_left_out_and_damage_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_a_torn_write_of_the_first_form_is_left_out_and_damage_is_refused(path: Path) -> None:
     start = len(JOURNAL) - len(JOURNAL.splitlines()[-1]) - 1
     for size in range(start, len(JOURNAL)):
         for tail in (b"", b"\0" * (len(JOURNAL) - size - 1) + b"\n"):
@@ -460,8 +457,7 @@ def test_a_torn_write_of_the_first_form_is_left_out_and_damage_is_refused(tmp_pa
         LocalStore(path).start()
 
 
-def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_only_the_owner_may_read_the_file(path: Path) -> None:
     with LocalStore(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
