@@ -1,6 +1,6 @@
 """How a stream advances from one micro-batch to the next: offsets in, offsets out, without pyspark.
 
-stream_reader.py passes Spark's calls to `MicroBatches`, which looks up offsets and decides. It keeps no state that a
+readers.py passes Spark's calls to `MicroBatches`, which looks up offsets and decides. It keeps no state that a
 restart may lose: where the query began, and where partitions that came later begin, is part of the END offset of the
 batch that begins with them (stream_offset.py).
 
