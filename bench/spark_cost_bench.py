@@ -33,7 +33,7 @@ from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.records.compression import Codec
 from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.read.batch_reader import KafkaBatchReader
+from spark_connector.read.readers import KafkaBatchReader
 
 BATCHES = 20
 LEAST_BATCHES = 5

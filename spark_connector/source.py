@@ -63,14 +63,14 @@ class PykafkaSource(DataSource):
         """A batch reader. Raises ConfigError, ConnectorError."""
         options = self._read_options(Mode.BATCH)
         _refuse_other_schema(schema, options)
-        from spark_connector.read.batch_reader import KafkaBatchReader
+        from spark_connector.read.readers import KafkaBatchReader
 
         return KafkaBatchReader(options)
 
     @entry_point
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream reader. Raises ConfigError; in Spark's process, the reader does when it is asked for anything."""
-        from spark_connector.read.stream_reader import RefusedStreamReader, make_reader
+        from spark_connector.read.readers import RefusedStreamReader, make_reader
 
         try:
             options = self._read_options(Mode.STREAM)

@@ -14,7 +14,7 @@ __all__ = ["ADMISSION_CONTROL", "StreamArrowWriter"]
 
 ADMISSION_CONTROL = hasattr(datasource.DataSourceStreamReader, "getDefaultReadLimit")
 """Spark 4.2: the engine passes the start and the limit of a batch, runs `Trigger.AvailableNow` of Python sources in
-several batches, and asks for the latest offset. Without it read/stream_reader.py uses OlderStreamReader."""
+several batches, and asks for the latest offset. Without it read/readers.py uses OlderStreamReader."""
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamArrowWriter

@@ -1,6 +1,6 @@
 """How a stream advances from one micro-batch to the next: offsets in, offsets out, without pyspark.
 
-stream_reader.py passes Spark's calls to `MicroBatches`, which looks up offsets and decides. It keeps no state that a
+readers.py passes Spark's calls to `MicroBatches`, which looks up offsets and decides. It keeps no state that a
 restart may lose: where the query began, and where partitions that came later begin, is part of the END offset of the
 batch that begins with them (stream_offset.py).
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from broker.client.cluster_metadata import UnknownTopic
-from broker.client.partition_offsets import NO_EPOCH, Truncation
+from broker.client.partition_offsets import NO_EPOCH
 from broker.client.partition_offsets import Position as ReachedPosition
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
@@ -213,7 +213,8 @@ class MicroBatches:
         except UnknownTopic:
             return {}  # deleted just now
         for tp in sorted(found):
-            losses.report_truncation(found[tp])
+            # others may have taken the offsets of the records that were read
+            losses.report("PARTITION_OFFSET_CHANGED", f"{found[tp]}.", {})
         return {tp: truncation.end for tp, truncation in found.items() if truncation.end >= 0}
 
     def _without_lost_heads(self, spans: list[Span], losses: Losses) -> list[Span]:
@@ -337,10 +338,6 @@ class Losses:
                 "that the start offset is set too high and this is the first batch, or the topic was truncated."
             )
             self.report("PARTITION_OFFSET_CHANGED", reason, {})
-
-    def report_truncation(self, truncation: Truncation) -> None:
-        """The log lost records that the stream has read, and others may have taken their offsets."""
-        self.report("PARTITION_OFFSET_CHANGED", f"{truncation}.", {})
 
     def report_late_start(self, tp: TopicPartition, offset: int) -> None:
         """A partition that was created since the last lookup has already lost its beginning."""

@@ -16,8 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.write_options import parse_write_options
-from spark_connector.read.batch_reader import KafkaBatchReader
-from spark_connector.read.stream_reader import make_reader
+from spark_connector.read.readers import KafkaBatchReader, make_reader
 from tests.support.all_available import take_all
 from tests.support.committed_records import committed_values
 from tests.support.secured import (

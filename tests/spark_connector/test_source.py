@@ -11,9 +11,8 @@ from pyspark.sql.types import LongType, StructType
 
 import pyspark_pykafka
 from broker.errors import ConfigError
-from spark_connector.read.batch_reader import KafkaBatchReader
+from spark_connector.read.readers import KafkaBatchReader, KafkaStreamReader
 from spark_connector.read.schema import spark_schema
-from spark_connector.read.stream_reader import KafkaStreamReader
 from spark_connector.source import FORMAT, PykafkaSource
 
 MINIMUM = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}

@@ -26,9 +26,9 @@ from spark_connector.loads.commit import publish_offsets
 from spark_connector.maintenance import verify
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.write_options import parse_write_options
-from spark_connector.read.batch_reader import KafkaBatchReader
 from spark_connector.read.fetch import read_ranges
 from spark_connector.read.micro_batches import MicroBatches
+from spark_connector.read.readers import KafkaBatchReader
 from spark_connector.write.attempt import Attempt, run_attempt
 from spark_connector.write.commit_protocol import commit_batch, commit_batch_write
 from spark_connector.write.write_plan import plan_write

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 from pyspark.sql.datasource import InputPartition
 
 from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.read.stream_reader import OlderStreamReader, make_reader
+from spark_connector.read.readers import OlderStreamReader, make_reader
 from spark_connector.spark_versions import ADMISSION_CONTROL
 
 if TYPE_CHECKING or ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
-    from spark_connector.read.stream_reader import LimitedStreamReader as Reader
+    from spark_connector.read.readers import LimitedStreamReader as Reader
 else:
     Reader = Any
 

@@ -17,7 +17,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.offset_store.base import open_store
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
-from spark_connector.read.batch_reader import KafkaBatchReader
+from spark_connector.read.readers import KafkaBatchReader
 from tests.support.free_ports import refused_port
 from tests.support.kafka import Kafka
 from tests.support.metadata_requests import record_metadata_requests

@@ -15,8 +15,8 @@ from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.read.batch_reader import KafkaBatchReader
 from spark_connector.read.planning import limit_bytes, limit_offsets
+from spark_connector.read.readers import KafkaBatchReader
 from spark_connector.read.size_estimator import SizeEstimator
 from tests.support.kafka import Kafka
 from tests.support.spark_versions import since_spark

@@ -14,7 +14,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.offset_store.base import STORE_KINDS, open_store
 from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.read.batch_reader import KafkaBatchReader
+from spark_connector.read.readers import KafkaBatchReader
 from tests.support import stream_calls
 from tests.support.stream_calls import ALL, as_spark_does, planned, ranges_of
 from tests.support.topics import Topic

@@ -14,7 +14,7 @@ import pytest
 from spark_connector.errors import ConnectorError
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.progress.stream_lag import query_lag
-from spark_connector.read.stream_reader import OlderStreamReader
+from spark_connector.read.readers import OlderStreamReader
 from tests.support.stream_calls import Document, as_spark_does, ranges_of
 from tests.support.topics import Topic
 

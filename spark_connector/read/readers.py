@@ -1,28 +1,30 @@
-"""Streaming reads: PySpark's `DataSourceStreamReader` over micro_batches.py, for all versions of Spark.
+"""The readers that Spark calls: a `DataSourceReader` for batches, a `DataSourceStreamReader` for streams.
 
-Calls by Spark (observed on 4.0.5 and 4.3.0): one long-lived Python process per query calls `initialOffset` (twice),
+`partitions` runs on the driver, `read` in Python workers on the executors. A reader is pickled in between, so it holds
+options only: sockets are opened when they are first needed.
+
+Calls of a stream (observed on 4.0.5 and 4.3.0): one long-lived Python process per query calls `initialOffset` (twice),
 `latestOffset`, `partitions` and `commit`, and is killed at the end without `stop`. Another process pickles a second
-instance for the `read` of the executors. So only the offsets carry state from one process to another, and sockets are
-opened when they are first needed. `commit` is called one batch late, and never for the last batch of an `availableNow`
-run. The end of that batch is published when Spark asks for the next one, because `latestOffset` begins at this end.
-
-How Spark asks for the end of a batch depends on its version: see LimitedStreamReader and OlderStreamReader.
+instance for the `read` of the executors. So only the offsets carry state from one process to another. `commit` is
+called one batch late, and never for the last batch of an `availableNow` run. The end of that batch is published when
+Spark asks for the next one, because `latestOffset` begins at this end. How Spark asks for the end of a batch depends on
+its version: see LimitedStreamReader and OlderStreamReader.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.version import __version__ as pyspark_version
 
 from broker.errors import PykafkaError
 from spark_connector.entry_point import entry_point
 from spark_connector.errors import ConnectorError
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.batch_reader import KafkaInputPartition, read_partition
+from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets
 from spark_connector.read.spark_private import hand_over, takes_rows
 from spark_connector.read.stream_offset import Document, batch_of
 from spark_connector.spark_versions import ADMISSION_CONTROL
@@ -43,6 +45,58 @@ if TYPE_CHECKING:
     from spark_connector.read.micro_batches import MicroBatches
 
 logger = logging.getLogger("pykafka.spark")
+
+
+class KafkaInputPartition(InputPartition):
+    """The work of one task: `value` is its ranges, `topic_ids` the ids of the topics they were planned for."""
+
+    value: tuple[OffsetRange, ...]
+
+    def __init__(self, value: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
+        super().__init__(tuple(value))
+        topics = {one.tp.topic for one in value}
+        self.topic_ids = {topic: topic_ids[topic] for topic in topics if topic in topic_ids}
+
+
+class KafkaBatchReader(DataSourceReader):
+    """One batch query.
+
+    Spark asks for its partitions once per loaded DataFrame and keeps the answer, so every action on that DataFrame
+    reads the same offsets. (Spark's own source looks them up again for each action, and Spark 4.0 asks ours again.)
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    @entry_point
+    def partitions(self) -> list[InputPartition]:
+        """The tasks; looks up start and end once. Raises ConnectorError, ConfigError and the client's errors."""
+        from spark_connector.read.offset_reader import OffsetReader  # for the driver only; tasks do not load it
+
+        reader = OffsetReader(self._options)
+        try:
+            bounds = reader.batch_bounds()
+            whole = keep_offsets(batch_ranges(bounds.start, bounds.end), self._options.filters)
+            tasks = reader.tasks(reader.split(whole))
+        finally:
+            reader.close()
+        return [KafkaInputPartition(task, bounds.topic_ids) for task in tasks]
+
+    @entry_point
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, partition)
+
+
+def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The records of a task, ordered by offset within each partition.
+
+    None for the placeholder that Spark makes when there are no partitions.
+    """
+    if not isinstance(partition, KafkaInputPartition):
+        return iter(())
+    from spark_connector.read.fetch import read_ranges  # for executors only; planning does not load it
+
+    return read_ranges(options, partition.value, partition.topic_ids)
 
 
 class KafkaStreamReader(DataSourceStreamReader):
