@@ -31,8 +31,7 @@ from broker.net.router import Client, Router
 from broker.net.sasl import SaslSession
 from broker.net.throttling import ThrottledResponse
 from broker.net.tls import TlsStream
-from broker.protocol.messages import peek
-from broker.protocol.produce_frames import wants_no_answer
+from broker.protocol.messages import peek, wants_no_answer
 from broker.security.addresses import plain_address
 from broker.security.principal_mapping import NoMatchingRule, PrincipalMapping
 
