@@ -448,13 +448,13 @@ class Registry:
 
     def broker_configs(self, broker_id: int) -> tuple[dict[str, str], dict[str, str]]:
         """The settings altered for all brokers, and those for this one."""
-        paths = [znodes.broker_config_path(entity) for entity in (znodes.ALL_BROKERS, broker_id)]
+        paths = [znodes.broker_config_path(entity) for entity in (znodes.DEFAULT_ENTITY, broker_id)]
         nodes = zip(paths, self._zk.get_many(paths), strict=True)
         shared, own = (znodes.decode_config(path, node[0] if node else b"") for path, node in nodes)
         return shared, own
 
     def alter_broker_config(self, entity: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Set settings of a broker (its id) or of all (ALL_BROKERS), or remove those whose new value is None."""
+        """Set settings of a broker (its id) or of all (DEFAULT_ENTITY), or remove those whose new value is None."""
         return alter_config(self._zk, znodes.broker_config_path(entity), changes)
 
     def user_configs(self) -> dict[str, dict[str, str]]:

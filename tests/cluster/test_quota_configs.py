@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +15,6 @@ from broker.quotas.connection_rates import ConnectionRates
 from broker.quotas.quota_entity import DEFAULT, QuotaEntity
 from broker.security.scram import ScramCredential, ScramMechanism
 from broker.zookeeper import znodes
-from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.config_nodes import entity_of, entity_path
@@ -36,20 +34,6 @@ ENTITIES = {
     "ips/127.0.0.1": QuotaEntity(ip="127.0.0.1"),
     "ips/<default>": QuotaEntity(ip=DEFAULT),
 }
-
-
-@pytest.fixture
-def registry(zk: ZooKeeper) -> Registry:
-    registry = Registry(zk)
-    registry.ensure_paths()
-    return registry
-
-
-@pytest.fixture
-def store(zk: ZooKeeper, registry: Registry) -> Iterator[ClusterStore]:
-    made = ClusterStore(registry, ChangeNotifications(zk))
-    yield made
-    made.close()
 
 
 class Applied:

@@ -6,14 +6,13 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from broker.cluster.users import Users
 from broker.security.scram import ScramCredential, ScramMechanism
 from broker.zookeeper import znodes
-from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.registry import Registry
@@ -24,17 +23,8 @@ MADE = ScramCredential.make(SHA_256, "s3cret")
 
 
 @pytest.fixture
-def registry(zk: ZooKeeper) -> Registry:
-    registry = Registry(zk)
-    registry.ensure_paths()
-    return registry
-
-
-@pytest.fixture
-def users(zk: ZooKeeper, registry: Registry) -> Iterator[Users]:
-    store = ClusterStore(registry, ChangeNotifications(zk))
-    yield Users(store)
-    store.close()
+def users(store: ClusterStore) -> Users:
+    return Users(store)
 
 
 async def test_a_user_is_kept_as_kafka_keeps_him(zk: ZooKeeper, users: Users) -> None:
