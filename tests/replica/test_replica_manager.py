@@ -43,9 +43,7 @@ class Replicas:
     ) -> list[TopicPartition]:
         """Apply a state of the partition; returns the newly led ones."""
         info = PartitionInfo(leader, epoch, replicas, replicas, version=epoch, adding=adding)
-        return await self.become(
-            self.manager.metadata.with_topics([Topic("t", uuid.UUID(int=topic_id), {0: info})])
-        )
+        return await self.become(self.manager.metadata.with_topics([Topic("t", uuid.UUID(int=topic_id), {0: info})]))
 
     async def become(self, after: ClusterMetadata) -> list[TopicPartition]:
         names = self.manager.metadata.topics.keys() | after.topics.keys()
