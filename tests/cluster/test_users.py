@@ -64,14 +64,14 @@ async def test_what_else_is_kept_of_a_user_stays(zk: ZooKeeper, registry: Regist
     await users.alter("bob", {SHA_256: MADE, SHA_512: MADE})
     await users.alter("bob", {SHA_256: None, SHA_512: None})
     assert registry.user_configs() == {"bob": {"producer_byte_rate": "1000"}}
-    assert users.credentials() == {}
+    assert users.credentials == {}
 
 
 async def test_users_that_others_wrote_are_found(zk: ZooKeeper, registry: Registry, users: Users) -> None:
     registry.alter_user_config("müller", {"SCRAM-SHA-512": MADE.encode()})
     zk.create("/config/users/<default>", b'{"version":1,"config":{"request_percentage":"5"}}')
     await users.refresh()
-    assert users.credentials() == {"müller": {SHA_512: MADE}}
+    assert users.credentials == {"müller": {SHA_512: MADE}}
 
 
 async def test_a_credential_that_cannot_be_read_is_left_out_and_not_shown(
@@ -80,7 +80,7 @@ async def test_a_credential_that_cannot_be_read_is_left_out_and_not_shown(
     registry.alter_user_config("bob", {"SCRAM-SHA-256": "salt=s3cret", "SCRAM-SHA-512": MADE.encode()})
     with caplog.at_level(logging.ERROR):
         await users.refresh()
-    assert users.credentials() == {"bob": {SHA_512: MADE}}
+    assert users.credentials == {"bob": {SHA_512: MADE}}
     assert "user 'bob' cannot log in by SCRAM-SHA-256" in caplog.text
     assert "s3cret" not in caplog.text
 
