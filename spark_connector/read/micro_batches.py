@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from broker.client.cluster_metadata import UnknownTopic
 from broker.client.partition_offsets import NO_EPOCH
@@ -50,8 +51,7 @@ class Moved(enum.Enum):
     HEAD_LOST = "its next records are gone"
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """The offsets of one partition that the next batch may read; fewer than none if its log is shorter than what was
     read."""
 
@@ -127,7 +127,9 @@ class MicroBatches:
             self._ends = self._offsets.ends(begin)
         losses = Losses(fail=self._options.fail_on_data_loss)
         spans = self._spans(begin, self._ends, last_seen, losses)
-        ends = self._ends = replace(self._ends, offsets={span.tp: span.end for span in spans})
+        ends = self._ends
+        if late := {span.tp: span.end for span in spans if span.why is not None and span.end > ends.offsets[span.tp]}:
+            ends = self._ends = replace(ends, offsets={**ends.offsets, **late})
         spans = self._limited(spans, cap=cap, byte_cap=byte_cap, at_least=at_least)
         offsets = {span.tp: span.end for span in spans}
         added = {span.tp: span.begin for span in spans if span.why is not None}
@@ -219,29 +221,30 @@ class MicroBatches:
 
     def _without_lost_heads(self, spans: list[Span], losses: Losses) -> list[Span]:
         """The spans without records that are gone. Looked up only where there is something to read."""
-        backlog = sorted(span.tp for span in spans if span.begin < span.end and span.why is not Moved.NEW)
+        backlog = [span for span in spans if span.begin < span.end and span.why is not Moved.NEW]
         try:
-            earliest = self._offsets.earliest(backlog)
+            earliest = self._offsets.earliest(span.tp for span in backlog)
         except UnknownTopic:
             return spans  # deleted just now: the tasks or the next lookup will report it
-        kept = {span.tp: span for span in spans}
-        for tp in backlog:
-            span, first = kept[tp], min(earliest[tp], kept[tp].end)
-            if first > span.begin:
-                losses.report_lost_head(tp, span.begin, first)
-                kept[tp] = replace(span, begin=first, why=Moved.HEAD_LOST)
-        return list(kept.values())
+        lost = {span.tp: min(earliest[span.tp], span.end) for span in backlog if earliest[span.tp] > span.begin}
+        for span in sorted(span for span in backlog if span.tp in lost):
+            losses.report_lost_head(span.tp, span.begin, lost[span.tp])
+        if not lost:
+            return spans
+        return [Span(span.tp, lost[span.tp], span.end, Moved.HEAD_LOST) if span.tp in lost else span for span in spans]
 
     def _limited(self, spans: list[Span], *, cap: int | None, byte_cap: int | None, at_least: int | None) -> list[Span]:
         """The spans up to the limits of the trigger; all without offsets while there are too few."""
         if self._too_few(spans, at_least):
-            return [replace(span, end=min(span.begin, span.end)) for span in spans]
+            return [span._replace(end=min(span.begin, span.end)) for span in spans]
+        if cap is None and byte_cap is None:
+            return spans
         starts, ends = {span.tp: span.begin for span in spans}, {span.tp: span.end for span in spans}
         if cap is not None:
             ends = limit_offsets(cap, starts, ends)
         if byte_cap is not None:
             ends = limit_bytes(byte_cap, self._offsets.sizes.estimate(starts, ends), starts, ends)
-        return [replace(span, end=ends[span.tp]) for span in spans]
+        return [Span(tp, begin, ends[tp], why) for tp, begin, _, why in spans]
 
     def _too_few(self, spans: list[Span], at_least: int | None) -> bool:
         """Whether to wait for more offsets. A frozen stream never waits, because it gets no more."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -73,13 +74,10 @@ class KafkaBatchReader(DataSourceReader):
         """The tasks; looks up start and end once. Raises ConnectorError, ConfigError and the client's errors."""
         from spark_connector.read.offset_reader import OffsetReader  # for the driver only; tasks do not load it
 
-        reader = OffsetReader(self._options)
-        try:
+        with closing(OffsetReader(self._options)) as reader:
             bounds = reader.batch_bounds()
             whole = keep_offsets(batch_ranges(bounds.start, bounds.end), self._options.filters)
             tasks = reader.tasks(reader.split(whole))
-        finally:
-            reader.close()
         return [KafkaInputPartition(task, bounds.topic_ids) for task in tasks]
 
     @entry_point

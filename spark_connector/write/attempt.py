@@ -9,6 +9,7 @@ opens none.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -108,14 +109,10 @@ def _write(
     rest: Iterator[pa.RecordBatch],
 ) -> Written:
     idle = worker_clients().producing(plan.options.client)
-    writer = RowsWriter(cluster, plan.options, transaction=handle, idle=idle)
-    try:
-        writer.write(first)
-        for batch in rest:
+    with contextlib.closing(RowsWriter(cluster, plan.options, transaction=handle, idle=idle)) as writer:
+        for batch in itertools.chain([first], rest):
             writer.write(batch)
         return writer.finish()
-    finally:
-        writer.close()
 
 
 def _open(plan: WritePlan, report: TaskReport, cluster: Cluster) -> TaskReport:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 import pytest
@@ -21,74 +21,77 @@ from spark_connector.options.range_limit import Position, SpecificOffsets, Times
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.options.subscription_options import Assign, Subscribe, SubscribePattern
 
-# --- Every option of Spark's own Kafka source: name, default, scope, a value and what it becomes, values it does not
-# take.
-# The table behind tests/spark_connector/options/test_option_table.py.
-
 T0 = TopicPartition("t", 0)
 TIMES = '{"t":{"0":5}}'
 LONG = r"must be a whole number, not 'x'"
 POSITIVE = r"must be positive, not 0"
+COUNT = {"0": POSITIVE, "x": LONG}
 
-Seen = Callable[[SourceOptions], object]
+
+class Each(NamedTuple):
+    """Where batch and stream differ."""
+
+    batch: object
+    stream: object
 
 
 class Case(NamedTuple):
-    """`unset`: what a read without it shows, in batch and in stream; `elsewhere`: what becomes of it in the other."""
+    """An option with a value and what it becomes, and values it does not take (`wrong`).
+
+    `sees`: the path of what shows it; None for the field of its name. `unset`: what a read without it shows. `default`,
+    `scope`: as Spark has them. `needs`: other options. `elsewhere`: what becomes of it in the other kind of query.
+    """
 
     name: str
-    default: str | None
-    scope: str
-    seen: Seen
-    unset: tuple[object, object]
     given: str
     parsed: object
     wrong: dict[str, str]
+    sees: str | None = None
+    unset: object = None
+    default: str | None = None
+    scope: str = "both"
     needs: dict[str, str] = {}  # noqa: RUF012
     elsewhere: str = "same"
 
+    def seen(self, options: SourceOptions) -> object:
+        match self.name:
+            case "startingOffsetsByTimestampStrategy":
+                return isinstance(options.starting, Timestamps) and options.starting.latest_if_none
+            case "includeHeaders":
+                return "headers" in options.columns
+        (row,) = (row for row in OPTIONS if row.name == self.name)
+        return attrgetter(self.sees or row.field)(options)
 
-def both(value: object) -> tuple[object, object]:
-    return value, value
 
-
+BEGIN = Each(Position.EARLIEST, Position.LATEST)
+SUBSCRIBED = Subscribe(("t",))
 CASES = [
     Case(
         "kafka.bootstrap.servers",
-        None,
-        "both",
-        lambda o: o.client.bootstrap_servers,
-        both(("localhost:9092",)),
         "a:1, b:2",
         ("a:1", "b:2"),
         {" ": "must be specified for configuring Kafka consumer", "localhost:": "is not host or host:port"},
+        sees="client.bootstrap_servers",
+        unset=("localhost:9092",),
     ),
     Case(
         "subscribe",
-        None,
-        "both",
-        lambda o: o.subscription,
-        both(Subscribe(("t",))),
         " a , b,a",
         Subscribe(("a", "b")),
         {" , ": "No topics to subscribe to as specified value for option 'subscribe' is ','"},
+        sees="subscription",
+        unset=SUBSCRIBED,
     ),
     Case(
         "subscribePattern",
-        None,
-        "both",
-        lambda o: o.subscription,
-        both(Subscribe(("t",))),
         "topic[0-9]+",
         SubscribePattern("topic[0-9]+"),
         {" ": "Pattern to subscribe is empty", "a(": r"'a\(' is not a regular expression"},
+        sees="subscription",
+        unset=SUBSCRIBED,
     ),
     Case(
         "assign",
-        None,
-        "both",
-        lambda o: o.subscription,
-        both(Subscribe(("t",))),
         '{"t":[0,0]}',
         Assign((T0,)),
         {
@@ -97,195 +100,122 @@ CASES = [
             '{"t":0}': "Option 'assign': Expected e.g. .*got",
             "[]": "Expected e.g.",
         },
+        sees="subscription",
+        unset=SUBSCRIBED,
     ),
-    Case(
-        "startingTimestamp",
-        None,
-        "both",
-        lambda o: o.starting,
-        (Position.EARLIEST, Position.LATEST),
-        "5",
-        Timestamps(5),
-        {"x": LONG, "-1": "must be at least 0"},
-    ),
+    Case("startingTimestamp", "5", Timestamps(5), {"x": LONG, "-1": "must be at least 0"}, "starting", BEGIN),
     Case(
         "startingOffsetsByTimestamp",
-        None,
-        "both",
-        lambda o: o.starting,
-        (Position.EARLIEST, Position.LATEST),
         TIMES,
         Timestamps({T0: 5}),
         {"5": "Expected e.g.", '{"t":{"0":-2}}': "must not be negative"},
+        "starting",
+        BEGIN,
     ),
     Case(
         "startingOffsets",
-        "earliest (batch), latest (stream)",
-        "both",
-        lambda o: o.starting,
-        (Position.EARLIEST, Position.LATEST),
         '{"t":{"0":-2}}',
         SpecificOffsets({T0: -2}),
         {
             "newest": "must be earliest, latest, committed or JSON .* not 'newest'",
             '{"t":{"0":-3}}': "offset -3 of t-0 is negative",
         },
+        "starting",
+        BEGIN,
+        "earliest (batch), latest (stream)",
     ),
     Case(
         "startingOffsetsByTimestampStrategy",
-        "error",
-        "both",
-        lambda o: isinstance(o.starting, Timestamps) and o.starting.latest_if_none,
-        both(False),
         "LATEST",
         True,
         {"skip": "must be error or latest, not 'skip'"},
-        {"startingTimestamp": "5"},
+        unset=False,
+        default="error",
+        needs={"startingTimestamp": "5"},
     ),
     Case(
         "endingTimestamp",
-        None,
-        "batch",
-        lambda o: o.ending,
-        both(Position.LATEST),
         "5",
         Timestamps(5, True),
         {"x": LONG},
+        "ending",
+        Position.LATEST,
+        scope="batch",
         elsewhere="ending timestamp not valid in streaming queries",
     ),
     Case(
         "endingOffsetsByTimestamp",
-        None,
-        "batch",
-        lambda o: o.ending,
-        both(Position.LATEST),
         TIMES,
         Timestamps({T0: 5}, True),
         {"x": "is not JSON"},
+        "ending",
+        Position.LATEST,
+        scope="batch",
         elsewhere="ending timestamp not valid in streaming queries",
     ),
     Case(
         "endingOffsets",
-        "latest",
-        "batch",
-        lambda o: o.ending,
-        both(Position.LATEST),
         '{"t":{"0":-1}}',
         SpecificOffsets({T0: -1}),
         {"earliest": "ending offset can't be earliest for batch", '{"t":{"0":-2}}': "t-0 can't be earliest for batch"},
+        "ending",
+        Position.LATEST,
+        "latest",
+        "batch",
         elsewhere="ending offset not valid in streaming queries",
     ),
-    Case(
-        "failOnDataLoss",
-        "true",
-        "both",
-        lambda o: o.fail_on_data_loss,
-        both(True),
-        "False",
-        False,
-        {"no": "must be true or false, not 'no'"},
-    ),
-    Case(
-        "kafkaConsumer.pollTimeoutMs",
-        "120000",
-        "both",
-        lambda o: o.poll_timeout_ms,
-        both(120_000),
-        "512",
-        512,
-        {"0": POSITIVE, "x": LONG},
-    ),
-    Case("fetchOffset.numRetries", "3", "both", lambda o: o.num_retries, both(3), "5", 5, {"0": POSITIVE, "x": LONG}),
+    Case("failOnDataLoss", "False", False, {"no": "must be true or false, not 'no'"}, unset=True, default="true"),
+    Case("kafkaConsumer.pollTimeoutMs", "512", 512, COUNT, unset=120_000, default="120000"),
+    Case("fetchOffset.numRetries", "5", 5, COUNT, unset=3, default="3"),
     Case(
         "fetchOffset.retryIntervalMs",
-        "1000",
-        "both",
-        lambda o: o.retry_interval_ms,
-        both(1000),
         "0",
         0,
         {"-1": "must be at least 0", "x": LONG},
+        unset=1000,
+        default="1000",
     ),
     Case(
         "maxOffsetsPerTrigger",
-        None,
-        "stream",
-        lambda o: o.max_offsets_per_trigger,
-        both(None),
         "7",
         7,
-        {"0": POSITIVE, "x": LONG, "99999999999999999999": "fit in 64 bits"},
+        {**COUNT, "99999999999999999999": "fit in 64 bits"},
+        scope="stream",
         elsewhere="ignored",
     ),
     Case(
         "minOffsetsPerTrigger",
-        None,
-        "stream",
-        lambda o: o.min_offsets_per_trigger,
-        both(None),
         "7",
         7,
-        {"0": POSITIVE, "-5": r"must be positive, not -5", "x": LONG},
+        {**COUNT, "-5": r"must be positive, not -5"},
+        scope="stream",
         elsewhere="ignored",
     ),
     Case(
         "maxTriggerDelay",
-        "15m",
-        "stream",
-        lambda o: o.max_trigger_delay_ms,
-        both(900_000),
         "90s",
         90_000,
         {"soon": "must be a time like 500ms, 10s, 15m or 2h, not 'soon'"},
-        {"minOffsetsPerTrigger": "1"},
+        unset=900_000,
+        default="15m",
+        scope="stream",
+        needs={"minOffsetsPerTrigger": "1"},
         elsewhere="ignored",
     ),
-    Case("minPartitions", None, "both", lambda o: o.min_partitions, both(None), "7", 7, {"0": POSITIVE, "x": LONG}),
-    Case(
-        "maxRecordsPerPartition",
-        None,
-        "both",
-        lambda o: o.max_records_per_partition,
-        both(None),
-        "7",
-        7,
-        {"0": POSITIVE, "1.5": "must be a whole number"},
-    ),
-    Case(
-        "includeHeaders",
-        "false",
-        "both",
-        lambda o: "headers" in o.columns,
-        both(False),
-        "TRUE",
-        True,
-        {"1": "must be true or false, not '1'"},
-    ),
+    Case("minPartitions", "7", 7, COUNT),
+    Case("maxRecordsPerPartition", "7", 7, {"0": POSITIVE, "1.5": "must be a whole number"}),
+    Case("includeHeaders", "TRUE", True, {"1": "must be true or false, not '1'"}, unset=False, default="false"),
     Case(
         "groupIdPrefix",
-        "spark-kafka-relation (batch), spark-kafka-source (stream)",
-        "both",
-        lambda o: o.client.client_id,
-        ("spark-kafka-relation", "spark-kafka-source"),
         "nightly",
         "nightly",
         {},
+        "client.client_id",
+        Each("spark-kafka-relation", "spark-kafka-source"),
+        "spark-kafka-relation (batch), spark-kafka-source (stream)",
     ),
-    Case(
-        "kafka.group.id",
-        None,
-        "both",
-        lambda o: o.group,
-        both(None),
-        "g",
-        "g",
-        {"a/b": "group 'a/b' cannot be used"},
-        {"offsetStore": "group"},
-    ),
+    Case("kafka.group.id", "g", "g", {"a/b": "group 'a/b' cannot be used"}, "group", needs={"offsetStore": "group"}),
 ]
-
-
-# --- the tests
 
 MINIMUM = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 IDS = [case.name for case in CASES]
@@ -327,7 +257,8 @@ def test_the_table_has_every_option_and_says_which_are_ours() -> None:
 @pytest.mark.parametrize("mode", [Mode.BATCH, Mode.STREAM])
 def test_unset_it_has_sparks_default(case: Case, mode: Mode) -> None:
     needs = {} if case.name == "kafka.group.id" else case.needs
-    assert case.seen(parse(mode, needs)) == case.unset[mode is Mode.STREAM]
+    unset = case.unset if not isinstance(case.unset, Each) else getattr(case.unset, mode.value)
+    assert case.seen(parse(mode, needs)) == unset
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
