@@ -7,8 +7,9 @@ A handler is a plain function `handle(context, request, client)`. It returns the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from broker.api.check_threads import CheckThreads
 from broker.api.fetch_sessions import FetchSessionCache
@@ -28,20 +29,29 @@ from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transaction_verifier import TransactionVerifier
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ErrorCode
 from broker.log.manager import LogManager
 from broker.metrics import Metrics
 from broker.net.router import Client
+from broker.net.throttling import quota_user
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.fetch_response import CurrentLeader
 from broker.protocol.messages import Request
 from broker.protocol.permissions import Permission
-from broker.quotas.client_quotas import ClientQuotas
-from broker.security.acl_types import CLUSTER_NAME
+from broker.protocol.topic_partition import TopicPartition
+from broker.quotas.client_quotas import ClientQuotas, ControllerMutations
+from broker.security.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclResourceType
 from broker.security.authorizer import Authorizer
 
 __all__ = ["ApiContext", "Client", "Fields", "Request"]
 
 Fields: TypeAlias = Mapping[str, Any]
 """A response, or a part of one: field name → value."""
+
+LED_ELSEWHERE: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+"""Errors that come with the leader (KIP-951)."""
+NOT_ASKED: Final = -(2**31)
+"""In place of the operations that a client may do, if its request does not ask for them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,3 +101,41 @@ class ApiContext:
         return BrokerError(
             need.code, f"{client.principal} lacks the right {need.operation.title} on {need.resource.title} {name}"
         )
+
+    def authorized_operations(
+        self, client: Client, api: ApiKey, resource: AclResourceType, name: str = CLUSTER_NAME
+    ) -> int:
+        """What the client may do with a resource, of all that can be done with one of its type: one bit for each ACL
+        operation (KIP-430)."""
+        allows, needs = self.authorizer.allows, _every_need(api, resource)
+        return sum(1 << need.operation for need in needs if allows(client, need, name, asked=False, keep=False))
+
+    def current_leader(self, client: Client, tp: TopicPartition) -> CurrentLeader | None:
+        """The leader that this broker knows, and its address on the client's listener; None for an unknown partition.
+
+        For clients that asked another broker (KIP-951). They need no Metadata request.
+        """
+        metadata = self.topics.metadata
+        info = metadata.partition(tp)
+        if info is None:
+            return None
+        broker = metadata.brokers.get(info.leader)
+        at = broker.endpoint(client.listener) if broker is not None else None
+        if broker is None or at is None:
+            return CurrentLeader(info.leader, info.leader_epoch)
+        return CurrentLeader(info.leader, info.leader_epoch, at.host, at.port, broker.rack)
+
+    def mutations(self, request: Request, client: Client, *, strict_from: int | None) -> ControllerMutations:
+        """The quota of one request for the partitions that it creates or deletes (KIP-599).
+
+        From version `strict_from` on, what exceeds the quota is refused. Clients of older versions do not know that
+        error and are throttled.
+        """
+        strict = strict_from is not None and request.version >= strict_from
+        user, client_id = quota_user(client.principal, request.client_id)
+        return self.quotas.mutations(user, client_id, self.clock.monotonic(), strict=strict)
+
+
+@functools.cache
+def _every_need(api: ApiKey, resource: AclResourceType) -> Sequence[Permission]:
+    return tuple(Permission(api, operation, resource) for operation in SUPPORTED_OPERATIONS[resource])

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.controller_mutations import mutations_of
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import CREATE_PARTITIONS_TOPIC
 from broker.quotas.client_quotas import UNLIMITED_MUTATIONS
@@ -19,7 +18,7 @@ _FIRST_STRICT = 3
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each topic succeeds or fails alone. A topic that is twice in the request is refused."""
     times = Counter(topic.name for topic in request.body.topics)
-    mutations = mutations_of(context, request, client, strict_from=_FIRST_STRICT)
+    mutations = context.mutations(request, client, strict_from=_FIRST_STRICT)
     results = []
     for topic in {topic.name: topic for topic in request.body.topics}.values():
         assignments = None if topic.assignments is None else [tuple(a.broker_ids) for a in topic.assignments]

@@ -13,7 +13,6 @@ from typing import Any
 
 from broker.api.config_entries import topic_entries
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.controller_mutations import mutations_of
 from broker.cluster.topic_changes import NewTopic
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.messages import field
@@ -27,7 +26,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     """Create each topic. A name that is twice in the request is refused."""
     names = Counter(topic.name for topic in request.body.topics)
     once = [topic for topic in request.body.topics if names[topic.name] == 1]
-    mutations = mutations_of(context, request, client, strict_from=_FIRST_STRICT)
+    mutations = context.mutations(request, client, strict_from=_FIRST_STRICT)
     results = [await _create(context, request, client, topic, mutations) for topic in once]
     for name in (name for name, times in names.items() if times > 1):
         error = BrokerError(ErrorCode.invalid_request, f"topic {name} is in the request more than once")

@@ -10,7 +10,6 @@ import uuid
 from collections import Counter
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.controller_mutations import mutations_of
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import DELETE_TOPICS_DESCRIBE, DELETE_TOPICS_TOPIC
@@ -30,7 +29,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     else:
         asked = [(topic.name, topic.topic_id or _NO_ID) for topic in topics]
     times = Counter(asked)
-    mutations = mutations_of(context, request, client, strict_from=_FIRST_STRICT)
+    mutations = context.mutations(request, client, strict_from=_FIRST_STRICT)
     responses = []
     for named in times:
         name, topic_id = named

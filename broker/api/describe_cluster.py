@@ -6,8 +6,7 @@ Version notes: from 1 the client says whether it asks a broker or a KRaft contro
 
 from __future__ import annotations
 
-from broker.api.authorized_operations import NOT_ASKED, authorized_operations
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import NOT_ASKED, ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import DESCRIBE_CLUSTER_OPERATIONS
@@ -30,7 +29,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     operations = NOT_ASKED
     if request.body.include_cluster_authorized_operations:
         shown = context.allows(client, DESCRIBE_CLUSTER_OPERATIONS, asked=False)
-        operations = authorized_operations(context, client, request.api, AclResourceType.CLUSTER) if shown else 0
+        operations = context.authorized_operations(client, request.api, AclResourceType.CLUSTER) if shown else 0
     return {
         "error_code": ErrorCode.none,
         "cluster_id": metadata.cluster_id,

@@ -5,8 +5,7 @@ Version notes: 3 — the operations the client is allowed, on request; 6 — an 
 
 from __future__ import annotations
 
-from broker.api.authorized_operations import NOT_ASKED, authorized_operations
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import NOT_ASKED, ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import DESCRIBE_GROUPS_GROUP
@@ -34,7 +33,7 @@ async def _describe(context: ApiContext, request: Request, client: Client, group
     absent = found.error is ErrorCode.none and found.state == "Dead" and request.version >= 6
     operations = NOT_ASKED
     if found.error is ErrorCode.none and not absent and field(request.body, "include_authorized_operations", False):
-        operations = authorized_operations(context, client, request.api, AclResourceType.GROUP, group_id)
+        operations = context.authorized_operations(client, request.api, AclResourceType.GROUP, group_id)
     return {
         "error_code": ErrorCode.group_id_not_found if absent else found.error,
         "error_message": f"Group {group_id} not found." if absent else None,

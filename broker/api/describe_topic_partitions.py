@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
-from broker.api.authorized_operations import NOT_ASKED, authorized_operations
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import NOT_ASKED, ApiContext, Client, Fields, Request
 from broker.api.metadata import describe_topic
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
@@ -56,8 +55,8 @@ def _page(
         if not context.allows(client, DESCRIBE_TOPIC_PARTITIONS_TOPIC, name):
             page.append(_absent(name, DESCRIBE_TOPIC_PARTITIONS_TOPIC.code))
             continue
-        operations = authorized_operations(
-            context, client, ApiKey.DESCRIBE_TOPIC_PARTITIONS, AclResourceType.TOPIC, name
+        operations = context.authorized_operations(
+            client, ApiKey.DESCRIBE_TOPIC_PARTITIONS, AclResourceType.TOPIC, name
         )
         topic = metadata.topics.get(name)
         if topic is None:

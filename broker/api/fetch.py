@@ -28,8 +28,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from typing import Any
 
 from broker.api.cold_reads import warmed
-from broker.api.context import ApiContext, Client, Request
-from broker.api.current_leader import LED_ELSEWHERE, current_leader
+from broker.api.context import LED_ELSEWHERE, ApiContext, Client, Request
 from broker.api.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchSession, Found
 from broker.api.replica_fetch import follower_of, read_for_follower
 from broker.errors import BrokerError, ErrorCode
@@ -386,7 +385,7 @@ class _Fetch:
         leader = None
         if topic is not None and code in LED_ELSEWHERE and version >= _FIRST_WITH_LEADERS:
             tp = TopicPartition(topic, asked.partition)
-            leader = current_leader(self._context.topics.metadata, tp, self._client.listener)
+            leader = self._context.current_leader(self._client, tp)
         none_aborted = () if code in _UNKNOWN else None
         return PartitionAnswer(asked.partition, int(code), -1, -1, -1, none_aborted, None, leader=leader)
 

@@ -13,9 +13,7 @@ import uuid
 from collections.abc import Awaitable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from broker.api.authorized_operations import NOT_ASKED, authorized_operations
-from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.controller_mutations import mutations_of
+from broker.api.context import NOT_ASKED, ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.net.response import Response
 from broker.protocol.api_keys import ApiKey
@@ -57,7 +55,7 @@ async def _create_and_answer(
 ) -> Response:
     failed: dict[str, BrokerError] = {}
     may_create_any = context.allows(client, METADATA_CREATE_ANY, asked=False)
-    mutations = mutations_of(context, request, client, strict_from=None)
+    mutations = context.mutations(request, client, strict_from=None)
     for name in missing:
         try:
             if not may_create_any:
@@ -88,7 +86,7 @@ def _answer(
             continue
         operations = NOT_ASKED
         if shows_operations:
-            operations = authorized_operations(context, client, request.api, AclResourceType.TOPIC, found.name)
+            operations = context.authorized_operations(client, request.api, AclResourceType.TOPIC, found.name)
         key = (request.version, operations, *reachable)
         encoded = found.encoded.get(key)
         if encoded is None:
@@ -125,7 +123,7 @@ def _response(context: ApiContext, request: Request, client: Client, topics: Seq
 def _cluster_operations(context: ApiContext, request: Request, client: Client) -> int:
     if not context.allows(client, METADATA_CLUSTER, asked=False):
         return 0
-    return authorized_operations(context, client, request.api, AclResourceType.CLUSTER)
+    return context.authorized_operations(client, request.api, AclResourceType.CLUSTER)
 
 
 def _chosen(

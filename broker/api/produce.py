@@ -28,7 +28,6 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.current_leader import current_leader
 from broker.api.transaction_requests import code_for_version
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, RecordsRefused
@@ -297,7 +296,7 @@ class _Produce:
         for part in self._parts:
             if part.answer["error_code"] is not ErrorCode.not_leader_or_follower:
                 continue
-            leader = current_leader(self._context.topics.metadata, part.tp, self._client.listener)
+            leader = self._context.current_leader(self._client, part.tp)
             if leader is not None:
                 part.answer["current_leader"] = {"leader_id": leader.broker_id, "leader_epoch": leader.epoch}
                 if leader.host:

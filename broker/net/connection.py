@@ -228,8 +228,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end(self) -> None:
         """Give everything back and leave the listener."""
-        if self.state is ConnectionState.OVER:
-            return
         self.state = ConnectionState.OVER
         if self._mute is not None:
             self._mute.cancel()

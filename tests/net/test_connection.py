@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,29 +28,6 @@ class Slice(NamedTuple):
     file: Any
     position: int
     length: int
-
-
-def test_pipelined_requests_are_answered_in_order_even_when_one_has_to_wait() -> None:
-    async def main() -> list[int]:
-        gate = asyncio.Event()
-
-        def handle(request: Request, client: Client) -> Any:
-            async def slow() -> dict[str, Any]:
-                await gate.wait()
-                return answer_with("slow")
-
-            return slow() if request.correlation_id == 2 else answer_with("fast")
-
-        async with serving(handle) as (host, port, _):
-            reader, writer = await asyncio.open_connection(host, port)
-            writer.write(b"".join(request(i) for i in range(1, 40)))
-            first = await read_frame(reader)
-            gate.set()
-            frames = [first] + [await read_frame(reader) for _ in range(38)]
-            writer.close()
-            return [decode_response(ApiKey.METADATA, 4, frame)[0] for frame in frames]
-
-    assert asyncio.run(main()) == list(range(1, 40))
 
 
 @pytest.mark.parametrize("size", [10, 250_000, 300_000, 3_000_000])
@@ -192,105 +168,6 @@ def test_a_failing_handler_closes_the_connection_and_is_logged(caplog: pytest.Lo
     assert "boom" in caplog.text
 
 
-def test_a_client_that_leaves_cancels_what_it_waited_for() -> None:
-    async def main() -> bool:
-        cancelled = asyncio.Event()
-
-        async def wait() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cancelled.set()
-
-        def handle(request: Request, client: Client) -> Awaitable[None]:
-            return wait()
-
-        async with serving(handle) as (host, port, listeners):
-            _, writer = await asyncio.open_connection(host, port)
-            writer.write(request(1))
-            await writer.drain()
-            while not any(c.waiting for c in listeners._connections):
-                await asyncio.sleep(0)
-            writer.close()
-            await asyncio.wait_for(cancelled.wait(), 60)
-            while listeners.connection_count:
-                await asyncio.sleep(0)
-            return cancelled.is_set()
-
-    assert asyncio.run(main())
-
-
-def test_a_request_that_goes_on_without_its_client_keeps_its_memory_until_it_ends() -> None:
-    async def main() -> list[int]:
-        left, gate = asyncio.Event(), asyncio.Event()
-
-        async def wait() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                left.set()
-                await gate.wait()
-
-        async with serving(lambda r, c: wait()) as (host, port, listeners):
-            _, writer = await asyncio.open_connection(host, port)
-            writer.write(request(1))
-            await writer.drain()
-            while not any(c.waiting for c in listeners._connections):
-                await asyncio.sleep(0)
-            writer.close()
-            await asyncio.wait_for(left.wait(), 60)
-            used = [listeners.memory.used]
-            gate.set()
-            async with asyncio.timeout(60):
-                while listeners.memory.used:
-                    await asyncio.sleep(0)
-            return used
-
-    assert asyncio.run(main()) == [len(request(1)) - 4]
-
-
-def test_no_more_connections_than_allowed_from_one_address() -> None:
-    async def main() -> tuple[bool, int]:
-        async with serving(lambda r, c: answer_with("x"), max_connections_per_ip=1) as (host, port, listeners):
-            first_reader, first = await asyncio.open_connection(host, port)
-            first.write(request(1))
-            await read_frame(first_reader)
-            reader, second = await asyncio.open_connection(host, port)
-            refused = await closed_by_peer(reader)
-            count = listeners.connection_count
-            first.close()
-            second.close()
-            return refused, count
-
-    assert asyncio.run(main()) == (True, 1)
-
-
-def test_silent_connections_are_closed_but_waiting_ones_are_not() -> None:
-    async def main() -> tuple[int, bool]:
-        gate = asyncio.Event()
-
-        async def wait() -> dict[str, Any]:
-            await gate.wait()
-            return answer_with("x")
-
-        async with serving(lambda r, c: wait(), connections_max_idle_ms=1) as (host, port, listeners):
-            idle_reader, idle = await asyncio.open_connection(host, port)
-            reader, waiting = await asyncio.open_connection(host, port)
-            waiting.write(request(1))
-            while not any(c.waiting for c in listeners._connections):
-                await asyncio.sleep(0)
-            await asyncio.sleep(0.005)  # longer than the idle limit; nothing is waited for
-            closed = listeners.close_idle()
-            assert await closed_by_peer(idle_reader)
-            gate.set()
-            await read_frame(reader)
-            idle.close()
-            waiting.close()
-            return closed, True
-
-    assert asyncio.run(main()) == (1, True)
-
-
 @pytest.mark.parametrize("ended_by", ["peer", "broker"])
 def test_a_connection_lost_in_the_middle_of_a_response_ends_quietly(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, ended_by: str
@@ -323,59 +200,6 @@ def test_a_connection_lost_in_the_middle_of_a_response_ends_quietly(
 
     assert asyncio.run(main()) == 0
     assert caplog.records == []
-
-
-def test_a_response_that_nobody_takes_counts_as_idle(tmp_path: Path) -> None:
-    (tmp_path / "segment").write_bytes(bytes(20_000_000))
-
-    async def main() -> int:
-        with (tmp_path / "segment").open("rb", buffering=0) as file:
-
-            def handle(request: Request, client: Client) -> Any:
-                return [Slice(file, 0, 20_000_000)]
-
-            async with serving(handle, connections_max_idle_ms=1) as (host, port, listeners):
-                with socket.create_connection((host, port)) as sock:
-                    sock.sendall(request(1))
-                    while not any(c._writer.sending for c in listeners._connections):
-                        await asyncio.sleep(0.001)
-                    await asyncio.sleep(0.005)
-                    closed = listeners.close_idle()
-                    while listeners.connection_count:
-                        await asyncio.sleep(0.001)
-                return closed
-
-    assert asyncio.run(main()) == 1
-
-
-def test_queued_requests_are_bounded_in_bytes() -> None:
-    """The first request waits; the peer goes on to send large ones, and is stopped before they fill the memory."""
-
-    async def main() -> int:
-        gate = asyncio.Event()
-
-        async def wait() -> dict[str, Any]:
-            await gate.wait()
-            return answer_with("x")
-
-        async with serving(lambda r, c: wait()) as (host, port, listeners):
-            reader, writer = await asyncio.open_connection(host, port)
-            names = [{"name": "n" * 1000} for _ in range(5000)]
-            frame = encode_request(ApiKey.METADATA, 4, 1, "t", {"topics": names})
-            writer.write(request(1) + frame * 12)
-            while not any(c._queue for c in listeners._connections):
-                await asyncio.sleep(0.001)
-            (connection,) = listeners._connections
-            while connection._transport.is_reading():
-                await asyncio.sleep(0.001)
-            held = sum(len(frame) for frame, _ in connection._queue)
-            gate.set()
-            for _ in range(13):
-                await read_frame(reader)
-            writer.close()
-            return held
-
-    assert asyncio.run(main()) < 15_000_000
 
 
 def test_a_port_that_is_taken_is_named() -> None:

@@ -5,22 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from broker.net.delayed_answer import DelayedAnswer
-from broker.net.router import Client
-from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import Request, decode_response
-from tests.support.listening import answer_with, closed_by_peer, read_frame, request, serving
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0)
 
 
 def outcome(answer: DelayedAnswer[Any]) -> list[tuple[Any, Exception | None]]:
@@ -112,60 +101,3 @@ async def test_it_can_be_awaited() -> None:
 
 async def _value(answer: DelayedAnswer[int]) -> int:
     return await answer
-
-
-async def test_a_connection_answers_in_order_when_a_request_has_to_wait() -> None:
-    delayed: list[DelayedAnswer[Any]] = []
-
-    def handle(request: Request, client: Client) -> Any:
-        if request.correlation_id % 5:
-            return answer_with("at once")
-        delayed.append(DelayedAnswer())
-        asyncio.get_running_loop().call_soon(delayed[-1].complete, answer_with("later"))
-        return delayed[-1]
-
-    async with serving(handle) as (host, port, listeners):
-        reader, writer = await asyncio.open_connection(host, port)
-        writer.write(b"".join(request(number) for number in range(1, 40)))
-        frames = [await read_frame(reader) for _ in range(39)]
-        assert [decode_response(ApiKey.METADATA, 4, frame)[0] for frame in frames] == list(range(1, 40))
-        assert listeners.memory.used == 0
-        writer.close()
-
-
-async def test_a_client_that_leaves_cancels_it_and_its_memory_is_released() -> None:
-    delayed: list[DelayedAnswer[Any]] = []
-    cancelled: list[bool] = []
-
-    def handle(request: Request, client: Client) -> Any:
-        delayed.append(DelayedAnswer(lambda: cancelled.append(True)))
-        return delayed[-1]
-
-    async with serving(handle) as (host, port, listeners):
-        _, writer = await asyncio.open_connection(host, port)
-        writer.write(request(1) + request(2))
-        await until(lambda: bool(delayed) and listeners.memory.used > 0)
-        writer.close()
-        await until(lambda: bool(cancelled))
-        await until(lambda: listeners.memory.used == 0)
-        delayed[0].complete(answer_with("nobody"))
-    assert len(delayed) == 1
-
-
-async def test_an_answer_that_fails_closes_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
-    delayed: list[DelayedAnswer[Any]] = []
-
-    def handle(request: Request, client: Client) -> Any:
-        delayed.append(DelayedAnswer())
-        return delayed[-1]
-
-    async with serving(handle) as (host, port, listeners):
-        reader, writer = await asyncio.open_connection(host, port)
-        writer.write(request(1) + request(2))
-        await until(lambda: bool(delayed))
-        delayed[0].fail(ZeroDivisionError("why"))  # does not raise here: another request may have ended the wait
-        assert await closed_by_peer(reader)
-        await until(lambda: listeners.memory.used == 0)
-        writer.close()
-    assert "why" in caplog.text
-    assert len(delayed) == 1, "what was queued behind it is not handled"

@@ -16,14 +16,13 @@ import pytest
 
 from broker.metrics import Metrics
 from broker.net.connection import ConnectionState
-from broker.net.delayed_answer import DelayedAnswer
 from broker.net.listener import ListenerSet
 from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, encode_request
 from broker.quotas.client_quotas import ClientQuotas
 from broker.quotas.quota_entity import QuotaEntity
-from tests.support.listening import request, serving
+from tests.support.listening import serving
 from tests.support.secured import Certificates
 
 
@@ -57,19 +56,6 @@ class Site:
             raise
         self.handled.append(request.correlation_id)
         return None if request.body.acks == 0 else {"responses": []}
-
-
-class LaterSite(Site):
-    """The same; what is asked with an answer is not awaited in a task."""
-
-    def __call__(self, request: Request, client: Client) -> Awaitable[Any]:
-        if request.api is not ApiKey.METADATA:
-            return self._handle(request)
-
-        def cancel() -> None:
-            self.cancelled += 1
-
-        return DelayedAnswer[Any](cancel)
 
 
 async def send_and_leave(host: str, port: int, data: bytes, context: ssl.SSLContext | None = None) -> None:
@@ -113,28 +99,6 @@ async def test_all_that_was_produced_with_acks_0_is_handled_in_order(protocol: s
     assert metrics.listeners[protocol].closed == {"client": 1}
 
 
-async def hung_up_on(site: Site, data: bytes) -> None:
-    """The broker knows that the client of `data` has left before it handles anything; then all that it will."""
-    async with serving(site) as (host, port, listeners):
-        await send_and_leave(host, port, data)
-        await until(lambda: bool(listeners._connections))
-        (connection,) = listeners._connections
-        await until(lambda: connection.state is not ConnectionState.OPEN)
-        site.gate.set()
-        await until(lambda: not listeners.connection_count)
-        assert listeners.memory.used == 0
-
-
-@pytest.mark.parametrize("site", [Site(), LaterSite()])
-async def test_what_has_an_answer_is_cancelled_or_dropped_and_the_rest_is_handled(site: Site) -> None:
-    """Nobody may hold a connection, or the records behind it, for as long as a fetch may wait."""
-    await hung_up_on(site, request(0) + produce(1) + produce(2, acks=1) + produce(3) + request(4))
-    assert (site.handled, site.cancelled) == ([1, 3], 1)
-    site.handled.clear()
-    await hung_up_on(site, produce(0) + produce(1, acks=-1) + request(2) + produce(3))
-    assert site.handled == [0, 3]
-
-
 async def test_a_connection_that_is_reset_has_hung_up() -> None:
     """What the socket has is read first."""
     site = Site()
@@ -149,41 +113,6 @@ async def test_a_connection_that_is_reset_has_hung_up() -> None:
         await until(lambda: not listeners.connection_count)
         assert listeners.memory.used == 0
     assert site.handled == list(range(2 * HALF))
-
-
-async def test_a_broker_that_stops_forgets_a_connection_that_was_reset() -> None:
-    site = Site()
-    async with serving(site) as (host, port, listeners):
-        _, writer = await asyncio.open_connection(host, port)
-        writer.write(produce(0) + produce(1))
-        await writer.drain()
-        await until(lambda: any(len(connection._queue) == 1 for connection in listeners._connections))
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.close()
-        await until(lambda: any(connection.state is ConnectionState.LOST for connection in listeners._connections))
-    await until(lambda: site.cancelled == 1 and not listeners.connection_count and not listeners.memory.used)
-    assert site.handled == []
-
-
-@pytest.mark.parametrize("data", [request(0) + request(1), produce(0, acks=1) + produce(1, acks=-1)])
-async def test_what_it_waits_for_is_cancelled_when_nothing_without_an_answer_follows(data: bytes) -> None:
-    site = Site()
-    async with serving(site) as (host, port, listeners):
-        await send_and_leave(host, port, data)
-        await until(lambda: site.cancelled == 1 and not listeners.connection_count)
-    assert site.handled == []
-
-
-async def test_half_a_request_at_the_end_is_dropped_and_gives_its_memory_back() -> None:
-    site = Site()
-    async with serving(site) as (host, port, listeners):
-        large = encode_request(ApiKey.METADATA, 4, 2, "t", {"topics": [{"name": "x" * 30_000}] * 30})
-        await send_and_leave(host, port, produce(0) + produce(1) + large[:-1])
-        await until(lambda: any(connection.state is not ConnectionState.OPEN for connection in listeners._connections))
-        assert listeners.memory.used == len(produce(0)) + len(produce(1)) - 2 * 4
-        site.gate.set()
-        await until(lambda: not listeners.connection_count)
-    assert site.handled == [0, 1]
 
 
 class TlsClient:
@@ -246,15 +175,6 @@ async def test_what_follows_a_close_notify_is_not_read(tmp_path: Path) -> None:
         site.gate.set()
         await until(lambda: not listeners.connection_count)
     assert site.handled == [0]
-
-
-async def test_a_broker_that_stops_does_not_wait_for_them() -> None:
-    site = Site()
-    async with serving(site) as (host, port, listeners):
-        await send_and_leave(host, port, produce(0) + produce(1))
-        await until(lambda: any(connection.state is not ConnectionState.OPEN for connection in listeners._connections))
-    await until(lambda: site.cancelled == 1 and not listeners.connection_count)
-    assert site.handled == []
 
 
 async def test_a_throttled_client_is_throttled_still() -> None:

@@ -135,6 +135,7 @@ class FetchLeader:
             authorizer=authorizer,
             allows=authorizer.allows,
             check=lambda client, need, name: None,
+            current_leader=lambda client, tp: None,
             quotas=self.quotas,
         )
         return cast(ApiContext, context)
