@@ -1,6 +1,6 @@
 """Record batches to Arrow columns and back, rows a second of one core: `python -m bench.codec`.
 
-Each case with the kernel, where it was built, and with numpy. CPU time of this process, best of several
+Each case with the kernel, where it was built, and without. CPU time of this process, best of several
 rounds, so that neighbours on the machine matter little. The ceiling of decoding is what cannot be saved:
 the CRC, the decompression and one copy of the plain bytes; that of encoding is the compression and one copy.
 """
@@ -18,10 +18,9 @@ import pyarrow as pa
 from bench.measure import Row
 from broker.records.batch import HEADER_SIZE, walk_batches
 from broker.records.builder import BatchBuilder
-from broker.records.columns import decode_columns, encode_columns
+from broker.records.columns import decode_columns, encode_columns, partitions_of_keys
 from broker.records.compression import Codec, compress, decompress
 from broker.records.crc32c import crc32c
-from broker.records.key_hash import partitions_of_keys
 from broker.records.record import decode_records
 from tests.support.codec_choice import in_turn
 from tests.support.record_batches import follow

@@ -1,7 +1,7 @@
 """Tasks of the event loop that go on by themselves.
 
-The one way to run such a task: whatever it raises, and nobody else gets, is logged. An asyncio task alone keeps its
-exception until somebody asks for it.
+The one way to run such a task: it is kept alive until it ends, and whatever it raises, and nobody else gets, is logged.
+An asyncio task alone may be collected as garbage, and keeps its exception until somebody asks for it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,20 @@ class BackgroundTasks:
 
     def begin(self, what: str, work: Awaitable[T]) -> asyncio.Future[T]:
         """Run `work` as a task. If it fails, that is logged."""
-        task = self._run(work)
+        task = self.add(work)
         task.add_done_callback(functools.partial(self._tell, what))
+        return task
+
+    def add(self, work: Awaitable[T]) -> asyncio.Future[T]:
+        """Run `work` as a task, whose failure is for the caller to notice."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         return task
 
     async def finish(self, what: str, work: Awaitable[T]) -> T:
         """The result of `work`, which goes on if the caller is cancelled. If it fails then, that is logged."""
-        task = self._run(work)
+        task = self.add(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -55,12 +62,6 @@ class BackgroundTasks:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-
-    def _run(self, work: Awaitable[T]) -> asyncio.Future[T]:
-        task = asyncio.ensure_future(work)
-        self._running.add(task)  # the event loop itself would not keep it alive
-        task.add_done_callback(self._running.discard)
-        return task
 
     def _tell(self, what: str, task: asyncio.Future[Any]) -> None:
         error = log_unexpected(what, task)

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,17 @@ from broker.cluster.acls import Acls
 from broker.cluster.authorizer_settings import make_authorizer
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
-from broker.cluster.controlled_shutdown import ControlledShutdown
+from broker.cluster.controlled_shutdown import hand_over
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
+from broker.cluster.isr_writer import IsrWriter
 from broker.cluster.leadership_check import LeadershipCheck
 from broker.cluster.local_replicas import LocalReplicas
+from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.quota_configs import QuotaConfigs
-from broker.cluster.topics import Topics
+from broker.cluster.topic_changes import TopicChanges
 from broker.cluster.users import Users
 from broker.cluster.zookeeper_offsets import ZooKeeperOffsets
 from broker.config.broker_config import BrokerConfig
@@ -55,20 +57,20 @@ from broker.net.throttling import Throttling
 from broker.protocol.permissions import FETCH_AS_FOLLOWER
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas
-from broker.replica.isr_writer import IsrWriter
-from broker.security.authorizer import Authorizer
+from broker.replica.cluster_metadata import BrokerInfo, Endpoint
+from broker.replica.replica_manager import ReplicaManager
 from broker.web.collector import MetricSources
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
 from broker.zookeeper.acl_store import AclStore
 from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper, ZooKeeperSupervisor
 from broker.zookeeper.membership import Membership
 from broker.zookeeper.metadata_move import METADATA_FILE, MOVING_FILE, move_into_zookeeper, standalone_store
-from broker.zookeeper.metadata_store import MetadataCalls, MetadataStore
+from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo, Endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -115,11 +117,9 @@ class BrokerServer:
         )
         self._peers, self._isolation = _peer_security(config)
         """How this broker connects to others, and what it would need to, if that is not set."""
-        self._calls = MetadataCalls()
         self._store: MetadataStore | None = None
+        self._acls: Acls | None = None
         self._parts = contextlib.AsyncExitStack()
-        self._topics: Topics
-        self._coordinators: Coordinators
 
     async def start(self) -> list[Listener]:
         """Start all parts and return the bound listeners. Stops what it started before it raises PykafkaError."""
@@ -156,65 +156,30 @@ class BrokerServer:
         self._on_stop(functools.partial(asyncio.to_thread, stop))
 
     async def _start(self) -> list[Listener]:
+        """The parts, in order. When one of them starts, those above it serve already."""
         bound = self._bind()
         self._on_stop_blocking(self._logs.close)
-        registry, changes, election = await self._connect(bound)
-        self._on_stop(self._calls.close)
-        self._topics = await self._load_topics(registry, changes)
-        ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
-        await self._start_coordinators(ids)
+        await self._connect(bound)
+        self._on_stop(self._cluster.close)
+        await self._load_topics()
+        await self._start_coordinators()
         self._on_stop(self._tasks.close)
         self._on_stop(self._check_threads.close)
         self._on_stop(self._coordinators.disconnect)
-        configs = self._broker_configs(registry, changes)
-        users = await self._users(registry, changes)
-        later = asyncio.get_running_loop().call_soon
-        authorizer = make_authorizer(self.config, is_isolated=self._isolation is not None, later=later)
-        acls = await self._acls(authorizer)
-        quota_configs = await self._quota_configs(registry, changes)
-        detector = self._failure_detector()
-        self._on_stop(detector.close)
-        controller = self._make_controller(election, registry, changes, detector)
-        reassignments = PartitionReassignments(controller, self._topics, registry, self._calls)
-        context = ApiContext(
-            configs,
-            self._clock,
-            self.config.broker_id,
-            self._topics,
-            self._logs,
-            self._coordinators.groups,
-            self._coordinators.transactions,
-            self._coordinators.verifier,
-            self._coordinators.markers,
-            ids,
-            users,
-            quota_configs,
-            controller,
-            reassignments,
-            self._fetch_sessions(),
-            ZooKeeperOffsets(registry.consumers, self._calls),
-            authorizer,
-            acls,
-            self._metrics,
-            self._check_threads,
-            self._quotas,
-        )
-        self._tasks.begin("writing ISRs", self._isr_writer(registry, changes, detector).run())
-        watch = ClusterWatch(registry, changes, self._topics, configs)
-        watch.add_config_listener("users", users.refresh)
-        quota_configs.watch(watch)
-        self._watch(watch, acls)
-        self._control(controller, reassignments)
+        await self._load_configs()
+        self._start_failure_detector()
+        self._start_isr_writer()
+        self._start_watch()
+        self._start_controller()
         self._on_stop(self._close_listeners)
-        if self.config.controlled_shutdown_enable:
-            shutdown = ControlledShutdown(self._topics, registry, self._calls, changes, election, detector)
-            self._on_stop(functools.partial(shutdown.run, self.config.broker_id, self._is_store_connected))
-        await self._listeners.serve(self._router(context), users.credential)
+        self._on_stop(self._hand_over)
+        await self._listeners.serve(self._router(), self._users.credential)
         self._tasks.begin("periodic work", self._tick_forever())
-        if self._http is not None:
-            self._tasks.begin("serving metrics.listener", self._serve_http(self._http, authorizer))
+        self._serve_http()
         await asyncio.to_thread(self._replicas.end)
         return bound
+
+    # --- the parts
 
     def _bind(self) -> list[Listener]:
         self._on_stop(self._close_listeners)
@@ -233,112 +198,6 @@ class BrokerServer:
         finally:
             await self._listeners.close()
 
-    async def _start_coordinators(self, ids: ProducerIds) -> None:
-        self._coordinators = Coordinators(self.config, self._topics, ids, self._clock, self._coordinator_peer)
-        self._on_stop(self._coordinators.close)
-        self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
-        await self._coordinators.start()
-
-    async def _load_topics(self, registry: Registry, changes: ChangeNotifications) -> Topics:
-        topics = Topics(
-            self._dynamic.current,
-            registry,
-            self._logs,
-            await asyncio.to_thread(registry.load_metadata),
-            self._calls,
-            peers=self._peers,
-            notify=changes.notify_config_change,
-        )
-        self._on_stop(topics.close)
-        await topics.delete_left_logs()
-        return topics
-
-    def _router(self, context: ApiContext) -> Router:
-        log = RequestLog(self._metrics, self.config.slow_request_log_ms)
-        throttling = Throttling(
-            self._quotas, self._metrics, lambda client: context.allows(client, FETCH_AS_FOLLOWER, asked=False)
-        )
-        return Router(make_routes(context), log, throttling)
-
-    def _fetch_sessions(self) -> FetchSessionCache:
-        slots = self.config.max_incremental_fetch_session_cache_slots
-        return FetchSessionCache(slots, self._clock, self._metrics.fetch_sessions)
-
-    def _control(self, controller: Controller, reassignments: PartitionReassignments) -> None:
-        """Let them act whenever this broker is the controller."""
-        controller.start()
-        self._on_stop_blocking(controller.stop)
-        reassignments.start()
-        self._on_stop_blocking(reassignments.stop)
-        self._tasks.begin("reassigning partitions", reassignments.run())
-        self._tasks.begin("the controller", controller.run())
-
-    def _coordinator_peer(self, broker_id: int) -> PeerConnection:
-        """A connection to another broker, for the coordinators. Raises BrokerError."""
-        broker = self._topics.metadata.brokers.get(broker_id)
-        peer = None if broker is None else self._peer(broker, "coordinator", timeout_s=PEER_TIMEOUT_S)
-        if peer is None:
-            raise BrokerError(ErrorCode.broker_not_available, f"no address of broker {broker_id} is known")
-        return peer
-
-    async def _users(self, registry: Registry, changes: ChangeNotifications) -> Users:
-        users = Users(registry, self._calls, notify=changes.notify_config_change)
-        await users.refresh()
-        return users
-
-    async def _acls(self, authorizer: Authorizer) -> Acls | None:
-        """Read the ACLs, and follow their changes; None without an authorizer."""
-        assert self._store is not None
-        if authorizer.acls is None:
-            return None
-        store = AclStore(self._store)
-        acls = Acls(store, self._calls, authorizer, allow_if_none=self.config.allow_everyone_if_no_acl_found)
-        await self._calls(store.ensure_paths)
-        for watch in acls.watch():
-            self._on_stop_blocking(watch.cancel)
-        await acls.load()
-        self._tasks.begin("following ACLs", acls.run())
-        return acls
-
-    def _make_controller(
-        self,
-        election: ControllerElection,
-        registry: Registry,
-        changes: ChangeNotifications,
-        detector: FailureDetector,
-    ) -> Controller:
-        return Controller(
-            election,
-            registry,
-            self._calls,
-            self._topics,
-            self._dynamic,
-            detector,
-            notify=changes.notify_isr_change,
-            metrics=self._metrics.replication,
-        )
-
-    def _peer(self, broker: BrokerInfo, purpose: str, *, timeout_s: float = 30.0) -> PeerConnection | None:
-        """A connection to another broker; None if it does not have the listener that brokers use among themselves."""
-        endpoint = broker.endpoint(self._peers.listener)
-        if endpoint is None:
-            return None
-        client_id = f"broker-{self.config.broker_id}-{purpose}"
-        return PeerConnection(
-            endpoint.host, endpoint.port, client_id=client_id, security=self._peers, timeout_s=timeout_s
-        )
-
-    def _failure_detector(self) -> FailureDetector:
-        connect = functools.partial(self._peer, purpose="failure-detector")
-        return FailureDetector(self.config.broker_id, connect, self._clock)
-
-    def _leadership_check(self) -> LeadershipCheck:
-        connect = functools.partial(self._peer, purpose="leadership-check", timeout_s=PEER_TIMEOUT_S)
-        return LeadershipCheck(self.config.broker_id, self._topics, connect, self._is_store_connected)
-
-    def _is_store_connected(self) -> bool:
-        return self._store is not None and self._store.connected
-
     def _name_bound_ports(self, bound: list[Listener]) -> None:
         """A listener with port 0 gets a free port: from now on the settings name that port."""
         advertised = self.config.parsed_advertised()
@@ -354,35 +213,18 @@ class BrokerServer:
         self.config = dataclasses.replace(self.config, **found)
         self._dynamic = DynamicConfig(self.config)
 
-    async def _serve_http(self, http: HttpListener, authorizer: Authorizer) -> None:
-        health = Health(self.config.broker_id, self._logs, self._is_store_connected, standalone=self.config.standalone)
-        sources = MetricSources(
-            metrics=self._metrics,
-            topics=self._topics,
-            groups=self._coordinators.groups,
-            transactions=self._coordinators.transactions,
-            logs=self._logs,
-            memory=self._listeners.memory,
-            broker_id=self.config.broker_id,
-            health=health,
-            authorizer=authorizer,
-            quotas=self._quotas,
-            throttled_connections=lambda: self._listeners.throttled_count,
-        )
-        await http.serve(sources, health)
-
-    async def _connect(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications, ControllerElection]:
+    async def _connect(self, bound: list[Listener]) -> None:
         """Run `_connect_blocking` in a thread. When the start is cancelled, wait until that thread has ended."""
         connecting = asyncio.ensure_future(asyncio.to_thread(self._connect_blocking, bound))
         try:
-            return await asyncio.shield(connecting)
+            await asyncio.shield(connecting)
         except asyncio.CancelledError:
             if self._store is not None:
                 await asyncio.to_thread(self._store.close)
             await asyncio.gather(connecting, return_exceptions=True)
             raise
 
-    def _connect_blocking(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications, ControllerElection]:
+    def _connect_blocking(self, bound: list[Listener]) -> None:
         """Open the metadata store, load the logs (their settings are in the store), and register."""
         replicas = self._replicas
         replicas.confirm()
@@ -402,14 +244,13 @@ class BrokerServer:
         changed: list[TopicPartition] = []
         membership.start(lambda: changed.extend(replicas.rejoin(registry, self.config.broker_id)))
         replicas.record_boot()
-        changes = ChangeNotifications(store)
+        self._cluster = ClusterStore(registry, ChangeNotifications(store))
         if changed and len(registry.brokers()) > 1:
-            changes.notify_isr_change(changed)
+            self._cluster.changes.notify_isr_change(changed)
         registry.deletions.resume(allowed=self.config.delete_topic_enable)
-        election = ControllerElection(registry, self.config.broker_id)
-        self._on_stop_blocking(election.stop)
-        election.start()
-        return registry, changes, election
+        self._election = ControllerElection(registry.controller, self.config.broker_id)
+        self._on_stop_blocking(self._election.stop)
+        self._election.start()
 
     def _open_store(self) -> MetadataStore:
         """Open the store of the cluster's metadata: a file for a standalone broker, else ZooKeeper."""
@@ -463,54 +304,148 @@ class BrokerServer:
             self.config.broker_id, endpoints, protocols, self.config.broker_rack, timestamp_ms=self._clock.now_ms()
         )
 
-    # --- while it runs
+    async def _load_topics(self) -> None:
+        replicas = ReplicaManager(self._dynamic.current, self._logs, peers=self._peers)
+        metadata = await asyncio.to_thread(self._cluster.registry.load_metadata)
+        self._topics = MetadataCache(self._cluster, replicas, metadata)
+        self._on_stop(self._topics.close)
+        await self._topics.deleted_topics.delete_left_logs()
+        self._topic_changes = TopicChanges(self._dynamic.current, self._cluster, self._topics)
 
-    def _broker_configs(self, registry: Registry, changes: ChangeNotifications) -> BrokerConfigs:
-        """Subscribe the parts that settings altered at run time affect."""
-        self._dynamic.subscribe(self._topics.update_defaults)
+    async def _start_coordinators(self) -> None:
+        self._ids = ProducerIds(lambda: self._cluster.registry.allocate_producer_ids(self.config.broker_id))
+        self._coordinators = Coordinators(self.config, self._topics, self._ids, self._clock, self._coordinator_peer)
+        self._on_stop(self._coordinators.close)
+        self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
+        await self._coordinators.start()
+
+    async def _load_configs(self) -> None:
+        """Read what altered settings, users, ACLs and quotas there are. From now on they can be altered."""
+        self._configs = BrokerConfigs(self._dynamic, self._cluster)
+        self._dynamic.subscribe(self._topics.replicas.update_config)
         self._dynamic.subscribe(self._logs.update_broker_config)
         self._dynamic.subscribe(self._listeners.update_config)
-        return BrokerConfigs(self._dynamic, registry, self._calls, notify=changes.notify_config_change)
+        self._users = Users(self._cluster)
+        await self._users.refresh()
+        await self._load_acls()
+        self._quota_configs = QuotaConfigs(self._cluster, clients=self._quotas, connections=self._listeners.rates)
+        await self._quota_configs.refresh()
 
-    async def _quota_configs(self, registry: Registry, changes: ChangeNotifications) -> QuotaConfigs:
-        rates = self._listeners.rates
-        notify = changes.notify_config_change
-        configs = QuotaConfigs(registry, self._calls, notify=notify, clients=self._quotas, connections=rates)
-        await configs.refresh()
-        return configs
+    async def _load_acls(self) -> None:
+        """Read the ACLs, and follow their changes, if there is an authorizer."""
+        later = asyncio.get_running_loop().call_soon
+        self._authorizer = make_authorizer(self.config, is_isolated=self._isolation is not None, later=later)
+        if self._authorizer.acls is None:
+            return
+        assert self._store is not None
+        store = AclStore(self._store)
+        allow_if_none = self.config.allow_everyone_if_no_acl_found
+        self._acls = Acls(store, self._cluster, self._authorizer, allow_if_none=allow_if_none)
+        await self._cluster(store.ensure_paths)
+        for watch in self._acls.watch():
+            self._on_stop_blocking(watch.cancel)
+        await self._acls.load()
+        self._tasks.begin("following ACLs", self._acls.run())
 
-    def _isr_writer(self, registry: Registry, changes: ChangeNotifications, detector: FailureDetector) -> IsrWriter:
-        topics = self._topics
+    def _start_failure_detector(self) -> None:
+        connect = functools.partial(self._peer, purpose="failure-detector")
+        self._detector = FailureDetector(self.config.broker_id, connect, self._clock)
+        self._on_stop(self._detector.close)
+        self._detector.update_brokers(self._topics.metadata.brokers)
+        self._topics.add_change_listener(lambda _: self._detector.update_brokers(self._topics.metadata.brokers))
+
+    def _start_isr_writer(self) -> None:
         writer = IsrWriter(
-            registry,
-            self._calls,
-            changes.notify_isr_change,
-            topics.refresh,
-            lambda: topics.led_partitions().values(),
-            suspected=lambda: detector.suspected,
-            broker_id=self.config.broker_id,
+            self._cluster,
+            self._topics,
+            self._detector,
             interval_s=self.config.replica_lag_time_max_ms / 2000,
             metrics=self._metrics.replication,
         )
-        detector.update_brokers(topics.metadata.brokers)
+        writer.start()
+        self._tasks.begin("writing ISRs", writer.run())
 
-        def changed(_: Collection[str]) -> None:
-            detector.update_brokers(topics.metadata.brokers)
-            if detector.suspected:
-                writer.look_at_all()
-
-        topics.add_change_listener(changed)
-        topics.set_isr_listener(writer.request)
-        detector.subscribe(lambda _: writer.look_at_all())
-        return writer
-
-    def _watch(self, watch: ClusterWatch, acls: Acls | None) -> None:
-        if acls is not None:
-            watch.add_config_listener("acls", acls.load)
+    def _start_watch(self) -> None:
+        """Follow what other brokers change."""
+        watch = ClusterWatch(self._cluster, self._topics, self._configs)
+        watch.add_config_listener("users", self._users.refresh)
+        self._quota_configs.watch(watch)
+        if self._acls is not None:
+            watch.add_config_listener("acls", self._acls.load)
         watch.start()
         self._on_stop_blocking(watch.stop)
         self._tasks.begin("following changes of the cluster", watch.run())
-        self._tasks.begin("asking other brokers who leads", self._leadership_check().run())
+        connect = functools.partial(self._peer, purpose="leadership-check", timeout_s=PEER_TIMEOUT_S)
+        check = LeadershipCheck(self._topics, connect, self._is_store_connected)
+        self._tasks.begin("asking other brokers who leads", check.run())
+
+    def _start_controller(self) -> None:
+        """From now on this broker acts whenever it is the controller."""
+        self._controller = Controller(
+            self._election, self._cluster, self._topics, self._dynamic, self._detector, self._metrics.replication
+        )
+        self._on_stop_blocking(self._controller.start().cancel)
+        self._reassignments = PartitionReassignments(self._controller, self._topics, self._cluster)
+        self._on_stop_blocking(self._reassignments.start().cancel)
+        self._tasks.begin("reassigning partitions", self._reassignments.run())
+        self._tasks.begin("the controller", self._controller.run())
+
+    async def _hand_over(self) -> None:
+        """Let others lead, while this broker still serves and ZooKeeper answers (P9)."""
+        if self.config.controlled_shutdown_enable and self._is_store_connected():
+            await hand_over(self._topics, self._cluster, self._election, self._detector)
+
+    def _router(self) -> Router:
+        context = ApiContext(
+            configs=self._configs,
+            clock=self._clock,
+            broker_id=self.config.broker_id,
+            topics=self._topics,
+            topic_changes=self._topic_changes,
+            logs=self._logs,
+            groups=self._coordinators.groups,
+            transactions=self._coordinators.transactions,
+            verifier=self._coordinators.verifier,
+            markers=self._coordinators.markers,
+            producer_ids=self._ids,
+            users=self._users,
+            quota_configs=self._quota_configs,
+            controller=self._controller,
+            reassignments=self._reassignments,
+            fetch_sessions=FetchSessionCache(
+                self.config.max_incremental_fetch_session_cache_slots, self._clock, self._metrics.fetch_sessions
+            ),
+            zookeeper_offsets=ZooKeeperOffsets(self._cluster),
+            authorizer=self._authorizer,
+            acls=self._acls,
+            metrics=self._metrics,
+            check_threads=self._check_threads,
+            quotas=self._quotas,
+        )
+        log = RequestLog(self._metrics, self.config.slow_request_log_ms)
+        throttling = Throttling(
+            self._quotas, self._metrics, lambda client: context.allows(client, FETCH_AS_FOLLOWER, asked=False)
+        )
+        return Router(make_routes(context), log, throttling)
+
+    def _serve_http(self) -> None:
+        if self._http is None:
+            return
+        health = Health(self.config.broker_id, self._logs, self._is_store_connected, standalone=self.config.standalone)
+        sources = MetricSources(
+            metrics=self._metrics,
+            topics=self._topics,
+            groups=self._coordinators.groups,
+            transactions=self._coordinators.transactions,
+            logs=self._logs,
+            memory=self._listeners.memory,
+            broker_id=self.config.broker_id,
+            health=health,
+            authorizer=self._authorizer,
+            quotas=self._quotas,
+            throttled_connections=lambda: self._listeners.throttled_count,
+        )
+        self._tasks.begin("serving metrics.listener", self._http.serve(sources, health))
 
     async def _tick_forever(self) -> None:
         seconds = self.config.log_flush_scheduler_interval_ms / 1000
@@ -528,6 +463,29 @@ class BrokerServer:
                     work()
                 except Exception:
                     logger.exception("periodic work failed: %s", _name_of(work))
+
+    # --- connections to other brokers
+
+    def _coordinator_peer(self, broker_id: int) -> PeerConnection:
+        """A connection to another broker, for the coordinators. Raises BrokerError."""
+        broker = self._topics.metadata.brokers.get(broker_id)
+        peer = None if broker is None else self._peer(broker, "coordinator", timeout_s=PEER_TIMEOUT_S)
+        if peer is None:
+            raise BrokerError(ErrorCode.broker_not_available, f"no address of broker {broker_id} is known")
+        return peer
+
+    def _peer(self, broker: BrokerInfo, purpose: str, *, timeout_s: float = 30.0) -> PeerConnection | None:
+        """A connection to another broker; None if it does not have the listener that brokers use among themselves."""
+        endpoint = broker.endpoint(self._peers.listener)
+        if endpoint is None:
+            return None
+        client_id = f"broker-{self.config.broker_id}-{purpose}"
+        return PeerConnection(
+            endpoint.host, endpoint.port, client_id=client_id, security=self._peers, timeout_s=timeout_s
+        )
+
+    def _is_store_connected(self) -> bool:
+        return self._store is not None and self._store.connected
 
 
 def _name_of(work: Callable[..., object]) -> str:

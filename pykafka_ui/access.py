@@ -35,7 +35,6 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def read_secret(file: Path, what: str) -> str:
@@ -52,7 +51,7 @@ def read_secret(file: Path, what: str) -> str:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address."""
-    if host in _LOOPBACK_NAMES:
+    if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -1,39 +1,34 @@
-"""Records and history as JSON under /api, for which REST Proxy v3 has no shapes (v3/ has the rest).
+"""Records, history and loads as JSON under /api, for which REST Proxy v3 has no shapes (v3/ has the rest).
 
 OpenAPI describes all of it at /api/openapi.json. Errors have v3's shape: `error_code` and `message`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Query
 
-from pykafka_ui.asked_records import AskedRecords, at_most
-from pykafka_ui.console import Console
+from pykafka_ui.console import Console, Loads
+from pykafka_ui.records_query import AskedRecords
 
 Document = dict[str, Any]
+At = Annotated[str, Query(description="URL of a place, as `--loads` has it, without a password")]
 _MOST_RECORDS = 1_000
 
 
-class Api:
-    """The routes, which read what `console` has."""
+def records_api(console: Console) -> APIRouter:
+    """The routes of records and history."""
+    api = APIRouter(prefix="/api")
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def router(self) -> APIRouter:
-        api = APIRouter(prefix="/api")
-        api.add_api_route("/topics/{name}/records", self.records, tags=["records"])
-        api.add_api_route("/history/{kind}", self.history, tags=["history"])
-        return api
-
-    def records(self, asked: AskedRecords) -> Document:
+    @api.get("/topics/{name}/records", tags=["records"])
+    def records(asked: AskedRecords) -> Document:
         """Some records: at most 1,000, with where older and newer ones are."""
-        with self._console.records(at_most(asked, _MOST_RECORDS)) as found:
+        with console.records(asked.at_most(_MOST_RECORDS)) as found:
             return found.document()
 
-    def history(self, kind: str, name: str = "") -> Document:
+    @api.get("/history/{kind}", tags=["history"])
+    def history(kind: str, name: str = "") -> Document:
         """The last hour: `records` or `read` per second of a topic or group, or the `lag` of a group.
 
         The lag is with what is unread in partitions that a member reads without a committed offset.
@@ -42,6 +37,43 @@ class Api:
         """
         if kind not in ("records", "read", "lag"):
             raise HTTPException(404, f"there is no history of {kind!r}")
-        self._console.sampler.watch(groups=kind != "records")
-        found = self._console.series(kind, name)
+        console.sampler.watch(groups=kind != "records")
+        found = console.series(kind, name)
         return {"kind": kind, "name": name, "times": [at for at, _ in found], "values": [value for _, value in found]}
+
+    return api
+
+
+def loads_api(loads: Loads) -> APIRouter:
+    """The routes of places, histories and verifications of loads."""
+    api = APIRouter(prefix="/api/loads", tags=["loads"])
+
+    @api.get("")
+    def places() -> Document:
+        """Each place with the groups that load there, and the loads that are under way, hidden or killed."""
+        found = loads.places.content()
+        rows = [{"url": one.url, "error": one.error, "groups": [g.to_json() for g in one.groups]} for one in found]
+        return {"places": rows}
+
+    @api.get("/history")
+    def history(at: At, group: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Document:
+        """The newest loads of a group."""
+        known = loads.places.group(at, group).history
+        rows = [entry.to_json() for entry in known.entries[-limit:]]
+        return {"url": at, "group": group, "loads": rows, "forgotten": known.forgotten}
+
+    @api.get("/verification")
+    def verification(at: At, group: str) -> Document:
+        """The newest verification of a group since the start."""
+        state = loads.verifications.state(at, group)
+        if state is None:
+            raise HTTPException(404, "it was not verified since the start")
+        return state.to_json()
+
+    @api.post("/verification", status_code=202)
+    def verify(at: At, group: str) -> Document:
+        """Begin to verify the loads of a group. It changes nothing. One at a time."""
+        loads.verifications.start(at, loads.places.target(at, group))
+        return verification(at, group)
+
+    return api

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -18,16 +21,15 @@ from starlette.staticfiles import StaticFiles
 
 from broker.errors import PykafkaError
 from pykafka_ui.access import HEADERS, Access, Credentials
-from pykafka_ui.api import Api
+from pykafka_ui.api import loads_api, records_api
 from pykafka_ui.changes import Changes
 from pykafka_ui.console import Console
-from pykafka_ui.group_metrics import GroupMetrics
-from pykafka_ui.loads.api import LoadApi
 from pykafka_ui.loads.pages import LoadPages
 from pykafka_ui.pages import Pages
 from pykafka_ui.render import Renderer
+from pykafka_ui.snapshot import Snapshot
 from pykafka_ui.status import status_of
-from pykafka_ui.v3.reads import Reads
+from pykafka_ui.v3.reads import reads
 from pykafka_ui.v3.writes import Writes
 
 _SCRAPED_S = 15.0
@@ -57,14 +59,14 @@ def make_app(console: Console, credentials: Credentials, host: str, *, allow_cha
         redoc_url=None,
         middleware=[Middleware(Access, credentials=credentials, host=host)],
     )
-    app.include_router(Reads(console).router())
-    app.include_router(Api(console).router())
+    app.include_router(reads(console))
+    app.include_router(records_api(console))
     if allow_changes:
         app.include_router(Writes(console).router())
         app.include_router(Changes(console, render).router())
     app.include_router(Pages(console, render).router())
     if console.loads is not None:
-        app.include_router(LoadApi(console.loads).router())
+        app.include_router(loads_api(console.loads))
         app.include_router(LoadPages(console.loads, render).router())
     app.mount("/static", _CachedFiles(directory=_STATIC), name="static")
 
@@ -114,3 +116,48 @@ class _CachedFiles(StaticFiles):
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
         response.headers["cache-control"] = "private, max-age=3600"
         return response
+
+
+class GroupMetrics(CollectorRegistry):
+    """The lag of all groups in one snapshot, by the names of kafka_exporter, which dashboards and alerts know.
+
+    As there, a partition that a member reads without a committed offset has the offset and the lag -1, so that an alert
+    can find it, and is left out of the sum. What it holds is in `pykafka_ui_consumergroup_unread`.
+    """
+
+    def __init__(self, seen: Snapshot) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("consumergroup", "topic", "partition")
+        lag = GaugeMetricFamily("kafka_consumergroup_lag", "Records behind the log end.", labels=labels)
+        offset = GaugeMetricFamily("kafka_consumergroup_current_offset", "The committed offset.", labels=labels)
+        total = GaugeMetricFamily("kafka_consumergroup_lag_sum", "The lag of a topic.", labels=labels[:2])
+        unread = GaugeMetricFamily(
+            "pykafka_ui_consumergroup_unread",
+            "Records of a partition that a member reads without a committed offset.",
+            labels=labels,
+        )
+        for name, group in self._seen.groups.items():
+            sums: dict[str, int] = {}
+            for tp, at in group.offsets.items():
+                offset.add_metric([name, tp.topic, str(tp.partition)], at.offset)
+                if tp in group.lags:
+                    lag.add_metric([name, tp.topic, str(tp.partition)], group.lags[tp])
+                    sums[tp.topic] = sums.get(tp.topic, 0) + group.lags[tp]
+            for tp in group.uncommitted:
+                offset.add_metric([name, tp.topic, str(tp.partition)], -1)
+                lag.add_metric([name, tp.topic, str(tp.partition)], -1)
+                sums.setdefault(tp.topic, 0)
+            for tp, records in group.unread.items():
+                unread.add_metric([name, tp.topic, str(tp.partition)], records)
+            for topic, value in sums.items():
+                total.add_metric([name, topic], value)
+        up = GaugeMetricFamily("pykafka_ui_cluster_up", "Whether the cluster answered the last look.")
+        up.add_metric([], 0 if self._seen.error else 1)
+        brokers = GaugeMetricFamily("kafka_brokers", "Brokers of the cluster.")
+        brokers.add_metric([], len(self._seen.brokers))
+        behind = GaugeMetricFamily("pykafka_ui_under_replicated_partitions", "Partitions with fewer replicas in sync.")
+        behind.add_metric([], self._seen.under_replicated)
+        yield from (lag, offset, total, unread, up, brokers, behind)

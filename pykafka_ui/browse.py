@@ -73,7 +73,7 @@ class Query:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class FoundRecord:
     """A record, its partition, and `state`: "", "aborted", or "not stable" behind the begin of an open transaction."""
 
     partition: int
@@ -89,7 +89,7 @@ class Found:
 class Page:
     """Records, oldest first, or newest first for `END` and `BEFORE`."""
 
-    records: list[Found]
+    records: list[FoundRecord]
     looked_at: int
     """How many records were looked at."""
     older: Mapping[int, int] | None
@@ -200,7 +200,7 @@ class _Look:
 
     def _forward(self, starts: Offsets, ends: Offsets) -> Page:
         begins = self._begins(starts, ends)
-        rows: dict[TopicPartition, list[Found]] = {tp: [] for tp in begins}
+        rows: dict[TopicPartition, list[FoundRecord]] = {tp: [] for tp in begins}
         positions = {tp: at for tp, at in begins.items() if at < ends[tp]}
         while positions and not self._is_over and not all(len(rows[tp]) >= self._query.limit for tp in positions):
             behind = {tp: at for tp, at in positions.items() if len(rows[tp]) < self._query.limit}
@@ -238,7 +238,7 @@ class _Look:
         if self._query.start is From.BEFORE and not isinstance(at, int):
             begins = {tp: min(max(at.get(tp.partition, starts[tp]), starts[tp]), ends[tp]) for tp in self._tps}
         uppers, span, is_cut_off = dict(begins), -(-self._query.limit // len(self._tps)), False
-        rows: dict[TopicPartition, list[Found]] = {tp: [] for tp in self._tps}
+        rows: dict[TopicPartition, list[FoundRecord]] = {tp: [] for tp in self._tps}
         while behind := self._behind(rows, uppers, starts):
             lowers = {tp: max(uppers[tp] - span, starts[tp]) for tp in behind}
             found = self._read_all(lowers, {tp: uppers[tp] for tp in behind})
@@ -269,7 +269,7 @@ class _Look:
         )
 
     def _behind(
-        self, rows: Mapping[TopicPartition, list[Found]], uppers: Offsets, starts: Offsets
+        self, rows: Mapping[TopicPartition, list[FoundRecord]], uppers: Offsets, starts: Offsets
     ) -> list[TopicPartition]:
         """The partitions that may have newer records than the oldest one that would be shown."""
         unread = [tp for tp in self._tps if uppers[tp] > starts[tp]]
@@ -280,16 +280,16 @@ class _Look:
 
     # --- reading
 
-    def _read_all(self, lowers: Offsets, uppers: Offsets) -> dict[TopicPartition, list[Found]]:
+    def _read_all(self, lowers: Offsets, uppers: Offsets) -> dict[TopicPartition, list[FoundRecord]]:
         """The wanted records between two offsets, of the partitions that could be read in time."""
-        rows: dict[TopicPartition, list[Found]] = {tp: [] for tp in lowers}
+        rows: dict[TopicPartition, list[FoundRecord]] = {tp: [] for tp in lowers}
         positions = dict(lowers)
         while positions and not self._is_over:
             reached = self._read(positions, uppers, rows)
             positions = {tp: at for tp, at in (positions | reached).items() if at < uppers[tp]}
         return {tp: found for tp, found in rows.items() if tp not in positions}
 
-    def _read(self, positions: Offsets, ends: Offsets, rows: Mapping[TopicPartition, list[Found]]) -> Offsets:
+    def _read(self, positions: Offsets, ends: Offsets, rows: Mapping[TopicPartition, list[FoundRecord]]) -> Offsets:
         """Fetch once at each position, keep what is wanted; returns the positions after it."""
         reached: Offsets = {}
         for _ in range(MOST_ROUNDS_WITHOUT_PROGRESS):
@@ -306,7 +306,9 @@ class _Look:
         with Fetcher(self._committed, tp, max_bytes=1, max_wait_ms=0) as fetcher:
             fetcher.fetch(at)
 
-    def _take(self, tp: TopicPartition, records: Iterator[Found], next_offset: int, end: int, rows: list[Found]) -> int:
+    def _take(
+        self, tp: TopicPartition, records: Iterator[FoundRecord], next_offset: int, end: int, rows: list[FoundRecord]
+    ) -> int:
         """Keep what is wanted; returns the offset to go on at, which is a record's if the bounds are reached."""
         for found in records:
             record = found.record
@@ -322,23 +324,23 @@ class _Look:
                 rows.append(found)
         return next_offset
 
-    def _fetch(self, positions: Offsets) -> dict[TopicPartition, tuple[Iterator[Found], int]]:
+    def _fetch(self, positions: Offsets) -> dict[TopicPartition, tuple[Iterator[FoundRecord], int]]:
         """Records and the next offset. At and beyond the last stable offset only if such records are wanted, too."""
         stable = {tp: at for tp, at in positions.items() if self._stable is None or at < self._stable[tp]}
-        found: dict[TopicPartition, tuple[Iterator[Found], int]] = {}
+        found: dict[TopicPartition, tuple[Iterator[FoundRecord], int]] = {}
         for tp, one in fetch_together(self._committed, stable, max_bytes=_FETCH_BYTES).items():
             found[tp] = self._decided(tp, one, positions[tp]), one.next_offset
         unstable = {tp: at for tp, at in positions.items() if tp not in stable}
         for tp, one in fetch_together(self._uncommitted, unstable, max_bytes=_FETCH_BYTES).items():
             records = decode_records(one.records, low=unstable[tp])
-            found[tp] = (Found(tp.partition, record, "not stable") for record in records), one.next_offset
+            found[tp] = (FoundRecord(tp.partition, record, "not stable") for record in records), one.next_offset
         return found
 
-    def _decided(self, tp: TopicPartition, fetched: Fetched, position: int) -> Iterator[Found]:
+    def _decided(self, tp: TopicPartition, fetched: Fetched, position: int) -> Iterator[FoundRecord]:
         """Records of transactions that are decided, the aborted ones only if they are wanted, too."""
         kept = decode_records(fetched.records, low=position, aborted=fetched.aborted)
         if self._query.committed or not fetched.aborted:
-            return (Found(tp.partition, record) for record in kept)
+            return (FoundRecord(tp.partition, record) for record in kept)
         offsets = {record.offset for record in kept}
         records = decode_records(fetched.records, low=position)
-        return (Found(tp.partition, one, "" if one.offset in offsets else "aborted") for one in records)
+        return (FoundRecord(tp.partition, one, "" if one.offset in offsets else "aborted") for one in records)

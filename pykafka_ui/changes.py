@@ -30,10 +30,10 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import parse_pairs, parse_time
 from broker.tools.output import counted
 from pykafka_ui.console import DELIVERED_S, Console
-from pykafka_ui.numbers import in_range, number
+from pykafka_ui.records_query import in_range, number
 from pykafka_ui.render import Renderer, moment_text, segment
 from pykafka_ui.status import status_of
-from pykafka_ui.v3.record_json import Sent
+from pykafka_ui.v3.record_json import RecordToSend
 
 _RESETS = {
     ResetTarget.TO_EARLIEST: "the start of the log",
@@ -84,21 +84,21 @@ class Changes:
 
     def router(self) -> APIRouter:
         routes = APIRouter(include_in_schema=False)
-        for path, template, take in (
+        for path, template, ready in (
             ("/new-topic", "new_topic.html", self.new_topic),
             ("/topics/{name}/change-settings", "change_settings.html", self.settings),
             ("/topics/{name}/produce", "produce.html", self.produce),
             ("/topics/{name}/delete-records", "delete_records.html", self.delete_records),
             ("/reset-group/{name:path}", "reset_group.html", self.reset),
         ):
-            self._add(routes, path, template, take)
+            self._add(routes, path, template, ready)
         routes.add_api_route("/topics/{name}/delete", self.delete_topic_form)
         routes.add_api_route("/topics/{name}/delete", self.delete_topic, methods=["POST"])
         routes.add_api_route("/delete-group/{name:path}", self.delete_group_form)
         routes.add_api_route("/delete-group/{name:path}", self.delete_group, methods=["POST"])
         return routes
 
-    def _add(self, routes: APIRouter, path: str, template: str, take: Callable[..., Response]) -> None:
+    def _add(self, routes: APIRouter, path: str, template: str, ready: Callable[..., Change]) -> None:
         """The routes of a form: one shows it, one takes what it sends, or shows it with that and what is wrong."""
 
         def show(request: Request) -> Response:
@@ -108,7 +108,7 @@ class Changes:
             if form.get("edit"):
                 return self._show(request, template, form)
             try:
-                return take(request, form=form, **request.path_params)
+                return self._ask_or_do(request, form, ready(form=form, **request.path_params))
             except PykafkaError as error:
                 return self._show(request, template, form, error)
 
@@ -131,7 +131,7 @@ class Changes:
 
     # --- topics
 
-    def new_topic(self, request: Request, form: Form) -> Response:
+    def new_topic(self, form: Form) -> Change:
         name = _text(form, "name")
         if not name:
             raise ConfigError("a topic needs a name")
@@ -143,16 +143,15 @@ class Changes:
         partitions = "the default number of partitions" if new.partitions < 0 else counted(new.partitions, "partition")
         replicas = "the default number of replicas" if new.replication < 0 else counted(new.replication, "replica")
         sentence = f"Create the topic {name} with {partitions} and {replicas} of each."
-        change = Change(
+        return Change(
             sentence,
             lambda: self._console.create_topic(new),
             f"/topics/{segment(name)}",
             ("setting", "value"),
             list(settings.items()),
         )
-        return self._ask_or_do(request, form, change)
 
-    def settings(self, request: Request, name: str, form: Form) -> Response:
+    def settings(self, name: str, form: Form) -> Change:
         settings = _settings(_text(form, "settings"))
         deleted = _text(form, "deleted").split()
         if not settings and not deleted:
@@ -166,7 +165,7 @@ class Changes:
         now = {one.name: one.value for one in self._console.topic_settings(name)}
         rows: list[tuple[object, ...]] = [(key, now.get(key, ""), value) for key, value in settings.items()]
         rows += [(key, now.get(key, ""), "the default") for key in deleted]
-        change = Change(
+        return Change(
             f"Change settings of the topic {name}.",
             lambda: self._console.change(
                 lambda admin: admin.alter_configs(ResourceType.TOPIC, name, settings, delete=deleted)
@@ -175,7 +174,6 @@ class Changes:
             ("setting", "from", "to"),
             rows,
         )
-        return self._ask_or_do(request, form, change)
 
     def delete_topic_form(self, request: Request, name: str) -> Response:
         self._console.ask(lambda admin: admin.cluster.topic(name))  # it must exist
@@ -195,7 +193,7 @@ class Changes:
 
     # --- records
 
-    def produce(self, request: Request, name: str, form: Form) -> Response:
+    def produce(self, name: str, form: Form) -> Change:
         key, value = _text(form, "key"), _text(form, "value", strip=False)
         headers = [(header, text.encode()) for header, text in _settings(_text(form, "headers")).items()]
         is_tombstone, partition = bool(form.get("tombstone")), _number(form, "partition", -1)
@@ -206,19 +204,18 @@ class Changes:
 
         def send() -> None:
             where = None if partition < 0 else partition
-            record = Sent(key.encode() or None, content, where, headers)
+            record = RecordToSend(key.encode() or None, content, where, headers)
             self._console.send(name, record).result(DELIVERED_S)
 
         what = "a tombstone" if content is None else f"a record of {len(content)} bytes"
         where = "" if partition < 0 else f", partition {partition}"
-        change = Change(
+        return Change(
             f"Write {what} with {f'the key {key}' if key else 'no key'} to the topic {name}{where}.",
             send,
             f"/topics/{segment(name)}/records?limit=5",
         )
-        return self._ask_or_do(request, form, change)
 
-    def delete_records(self, request: Request, name: str, form: Form) -> Response:
+    def delete_records(self, name: str, form: Form) -> Change:
         wanted = _text(form, "partitions")
         before = _number(form, "before", HIGH_WATERMARK)
 
@@ -234,18 +231,17 @@ class Changes:
             if before > end:
                 raise ConfigError(f"before={before}: {tp} ends at offset {end}")
         text = "all records" if before == HIGH_WATERMARK else f"all records before offset {before}"
-        change = Change(
+        return Change(
             f"Delete {text} of {len(starts)} partitions of the topic {name}. Nothing brings them back.",
             lambda: self._console.change(lambda admin: admin.delete_records(dict.fromkeys(starts, before))),
             f"/topics/{segment(name)}",
             ("partition", "starts at", "ends at"),
             [(tp.partition, start, ends[tp]) for tp, start in sorted(starts.items())],
         )
-        return self._ask_or_do(request, form, change)
 
     # --- groups
 
-    def reset(self, request: Request, name: str, form: Form) -> Response:
+    def reset(self, name: str, form: Form) -> Change:
         target = next((one for one in _RESETS if one == _text(form, "target")), None)
         if target is None:
             raise ConfigError(f"target={_text(form, 'target')}: must be one of {', '.join(_RESETS)}")
@@ -265,14 +261,13 @@ class Changes:
             return known, new_offsets(admin, known, partitions, target, value)
 
         known, moved = self._console.ask(moves)
-        change = Change(
+        return Change(
             f"Reset the offsets of the group {name} in {len(moved)} partitions {_RESETS_TO[target].format(meant)}.",
             lambda: self._console.change(lambda admin: admin.alter_group_offsets(name, moved)),
             f"/groups/{segment(name)}",
             ("partition", "from", "to"),
             [(tp, known.get(tp, "none"), offset) for tp, offset in sorted(moved.items())],
         )
-        return self._ask_or_do(request, form, change)
 
     def delete_group_form(self, request: Request, name: str) -> Response:
         change = self._group_deletion(name)

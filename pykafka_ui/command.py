@@ -2,54 +2,62 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from broker.errors import ConfigError
-from broker.tools.client_options import BootstrapServer, ConfigFile, client_settings, parse_pairs
+from broker.tools.client_options import BootstrapServer, ConfigFile, client_settings, flag, option, with_options
 from broker.tools.output import print_lines
 from pykafka_ui.access import Credentials, is_loopback, read_secret
-from pykafka_ui.loads.asked import LoadsAsked
-from spark_connector.cli.load_options import cluster_options
 
 
-def ui(
-    bootstrap_server: BootstrapServer = None,
-    config: ConfigFile = None,
-    port: Annotated[
-        int, typer.Option(help="Port of the pages; 0: a free one.", min=0, max=65535, metavar="PORT")
-    ] = 8080,
-    host: Annotated[str, typer.Option(help="Address to listen on.", metavar="HOST")] = "127.0.0.1",
-    auth: Annotated[
-        str | None, typer.Option(help="A user, and the file with the password.", metavar="USER:FILE")
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with a token that programs send as bearer.", metavar="FILE")
-    ] = None,
-    schema_registry: Annotated[
-        str | None, typer.Option(help="Schema registry for Avro values.", metavar="URL,…")
-    ] = None,
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UiOptions:
+    """The options of `pykafka ui`."""
+
+    bootstrap_server: BootstrapServer = None
+    config: ConfigFile = None
+    port: Annotated[int, option("Port of the pages; 0: a free one.", "PORT", min=0, max=65535)] = 8080
+    host: Annotated[str, option("Address to listen on.", "HOST")] = "127.0.0.1"
+    auth: Annotated[str | None, option("A user, and the file with the password.", "USER:FILE")] = None
+    token_file: Annotated[Path | None, option("File with a token that programs send as bearer.", "FILE")] = None
+    schema_registry: Annotated[str | None, option("Schema registry for Avro values.", "URL,…")] = None
     loads: Annotated[
-        list[str] | None,
-        typer.Option(help="Directory or database URL#TABLE of loads; may be repeated.", metavar="DIR|URL"),
-    ] = None,
-    zookeeper: Annotated[
-        str | None, typer.Option(help="ZooKeeper with offsets of loads.", metavar="HOST:PORT[/CHROOT]")
-    ] = None,
+        list[str] | None, option("Directory or database URL#TABLE of loads; may be repeated.", "DIR|URL")
+    ] = dataclasses.field(default=None, repr=False)
+    zookeeper: Annotated[str | None, option("ZooKeeper with offsets of loads.", "HOST:PORT[/CHROOT]")] = None
     hadoop: Annotated[
-        list[str] | None,
-        typer.Option("--hadoop", help="Hadoop client setting for loads; may be repeated.", metavar="NAME=VALUE"),
-    ] = None,
+        list[str] | None, option("Hadoop client setting for loads; may be repeated.", "NAME=VALUE", "--hadoop")
+    ] = dataclasses.field(default=None, repr=False)
     allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Topics, records and offsets of groups may be changed, too.")
-    ] = False,
+        bool, flag("Topics, records and offsets of groups may be changed, too.", "--allow-changes")
+    ] = False
     stop_on_eof: Annotated[
-        bool, typer.Option("--stop-on-eof", help="Stop when standard input is closed, as a parent process does.")
-    ] = False,
-) -> None:
+        bool, flag("Stop when standard input is closed, as a parent process does.", "--stop-on-eof")
+    ] = False
+
+    def credentials(self) -> Credentials:
+        """Of those who may look. Raises ConfigError where others could look without any."""
+        user = password = token = ""
+        if self.auth is not None:
+            user, colon, file = self.auth.partition(":")
+            if not (user and colon and file):
+                raise ConfigError(f"--auth {user}: expected USER:FILE")
+            password = read_secret(Path(os.path.expanduser(file)), "password")
+        if self.token_file is not None:
+            token = read_secret(self.token_file, "token")
+        found = Credentials(user, password, token)
+        if not is_loopback(self.host) and not found:
+            raise ConfigError(
+                f"--host {self.host}: others reach this address, so give --auth USER:FILE or --token-file FILE"
+            )
+        return found
+
+
+@with_options
+def ui(options: UiOptions) -> None:
     """Show topics, records, groups and lag in the browser, of any Kafka.
 
     \b
@@ -59,39 +67,10 @@ def ui(
       pykafka ui --loads data/flights --loads 'postgresql://loader@db/lake#flights'
       pykafka ui --host 0.0.0.0 --auth admin:/etc/pykafka/ui-password
     """
-    credentials = _credentials(auth, token_file)
-    if not is_loopback(host) and not credentials:
-        raise ConfigError(f"--host {host}: others reach this address, so give --auth USER:FILE or --token-file FILE")
-    settings = client_settings(bootstrap_server, config, {"client.id": "pykafka-ui"})
+    credentials = options.credentials()
+    settings = client_settings(options.bootstrap_server, options.config, {"client.id": "pykafka-ui"})
     try:
         from pykafka_ui.serve import serve
     except ImportError as error:
         raise ConfigError(f"{error}; install it with: pip install 'pykafka-spark[ui]'") from None
-    servers, options = cluster_options(bootstrap_server, config, {})
-    serve(
-        settings,
-        credentials,
-        host,
-        port,
-        schema_registry,
-        _print_address,
-        loads=LoadsAsked(loads or (), zookeeper, parse_pairs(hadoop, "--hadoop"), servers, options),
-        allow_changes=allow_changes,
-        stop_on_eof=stop_on_eof,
-    )
-
-
-def _print_address(url: str) -> None:
-    print_lines([f"the console is at {url}"])
-
-
-def _credentials(auth: str | None, token_file: Path | None) -> Credentials:
-    user = password = token = ""
-    if auth is not None:
-        user, colon, file = auth.partition(":")
-        if not (user and colon and file):
-            raise ConfigError(f"--auth {user}: expected USER:FILE")
-        password = read_secret(Path(os.path.expanduser(file)), "password")
-    if token_file is not None:
-        token = read_secret(token_file, "token")
-    return Credentials(user, password, token)
+    serve(options, settings, credentials, lambda url: print_lines([f"the console is at {url}"]))

@@ -23,15 +23,14 @@ from broker.errors import BrokerError, PykafkaError
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.browse import Readers
-from pykafka_ui.history import HOUR_S
+from pykafka_ui.history import HOUR_S, PastRates
 from pykafka_ui.loads.places import LoadPlaces
 from pykafka_ui.loads.verifications import Verifications
-from pykafka_ui.past import Past
 from pykafka_ui.recent import Recent
 from pykafka_ui.records_query import FoundRecords, RecordsQuery
 from pykafka_ui.sampler import Sampler
 from pykafka_ui.status import FORBIDDEN
-from pykafka_ui.v3.record_json import Sent
+from pykafka_ui.v3.record_json import RecordToSend
 from pykafka_ui.values import Decoder
 
 T = TypeVar("T")
@@ -86,7 +85,7 @@ class Console:
         self._readers = Readers(settings)
         self._cluster = Cluster(settings, create_topics=False)
         self._admin = Admin(self._cluster)
-        self._past = Past(self._cluster, lambda: self.sampler.snapshot)
+        self._past = PastRates(self._cluster, lambda: self.sampler.snapshot)
         self._recent: Recent[Any] = Recent(FRESH_S)
         self._seldom: Recent[Any] = Recent(SELDOM_S)
         self._producing = threading.Lock()
@@ -198,7 +197,7 @@ class Console:
         self.change(lambda admin: admin.create_topics([new]))
         self.sampler.wait_until(lambda seen: new.name in seen.topics, self.patience_s)
 
-    def send(self, topic: str, record: Sent) -> RecordFuture:
+    def send(self, topic: str, record: RecordToSend) -> RecordFuture:
         """Write a record to a topic that exists, with the producer that all share; decided after `DELIVERED_S`."""
         with self._producing:
             if self._producer is None:

@@ -16,11 +16,9 @@ from starlette.responses import Response
 from broker.errors import PykafkaError
 from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.asked_records import AskedRecords, at_most
 from pykafka_ui.console import Console
-from pykafka_ui.downloads import DOWNLOADS, MOST_DOWNLOADED
 from pykafka_ui.listing import ROWS, Listing, listing
-from pykafka_ui.records_query import FoundRecords, RecordsQuery
+from pykafka_ui.records_query import DOWNLOADS, MOST_DOWNLOADED, AskedRecords, FoundRecords, RecordsQuery
 from pykafka_ui.render import Renderer, kept_text, segment, setting_text
 from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
 from pykafka_ui.status import status_of
@@ -139,7 +137,7 @@ class Pages:
     def records(self, request: Request, asked: AskedRecords, *, live: bool = False) -> Response:
         """With what was typed in the form, also when it cannot be shown."""
         try:
-            with self._console.records(at_most(asked, _MOST_SHOWN)) as found:
+            with self._console.records(asked.at_most(_MOST_SHOWN)) as found:
                 return self._records(request, asked, found, live=live)
         except PykafkaError as error:
             if asked.topic not in self._console.sampler.watch().topics:
@@ -176,7 +174,7 @@ class Pages:
             raise HTTPException(404, f"Records can be had as {' or '.join(DOWNLOADS)}.")
         media_type, write = DOWNLOADS[ending]
         attachment = f"attachment; filename*=UTF-8''{segment(asked.topic)}.{ending}"
-        with self._console.records(at_most(asked, MOST_DOWNLOADED)) as found:
+        with self._console.records(asked.at_most(MOST_DOWNLOADED)) as found:
             content = write(found)
         return Response(content, media_type=media_type, headers={"content-disposition": attachment})
 

@@ -5,19 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-
-
-class _Asking(Generic[T]):
-    """A value that a thread is making, for all who want it."""
-
-    def __init__(self, era: int) -> None:
-        self.done = threading.Event()
-        self.era = era
-        self.value: T | None = None
-        self.error: Exception | None = None
 
 
 class Recent(Generic[T]):
@@ -30,9 +21,8 @@ class Recent(Generic[T]):
         self._fresh_s = fresh_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._asking: dict[Hashable, _Asking[T]] = {}
+        self._asking: dict[Hashable, Future[T]] = {}
         self._made: dict[Hashable, tuple[float, T]] = {}
-        self._era = 0
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """Raises what `make` raises."""
@@ -41,36 +31,23 @@ class Recent(Generic[T]):
             self._made = {one: made for one, made in self._made.items() if now - made[0] < self._fresh_s}
             if key in self._made:
                 return self._made[key][1]
-            asking = self._asking.get(key)
-            is_mine = asking is None or asking.era != self._era
-            if asking is None or is_mine:
-                asking = self._asking[key] = _Asking(self._era)
-        if is_mine:
-            return self._make(key, asking, make)
-        asking.done.wait()
-        if asking.error is not None:
-            raise asking.error
-        return asking.value  # type: ignore[return-value]
+            asked = self._asking.get(key)
+            asking: Future[T] = asked or self._asking.setdefault(key, Future())
+        if asked is not None:
+            return asked.result()
+        try:
+            asking.set_result(make())
+        except BaseException as error:
+            asking.set_exception(error)
+        with self._lock:
+            if self._asking.get(key) is asking:
+                del self._asking[key]
+                if asking.exception() is None:
+                    self._made[key] = self._clock(), asking.result()
+        return asking.result()
 
     def forget(self) -> None:
         """Make all anew: something was changed. What is being made now is given to those who wait, and not kept."""
         with self._lock:
             self._made = {}
-            self._era += 1
-
-    def _make(self, key: Hashable, asking: _Asking[T], make: Callable[[], T]) -> T:
-        try:
-            value = asking.value = make()
-        except Exception as error:
-            asking.error = error
-            raise
-        else:
-            with self._lock:
-                if asking.era == self._era:
-                    self._made[key] = self._clock(), value
-            return value
-        finally:
-            with self._lock:
-                if self._asking.get(key) is asking:
-                    del self._asking[key]
-            asking.done.set()
+            self._asking = {}

@@ -1,42 +1,78 @@
-"""A look at records as an address says it, and what was found: as rows of a page, as JSON, as a snippet for Spark."""
+"""A look at records as an address says it, and what was found: as rows of a page, JSON, a file, a snippet for Spark."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import io
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
+import pyarrow
+import pyarrow.parquet
+from fastapi import Depends, Path, Query
+
+from broker.errors import ConfigError
 from broker.tools.client_options import parse_time
-from pykafka_ui.browse import From, Page, Query
+from broker.tools.record_text import as_json_data
+from pykafka_ui import browse
+from pykafka_ui.browse import From, Page
 from pykafka_ui.filters import record_filter
-from pykafka_ui.numbers import in_range, number
-from pykafka_ui.values import As, Decoder, Shown, as_json_data
+from pykafka_ui.values import As, Decoder, ShownValue
 
 _SHORT = {"start": "from", "places": "in", "how": "as"}
 """Names in an address."""
 
 
+MOST_DOWNLOADED = 10_000
+_LONGEST_NUMBER = 40
+_LARGEST_MS = 2**63 // 1000
+"""Timestamps are in microseconds in Parquet. Some producers send nanoseconds instead of milliseconds."""
+_HEADER = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
+_SCHEMA = pyarrow.schema(
+    [
+        ("key", pyarrow.binary()),
+        ("value", pyarrow.binary()),
+        ("topic", pyarrow.string()),
+        ("partition", pyarrow.int32()),
+        ("offset", pyarrow.int64()),
+        ("timestamp", pyarrow.timestamp("us", "UTC")),
+        ("headers", pyarrow.list_(_HEADER)),
+    ]
+)
+"""The columns of `spark.read.format("pykafka")`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class RecordsQuery:
-    """The parameters of an address, as text. asked_records.py says what they mean."""
+    """The parameters of an address, as text, for pages, downloads and API."""
 
-    topic: str
-    start: From = From.END
-    at: str = ""
-    partition: str = ""
-    limit: int = 50
-    text: str = ""
-    places: str = "key,value,headers"
-    path: str = ""
-    equals: str = ""
-    how: As = As.AUTO
-    uncommitted: bool = False
+    topic: Annotated[str, Path(alias="name")]
+    start: Annotated[From, Query(alias="from", description="where to begin; end: the newest")] = From.END
+    at: Annotated[
+        str, Query(description="an offset, a time, or P:OFFSET,… of `older` and `newer`; also without `from`")
+    ] = ""
+    partition: Annotated[str, Query(description="P,… ; all if left out")] = ""
+    limit: Annotated[int, Query(ge=1, description="so many records at most")] = 50
+    text: Annotated[str, Query(description="only records that hold this text")] = ""
+    places: Annotated[str, Query(alias="in", description="of key,value,headers")] = "key,value,headers"
+    path: Annotated[str, Query(description="only values that have something at this JSON path")] = ""
+    equals: Annotated[str, Query(description="and it reads so")] = ""
+    how: Annotated[As, Query(alias="as", description="how values are shown")] = As.AUTO
+    uncommitted: Annotated[bool, Query(description="also aborted and open transactions")] = False
 
-    def query(self) -> Query:
+    def query(self) -> browse.Query:
         """Raises ConfigError for text that says nothing."""
-        return Query(self.topic, self.start, self._at(), self._partitions(), self.limit, not self.uncommitted)
+        partitions = tuple(number("partition", one) for one in self.partition.split(",") if one.strip())
+        return browse.Query(self.topic, self.start, self._at(), partitions, self.limit, not self.uncommitted)
+
+    def at_most(self, limit: int) -> RecordsQuery:
+        """Refuse to show more records than `limit` at once. Raises ConfigError."""
+        if self.limit > limit:
+            raise ConfigError(f"limit: at most {limit}")
+        return self
 
     def _at(self) -> int | dict[int, int]:
         if self.start is From.OFFSET:
@@ -47,9 +83,6 @@ class RecordsQuery:
             pairs = (one.partition(":") for one in self.at.split(",") if one)
             return {number("at", index): number("at", offset) for index, _, offset in pairs}
         return 0
-
-    def _partitions(self) -> tuple[int, ...]:
-        return tuple(number("partition", one) for one in self.partition.split(",") if one.strip())
 
     def filter(self, decoder: Decoder) -> Any:
         places = [one.strip() for one in self.places.split(",") if one.strip()]
@@ -68,6 +101,21 @@ class RecordsQuery:
         return urlencode(values)
 
 
+# FastAPI reads the parameters here: it cannot evaluate the annotations of a dataclass.
+RecordsQuery.__signature__ = inspect.signature(RecordsQuery, eval_str=True)  # type: ignore[attr-defined]
+
+
+def _asked_records(asked: Annotated[RecordsQuery, Depends()]) -> RecordsQuery:
+    """Who types an offset or a time wants it, also without `from`."""
+    start, at = asked.start, asked.at.strip()
+    if at and start in (From.END, From.START):
+        start = From.OFFSET if at.isdecimal() else From.TIME
+    return dataclasses.replace(asked, start=start, at=at)
+
+
+AskedRecords = Annotated[RecordsQuery, Depends(_asked_records)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """A record for a page."""
@@ -75,9 +123,9 @@ class Row:
     partition: int
     offset: int
     timestamp: int
-    key: Shown
-    value: Shown
-    headers: list[tuple[str, Shown]]
+    key: ShownValue
+    value: ShownValue
+    headers: list[tuple[str, ShownValue]]
     state: str
 
 
@@ -145,6 +193,26 @@ class FoundRecords:
             "newer": None if newer is None else _pairs(newer),
         }
 
+    def json_lines(self) -> bytes:
+        return "".join(json.dumps(one) + "\n" for one in self.documents()).encode()
+
+    def parquet(self) -> bytes:
+        rows: list[dict[str, Any]] = [
+            {
+                "key": one.record.key,
+                "value": one.record.value,
+                "topic": self.asked.topic,
+                "partition": one.partition,
+                "offset": one.record.offset,
+                "timestamp": one.record.timestamp * 1000 if abs(one.record.timestamp) < _LARGEST_MS else None,
+                "headers": [{"key": name, "value": content} for name, content in one.record.headers],
+            }
+            for one in self.page.records
+        ]
+        file = io.BytesIO()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, _SCHEMA), file)
+        return file.getvalue()
+
     def spark(self, bootstrap: str) -> str:
         """PySpark code that reads just the range of these records."""
         first: dict[str, int] = {}
@@ -155,7 +223,7 @@ class FoundRecords:
             last[index] = max(last.get(index, offset), offset)
         topic = self.asked.topic
         assigned = json.dumps({topic: sorted(map(int, first))})
-        starting = json.dumps({topic: dict(sorted(first.items(), key=_by_number))})
+        starting = json.dumps({topic: {index: first[index] for index in sorted(first, key=int)}})
         ending = json.dumps({topic: {index: last[index] + 1 for index in sorted(last, key=int)}})
         return (
             'spark.read.format("pykafka") \\\n'
@@ -167,9 +235,27 @@ class FoundRecords:
         )
 
 
+DOWNLOADS: dict[str, tuple[str, Callable[[FoundRecords], bytes]]] = {
+    "jsonl": ("application/x-ndjson", FoundRecords.json_lines),
+    "parquet": ("application/vnd.apache.parquet", FoundRecords.parquet),
+}
+"""Ending → media type, and what writes it."""
+
+
+def number(name: str, text: str) -> int:
+    """A whole number of 64 bits in an address or a form. Raises ConfigError that names the field."""
+    digits = text.strip()
+    if len(digits) > _LONGEST_NUMBER or not digits.removeprefix("-").isdecimal():
+        raise ConfigError(f"{name}={text[:_LONGEST_NUMBER]}: expected a number")
+    return in_range(name, int(digits))
+
+
+def in_range(name: str, value: int) -> int:
+    """Raises ConfigError for more than 64 bits."""
+    if not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{name}={value}: there is no such offset or time")
+    return value
+
+
 def _pairs(at: Mapping[int, int]) -> str:
     return ",".join(f"{index}:{offset}" for index, offset in sorted(at.items()))
-
-
-def _by_number(item: tuple[str, int]) -> int:
-    return int(item[0])

@@ -30,16 +30,8 @@ class Renderer:
             loader=jinja2.PackageLoader("pykafka_ui"), autoescape=True, trim_blocks=True, lstrip_blocks=True
         )
         self._templates.undefined = jinja2.StrictUndefined
-        self._templates.filters |= {
-            "count": count,
-            "counted": counted,
-            "size": size,
-            "segment": segment,
-            "duration": duration,
-            "moment": moment,
-            "rate": rate,
-            "setting": setting,
-        }
+        filters = (count, counted, size, segment, duration, moment, rate, setting)
+        self._templates.filters |= {one.__name__: one for one in filters}
         self._templates.filters["tojson_text"] = lambda data: json.dumps(data, ensure_ascii=False)
         self._templates.globals |= {"version": version, "allow_changes": allow_changes, "step_s": STEP_S}
         self._templates.globals["has_loads"] = console.loads is not None

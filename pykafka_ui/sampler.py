@@ -268,18 +268,14 @@ class Sampler:
             self._sizes = {}
         known = {tp: start for tp, start in self._starts.items() if tp in self.snapshot.partitions}
         self._starts = known | known_offsets(self._cluster, leaders, EARLIEST)
-        topics = {
-            name: dataclasses.replace(topic, partitions=tuple(map(self._measured(name), topic.partitions)))
-            for name, topic in self.snapshot.topics.items()
-        }
-        self._change(topics=topics)
+        self._change(topics={name: self._measured(topic) for name, topic in self.snapshot.topics.items()})
 
-    def _measured(self, topic: str) -> Callable[[Partition], Partition]:
+    def _measured(self, topic: Topic) -> Topic:
         def measured(one: Partition) -> Partition:
-            tp = TopicPartition(topic, one.index)
+            tp = TopicPartition(topic.name, one.index)
             return dataclasses.replace(one, start=self._starts.get(tp, one.start), size=self._sizes.get(tp, -1))
 
-        return measured
+        return dataclasses.replace(topic, partitions=tuple(map(measured, topic.partitions)))
 
     def _look_at_groups(self) -> None:
         groups: dict[str, Group] = {}

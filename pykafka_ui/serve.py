@@ -6,49 +6,45 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
+from broker.tools.client_options import parse_pairs
 from pykafka_ui.access import Credentials
 from pykafka_ui.app import make_app
 from pykafka_ui.console import Console, Loads
-from pykafka_ui.loads.asked import LoadsAsked
 from pykafka_ui.loads.places import LoadPlace, LoadPlaces
 from pykafka_ui.loads.verifications import LogSource, Verifications
 from pykafka_ui.values import Decoder
+from spark_connector.cli.load_options import cluster_options
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_format import RegistrySettings, registry_address
 
+if TYPE_CHECKING:
+    from pykafka_ui.command import UiOptions
+
 
 def serve(
-    settings: ClientSettings,
-    credentials: Credentials,
-    host: str,
-    port: int,
-    registry: str | None,
-    on_ready: Callable[[str], None],
-    *,
-    loads: LoadsAsked,
-    allow_changes: bool = False,
-    stop_on_eof: bool = False,
+    options: UiOptions, settings: ClientSettings, credentials: Credentials, on_ready: Callable[[str], None]
 ) -> None:
     """Calls `on_ready` with the address once connections are taken. Raises ConfigError for an address in
     use, and for a place of loads that cannot be one."""
-    console = Console(
-        settings, Decoder(None if registry is None else SchemaRegistry(_registry(registry))), _loads(loads)
-    )
+    loads = _loads(options)
+    registry = SchemaRegistry(_registry(options.schema_registry)) if options.schema_registry is not None else None
+    console, host = Console(settings, Decoder(registry), loads), options.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((host, port))
+        listening.bind((host, options.port))
     except OSError as error:
         listening.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
+        raise ConfigError(f"cannot listen on {host}:{options.port}: {error.strerror}; choose another --port") from None
     config = uvicorn.Config(
-        make_app(console, credentials, host, allow_changes=allow_changes),
+        make_app(console, credentials, host, allow_changes=options.allow_changes),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -59,7 +55,7 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     on_ready(f"http://{shown}:{listening.getsockname()[1]}/")
     server = uvicorn.Server(config)
-    if stop_on_eof:
+    if options.stop_on_eof:
         threading.Thread(target=_stop_at_end_of_input, args=[server], daemon=True).start()
     server.run(sockets=[listening])
 
@@ -70,11 +66,13 @@ def _stop_at_end_of_input(server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-def _loads(asked: LoadsAsked) -> Loads | None:
-    if not asked.urls:
+def _loads(options: UiOptions) -> Loads | None:
+    servers, reader = cluster_options(options.bootstrap_server, options.config, {})
+    storage = parse_pairs(options.hadoop, "--hadoop")
+    if not options.loads:
         return None
-    places = [LoadPlace(url, asked.zookeeper_connect, asked.storage_options) for url in asked.urls]
-    return Loads(LoadPlaces(places), Verifications(LogSource(asked.bootstrap_servers, asked.options)))
+    places = LoadPlaces([LoadPlace(url, options.zookeeper, storage) for url in options.loads])
+    return Loads(places, Verifications(LogSource(servers, reader)))
 
 
 def _registry(urls: str) -> RegistrySettings:

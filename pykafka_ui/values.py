@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import io
@@ -19,6 +18,7 @@ import fastavro
 import pyarrow as pa
 
 from broker.errors import ConfigError
+from broker.tools.record_text import as_json_data
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.avro_columns import column_of
 from spark_connector.formats.avro_program import Program
@@ -51,7 +51,7 @@ class As(StrEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Shown:
+class ShownValue:
     """`kind`: null, text, json, avro or hex. `data` is the value of json and avro, None if it is too large to fold."""
 
     kind: str
@@ -75,9 +75,9 @@ class Decoder:
         self._readers: dict[int, Callable[[bytes], Any]] = {}
         self._down_until = 0.0
 
-    def decode(self, value: bytes | None, how: As = As.AUTO) -> Shown:
+    def decode(self, value: bytes | None, how: As = As.AUTO) -> ShownValue:
         if value is None:
-            return Shown("null", "null", 0)
+            return ShownValue("null", "null", 0)
         if how is As.HEX:
             return _hex(value)
         if how is As.TEXT:
@@ -156,16 +156,6 @@ def _deep_column(own: AvroType) -> pa.DataType:
     return found
 
 
-def as_json_data(value: bytes | None) -> Any:
-    """A value or key in JSON: text if it is UTF-8, else `{"base64": …}`."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
 def _is_framed(value: bytes) -> bool:
     return len(value) >= _FRAME and value[0] == 0
 
@@ -178,20 +168,22 @@ def _is_text(value: bytes) -> bool:
     return all(character.isprintable() or character in "\t\r\n" for character in text)
 
 
-def _text(value: bytes) -> Shown:
+def _text(value: bytes) -> ShownValue:
     shown = value[: 4 * MOST_SHOWN]
     text = shown.decode(errors="replace")
     visible = "".join(one if one.isprintable() or one in "\t\r\n" else f"\\x{ord(one):02x}" for one in text)
-    return Shown("text", visible[:MOST_SHOWN], len(value), is_cut=len(value) > len(shown) or len(visible) > MOST_SHOWN)
+    return ShownValue(
+        "text", visible[:MOST_SHOWN], len(value), is_cut=len(value) > len(shown) or len(visible) > MOST_SHOWN
+    )
 
 
-def _hex(value: bytes) -> Shown:
+def _hex(value: bytes) -> ShownValue:
     lines = []
     for at in range(0, min(len(value), MOST_SHOWN // 5), _HEX_WIDTH):
         row = value[at : at + _HEX_WIDTH]
         readable = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
         lines.append(f"{at:06x}  {row.hex(' '):<{3 * _HEX_WIDTH}} {readable}")
-    return Shown("hex", "\n".join(lines)[:MOST_SHOWN], len(value), is_cut=len(value) > MOST_SHOWN // 5)
+    return ShownValue("hex", "\n".join(lines)[:MOST_SHOWN], len(value), is_cut=len(value) > MOST_SHOWN // 5)
 
 
 def _parsed(value: bytes) -> tuple[Any, str]:
@@ -201,14 +193,14 @@ def _parsed(value: bytes) -> tuple[Any, str]:
         return None, f"not JSON: {str(error)[:200]}"
 
 
-def _json(data: Any, kind: str, size: int) -> Shown:
+def _json(data: Any, kind: str, size: int) -> ShownValue:
     try:
         text = json.dumps(data, indent=2, ensure_ascii=False, default=plain)
         nodes = _count(data, 0)
     except (ValueError, RecursionError):
-        return Shown(kind, "nested too deeply to be shown", size)
+        return ShownValue(kind, "nested too deeply to be shown", size)
     is_cut = len(text) > MOST_SHOWN
-    return Shown(kind, text[:MOST_SHOWN], size, None if is_cut or nodes > _MOST_NODES else data, is_cut=is_cut)
+    return ShownValue(kind, text[:MOST_SHOWN], size, None if is_cut or nodes > _MOST_NODES else data, is_cut=is_cut)
 
 
 def plain(value: Any) -> Any:

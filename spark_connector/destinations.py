@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
-from spark_connector.loads.destination import CommitLog, Destination
-from spark_connector.loads.files.commit_log import FilesCommitLog
-from spark_connector.loads.files.destination import FilesDestination
+from spark_connector.loads.commit import CommitLog
+from spark_connector.loads.destination import Destination
+from spark_connector.loads.files.directory import FilesDestination
+from spark_connector.loads.files.files_log import FilesCommitLog
 from spark_connector.loads.record import LoadInterrupted, failed_load
 from spark_connector.loads.target import Target, is_database_url
 from spark_connector.storage import Storage, open_storage
@@ -56,28 +57,25 @@ def existing_format(place: Target) -> str:
 
 
 def _open(target: Target) -> Destination:
-    if target.format not in ("delta", "sql"):
-        return _open_files(target)
+    if not target.is_table:
+        output = _open_output(target, "a load needs a file system with atomic rename: a local directory or hdfs://")
+        log = _open_log(target, output)
+        if output.names("_delta_log"):
+            log.close()
+            raise ConfigError(f"{output.shown} is a Delta table: use format=delta, or another directory")
+        reopen = functools.partial(open_storage, options=target.storage_options)
+        return FilesDestination(output, log, target.group, reopen)
     try:
         if target.format == "sql":
-            from spark_connector.loads.database.destination import open_database
+            from spark_connector.loads.database.database_table import open_database
 
             return open_database(target.address, target.group)
-        from spark_connector.loads.delta.destination import open_delta
+        from spark_connector.loads.delta.delta_table import open_delta
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"format={target.format} needs {error.name}: pip install 'pykafka-spark[{target.format}]'"
         ) from error
     return open_delta(_open_output(target, "a Delta table must lie in a local directory or on hdfs://"), target.group)
-
-
-def _open_files(target: Target) -> FilesDestination:
-    output = _open_output(target, "a load needs a file system with atomic rename: a local directory or hdfs://")
-    log = _open_log(target, output)
-    if output.names("_delta_log"):
-        log.close()
-        raise ConfigError(f"{output.shown} is a Delta table: use format=delta, or another directory")
-    return FilesDestination(output, log, target.group, functools.partial(open_storage, options=target.storage_options))
 
 
 def _open_output(target: Target, needed: str) -> Storage:
@@ -92,7 +90,7 @@ def _open_log(target: Target, output: Storage) -> CommitLog:
     if target.zookeeper_connect is None:
         return FilesCommitLog(output, target.group)
     # kazoo only for those who keep offsets in ZooKeeper
-    from spark_connector.loads.files.zookeeper_commit_log import ZooKeeperCommitLog
+    from spark_connector.loads.files.zookeeper_log import ZooKeeperCommitLog
     from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
 
     return ZooKeeperCommitLog(ZooKeeperOffsetStore(target.zookeeper_connect), target.group)

@@ -9,36 +9,29 @@ The next load finishes a load that was killed, or removes it. Of two loads of on
 other gets OffsetConflict. Works under Spark Connect.
 
 With `format="delta"`, or a database as `to`, rows and offsets are one commit of the table. Every row names its load in
-the column `load`. The protocols are loads/files/destination.py, loads/delta/destination.py and
-loads/database/destination.py.
+the column `load`. The protocols are loads/files/directory.py, loads/delta/delta_table.py and
+loads/database/database_table.py.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from broker.errors import PykafkaError
 from spark_connector.destinations import open_destination
-from spark_connector.loads.destination import CommitLog, Destination, NewSession
-from spark_connector.loads.files import avro_output
+from spark_connector.loads.commit import publish_offsets
+from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
-from spark_connector.loads.output import read_ranges, write_files
-from spark_connector.loads.planner import confirm_topics, finished_rerun, plan_load
-from spark_connector.loads.publication import publish_offsets
-from spark_connector.loads.record import LoadError, LoadRecord, LoadResult, failed_load
+from spark_connector.loads.plan import finished_rerun, plan_load
+from spark_connector.loads.record import LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.spark_failure import summary
-from spark_connector.loads.target import Target
+from spark_connector.loads.target import Target, hadoop_settings
+from spark_connector.loads.write import write_load
 from spark_connector.maintenance import recover
-from spark_connector.offset_store.base import OffsetConflict
 
 __all__ = ["LoadResult", "Phase", "load", "recover", "run_load"]
-
-_HADOOP_PREFIX = "spark.hadoop."
 
 
 def load(
@@ -86,7 +79,8 @@ def load(
 
     Raises ConfigError, OffsetConflict, DataLoss, LoadError, and the client's PykafkaErrors.
     """
-    storage_options = _hadoop_settings(spark, to) if storage_options is None else storage_options
+    if storage_options is None:
+        storage_options = hadoop_settings(spark.conf.getAll) if to.startswith("hdfs://") else {}
     request = LoadRequest.build(
         Target(to, group, offsets, zookeeper_connect, storage_options, format, table),
         bootstrap_servers=bootstrap_servers,
@@ -102,110 +96,45 @@ def load(
         new_group=new_group,
         publish_offsets=publish_offsets,
     )
-    return run_load(request, lambda: spark, on_phase or _ignore)
+    return run_load(request, lambda: spark, on_phase or (lambda phase, record: None))
 
 
 def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> LoadResult:
     """`load` with its arguments checked; `session` is called only when there is something to write."""
-    with open_destination(request.target) as site:
+    with open_destination(request.target) as destination:
         on_phase("repair", None)
-        recovered = tuple(site.repair())
+        recovered = tuple(destination.repair())
         on_phase("plan", None)
-        done = finished_rerun(request, site) if request.from_load else None
+        done = finished_rerun(request, destination) if request.from_load else None
         if done is not None:
-            return _result(request, site, done, tuple(id for id in recovered if id != done.load_id))
-        with _earlier_log(request) as earlier:
-            record = plan_load(request, site, earlier)
+            return _result(request, destination, done, tuple(id for id in recovered if id != done.load_id))
+        if request.from_directory is None or request.target.offsets != "files":
+            record = plan_load(request, destination)
+        else:  # the load to begin with is in the commit log of another directory
+            with open_destination(replace(request.target, to=request.from_directory)) as earlier:
+                record = plan_load(request, destination, earlier.log)
         if record is None:
-            publish_offsets(request, site, idle=not recovered)
-            return _result(request, site, None, recovered)
+            publish_offsets(request, destination, idle=not recovered)
+            return _result(request, destination, None, recovered)
         on_phase("write", record)
-        sealed = _write(request, site, record, session)
+        sealed = write_load(request, destination, record, session)
         on_phase("commit", sealed)
-        site.commit(sealed)
-        publish_offsets(request, site)
+        destination.commit(sealed)
+        publish_offsets(request, destination)
         on_phase("done", sealed)
-        return _result(request, site, sealed, recovered)
-
-
-def _write(
-    request: LoadRequest,
-    site: Destination,
-    record: LoadRecord,
-    session: NewSession,
-) -> LoadRecord:
-    """Write, count and seal. A failure before the seal leaves nothing behind."""
-    directory = site.stage(record)
-    try:
-        frame = read_ranges(session(), record, request.options)
-        sealed = _write_rows(frame, record, site, directory, request.write_options)
-        confirm_topics(request, record)
-    except Exception as error:
-        overtaken = site.is_overtaken(record)
-        site.discard(record.load_id)
-        if overtaken:  # the winner has removed our staging directory, so Spark may fail with any error
-            raise OffsetConflict(
-                f"group '{request.target.group}': another load committed number {record.id.sequence} while "
-                f"{record.load_id} was running; nothing of {record.load_id} is kept"
-            ) from error
-        if isinstance(error, PykafkaError):
-            raise
-        raise _failed(record, error) from error
-    site.seal(sealed)  # discards the attempt itself when it fails
-    return sealed
-
-
-def _write_rows(
-    frame: DataFrame, record: LoadRecord, site: Destination, place: str, write_options: Mapping[str, str]
-) -> LoadRecord:
-    if record.format == "avro":
-        return avro_output.write_rows(frame, record, site, place, write_options)
-    if record.format != "sql":
-        return write_files(frame, record, site, place, write_options)
-    # SQLAlchemy only for those who load into a database
-    from spark_connector.loads.database.output import write_rows
-
-    return write_rows(frame, record, site, place, write_options)
-
-
-@contextlib.contextmanager
-def _earlier_log(request: LoadRequest) -> Iterator[CommitLog | None]:
-    """The commit log with the load of a re-run, when it is that of another directory."""
-    if request.from_directory is None or request.target.offsets != "files":
-        yield None
-        return
-    with open_destination(replace(request.target, to=request.from_directory)) as earlier:
-        yield earlier.log
-
-
-def _failed(record: LoadRecord, error: Exception) -> LoadError:
-    """The error of a Spark job, as one that may or may not be retried."""
-    reason = summary(str(error))
-    # An OSError is one of this process; what an error of Spark stands for is in its text.
-    return failed_load(f"load {record.load_id} failed: {reason}", error if isinstance(error, OSError) else reason)
+        return _result(request, destination, sealed, recovered)
 
 
 def _result(
-    request: LoadRequest, site: Destination, record: LoadRecord | None, recovered: tuple[str, ...]
+    request: LoadRequest, destination: Destination, record: LoadRecord | None, recovered: tuple[str, ...]
 ) -> LoadResult:
     return LoadResult(
         group=request.target.group,
-        output=site.url,
+        output=destination.url,
         format=request.format,
         load_id=record.load_id if record else None,
-        path=site.path_of(record.load_id) if record else None,
+        path=destination.path_of(record.load_id) if record else None,
         rows=record.rows if record else 0,
         ranges=record.ranges if record else (),
         recovered=recovered,
     )
-
-
-def _hadoop_settings(spark: SparkSession, to: str) -> dict[str, str]:
-    if not to.startswith("hdfs://"):
-        return {}
-    settings = spark.conf.getAll.items()
-    return {name[len(_HADOOP_PREFIX) :]: value for name, value in settings if name.startswith(_HADOOP_PREFIX)}
-
-
-def _ignore(_phase: str, _record: LoadRecord | None) -> None:
-    pass

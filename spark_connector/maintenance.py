@@ -21,7 +21,7 @@ from spark_connector.destinations import existing_format, open_destination
 from spark_connector.loads.audit.verify import OnLoad, Verification, verify_loads
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.history import History, LoadState
-from spark_connector.loads.planner import next_number, refuse_unknown_group
+from spark_connector.loads.plan import next_number, refuse_unknown_group
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rewind import plan_rewind, standing
 from spark_connector.loads.target import Target
@@ -48,8 +48,8 @@ def targets(
     """
     place = Target(to, _ANY, storage_options=dict(storage_options or {}), table=table)
     place = replace(place, format="sql" if table is not None else existing_format(place))
-    with open_destination(place.check()) as site:
-        kinds = site.groups()
+    with open_destination(place.check()) as destination:
+        kinds = destination.groups()
     return [
         replace(place, group=group, offsets=kind, zookeeper_connect=zookeeper_connect if kind == "zookeeper" else None)
         for group, kind in sorted(kinds.items())
@@ -58,8 +58,8 @@ def targets(
 
 def history(target: Target) -> History:
     """Every load of the group that has left a trace. Changes nothing."""
-    with _open_known(target) as site:
-        return site.history()
+    with _open_known(target) as destination:
+        return destination.history()
 
 
 def verify(
@@ -77,9 +77,9 @@ def verify(
     `session` gives the Spark session that reads orc and json; by default the active one, or a new one. `on_load` hears
     how many loads are checked.
     """
-    with _open_known(target) as site:
+    with _open_known(target) as destination:
         return verify_loads(
-            site,
+            destination,
             bootstrap_servers,
             only=only,
             options=options or {},
@@ -102,16 +102,16 @@ def rewind(
     False, nothing is changed and the result is None. Killed loads are finished first. Raises ConfigError for an unknown
     load, or loads that cannot be taken back, and OffsetConflict when a load commits at the same time.
     """
-    with _open_known(target) as site:
-        site.repair()
-        number = next_number(site)
-        loads = _standing_without_gap(site.history(), to_load)
-        stored = site.log.offsets({range.tp for load in loads for range in load.ranges})
+    with _open_known(target) as destination:
+        destination.repair()
+        number = next_number(destination)
+        loads = _standing_without_gap(destination.history(), to_load)
+        stored = destination.log.offsets({range.tp for load in loads for range in load.ranges})
         plan = plan_rewind(loads, stored, to_load, number=number, delete=delete)
-        site.check_rewind(plan)
+        destination.check_rewind(plan)
         if not confirm(plan):
             return None
-        site.commit(plan)
+        destination.commit(plan)
         return plan
 
 
@@ -123,23 +123,23 @@ def prune(target: Target, keep: int) -> list[int]:
     """
     if keep < 1:
         raise ConfigError(f"keep (--keep) must be at least 1, not {keep}: the newest entry holds the offsets")
-    with _open_known(target) as site:
-        site.repair()
-        return site.log.prune(keep)
+    with _open_known(target) as destination:
+        destination.repair()
+        return destination.log.prune(keep)
 
 
 def recover(target: Target) -> list[str]:
     """Finish loads and rewinds that were killed; gives their ids."""
-    with _open_known(target) as site:
-        return site.repair()
+    with _open_known(target) as destination:
+        return destination.repair()
 
 
 @contextlib.contextmanager
 def _open_known(target: Target) -> Iterator[Destination]:
     """The destination of a group that has loads there."""
-    with open_destination(target.check()) as site:
-        refuse_unknown_group(site, target.group)
-        yield site
+    with open_destination(target.check()) as destination:
+        refuse_unknown_group(destination, target.group)
+        yield destination
 
 
 def _standing_without_gap(known: History, to_load: str) -> list[LoadRecord]:

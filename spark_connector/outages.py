@@ -5,6 +5,9 @@ A failure is judged by the name of its class and by its text, because a task of 
 errors say it by their flag `retriable`; in a task they are told by name. What stays until a person changes something is
 not in the list: a missing right, a wrong password, a record that does not fit, a package that is not installed.
 
+`summary` finds that one line in Spark's long texts. The cause may be in one of our own tasks, which are Python, or in
+Spark's writer: then it is the last of the JVM's causes.
+
 Pure. tests/spark_connector/test_outages.py has a failure of each kind.
 """
 
@@ -37,6 +40,22 @@ _CONDITIONS = (
     "|DeadlockDetected|LockNotAvailable|InsufficientResources|DiskFull|OutOfMemory|TooManyConnections|IoError"
 )
 """Conditions of PostgreSQL (its appendix of error codes), after which psycopg names its errors."""
+
+
+_OURS = re.compile(r"(?:^|: )(?:broker|spark_connector)(?:\.\w+)*\.(\w+: .+)$", re.MULTILINE)
+"""An error that we raise on purpose: Spark shows it without a traceback (entry_point.py), behind words of its own."""
+_PYTHON_ERROR = re.compile(
+    r"^(?:\w+\.)*((?:\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut|Unavailable|Interrupted|UnknownTopic)"
+    r"|(?<=\.errors\.)\w+): .+)$",  # psycopg's errors are named after PostgreSQL's conditions: AdminShutdown
+    re.MULTILINE,
+)
+_JVM_CAUSE = re.compile(r"^(?:Caused by)?: (?:\w+\.)*([\w$]+: .+)$", re.MULTILINE)
+"""A cause, or the exception itself, which py4j's text has behind a colon."""
+_NO_SOURCE = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: pykafka\b")
+_SET_PYTHON = (
+    "ConfigError: the Python that Spark starts its workers with has no pykafka: set PYSPARK_PYTHON to the one that "
+    "has it before Spark starts; `pykafka doctor` shows both"
+)
 
 
 @dataclass(frozen=True)
@@ -132,3 +151,16 @@ def _described(error: BaseException) -> str:
     cause = getattr(error, "orig", None)  # SQLAlchemy's errors quote the driver's, and then the statement
     text = f"({type(cause).__name__}) {cause}" if cause is not None else str(error)
     return f"{type(error).__name__}: {text}".partition("\n")[0]
+
+
+def summary(text: str) -> str:
+    """One line: the last error of ours, or of Python, or else the last cause, or else the first line."""
+    if _NO_SOURCE.search(text):
+        return _SET_PYTHON
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1])
+    python, causes = _PYTHON_ERROR.findall(text), _JVM_CAUSE.findall(text)
+    if causes and "Traceback (most recent call last)" not in text:
+        return str(causes[-1])
+    return str(python[-1]) if python else text.strip().partition("\n")[0]

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 import yaml
 
-from pykafka_ui.group_metrics import GroupMetrics
+from pykafka_ui.app import GroupMetrics
 from pykafka_ui.snapshot import Snapshot
 from tests.support.requirements import give_up
 from tests.support.source_tree import ROOT

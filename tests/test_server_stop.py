@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from broker.api.check_threads import CheckThreads
-from broker.cluster.controlled_shutdown import ControlledShutdown
+from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.failure_detector import FailureDetector
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.coordinators import Coordinators
 from broker.coordinator.read_index import ReadIndex
@@ -28,12 +28,14 @@ from broker.log.log_directory import CLEAN_MARK, LogDirectory
 from broker.net.acceptor import Acceptor
 from broker.net.connection import Connection
 from broker.replica.fetcher_manager import FetcherManager
+from broker.replica.replica_manager import ReplicaManager
 from broker.server import BrokerServer
 from broker.web.http_listener import HttpListener
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.local_store import LocalStore
 from broker.zookeeper.membership import Membership
-from broker.zookeeper.metadata_store import MetadataCalls
+from broker.zookeeper.metadata_store import Watch
 
 Stop = Callable[[], Awaitable[object] | None]
 
@@ -48,6 +50,8 @@ def config(directory: Path) -> BrokerConfig:
         listeners=("PLAINTEXT://127.0.0.1:0",),
         metrics_listener="HTTP://127.0.0.1:0",
         standalone=True,
+        authorizer_class_name="kafka.security.authorizer.AclAuthorizer",
+        super_users="User:ANONYMOUS",
     )
 
 
@@ -110,13 +114,16 @@ PARTS: list[tuple[type, str]] = [
     (FetcherManager, "close"),
     (Coordinators, "close"),
     (CheckThreads, "close"),
-    (Topics, "close"),
+    (MetadataCache, "close"),
+    (ReplicaManager, "close"),
+    (ClusterWatch, "stop"),
+    (Watch, "cancel"),
     (HttpListener, "close"),
-    (MetadataCalls, "close"),
+    (ClusterStore, "close"),
     (Membership, "stop"),
     (ControllerElection, "stop"),
     (LocalStore, "close"),
-    (ControlledShutdown, "run"),
+    (BrokerServer, "_hand_over"),
     (Acceptor, "close"),
     (Connection, "close"),
     (Cleaner, "close"),

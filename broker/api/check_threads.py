@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from broker.background_tasks import log_unexpected
+from broker.background_tasks import BackgroundTasks, log_unexpected
 from broker.errors import BrokerError
 from broker.log.append_checks import BatchCheck
 from broker.net.stopwatch import Stopwatch, shielded, work_in_thread
@@ -26,7 +26,7 @@ class CheckThreads:
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._kept: set[asyncio.Future[Any]] = set()
+        self._kept = BackgroundTasks()
 
     async def finish(self, checks: Sequence[BatchCheck]) -> list[BrokerError | None]:
         """Run the checks one after another. Returns the error of each, or None."""
@@ -40,14 +40,11 @@ class CheckThreads:
         A cancelled caller still waits for the end of the work, so that the request's memory is released after it.
         """
         watch = Stopwatch(work)
-        task = asyncio.ensure_future(watch)
-        self._kept.add(task)
-        task.add_done_callback(self._kept.discard)
-        return _completed(task, watch)
+        return _completed(self._kept.add(watch), watch)
 
     async def close(self) -> None:
         """Wait for all work that was kept."""
-        await asyncio.gather(*self._kept, return_exceptions=True)
+        await self._kept.wait()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
 

@@ -14,9 +14,9 @@ from broker.log.log_config import TOPIC_KEYS
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ResourceType
 from broker.protocol.permissions import Permission
 from broker.protocol.topic_names import check_topic_name
+from broker.replica.cluster_metadata import Topic
 from broker.security.acl_types import CLUSTER_NAME, AclResourceType
 from broker.settings import Setting, settings_of
-from broker.zookeeper.cluster_metadata import Topic
 
 Changes = dict[str, str | None]
 """Setting → new value, or None to delete it."""
@@ -116,7 +116,7 @@ class _Topic:
         return self._found().config
 
     async def alter(self, changes: Changes, *, validate_only: bool) -> None:
-        await self._context.topics.alter_config(self._name, changes, validate_only=validate_only)
+        await self._context.topic_changes.alter_config(self._name, changes, validate_only=validate_only)
 
 
 class _Broker:

@@ -16,10 +16,11 @@ from broker.clock import Clock
 from broker.cluster.acls import Acls
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.controller import Controller
+from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.quota_configs import QuotaConfigs
-from broker.cluster.topics import Topics
+from broker.cluster.topic_changes import TopicChanges
 from broker.cluster.users import Users
 from broker.cluster.zookeeper_offsets import ZooKeeperOffsets
 from broker.config.broker_config import BrokerConfig
@@ -50,7 +51,8 @@ class ApiContext:
     configs: BrokerConfigs
     clock: Clock
     broker_id: int
-    topics: Topics
+    topics: MetadataCache
+    topic_changes: TopicChanges
     logs: LogManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator

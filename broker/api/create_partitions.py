@@ -29,9 +29,9 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             if times[topic.name] > 1:
                 raise BrokerError(ErrorCode.invalid_request, "the topic is in the request more than once")
             if not request.body.validate_only and mutations is not UNLIMITED_MUTATIONS:
-                await context.topics.add_partitions(topic.name, topic.count, assignments, validate_only=True)
+                await context.topic_changes.add_partitions(topic.name, topic.count, assignments, validate_only=True)
                 mutations.record(topic.count - len(context.topics.metadata.topics[topic.name].partitions))
-            await context.topics.add_partitions(
+            await context.topic_changes.add_partitions(
                 topic.name, topic.count, assignments, validate_only=request.body.validate_only
             )
         except BrokerError as error:

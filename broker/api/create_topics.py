@@ -14,7 +14,7 @@ from typing import Any
 from broker.api.config_entries import topic_entries
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.controller_mutations import mutations_of
-from broker.cluster.topics import NewTopic
+from broker.cluster.topic_changes import NewTopic
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import CREATE_TOPICS_ANY, CREATE_TOPICS_CONFIGS, CREATE_TOPICS_TOPIC
@@ -50,9 +50,9 @@ async def _create(
             {c.name: c.value for c in asked.configs},
         )
         if not validate_only and mutations is not UNLIMITED_MUTATIONS:
-            checked = await context.topics.create(new, validate_only=True)
+            checked = await context.topic_changes.create(new, validate_only=True)
             mutations.record(len(checked.assignment))
-        record = await context.topics.create(new, validate_only=validate_only)
+        record = await context.topic_changes.create(new, validate_only=validate_only)
     except BrokerError as error:
         return _failed(asked.name, error)
     except ConfigError as error:

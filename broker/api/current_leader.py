@@ -10,7 +10,7 @@ from typing import Final
 from broker.errors import ErrorCode
 from broker.protocol.node_endpoints import CurrentLeader
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import ClusterMetadata
+from broker.replica.cluster_metadata import ClusterMetadata
 
 LED_ELSEWHERE: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 """Errors that come with the leader."""

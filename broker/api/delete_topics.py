@@ -49,7 +49,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             known = context.topics.metadata.topics.get(name)
             if known is not None:
                 mutations.record(len(known.partitions))
-            topic_id = await context.topics.delete(name)
+            topic_id = await context.topic_changes.delete(name)
         except BrokerError as error:
             code, message = error.code, error.message or None
         responses.append({"name": name, "topic_id": topic_id, "error_code": code, "error_message": message})

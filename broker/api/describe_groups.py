@@ -49,7 +49,7 @@ async def _describe(context: ApiContext, request: Request, client: Client, group
                 "group_instance_id": m.group_instance_id,
                 "client_id": m.client_id,
                 "client_host": m.client_host,
-                "member_metadata": m.metadata,
+                "member_metadata": m.subscription,
                 "member_assignment": m.assignment,
             }
             for m in found.members

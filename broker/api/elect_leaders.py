@@ -13,7 +13,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import ELECT_LEADERS
 from broker.protocol.topic_partition import TopicPartition, by_topic
-from broker.zookeeper.cluster_metadata import ClusterMetadata
+from broker.replica.cluster_metadata import ClusterMetadata
 
 PREFERRED, UNCLEAN = 0, 1
 

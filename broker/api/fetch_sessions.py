@@ -27,10 +27,10 @@ from broker.errors import BrokerError, ErrorCode
 from broker.metrics import FetchSessionMetrics
 from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer
 from broker.protocol.messages import Request, field
+from broker.replica.cluster_metadata import ClusterMetadata
 from broker.replica.delayed_fetch import DelayedFetch, WaitTimer
 from broker.replica.partition import Partition
 from broker.replica.replica import Replica
-from broker.zookeeper.cluster_metadata import ClusterMetadata
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0

@@ -16,7 +16,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import FIND_GROUP, FIND_TRANSACTION
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
-from broker.zookeeper.znodes import BrokerInfo
+from broker.replica.cluster_metadata import BrokerInfo
 
 GROUP = 0
 TRANSACTION = 1
@@ -67,7 +67,7 @@ async def _coordinator(context: ApiContext, kind: int, key: str, deadline: float
         raise BrokerError(ErrorCode.invalid_request, f"key type {kind} is neither a group (0) nor a transaction (1)")
     if topic not in context.topics.metadata.topics:
         try:
-            await context.topics.create_default(topic)
+            await context.topic_changes.create_default(topic)
         except BrokerError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 raise _unavailable(error.message) from error

@@ -15,7 +15,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     if not context.allows(client, LIST_REASSIGNMENTS):
         refused = context.refusal(client, LIST_REASSIGNMENTS)
         return {"error_code": refused.code, "error_message": refused.message, "topics": ()}
-    if not context.controller.is_active:
+    if context.controller.epoch is None:
         message = "this broker is not the controller"
         return {"error_code": ErrorCode.not_controller, "error_message": message, "topics": ()}
     running = context.reassignments.running()

@@ -23,8 +23,8 @@ from broker.protocol.messages import field
 from broker.protocol.metadata_response import encode_metadata, encode_topic
 from broker.protocol.permissions import METADATA_CLUSTER, METADATA_CREATE, METADATA_CREATE_ANY, METADATA_TOPIC
 from broker.protocol.topic_names import INTERNAL_TOPICS, absence
+from broker.replica.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.security.acl_types import AclResourceType
-from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 
 _NO_ID = uuid.UUID(int=0)
 _FIRST_BY_ID = 12
@@ -62,7 +62,7 @@ async def _create_and_answer(
         try:
             if not may_create_any:
                 context.check(client, METADATA_CREATE, name)
-            await context.topics.create_default(name)
+            await context.topic_changes.create_default(name)
             mutations.record(context.config.num_partitions)
         except BrokerError as error:
             if error.code is not ErrorCode.topic_already_exists:

@@ -24,8 +24,8 @@ import asyncio
 import dataclasses
 import functools
 import struct
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.current_leader import current_leader
@@ -90,179 +90,310 @@ _REASONS: Final = {
 
 
 @dataclasses.dataclass(slots=True)
+class _Verification:
+    """The question to another broker, which coordinates the transaction, whether the partition is part of it."""
+
+    partition: Partition
+    producer: ProducerIdAndEpoch
+    guard: object
+    asked: Awaitable[ErrorCode]
+    verdict: ErrorCode = ErrorCode.none
+
+    def end(self) -> bool:
+        """Whether no marker came meanwhile. Idempotent."""
+        return self.partition.end_verification(self.producer.producer_id, self.guard)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class _Part:
-    """What the request has for one partition: the check of its batch, or `failed`, its error answer."""
+    """What the request has for one partition, and what becomes of it."""
 
     tp: TopicPartition
     partition: Partition | None = None
     check: BatchCheck | None = None
-    failed: dict[str, Any] | None = None
-    asked: Awaitable[ErrorCode] | None = None
-    """What the coordinator of the transaction, which is another broker, will say about it."""
-    guard: object = None
-    verdict: ErrorCode = ErrorCode.none
-
-
-@dataclasses.dataclass(slots=True)
-class _Unsafe:
-    """A partition that cannot be acknowledged yet, with its answer."""
-
-    partition: Partition
-    response: dict[str, Any]
-    safe_here: Awaitable[AppendResult | None] | None
+    verification: _Verification | None = None
+    answer: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Empty until it is appended or refused."""
+    on_disk: Awaitable[AppendResult | None] | None = None
     """Gives None once the records are on this broker's disk, or the result of an append that was still queued."""
     last_offset: int = -1
 
-
-class _Appended(NamedTuple):
-    responses: list[Fields]
-    unsafe: list[_Unsafe]
-
-
-def handle(context: ApiContext, request: Request, client: Client) -> Answer | DelayedAnswer[Answer] | Awaitable[Answer]:
-    allowance = Allowance(max(DECOMPRESSION_LIMIT, _GROWTH * context.config.socket_request_max_bytes))
-    cost = INLINE_COST
-    parts: list[_Part] = []
-    unfinished: list[_Part] = []
-    of_transaction, asked = _of_transaction(request), False
-    for topic in request.body.topic_data:
-        for data in topic.partition_data:
-            part = _Part(TopicPartition(topic.name, data.index))
-            parts.append(part)
-            try:
-                partition = _partition(context, request, client, part.tp, of_transaction=of_transaction)
-                batch = _batch_of(data.records, request.version)
-            except BrokerError as error:
-                part.failed = _failed(context, part.tp, error)
-                continue
-            try:
-                part.partition = partition
-                part.check = BatchCheck(batch, partition.log.config, context.clock.now_ms(), allowance)
-                if request.body.acks == _ALL:
-                    _check_min_isr(partition, part.check.header)
-                if not part.check.run(cost):
-                    unfinished.append(part)
-                cost -= part.check.cost
-                if of_transaction and part.check.header.is_transactional:
-                    _ask_coordinator(context, request, part)
-                    asked = asked or part.asked is not None
-            except BrokerError as error:
-                part.failed = _failed(context, part.tp, error, partition)
-    if unfinished or asked:
-        appending = context.check_threads.keep(_append_checked(context, request, parts, unfinished))
-        return _checked(context, request, client, appending)
-    appended = _append_all(context, request, parts)
-    if not appended.unsafe:
-        return _answer(context, request, client, appended.responses)
-    if any(one.safe_here is not None for one in appended.unsafe):
-        return _checked(context, request, client, context.check_threads.keep(_made_safe(context, appended)))
-    return _acknowledged(context, request, client, appended)
+    def appended(self, result: AppendResult) -> None:
+        self.last_offset = result.last_offset
+        self.answer = {
+            "index": self.tp.partition,
+            "error_code": ErrorCode.none,
+            "base_offset": result.base_offset,
+            "log_append_time": result.log_append_time,
+            "log_start_offset": result.log_start_offset,
+        }
 
 
-async def _checked(context: ApiContext, request: Request, client: Client, appending: Awaitable[_Appended]) -> Answer:
-    answer = _acknowledged(context, request, client, await appending)
-    return await answer if isinstance(answer, DelayedAnswer) else answer
+def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
+    return _Produce(context, request, client).begin()
 
 
-async def _append_checked(
-    context: ApiContext, request: Request, parts: Sequence[_Part], unfinished: Sequence[_Part]
-) -> _Appended:
-    """Finish the checks in a thread, then append, and wait until the records are safe here."""
-    try:
-        if unfinished:
-            errors = await context.check_threads.finish([part.check for part in unfinished if part.check is not None])
-            for part, error in zip(unfinished, errors, strict=True):
-                if error is not None:
-                    part.failed = _failed(context, part.tp, error, part.partition)
-        for part in parts:
-            if part.asked is not None:
-                part.verdict = await part.asked
-        for part in parts:
-            if part.failed is None:
+class _Produce:
+    """One request: checks its batches, appends them, and answers when they are as safe as the producer asks."""
+
+    __slots__ = ("_body", "_client", "_context", "_parts", "_request", "_unfinished", "_verifications", "unsafe")
+
+    def __init__(self, context: ApiContext, request: Request, client: Client) -> None:
+        self._context = context
+        self._request = request
+        self._body = request.body
+        self._client = client
+        self._parts: list[_Part] = []
+        self._unfinished: list[_Part] = []
+        """Those whose checks a thread finishes."""
+        self._verifications: list[_Verification] = []
+        self.unsafe: list[_Part] = []
+        """Those that cannot be acknowledged yet."""
+
+    def begin(self) -> Answer | Awaitable[Answer]:
+        self._check()
+        if self._unfinished or self._verifications:
+            return self._acknowledge_later(self._context.check_threads.keep(self._append_checked()))
+        self._append_all()
+        if not self.unsafe:
+            return self.answer()
+        if any(part.on_disk is not None for part in self.unsafe):
+            return self._acknowledge_later(self._context.check_threads.keep(self._wait_for_disk()))
+        return self._acknowledge()
+
+    def _check(self) -> None:
+        """Find the partitions and check their batches, as far as that takes no time."""
+        context, body = self._context, self._body
+        allowance = Allowance(max(DECOMPRESSION_LIMIT, _GROWTH * context.config.socket_request_max_bytes))
+        cost = INLINE_COST
+        of_transaction = _of_transaction(body)
+        for topic in body.topic_data:
+            for data in topic.partition_data:
+                part = _Part(TopicPartition(topic.name, data.index))
+                self._parts.append(part)
                 try:
-                    if context.topics.partition(part.tp) is not part.partition:
-                        raise BrokerError(ErrorCode.not_leader_or_follower, f"{part.tp} was reopened: send again")
+                    partition = self._partition(part.tp, of_transaction=of_transaction)
+                    batch = _batch_of(data.records, self._request.version)
+                    part.partition = partition
+                    part.check = check = BatchCheck(batch, partition.log.config, context.clock.now_ms(), allowance)
+                    if body.acks == _ALL:
+                        _check_min_isr(partition, check.header)
+                    if not check.run(cost):
+                        self._unfinished.append(part)
+                    cost -= check.cost
+                    if of_transaction and check.header.is_transactional:
+                        self._ask_coordinator(part, partition, check.header)
                 except BrokerError as error:
-                    part.failed = _failed(context, part.tp, error)
-        appended = _append_all(context, request, parts)
-    finally:
-        for part in parts:
-            if part.guard is not None and part.partition is not None and part.check is not None:
-                part.partition.end_verification(part.check.header.producer_id, part.guard)  # if no append has ended it
-    return await _made_safe(context, appended)
+                    self._refuse(part, error, part.partition)
 
+    def _partition(self, tp: TopicPartition, *, of_transaction: bool) -> Partition:
+        """The partition, if the request may write to it."""
+        context, acks = self._context, self._body.acks
+        if of_transaction:
+            context.check(self._client, PRODUCE_TRANSACTION, self._body.transactional_id)
+        context.check(self._client, PRODUCE_TOPIC, tp.topic)
+        if acks not in (_ALL, 0, 1) and context.topics.metadata.partition(tp) is not None:
+            raise BrokerError(ErrorCode.invalid_required_acks, f"acks={acks} is not 0, 1 or all")
+        if tp.topic in INTERNAL_TOPICS:
+            raise BrokerError(ErrorCode.invalid_topic_exception, f"{tp.topic} is written by brokers only")
+        return context.topics.partition(tp)
 
-def _append_all(context: ApiContext, request: Request, parts: Sequence[_Part]) -> _Appended:
-    unsafe: list[_Unsafe] = []
-    by_topic: dict[str, list[Fields]] = {}
-    for part in parts:
-        answer = part.failed or _append(context, request, part, unsafe)
-        by_topic.setdefault(part.tp.topic, []).append(answer)
-    return _Appended([{"name": name, "partition_responses": answers} for name, answers in by_topic.items()], unsafe)
+    async def _append_checked(self) -> None:
+        """Finish the checks in a thread, then append, and wait until the records are on this broker's disk."""
+        try:
+            if checks := [part.check for part in self._unfinished if part.check is not None]:
+                errors = await self._context.check_threads.finish(checks)
+                for part, error in zip(self._unfinished, errors, strict=True):
+                    if error is not None:
+                        self._refuse(part, error, part.partition)
+            for verification in self._verifications:
+                verification.verdict = await verification.asked
+            for part in self._parts:
+                if not part.answer:
+                    try:
+                        if self._context.topics.partition(part.tp) is not part.partition:
+                            text = f"{part.tp} was reopened: send again"
+                            raise BrokerError(ErrorCode.not_leader_or_follower, text)
+                    except BrokerError as error:
+                        self._refuse(part, error)
+            self._append_all()
+        finally:
+            for verification in self._verifications:
+                verification.end()  # if no append has ended it
+        await self._wait_for_disk()
 
+    def _append_all(self) -> None:
+        for part in self._parts:
+            if not part.answer:
+                self._append(part)
 
-def _acknowledged(
-    context: ApiContext, request: Request, client: Client, appended: _Appended
-) -> Answer | DelayedAnswer[Answer]:
-    """Answer when the records, which are safe here, are as safe as the producer asks."""
-    if request.body.acks == _ALL:
-        waiting = _DelayedProduce(
-            context, appended.unsafe, functools.partial(_answer, context, request, client, appended.responses)
-        )
-        if waiting.begin(to_ms(request.body.timeout) / 1000):
-            return waiting.answer
-    return _answer(context, request, client, appended.responses)
+    def _append(self, part: _Part) -> None:
+        partition, check = part.partition, part.check
+        assert partition is not None
+        assert check is not None
+        try:
+            if check.header.is_transactional:
+                self._check_transaction(part, partition, check.header)
+        except BrokerError as error:
+            self._refuse(part, error)
+            return
+        try:
+            result = partition.append_checked(check)
+        except BrokerError as error:
+            self._refuse(part, error, partition)
+            return
+        if not isinstance(result, AppendResult):
+            part.on_disk = result
+            self.unsafe.append(part)
+            return
+        part.appended(result)
+        part.on_disk = partition.flushed()
+        if part.on_disk is not None or (partition.in_sync is not None and self._body.acks == _ALL):
+            self.unsafe.append(part)
 
+    async def _wait_for_disk(self) -> None:
+        """Wait until the records are appended and on this broker's disk."""
+        waiting = [(part, part.on_disk) for part in self.unsafe if part.on_disk is not None]
+        outcomes = await asyncio.gather(*(on_disk for _, on_disk in waiting), return_exceptions=True)
+        for (part, _), outcome in zip(waiting, outcomes, strict=True):
+            if isinstance(outcome, BrokerError):
+                self._refuse(part, outcome, part.partition)
+                part.last_offset = -1
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            elif outcome is not None:
+                part.appended(outcome)
 
-async def _made_safe(context: ApiContext, appended: _Appended) -> _Appended:
-    """Wait until the records are appended and on this broker's disk."""
-    waiting = [(one, one.safe_here) for one in appended.unsafe if one.safe_here is not None]
-    outcomes = await asyncio.gather(*(safe for _, safe in waiting), return_exceptions=True)
-    for (one, _), outcome in zip(waiting, outcomes, strict=True):
-        if isinstance(outcome, BrokerError):
-            one.response.update(_failed(context, one.partition.tp, outcome, one.partition))
-            one.last_offset = -1
-        elif isinstance(outcome, BaseException):
-            raise outcome
-        elif outcome is not None:
-            one.response.update(_stored(one.partition, outcome))
-            one.last_offset = outcome.last_offset
-    return appended
+    async def _acknowledge_later(self, appending: Awaitable[None]) -> Answer:
+        await appending
+        answer = self._acknowledge()
+        return await answer if isinstance(answer, DelayedAnswer) else answer
+
+    def _acknowledge(self) -> Answer | DelayedAnswer[Answer]:
+        """Answer when the records, which are safe here, are as safe as the producer asks."""
+        if self._body.acks == _ALL:
+            waiting = _DelayedProduce(self)
+            if waiting.begin(to_ms(self._body.timeout) / 1000):
+                return waiting.answer
+        return self.answer()
+
+    def answer(self) -> Answer:
+        if self._body.acks == 0:
+            for part in self._parts:
+                if part.answer["error_code"] is not ErrorCode.none:
+                    raise ProtocolError(f"produce with acks=0 to {part.tp} failed: {part.answer['error_message']}")
+            return None
+        leaders = self._add_leaders() if self._request.version >= _FIRST_WITH_LEADERS else ()
+        by_topic: dict[str, list[Fields]] = {}
+        for part in self._parts:
+            by_topic.setdefault(part.tp.topic, []).append(part.answer)
+        responses = [{"name": name, "partition_responses": answers} for name, answers in by_topic.items()]
+        return {"responses": responses, "node_endpoints": leaders}
+
+    def _add_leaders(self) -> Sequence[Fields]:
+        """Add to the partitions that are led elsewhere who leads them; returns the addresses of these leaders
+        (KIP-951)."""
+        leaders: dict[int, Fields] = {}
+        for part in self._parts:
+            if part.answer["error_code"] is not ErrorCode.not_leader_or_follower:
+                continue
+            leader = current_leader(self._context.topics.metadata, part.tp, self._client.listener)
+            if leader is not None:
+                part.answer["current_leader"] = {"leader_id": leader.broker_id, "leader_epoch": leader.epoch}
+                if leader.host:
+                    at = {"host": leader.host, "port": leader.port, "rack": leader.rack}
+                    leaders[leader.broker_id] = {"node_id": leader.broker_id, **at}
+        return tuple(leaders.values())
+
+    def _refuse(self, part: _Part, error: BrokerError, partition: Partition | None = None) -> None:
+        """Answer with the error. `partition` is given if its log refused the batch."""
+        self._context.metrics.failed(ApiKey.PRODUCE, error.code)
+        refused = error.record_errors if isinstance(error, RecordsRefused) else ()
+        log_start = -1 if partition is None or error.code in _WITHOUT_LOG_START else partition.log.log_start_offset
+        part.answer = {
+            "index": part.tp.partition,
+            "error_code": error.code,
+            "base_offset": -1,
+            "log_append_time": -1,
+            "log_start_offset": log_start,
+            "record_errors": [{"batch_index": place, "batch_index_error_message": text} for place, text in refused],
+            "error_message": error.message or None,
+        }
+
+    def not_committed(self, part: _Part, error: BrokerError) -> None:
+        """The answer keeps its offsets, as in Kafka: the records are in the log, and may be committed later."""
+        self._context.metrics.failed(ApiKey.PRODUCE, error.code)
+        part.answer.update(error_code=error.code, error_message=error.message)
+
+    def _ask_coordinator(self, part: _Part, partition: Partition, header: BatchHeader) -> None:
+        """Ask another broker about the first records of a transaction in a partition."""
+        context, transactional_id = self._context, self._body.transactional_id
+        if not context.config.transaction_partition_verification_enable:
+            return
+        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+        if context.verifier.is_local(transactional_id) or partition.has_open_transaction(*producer):
+            return
+        guard = partition.begin_verification(producer.producer_id)
+        asked = context.verifier.ask(transactional_id, producer, part.tp)
+        part.verification = _Verification(partition, producer, guard, asked)
+        self._verifications.append(part.verification)
+
+    def _check_transaction(self, part: _Part, partition: Partition, header: BatchHeader) -> None:
+        """Raise BrokerError unless the producer of the batch has an open transaction that contains the partition."""
+        context, transactional_id = self._context, self._body.transactional_id
+        if transactional_id is None:
+            raise BrokerError(
+                ErrorCode.transactional_id_authorization_failed, "records of a transaction need a transactional id"
+            )
+        if not context.config.transaction_partition_verification_enable:
+            return
+        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+        code, verification = ErrorCode.none, part.verification
+        if verification is not None:
+            code, is_valid = verification.verdict, verification.end()
+            if code is ErrorCode.none and not is_valid and not partition.has_open_transaction(*producer):
+                code = ErrorCode.concurrent_transactions
+        elif context.verifier.is_local(transactional_id):
+            code = context.transactions.verify(transactional_id, producer, part.tp)
+        elif not partition.has_open_transaction(*producer):
+            code = ErrorCode.not_coordinator  # the coordinator has moved since the request came
+        if code is ErrorCode.none:
+            return
+        version = self._request.version
+        shown = ErrorCode.not_enough_replicas if code in _RETRY else code_for_version(ApiKey.PRODUCE, version, code)
+        raise BrokerError(shown, _REASONS.get(code, f"transaction {transactional_id}: {code.name}"))
 
 
 class _DelayedProduce:
-    """Waits until all in-sync replicas have the records, or its time is up (Kafka's DelayedProduce).
+    """Waits until all in-sync replicas have the records of a request, or its time is up (Kafka's DelayedProduce)."""
 
-    With an error the answer keeps the offsets, as in Kafka: the records are in the log, and may be committed later.
-    """
-
-    def __init__(self, context: ApiContext, unsafe: Sequence[_Unsafe], respond: Callable[[], Answer]) -> None:
-        self._context = context
-        self._respond: Callable[[], Answer] | None = respond
-        self._waiting = {number: (one, functools.partial(self._committed, number)) for number, one in enumerate(unsafe)}
+    def __init__(self, produce: _Produce) -> None:
+        self._produce = produce
+        self._waiting = {part: functools.partial(self._committed, part) for part in produce.unsafe}
         self._timer: asyncio.TimerHandle | None = None
         self.answer: DelayedAnswer[Answer] = DelayedAnswer(self._end)
 
     def begin(self, timeout_s: float) -> bool:
         """False if there is nothing to wait for."""
-        for number, (one, on_commit) in tuple(self._waiting.items()):
+        for part, on_commit in tuple(self._waiting.items()):
             try:
-                is_waiting = one.partition.watch_commit(one.last_offset, on_commit)
+                assert part.partition is not None
+                is_waiting = part.partition.watch_commit(part.last_offset, on_commit)
             except BrokerError as error:
-                _not_committed(self._context, one, error)
+                self._produce.not_committed(part, error)
                 is_waiting = False
             if not is_waiting:
-                del self._waiting[number]
+                del self._waiting[part]
         if self._waiting:
             self._timer = asyncio.get_running_loop().call_later(max(timeout_s, 0), self._expire)
         return bool(self._waiting)
 
-    def _committed(self, number: int, error: BrokerError | None) -> None:
-        if number not in self._waiting:
+    def _committed(self, part: _Part, error: BrokerError | None) -> None:
+        if part not in self._waiting:
             return
-        one, _ = self._waiting.pop(number)
+        del self._waiting[part]
         if error is not None:
-            _not_committed(self._context, one, error)
+            self._produce.not_committed(part, error)
         if self._waiting:
             return
         if error is None:
@@ -271,140 +402,35 @@ class _DelayedProduce:
             asyncio.get_running_loop().call_soon(self._complete)
 
     def _expire(self) -> None:
-        for one, _ in self._waiting.values():
-            _not_committed(self._context, one, BrokerError(ErrorCode.request_timed_out, _TOO_SLOW))
+        for part in self._waiting:
+            self._produce.not_committed(part, BrokerError(ErrorCode.request_timed_out, _TOO_SLOW))
         self._complete()
 
     def _complete(self) -> None:
-        respond = self._respond
-        if respond is None:
+        if self.answer.is_over:
             return  # the client is gone, or the time was up
         self._end()
         try:
-            answer = respond()
+            answer = self._produce.answer()
         except Exception as error:
             self.answer.fail(error)
         else:
             self.answer.complete(answer)
 
     def _end(self) -> None:
-        self._respond = None
-        for one, on_commit in self._waiting.values():
-            one.partition.unwatch_commit(one.last_offset, on_commit)
+        for part, on_commit in self._waiting.items():
+            if part.partition is not None:
+                part.partition.unwatch_commit(part.last_offset, on_commit)
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
 
 
-def _not_committed(context: ApiContext, one: _Unsafe, error: BrokerError) -> None:
-    context.metrics.failed(ApiKey.PRODUCE, error.code)
-    one.response.update(error_code=error.code, error_message=error.message)
-
-
-def _answer(context: ApiContext, request: Request, client: Client, responses: Sequence[Fields]) -> Answer:
-    if request.body.acks != 0:
-        leaders = _add_leaders(context, client, responses) if request.version >= _FIRST_WITH_LEADERS else ()
-        return {"responses": responses, "node_endpoints": leaders}
-    for topic in responses:
-        for partition in topic["partition_responses"]:
-            if partition["error_code"] is not ErrorCode.none:
-                raise ProtocolError(
-                    f"produce with acks=0 to {topic['name']}-{partition['index']} failed: {partition['error_message']}"
-                )
-    return None
-
-
-def _add_leaders(context: ApiContext, client: Client, responses: Sequence[Fields]) -> Sequence[Fields]:
-    """Add to the partitions that are led elsewhere who leads them; returns the addresses of these leaders (KIP-951)."""
-    leaders: dict[int, Fields] = {}
-    for topic in responses:
-        for partition in topic["partition_responses"]:
-            if partition["error_code"] is not ErrorCode.not_leader_or_follower:
-                continue
-            tp = TopicPartition(topic["name"], partition["index"])
-            leader = current_leader(context.topics.metadata, tp, client.listener)
-            if leader is not None:
-                partition["current_leader"] = {"leader_id": leader.broker_id, "leader_epoch": leader.epoch}
-                if leader.host:
-                    at = {"host": leader.host, "port": leader.port, "rack": leader.rack}
-                    leaders[leader.broker_id] = {"node_id": leader.broker_id, **at}
-    return tuple(leaders.values())
-
-
-def _append(context: ApiContext, request: Request, part: _Part, unsafe: list[_Unsafe]) -> Fields:
-    partition, check = part.partition, part.check
-    assert partition is not None
-    assert check is not None
-    try:
-        if check.header.is_transactional:
-            _check_transaction(context, request, part, partition, check.header)
-    except BrokerError as error:
-        return _failed(context, part.tp, error)
-    try:
-        result = partition.append_checked(check)
-    except BrokerError as error:
-        return _failed(context, part.tp, error, partition)
-    if not isinstance(result, AppendResult):
-        response: dict[str, Any] = {}
-        unsafe.append(_Unsafe(partition, response, result))
-        return response
-    response = _stored(partition, result)
-    flushed = partition.flushed()
-    if flushed is not None or (partition.in_sync is not None and request.body.acks == _ALL):
-        unsafe.append(_Unsafe(partition, response, flushed, result.last_offset))
-    return response
-
-
-def _stored(partition: Partition, result: AppendResult) -> dict[str, Any]:
-    return {
-        "index": partition.tp.partition,
-        "error_code": ErrorCode.none,
-        "base_offset": result.base_offset,
-        "log_append_time": result.log_append_time,
-        "log_start_offset": result.log_start_offset,
-    }
-
-
-def _failed(
-    context: ApiContext, tp: TopicPartition, error: BrokerError, partition: Partition | None = None
-) -> dict[str, Any]:
-    """The error answer for a partition. `partition` is given if its log refused the batch."""
-    context.metrics.failed(ApiKey.PRODUCE, error.code)
-    refused = error.record_errors if isinstance(error, RecordsRefused) else ()
-    log_start = -1 if partition is None or error.code in _WITHOUT_LOG_START else partition.log.log_start_offset
-    return {
-        "index": tp.partition,
-        "error_code": error.code,
-        "base_offset": -1,
-        "log_append_time": -1,
-        "log_start_offset": log_start,
-        "record_errors": [{"batch_index": place, "batch_index_error_message": text} for place, text in refused],
-        "error_message": error.message or None,
-    }
-
-
-def _of_transaction(request: Request) -> bool:
+def _of_transaction(body: Any) -> bool:
     """Whether records of the request belong to a transaction of its transactional id."""
-    if request.body.transactional_id is None:
+    if body.transactional_id is None:
         return False
-    return any(
-        is_transactional(data.records or b"") for topic in request.body.topic_data for data in topic.partition_data
-    )
-
-
-def _partition(
-    context: ApiContext, request: Request, client: Client, tp: TopicPartition, *, of_transaction: bool
-) -> Partition:
-    """The partition, if the request may write to it."""
-    acks = request.body.acks
-    if of_transaction:
-        context.check(client, PRODUCE_TRANSACTION, request.body.transactional_id)
-    context.check(client, PRODUCE_TOPIC, tp.topic)
-    if acks not in (_ALL, 0, 1) and context.topics.metadata.partition(tp) is not None:
-        raise BrokerError(ErrorCode.invalid_required_acks, f"acks={acks} is not 0, 1 or all")
-    if tp.topic in INTERNAL_TOPICS:
-        raise BrokerError(ErrorCode.invalid_topic_exception, f"{tp.topic} is written by brokers only")
-    return context.topics.partition(tp)
+    return any(is_transactional(data.records or b"") for topic in body.topic_data for data in topic.partition_data)
 
 
 def _check_min_isr(partition: Partition, header: BatchHeader) -> None:
@@ -451,44 +477,3 @@ def _batch_size(data: memoryview) -> int | None:
     if data[_MAGIC] > 2:
         raise CorruptBatch(f"magic {data[_MAGIC]} is not known")
     return LENGTH_END + int(length) if LENGTH_END + length <= len(data) else None
-
-
-def _ask_coordinator(context: ApiContext, request: Request, part: _Part) -> None:
-    """Ask another broker about the first records of a transaction in a partition."""
-    transactional_id, partition, check = request.body.transactional_id, part.partition, part.check
-    assert partition is not None
-    assert check is not None
-    if not context.config.transaction_partition_verification_enable:
-        return
-    producer = ProducerIdAndEpoch(check.header.producer_id, check.header.producer_epoch)
-    if context.verifier.is_local(transactional_id) or partition.has_open_transaction(*producer):
-        return
-    part.guard = partition.begin_verification(producer.producer_id)
-    part.asked = context.verifier.ask(transactional_id, producer, part.tp)
-
-
-def _check_transaction(
-    context: ApiContext, request: Request, part: _Part, partition: Partition, header: BatchHeader
-) -> None:
-    """Raise BrokerError unless the producer of the batch has an open transaction that contains the partition."""
-    transactional_id = request.body.transactional_id
-    if transactional_id is None:
-        raise BrokerError(
-            ErrorCode.transactional_id_authorization_failed, "records of a transaction need a transactional id"
-        )
-    if not context.config.transaction_partition_verification_enable:
-        return
-    producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-    code = part.verdict
-    if part.asked is not None:
-        is_valid = partition.end_verification(producer.producer_id, part.guard)
-        if code is ErrorCode.none and not is_valid and not partition.has_open_transaction(*producer):
-            code = ErrorCode.concurrent_transactions
-    elif context.verifier.is_local(transactional_id):
-        code = context.transactions.verify(transactional_id, producer, part.tp)
-    elif not partition.has_open_transaction(*producer):
-        code = ErrorCode.not_coordinator  # the coordinator has moved since the request came
-    if code is ErrorCode.none:
-        return
-    shown = ErrorCode.not_enough_replicas if code in _RETRY else code_for_version(ApiKey.PRODUCE, request.version, code)
-    raise BrokerError(shown, _REASONS.get(code, f"transaction {transactional_id}: {code.name}"))

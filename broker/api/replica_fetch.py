@@ -75,7 +75,7 @@ def read_for_follower(
         return ReadForFollower(partition, None, diverging)
     if offset != partition.log.log_end_offset and not (throttled and _is_throttled(context, partition, replica)):
         limit = max(min(asked.partition_max_bytes, limit), 0)
-        records = partition.read_as_replica(offset, limit)
+        records = partition.log.read(offset, limit)
         if records is not None and records.length > limit and not is_first_with_records:
             records = None
         if records is not None and throttled:
@@ -87,12 +87,12 @@ def read_for_follower(
 
 def _is_throttled(context: ApiContext, partition: Partition, replica: int) -> bool:
     """Whether a follower has to wait, because it is not in sync and the rate for such replicas is exceeded (KIP-73)."""
-    quota = context.topics.leader_quota
+    quota = context.topics.replicas.leader_quota
     if not quota.applies_to(partition.log.config.leader_replication_throttled_replicas, partition.tp.partition):
         return False
     return not partition.is_in_sync(replica) and quota.is_exceeded
 
 
 def _count_throttled(context: ApiContext, partition: Partition, throttled: Sequence[str], size: int) -> None:
-    if context.topics.leader_quota.applies_to(throttled, partition.tp.partition):
-        context.topics.leader_quota.record(size)
+    if context.topics.replicas.leader_quota.applies_to(throttled, partition.tp.partition):
+        context.topics.replicas.leader_quota.record(size)

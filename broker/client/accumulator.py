@@ -17,7 +17,7 @@ from typing import Final
 
 from broker.client.client_settings import ClientSettings
 from broker.client.partitioner import next_sticky_partition
-from broker.client.producer_batch import ProducerBatch, RecordFuture
+from broker.client.producer_batch import ProducerBatch, RecordFuture, seconds_until
 from broker.errors import ConfigError, PykafkaError, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.builder import BatchBuilder
@@ -88,11 +88,12 @@ class Accumulator:
         self.topics: dict[str, TopicQueues] = {}
         self._active: dict[TopicPartition, PartitionQueue] = {}
         self._incomplete: set[ProducerBatch] = set()
-        self._used = 0
+        self.used = 0
+        """Bytes of `buffer.memory` in use."""
         self._starving = 0
         self._opened = 0
         self._flushing = 0
-        self._closed = False
+        self.closed = False
 
     def add_topic(self, name: str, partitions: int) -> TopicQueues:
         """The queues of a topic, at least `partitions` of them."""
@@ -130,7 +131,7 @@ class Accumulator:
         reserved = 0
         with self._lock:
             while True:
-                if self._closed:
+                if self.closed:
                     raise PykafkaError("this producer was closed")
                 queue = topic.queues[topic.sticky if partition is None else partition]
                 filling = queue.filling
@@ -154,7 +155,7 @@ class Accumulator:
         """The partitions with a batch to send at `now`, and when (monotonic seconds) to call again at the latest."""
         ready, look_again = [], math.inf
         with self._lock:
-            at_once = self._flushing or self._closed or self._starving
+            at_once = self._flushing or self.closed or self._starving
             for queue in self._active.values():
                 if queue.retrying and queue.in_flight:
                     continue  # until the replies arrive
@@ -249,7 +250,7 @@ class Accumulator:
             batches = list(self._incomplete)
         self._wake_sender()
         try:
-            return all(batch.wait(_seconds_until(deadline)) for batch in batches)
+            return all(batch.wait(seconds_until(deadline)) for batch in batches)
         finally:
             with self._lock:
                 self._flushing -= 1
@@ -257,18 +258,9 @@ class Accumulator:
     def close(self) -> None:
         """Accept no more records; those waiting are sent at once. May be called again."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             self._freed.notify_all()
         self._wake_sender()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
-    def used(self) -> int:
-        """Bytes of `buffer.memory` in use."""
-        return self._used
 
     @property
     def empty(self) -> bool:
@@ -319,15 +311,15 @@ class Accumulator:
         """Wait until `size` bytes of `buffer.memory` are free, or the producer is closed."""
         if size > self._memory:
             raise ConfigError(f"a record of {size} bytes is larger than buffer.memory={self._memory}")
-        if self._used + size > self._memory:
+        if self.used + size > self._memory:
             self._wait_for_memory(size)
-        self._used += size
+        self.used += size
 
     def _wait_for_memory(self, size: int) -> None:
         deadline = time.monotonic() + self._max_block_s
         self._starving += 1
         try:
-            while self._used + size > self._memory and not self._closed:
+            while self.used + size > self._memory and not self.closed:
                 self._wake_sender()
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._freed.wait(left):
@@ -339,10 +331,6 @@ class Accumulator:
             self._starving -= 1
 
     def _release(self, size: int) -> None:
-        self._used -= size
+        self.used -= size
         if self._starving:
             self._freed.notify_all()
-
-
-def _seconds_until(deadline: float | None) -> float | None:
-    return None if deadline is None else max(deadline - time.monotonic(), 0.0)

@@ -12,14 +12,19 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from broker.client.acl_requests import creation_row, decode_acl, filter_fields
 from broker.client.admin_rows import (
+    acl_filter,
+    acl_row,
     creatable_topic,
+    decode_acl,
     decode_config_entry,
     decode_members,
     decode_producer,
+    decode_quotas,
+    quota_filter,
+    quota_row,
     resource_name,
 )
 from broker.client.admin_types import (
@@ -44,7 +49,6 @@ from broker.client.committed_offsets import GroupOffsets
 from broker.client.coordinator import Coordinator
 from broker.client.denials import refusal
 from broker.client.leader_requests import ask_leaders, error_of, partition_rows, topic_rows
-from broker.client.quota_requests import alteration_row, decode_quotas, filter_body
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.described_config import ConfigEntry, ResourceType
@@ -56,11 +60,9 @@ from broker.security.scram import MIN_ITERATIONS, ScramMechanism
 
 __all__ = ["Admin", "NewTopic", "ResourceType"]
 
-T = TypeVar("T")
-
 _SET, _DELETE = 0, 1
 
-_MECHANISMS = {one.number: one for one in ScramMechanism}
+_MECHANISMS = {mechanism.number: mechanism for mechanism in ScramMechanism}
 
 _GROUPS_AT_ONCE = 200
 """Of one request: other requests wait for it at the broker."""
@@ -110,29 +112,21 @@ class Admin:
         """
         rows = ((tp, {"partition_index": tp.partition, "replicas": ids}) for tp, ids in targets.items())
         body = {"topics": topic_rows(rows), "timeout": self.cluster.settings.request_timeout_ms}
-        answer = self._ask_controller(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body)
+        api = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+        answer = self._ask(api, body, partial(self._checked, api, api.name))
         self.cluster.expire()
         for tp, row in partition_rows(answer.responses).items():
-            self._check(ApiKey.ALTER_PARTITION_REASSIGNMENTS, row, f"reassigning {tp}")
+            self._checked(api, f"reassigning {tp}", row)
 
     def list_partition_reassignments(self) -> dict[TopicPartition, PartitionReassignment]:
         """The reassignments that run."""
         body = {"topics": None, "timeout": self.cluster.settings.request_timeout_ms}
-        topics = self._ask_controller(ApiKey.LIST_PARTITION_REASSIGNMENTS, body).topics
+        api = ApiKey.LIST_PARTITION_REASSIGNMENTS
+        topics = self._ask(api, body, partial(self._checked, api, api.name)).topics
         return {
             tp: PartitionReassignment(tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas))
             for tp, row in partition_rows(topics).items()
         }
-
-    def _ask_controller(self, api: ApiKey, body: Mapping[str, Any]) -> Any:
-        """Ask the controller; when it is not the controller any more, the new one."""
-
-        def ask() -> Any:
-            answer = self.cluster.connection(self.cluster.controller()).request(api, body)
-            self._check(api, answer, api.name)
-            return answer
-
-        return self.cluster.retrying(ask)
 
     def list_topics(self, *, internal: bool = False) -> list[str]:
         """Sorted topic names; internal topics only with `internal`."""
@@ -193,7 +187,7 @@ class Admin:
         cluster.retrying(ask)
         cluster.expire()
         for row in rows:
-            self._check(api, row, f"{doing} topic {str(row.name)!r}", str(row.name))
+            self._checked(api, f"{doing} topic {str(row.name)!r}", row, str(row.name))
 
     # --- settings ----------------------------------------------------------------------------------
 
@@ -209,7 +203,7 @@ class Admin:
         answer = self._ask_about(ApiKey.DESCRIBE_CONFIGS, body, resource, name)
         (result,) = answer.results
         what = f"describing the configuration of {resource_name(resource, name)}"
-        self._check(ApiKey.DESCRIBE_CONFIGS, result, what, name)
+        self._checked(ApiKey.DESCRIBE_CONFIGS, what, result, name)
         return {str(entry.name): decode_config_entry(entry) for entry in result.configs}
 
     def alter_configs(
@@ -234,15 +228,15 @@ class Admin:
         answer = self._ask_about(ApiKey.INCREMENTAL_ALTER_CONFIGS, body, resource, name)
         (result,) = answer.responses
         what = f"changing the configuration of {resource_name(resource, name)}"
-        self._check(ApiKey.INCREMENTAL_ALTER_CONFIGS, result, what, name)
+        self._checked(ApiKey.INCREMENTAL_ALTER_CONFIGS, what, result, name)
 
     def _ask_about(self, api: ApiKey, body: Mapping[str, Any], resource: ResourceType, name: str) -> Any:
         """Only the broker itself knows its settings. Every broker knows those of topics and of ALL_BROKERS."""
         if resource is ResourceType.TOPIC or name == ALL_BROKERS:
-            return self.cluster.retrying(lambda: self.cluster.any_connection().request(api, body))
+            return self._ask(api, body, connect=self.cluster.any_connection)
         if not name.isdecimal():
             raise BrokerError(ErrorCode.invalid_request, f"there is no broker {name!r}: its id is a number")
-        return self._ask(lambda: self._broker(int(name)), api, body)
+        return self._ask(api, body, connect=partial(self._broker, int(name)))
 
     # --- groups ------------------------------------------------------------------------------------
 
@@ -399,7 +393,7 @@ class Admin:
 
         def ask(connection: BrokerConnection, _: object) -> Mapping[TopicPartition, Any]:
             answer = connection.request(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
-            return partition_rows(topic for one in answer.markers for topic in one.topics)
+            return partition_rows(topic for written in answer.markers for topic in written.topics)
 
         what = f"aborting the transaction of producer {producer.producer_id} in {tp}"
         ask_leaders(self.cluster, ApiKey.WRITE_TXN_MARKERS, [tp], ask, lambda row: None, lambda tp: what)
@@ -423,14 +417,14 @@ class Admin:
         return found
 
     def _describe_log_dirs_of(self, broker_id: int, body: dict[str, object]) -> list[LogDir]:
-        answer = self._ask(lambda: self._broker(broker_id), ApiKey.DESCRIBE_LOG_DIRS, body)
+        answer = self._ask(ApiKey.DESCRIBE_LOG_DIRS, body, connect=partial(self._broker, broker_id))
         if field(answer, "error_code") is not None:
-            self._check(ApiKey.DESCRIBE_LOG_DIRS, answer, f"describing the directories of broker {broker_id}")
+            self._checked(ApiKey.DESCRIBE_LOG_DIRS, f"describing the directories of broker {broker_id}", answer)
         found = []
         for row in answer.results:
             partitions = {
-                tp: ReplicaSize(int(one.partition_size), int(one.offset_lag), bool(one.is_future_key))
-                for tp, one in sorted(partition_rows(row.topics).items(), key=lambda item: item[0])
+                tp: ReplicaSize(int(replica.partition_size), int(replica.offset_lag), bool(replica.is_future_key))
+                for tp, replica in sorted(partition_rows(row.topics).items(), key=lambda item: item[0])
             }
             error = error_of(self.cluster.settings, ApiKey.DESCRIBE_LOG_DIRS, row, f"directory {row.log_dir}")
             total, usable = int(field(row, "total_bytes", -1)), int(field(row, "usable_bytes", -1))
@@ -442,24 +436,23 @@ class Admin:
     def quorum_leader(self) -> QuorumLeader:
         """The leader of the controllers' quorum (KIP-595). Raises UnsupportedVersion: a cluster with ZooKeeper."""
         body = {"topics": [{"topic_name": _QUORUM_TOPIC, "partitions": [{"partition_index": 0}]}]}
+        checked = partial(self._checked, ApiKey.DESCRIBE_QUORUM, "describing the controllers")
 
-        def ask() -> QuorumLeader:
-            answer = self.cluster.any_connection().request(ApiKey.DESCRIBE_QUORUM, body)
-            self._check(ApiKey.DESCRIBE_QUORUM, answer, "describing the controllers")
-            (row,) = partition_rows(answer.topics, topic="topic_name").values()
-            self._check(ApiKey.DESCRIBE_QUORUM, row, "describing the controllers")
-            return QuorumLeader(int(row.leader_id), int(row.leader_epoch))
+        def read(answer: Any) -> Any:
+            (row,) = partition_rows(checked(answer).topics, topic="topic_name").values()
+            return checked(row)
 
-        return self.cluster.retrying(ask)
+        row = self._ask(ApiKey.DESCRIBE_QUORUM, body, read, self.cluster.any_connection)
+        return QuorumLeader(int(row.leader_id), int(row.leader_epoch))
 
     # --- users -------------------------------------------------------------------------------------
 
     def describe_users(self) -> dict[str, dict[ScramMechanism, int]]:
         """The SCRAM credentials of each user (KIP-554): mechanism → iterations, SCRAM-SHA-256 first."""
         # None and none ask for all; Apache Kafka (3.9) never answers None without the right.
-        answer = self._ask(self.cluster.controller, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": ()})
-        self._check(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, answer, "describing the users")
-        found = {row.user: {info.mechanism: info.iterations for info in row.credential_infos} for row in answer.results}
+        api = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
+        rows = self._checked(api, "describing the users", self._ask(api, {"users": ()})).results
+        found = {row.user: {info.mechanism: info.iterations for info in row.credential_infos} for row in rows}
         return {user: {_MECHANISMS[number]: has[number] for number in sorted(has)} for user, has in found.items()}
 
     def set_password(
@@ -484,8 +477,8 @@ class Admin:
 
     def _alter_user(self, body: Mapping[str, Any]) -> None:
         """One change per request: Kafka with KRaft refuses two changes of one user in a request."""
-        for row in self._ask(self.cluster.controller, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body).results:
-            self._check(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, row, f"user {row.user!r}")
+        for row in self._ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body).results:
+            self._checked(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, f"user {row.user!r}", row)
 
     # --- quotas ------------------------------------------------------------------------------------
 
@@ -497,19 +490,17 @@ class Admin:
         `wanted` maps USER, CLIENT_ID and IP to a name, to DEFAULT, or to None for any. `strict`: entities that have
         other types, too, are left out.
         """
-        answer = self._ask(
-            self.cluster.controller, ApiKey.DESCRIBE_CLIENT_QUOTAS, filter_body(wanted or {}, strict=strict)
-        )
-        self._check(ApiKey.DESCRIBE_CLIENT_QUOTAS, answer, "describing the quotas")
+        answer = self._ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, quota_filter(wanted or {}, strict=strict))
+        self._checked(ApiKey.DESCRIBE_CLIENT_QUOTAS, "describing the quotas", answer)
         return dict(map(decode_quotas, answer.entries or ()))
 
     def alter_client_quotas(
         self, entity: QuotaEntity, changes: Mapping[str, float | None], *, validate_only: bool = False
     ) -> None:
         """Set quotas of an entity, or remove those that are None. Raises BrokerError `invalid_request`."""
-        body = {"entries": [alteration_row(entity, changes)], "validate_only": validate_only}
-        for row in self._ask(self.cluster.controller, ApiKey.ALTER_CLIENT_QUOTAS, body).entries:
-            self._check(ApiKey.ALTER_CLIENT_QUOTAS, row, str(entity))
+        body = {"entries": [quota_row(entity, changes)], "validate_only": validate_only}
+        for row in self._ask(ApiKey.ALTER_CLIENT_QUOTAS, body).entries:
+            self._checked(ApiKey.ALTER_CLIENT_QUOTAS, str(entity), row)
 
     # --- access control lists ------------------------------------------------------------------------
     # All three ask the controller: what one of them has changed, the next one sees.
@@ -521,25 +512,21 @@ class Admin:
         `invalid_request`.
         """
         wanted = list(acls)
-        body = {"creations": [creation_row(acl) for acl in wanted]}
 
         def check(answer: Any) -> None:
             for acl, row in zip(wanted, answer.results, strict=True):
-                self._check(ApiKey.CREATE_ACLS, row, f"adding the ACL {acl}")
+                self._checked(ApiKey.CREATE_ACLS, f"adding the ACL {acl}", row)
 
-        self._ask_about_acls(ApiKey.CREATE_ACLS, body, check)
+        self._ask(ApiKey.CREATE_ACLS, {"creations": [acl_row(acl) for acl in wanted]}, check)
 
     def describe_acls(self, wanted: AclFilter = EVERY_ACL) -> list[Acl]:
         """The ACLs that a filter chooses, sorted; without a filter all of them.
 
         Raises BrokerError: `security_disabled`, `cluster_authorization_failed`.
         """
-
-        def read(answer: Any) -> list[Acl]:
-            self._check(ApiKey.DESCRIBE_ACLS, answer, "describing the ACLs")
-            return sorted(decode_acl(row, entry) for row in answer.resources for entry in row.acls)
-
-        return self._ask_about_acls(ApiKey.DESCRIBE_ACLS, filter_fields(wanted), read)
+        api = ApiKey.DESCRIBE_ACLS
+        answer = self._ask(api, acl_filter(wanted), partial(self._checked, api, "describing the ACLs"))
+        return sorted(decode_acl(row, entry) for row in answer.resources for entry in row.acls)
 
     def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
         """Delete the ACLs that any of the filters chooses; returns them, sorted. It is no error if there are none.
@@ -553,34 +540,40 @@ class Admin:
             rows = [row for result in answer.filter_results for row in result.matching_acls]
             deleted.update(decode_acl(row, row) for row in rows if row.error_code is ErrorCode.none)
             for result in answer.filter_results:
-                self._check(ApiKey.DELETE_ACLS, result, "deleting ACLs")
+                self._checked(ApiKey.DELETE_ACLS, "deleting ACLs", result)
             for row in rows:
-                self._check(ApiKey.DELETE_ACLS, row, f"deleting the ACL {decode_acl(row, row)}")
+                self._checked(ApiKey.DELETE_ACLS, f"deleting the ACL {decode_acl(row, row)}", row)
 
-        self._ask_about_acls(ApiKey.DELETE_ACLS, {"filters": [filter_fields(one) for one in filters]}, read)
+        self._ask(ApiKey.DELETE_ACLS, {"filters": [acl_filter(chosen) for chosen in filters]}, read)
         return sorted(deleted)
-
-    def _ask_about_acls(self, api: ApiKey, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
-        """What `read` makes of the answer. Asks again when it raises a retriable error."""
-        cluster = self.cluster
-        return cluster.retrying(lambda: read(cluster.connection(cluster.controller()).request(api, body)))
 
     # --- who is asked ------------------------------------------------------------------------------
 
-    def _ask(self, broker: Callable[[], Node], api: ApiKey, body: Mapping[str, Any]) -> Any:
-        """Ask the broker that `broker()` finds, which is called again before each retry."""
-        return self.cluster.retrying(lambda: self.cluster.connection(broker()).request(api, body))
+    def _ask(
+        self,
+        api: ApiKey,
+        body: Mapping[str, Any],
+        read: Callable[[Any], Any] = lambda answer: answer,
+        connect: Callable[[], BrokerConnection] | None = None,
+    ) -> Any:
+        """What `read` makes of an answer of the controller, or of the broker that `connect` finds.
 
-    def _check(self, api: ApiKey, row: Any, what: str, name: str = "") -> None:
-        """Raise the error of a row, or of a whole answer; see `error_of`."""
+        Finds the broker and asks again when `read` raises a retriable error, too.
+        """
+        connect = connect or (lambda: self.cluster.connection(self.cluster.controller()))
+        return self.cluster.retrying(lambda: read(connect().request(api, body)))
+
+    def _checked(self, api: ApiKey, what: str, row: Any, name: str = "") -> Any:
+        """A row, or a whole answer. Raises its error; see `error_of`."""
         error = error_of(self.cluster.settings, api, row, what, name)
         if error is not None:
             raise error
+        return row
 
-    def _broker(self, broker_id: int) -> Node:
+    def _broker(self, broker_id: int) -> BrokerConnection:
         for node in self.cluster.brokers():
             if node.id == broker_id:
-                return node
+                return self.cluster.connection(node)
         raise BrokerError(ErrorCode.broker_not_available, f"there is no broker '{broker_id}'")
 
     def _ask_all(self, api: ApiKey, body: Mapping[str, Any], what: str) -> dict[Node, Any]:

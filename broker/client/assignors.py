@@ -207,8 +207,8 @@ class _Balancer:
 
     def _move(self, giver: str, topic: str, taker: str) -> None:
         """Move one partition of `topic`: if possible one that the taker had before, or that the giver did not have."""
-        mine = [tp for tp in self._shares[giver] if tp.topic == topic]
-        tp = max(mine, key=lambda tp: (self._had.get(tp) == taker, self._had.get(tp) != giver, tp))
+        movable = [tp for tp in self._shares[giver] if tp.topic == topic]
+        tp = max(movable, key=lambda tp: (self._had.get(tp) == taker, self._had.get(tp) != giver, tp))
         self._shares[giver].remove(tp)
         self._shares[taker].append(tp)
         self._topics[giver][topic] -= 1

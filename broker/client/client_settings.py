@@ -37,7 +37,7 @@ _INT_MAX: Final = 2**31 - 1
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 OAUTHBEARER = "OAUTHBEARER"
-MECHANISMS = ("PLAIN", *(one.value for one in ScramMechanism), OAUTHBEARER)
+MECHANISMS = ("PLAIN", *(mechanism.value for mechanism in ScramMechanism), OAUTHBEARER)
 _MODULES = {"PLAIN": "PlainLoginModule", OAUTHBEARER: "OAuthBearerLoginModule"}
 """By mechanism; ScramLoginModule for the others."""
 
@@ -288,7 +288,7 @@ class ClientSettings(StoreSettings):
             options = module.options
             user, password = options.get("username"), options.get("password")
             if mechanism is None:
-                mechanism = next((one for one, name in _MODULES.items() if name == module.name), None)
+                mechanism = next((known for known, name in _MODULES.items() if name == module.name), None)
             needed = _MODULES.get(mechanism or "", "ScramLoginModule")
             if mechanism is not None and module.name != needed:
                 raise ConfigError(f"sasl.jaas.config: sasl.mechanism={mechanism} needs {needed}, not {module.name}")
@@ -311,7 +311,7 @@ class ClientSettings(StoreSettings):
             "scope": self.sasl_oauthbearer_scope,
         }
         options = {**jaas, **{name: value for name, value in named.items() if value}}
-        extensions = sasl_extensions(jaas) | dict(one.partition("=")[::2] for one in self.sasl_oauthbearer_extensions)
+        extensions = sasl_extensions(jaas) | dict(pair.partition("=")[::2] for pair in self.sasl_oauthbearer_extensions)
         client_first("token", extensions)
         tokens = token_source(
             self.sasl_oauthbearer_token_endpoint_url,

@@ -1,6 +1,6 @@
 """What a producer or consumer did: counts, rates and latencies by topic and by broker.
 
-Updated by sender.py and consumer_fetch.py once per batch, request or fetch, never per record. Read with
+Updated by sender.py, leader_fetches.py and consumer.py once per batch, request or fetch, never per record. Read with
 `Producer.stats()` and `Consumer.stats()`, or passed to the callback `on_stats` every `statistics.interval.ms`, as in
 librdkafka. Thread-safe. Times are monotonic seconds from the caller; latencies are in ms, rates per second.
 """

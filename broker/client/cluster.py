@@ -245,7 +245,8 @@ class Cluster(AutoCloseable):
 
     def leader(self, tp: TopicPartition) -> Node:
         """The broker that leads `tp`. Raises UnknownTopic; BrokerError `leader_not_available` after retries."""
-        return self.retrying(lambda: self._node(self._find_partition(tp).leader, f"the leader of {tp}"))
+        known = None if self.stale else self.known_leader(tp)
+        return known or self.retrying(lambda: self._node(self._find_partition(tp).leader, f"the leader of {tp}"))
 
     def read_replica(self, tp: TopicPartition) -> Node:
         """The broker to read `tp` from: the replica that its leader named, or the leader. Raises as `leader` does."""

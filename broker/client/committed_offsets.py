@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
-from broker.client.coordinator import Coordinator
+from broker.client.coordinator import Coordinator, topic_of
 from broker.client.leader_requests import partition_rows, topic_rows
 from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.errors import ErrorCode
@@ -62,7 +62,7 @@ class GroupOffsets:
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """The committed offsets of `partitions` or of all; partitions without one are left out."""
-        return {tp: one.offset for tp, one in self.committed(partitions, timeout_s=timeout_s).items()}
+        return {tp: committed.offset for tp, committed in self.committed(partitions, timeout_s=timeout_s).items()}
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float | None = None
@@ -78,7 +78,7 @@ class GroupOffsets:
             (group,) = _group_rows(answer)
             yield field(group, "error_code", ErrorCode.none), "fetching the offsets", ""
             for tp, row in partition_rows(group.topics).items():
-                yield row.error_code, f"fetching the offset of {tp}", _topic_of(row, tp)
+                yield row.error_code, f"fetching the offset of {tp}", topic_of(row.error_code, tp)
 
         body = {"topics": topics, "require_stable": True, "groups": [{"group_id": self.group, "topics": topics}]}
         answer = self._coordinator.ask(ApiKey.OFFSET_FETCH, body, codes, timeout_s=timeout_s)
@@ -156,9 +156,4 @@ def _offsets_of(group: Any) -> dict[TopicPartition, CommittedOffset]:
 def commit_codes(answer: Any) -> Iterator[tuple[ErrorCode, str, str]]:
     """The error codes of an OffsetCommit or TxnOffsetCommit response, each with what it is about."""
     for tp, row in partition_rows(answer.topics).items():
-        yield row.error_code, f"committing the offset of {tp}", _topic_of(row, tp)
-
-
-def _topic_of(row: Any, tp: TopicPartition) -> str:
-    """The topic, if the row is refused for want of a right on it, and not of one on the group or transactional id."""
-    return tp.topic if row.error_code is ErrorCode.topic_authorization_failed else ""
+        yield row.error_code, f"committing the offset of {tp}", topic_of(row.error_code, tp)

@@ -12,9 +12,11 @@ heartbeats.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from broker.client.auto_closeable import AutoCloseable
@@ -23,13 +25,16 @@ from broker.client.client_stats import ClientStats, OnStats, Statistics, StatsRe
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import NO_MEMBER, GroupMetadata, GroupOffsets
 from broker.client.consumer_coordinator import GroupSubscription
-from broker.client.consumer_fetch import CompletedFetch, ConsumerFetch
 from broker.client.consumer_positions import Positions
-from broker.client.partition_offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets
+from broker.client.fetch_protocol import FetchFrom, FetchLimits
+from broker.client.fetcher import measure_batches
+from broker.client.leader_fetches import LeaderFetches
+from broker.client.partition_offsets import EARLIEST, LATEST, OffsetAndTimestamp, Position, list_offsets, offsets_at
 from broker.client.topic_filter import TopicFilter
 from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode, PykafkaError
+from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.record import Header
+from broker.records.record import Header, Record, decode_records
 
 __all__ = ["Consumer", "ConsumerRecord"]
 
@@ -54,6 +59,54 @@ class ConsumerRecord(NamedTuple):
     timestamp_type: int
 
 
+class CompletedFetch:
+    """The records of one partition in a fetch response, decoded piece by piece."""
+
+    def __init__(self, asked: FetchFrom, fetched: FetchedPartition, *, check_crcs: bool) -> None:
+        self.tp = asked.tp
+        self.leader_epoch = asked.leader_epoch
+        """The epoch of the leader that responded."""
+        self.position = offset = asked.offset
+        """Offset of the next record. Continue only while it is the consumer's position."""
+        self.high_watermark = fetched.high_watermark
+        self._end, self._batches = measure_batches(fetched.records, offset)
+        self._size = len(fetched.records)
+        self._error: CorruptBatch | None = None
+        self._records: Iterator[Record] = decode_records(
+            fetched.records, low=offset, check_crcs=check_crcs, aborted=fetched.aborted
+        )
+
+    def read(self, limit: int) -> list[Record]:
+        """The next records, up to `limit`; fewer only at the end, then `position` is after everything fetched.
+
+        Raises CorruptBatch when the batch at `position` cannot be read.
+        """
+        records: list[Record] = []
+        try:
+            if self._error is not None:
+                raise self._error
+            records.extend(itertools.islice(self._records, limit))
+        except CorruptBatch as error:
+            if not records:
+                raise
+            self._error = error
+        if self._error is not None or len(records) == limit:
+            self.position = records[-1].offset + 1
+        else:
+            self.position = self._end
+        return records
+
+    def count(self, statistics: Statistics, records: int) -> None:
+        """Count records that were returned; the first call counts the bytes and batches of the fetch too."""
+        size, batches = self._size, self._batches
+        self._size = self._batches = 0
+        statistics.batches(self.tp.topic, time.monotonic(), records=records, size=size, batches=batches)
+
+    @property
+    def exhausted(self) -> bool:
+        return self.position >= self._end
+
+
 class Consumer(AutoCloseable):
     """Reads records. Not thread-safe. Close it or use it as a context manager, so that it leaves the group."""
 
@@ -75,7 +128,10 @@ class Consumer(AutoCloseable):
         now = time.monotonic()
         self._statistics = Statistics(settings.client_id, now)
         self._reporter = StatsReporter(on_stats, settings.statistics_interval_ms, now)
-        self._fetch = ConsumerFetch(self.cluster, self._statistics)
+        self._fetches = LeaderFetches(self.cluster, FetchLimits.of(settings), self._keep, statistics=self._statistics)
+        self._completed: deque[CompletedFetch] = deque()
+        """What was fetched and is not returned yet: at most `fetch.max.bytes` of each broker."""
+        self._failures: dict[TopicPartition, BrokerError] = {}
         self._subscription: GroupSubscription | None = None
         self._next_commit = 0.0
         self._closed = False
@@ -109,10 +165,10 @@ class Consumer(AutoCloseable):
             raise ConfigError("group.id is missing: set it, or use assign() instead of subscribe()")
         self._refuse_when("subscribe", assigned=True)
         if self._subscription is None:
-            self._subscription = GroupSubscription(self.cluster, self.settings.group_id)
-        self._subscription.want(
-            wanted, self._after_assign(on_assign), self._before_revoke(on_revoke), self._commit_quietly
-        )
+            self._subscription = GroupSubscription(
+                self.cluster, self.settings.group_id, self._positions, self._commit_quietly
+            )
+        self._subscription.want(wanted, on_assign, on_revoke)
 
     def unsubscribe(self) -> None:
         """Leave the group or drop the assignment. With `enable.auto.commit` it commits first."""
@@ -158,13 +214,15 @@ class Consumer(AutoCloseable):
                 self._positions.resolve()
                 records = self._take(self.settings.max_poll_records)
                 self._check_truncation()
-                self._fetch.send(self._positions.positions())  # also before it returns, to prefetch
+                unread = {fetch.tp for fetch in self._completed}
+                missing = self._fetches.send(self._positions.fetchable(), unread)  # also before it returns, to prefetch
+                self._note_failures(missing)
                 if records:
                     return records
                 left = max(deadline - time.monotonic(), 0.0)
-                self._note_failures(self._fetch.receive(min(left, _SLICE_S)))
-                self._positions.reached(self._fetch.reached)
-                self._fetch.reached.clear()
+                self._fetches.receive(min(left, _SLICE_S))
+                failures, self._failures = self._failures, {}
+                self._note_failures(failures)
                 records = self._take(self.settings.max_poll_records)
                 if records:
                     return records
@@ -208,7 +266,7 @@ class Consumer(AutoCloseable):
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None, metadata: str = "") -> None:
         """Commit `offsets` (each the next offset to read), or the position of every partition. Raises BrokerError."""
-        positions = self._positions.committable() if offsets is None else offsets
+        positions = self._positions.known() if offsets is None else offsets
         self._group_offsets().commit(positions, metadata, member=self.group_metadata().member)
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -227,11 +285,11 @@ class Consumer(AutoCloseable):
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
-        return {tp: at.offset for tp, at in list_offsets(self.cluster, dict.fromkeys(partitions, EARLIEST)).items()}
+        return offsets_at(self.cluster, partitions, EARLIEST)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset that the next record of each partition gets (with read_committed, the last stable offset)."""
-        return {tp: at.offset for tp, at in list_offsets(self.cluster, dict.fromkeys(partitions, LATEST)).items()}
+        return offsets_at(self.cluster, partitions, LATEST)
 
     def offsets_for_times(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The first record since each timestamp (ms); (-1, -1) if there is none."""
@@ -251,7 +309,8 @@ class Consumer(AutoCloseable):
         except PykafkaError as error:
             logger.warning("leaving group %s: %s", self.settings.group_id, error)
         finally:
-            self._fetch.close()
+            self._fetches.close()
+            self._completed.clear()
             self.cluster.close()
 
     # --- inside --------------------------------------------------------------------------------
@@ -261,14 +320,25 @@ class Consumer(AutoCloseable):
             raise ConfigError("group.id is missing: offsets are committed under it")
         return self._offsets
 
+    def _keep(self, asked: FetchFrom, fetched: FetchedPartition, error: BrokerError | None) -> None:
+        """Keep what a broker answered about a partition."""
+        if error is not None:
+            if not error.retriable:
+                self._failures[asked.tp] = error
+        elif fetched.records:
+            self._completed.append(CompletedFetch(asked, fetched, check_crcs=self.settings.check_crcs))
+        else:
+            self._positions.reached(asked.tp, Position(asked.offset, asked.leader_epoch))
+
     def _take(self, limit: int) -> list[ConsumerRecord]:
         """Take up to `limit` fetched records and advance the positions."""
         out: list[ConsumerRecord] = []
-        completed, fetchable = self._fetch.completed, self._positions.fetchable()
+        completed, fetchable = self._completed, self._positions.fetchable()
         kept: list[CompletedFetch] = []
         while completed and len(out) < limit:
             fetch = completed[0]
-            if fetchable.get(fetch.tp) != fetch.position:  # revoked, paused, or sought elsewhere meanwhile
+            position = fetchable.get(fetch.tp)
+            if position is None or position.offset != fetch.position:  # revoked, paused, or sought elsewhere meanwhile
                 completed.popleft()
                 if self._positions.paused_at(fetch.tp, fetch.position):
                     kept.append(fetch)  # until it is resumed
@@ -283,7 +353,7 @@ class Consumer(AutoCloseable):
                 raise
             fetch.count(self._statistics, len(records))
             out += (_new_tuple(ConsumerRecord, (topic, partition, r[0], r[1], r[2], r[3], r[4], r[5])) for r in records)
-            fetchable[fetch.tp] = fetch.position
+            fetchable[fetch.tp] = Position(fetch.position, fetch.leader_epoch)
             self._positions.seek(fetch.tp, fetch.position, fetch.leader_epoch)
             if fetch.exhausted:
                 completed.popleft()
@@ -291,7 +361,7 @@ class Consumer(AutoCloseable):
         return out
 
     def _check_truncation(self) -> None:
-        doubtful, self._fetch.doubtful = self._fetch.doubtful, set()
+        doubtful, self._fetches.doubtful = self._fetches.doubtful, set()
         if doubtful:
             self._positions.check_truncation(doubtful)
 
@@ -318,28 +388,6 @@ class Consumer(AutoCloseable):
             self.commit()
         except PykafkaError as error:
             logger.warning("group %s: automatic commit failed: %s", self.settings.group_id, error)
-
-    def _after_assign(
-        self, callback: Callable[[list[TopicPartition]], object] | None
-    ) -> Callable[[list[TopicPartition]], None]:
-        def assigned(partitions: list[TopicPartition]) -> None:
-            self._positions.add(partitions)
-            if callback is not None:
-                callback(partitions)
-
-        return assigned
-
-    def _before_revoke(
-        self, callback: Callable[[list[TopicPartition]], object] | None
-    ) -> Callable[[list[TopicPartition], bool], None]:
-        def revoked(partitions: list[TopicPartition], ours: bool) -> None:
-            if ours:
-                self._commit_quietly()
-            if callback is not None:
-                callback(partitions)
-            self._positions.remove(partitions)
-
-        return revoked
 
     def _refuse_when(self, what: str, *, subscribed: bool = False, assigned: bool = False) -> None:
         if subscribed and self._subscription is not None:

@@ -26,6 +26,7 @@ from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import NO_MEMBER, Membership
+from broker.client.consumer_positions import Positions
 from broker.client.coordinator import Coordinator
 from broker.client.topic_filter import TopicFilter
 from broker.errors import BrokerError, ErrorCode, PykafkaError, RequestTimedOut
@@ -343,21 +344,23 @@ class HeartbeatThread(threading.Thread):
 _MISSING_TOPIC_S = 1.0
 """How often to look for a topic that was subscribed to and does not exist."""
 
-OnAssign = Callable[[list[TopicPartition]], None]
-OnRevoke = Callable[[list[TopicPartition], bool], None]
+OnMove = Callable[[list[TopicPartition]], object] | None
+"""Called with the partitions that come or go."""
 
 
 class GroupSubscription:
     """A consumer's subscription and its share of the partitions. `want` sets it, `advance` does the work."""
 
-    def __init__(self, cluster: Cluster, group: str) -> None:
+    def __init__(self, cluster: Cluster, group: str, positions: Positions, commit: Callable[[], None]) -> None:
+        """`positions` gets and loses the partitions; `commit()` is called before they are lost."""
         self._cluster = cluster
+        self._positions = positions
+        self._commit = commit
         self._member = GroupMember(cluster, group, self._count_partitions)
         self._heartbeats = HeartbeatThread(self._member, cluster.settings)
         self._wanted = TopicFilter()
-        self._on_assign: OnAssign = lambda partitions: None
-        self._on_revoke: OnRevoke = lambda partitions, ours: None
-        self._on_rejoin: Callable[[], None] = lambda: None
+        self._on_assign: OnMove = None
+        self._on_revoke: OnMove = None
         self._has: list[TopicPartition] = []
         self._announced = False
         """Whether `on_assign` was called and the assignment has not changed since."""
@@ -370,16 +373,13 @@ class GroupSubscription:
         """The membership to commit with."""
         return self._member.membership
 
-    def want(
-        self, wanted: TopicFilter, on_assign: OnAssign, on_revoke: OnRevoke, on_rejoin: Callable[[], None]
-    ) -> None:
+    def want(self, wanted: TopicFilter, on_assign: OnMove, on_revoke: OnMove) -> None:
         """Subscribe to these topics.
 
-        `on_assign(partitions)` is called after partitions were added; `on_revoke(partitions, ours)` before they are
-        removed, with `ours=False` when others may have them already; `on_rejoin()` when a rebalance begins in which the
-        partitions are kept. With cooperative assignors the callbacks get only the partitions that move.
+        `on_assign` is called after partitions were added, `on_revoke` before they are removed. With cooperative
+        assignors both get only the partitions that move.
         """
-        self._wanted, self._on_assign, self._on_revoke, self._on_rejoin = wanted, on_assign, on_revoke, on_rejoin
+        self._wanted, self._on_assign, self._on_revoke = wanted, on_assign, on_revoke
         self._look_at_topics = 0.0
         self._member.request_rejoin()
 
@@ -423,7 +423,7 @@ class GroupSubscription:
         if (self._announced or self._has) and (lost or not self._member.cooperative):
             self._revoke_all(self._member.owns and not lost)
         elif self._announced:
-            self._on_rejoin()
+            self._commit()
         self._announced = False
         self._losses = self._member.losses
 
@@ -434,14 +434,25 @@ class GroupSubscription:
         going = sorted(set(had) - set(assignment))
         self._announced = True
         if going:
-            self._on_revoke(going, True)
+            self._revoke(going, ours=True)
             self._member.request_rejoin()  # so that others can get them
-        self._on_assign([tp for tp in assignment if tp not in had])
+        coming = [tp for tp in assignment if tp not in had]
+        self._positions.add(coming)
+        if self._on_assign is not None:
+            self._on_assign(coming)
 
     def _revoke_all(self, ours: bool) -> None:
         had, self._has = self._has, []
         self._announced = False
-        self._on_revoke(had, ours)
+        self._revoke(had, ours=ours)
+
+    def _revoke(self, partitions: list[TopicPartition], *, ours: bool) -> None:
+        """Lose partitions; with `ours=False` others may have them already."""
+        if ours:
+            self._commit()
+        if self._on_revoke is not None:
+            self._on_revoke(partitions)
+        self._positions.remove(partitions)
 
     def _renew_topics(self) -> None:
         """Look up the topics; rejoin when they have changed."""

@@ -13,6 +13,7 @@ from broker.client.cluster_metadata import CoordinatorKind, Node
 from broker.client.denials import refusal
 from broker.errors import ConnectionFailed, ErrorCode, RequestTimedOut
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_partition import TopicPartition
 
 Codes = Callable[[Any], Iterable[tuple[ErrorCode, str] | tuple[ErrorCode, str, str]]]
 """The codes of a response, each with the action that it is about, and the topic if it is about one."""
@@ -25,6 +26,11 @@ _NAMED_BY: Final = {
 
 _EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 _MOVED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
+
+
+def topic_of(code: ErrorCode, tp: TopicPartition) -> str:
+    """The topic if the code is about a right on it, and not about one on the group or transactional id."""
+    return tp.topic if code is ErrorCode.topic_authorization_failed else ""
 
 
 class Coordinator:

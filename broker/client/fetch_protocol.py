@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from broker.client.broker_connection import BrokerConnection
+from broker.client.client_settings import ClientSettings, isolation_id
 from broker.client.cluster import Cluster
 from broker.errors import raise_for
 from broker.protocol.api_keys import ApiKey
@@ -27,6 +28,18 @@ class FetchLimits(NamedTuple):
     max_bytes: int
     max_wait_ms: int
     isolation: int
+    partition_bytes: int
+
+    @classmethod
+    def of(cls, settings: ClientSettings, isolation_level: str | None = None) -> FetchLimits:
+        """The settings of a consumer; `isolation_level` replaces theirs."""
+        return cls(
+            settings.fetch_min_bytes,
+            settings.fetch_max_bytes,
+            settings.fetch_max_wait_ms,
+            isolation_id(isolation_level or settings.isolation_level),
+            settings.max_partition_fetch_bytes,
+        )
 
 
 class FetchFrom(NamedTuple):
@@ -36,12 +49,14 @@ class FetchFrom(NamedTuple):
     topic_id: uuid.UUID | None
     leader_epoch: int
     offset: int
-    max_bytes: int
 
     @classmethod
-    def at(cls, cluster: Cluster, tp: TopicPartition, offset: int, max_bytes: int) -> FetchFrom:
+    def at(cls, cluster: Cluster, tp: TopicPartition, offset: int) -> FetchFrom:
         """Take the topic id and leader epoch from the cluster's metadata."""
-        return cls(tp, cluster.topic(tp.topic).topic_id, cluster.leader_epoch(tp), offset, max_bytes)
+        topic = cluster.topic(tp.topic)
+        partition = topic.partitions.get(tp.partition)
+        epoch = cluster.leader_epoch(tp) if partition is None else partition.leader_epoch
+        return cls(tp, topic.topic_id, epoch, offset)
 
 
 def send_fetch(
@@ -55,7 +70,7 @@ def send_fetch(
                 "partition": item.tp.partition,
                 "current_leader_epoch": item.leader_epoch,
                 "fetch_offset": item.offset,
-                "partition_max_bytes": item.max_bytes,
+                "partition_max_bytes": limits.partition_bytes,
             }
         )
     body = {

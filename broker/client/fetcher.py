@@ -11,23 +11,26 @@ memory. Both follow leaders, or the replicas that leaders name (KIP-392), and re
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from broker.client.auto_closeable import AutoCloseable
 from broker.client.broker_connection import BrokerConnection
-from broker.client.client_settings import isolation_id
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
 from broker.client.denials import check
-from broker.client.fetch_protocol import FetchFrom, FetchLimits, by_place, receive_fetch, send_fetch
+from broker.client.fetch_protocol import FetchFrom, FetchLimits, receive_fetch, send_fetch
+from broker.client.leader_fetches import LeaderFetches
 from broker.client.partition_offsets import NO_EPOCH, Position, find_truncations
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, PykafkaError, RequestTimedOut
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import find_last_batch, parse_header
+
+_LONGEST_WAIT_S: Final = 5.0
 
 
 class Fetched(NamedTuple):
@@ -52,7 +55,6 @@ class Fetcher(AutoCloseable):
         tp: TopicPartition,
         *,
         max_bytes: int | None = None,
-        min_bytes: int | None = None,
         max_wait_ms: int | None = None,
         isolation_level: str | None = None,
         allocate: Callable[[int], memoryview] | None = None,
@@ -61,15 +63,14 @@ class Fetcher(AutoCloseable):
 
         `allocate(size)` returns the memory that a response of `size` bytes is received into.
         """
-        settings = cluster.settings
         self.cluster = cluster
         self.tp = tp
-        self._max_bytes = settings.max_partition_fetch_bytes if max_bytes is None else max_bytes
-        self._limits = FetchLimits(
-            settings.fetch_min_bytes if min_bytes is None else min_bytes,
-            max(settings.fetch_max_bytes, self._max_bytes),
-            settings.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms,
-            isolation_id(isolation_level or settings.isolation_level),
+        limits = FetchLimits.of(cluster.settings, isolation_level)
+        partition_bytes = limits.partition_bytes if max_bytes is None else max_bytes
+        self._limits = limits._replace(
+            max_bytes=max(limits.max_bytes, partition_bytes),
+            max_wait_ms=limits.max_wait_ms if max_wait_ms is None else max_wait_ms,
+            partition_bytes=partition_bytes,
         )
         self._allocate = allocate
         self._connection: BrokerConnection | None = None
@@ -93,11 +94,13 @@ class Fetcher(AutoCloseable):
         try:
             self._ask(offset)
         except PykafkaError:
-            self._drop_connection()  # the fetch tries again, and raises the error
+            self.close()  # the fetch tries again, and raises the error
 
     def close(self) -> None:
-        """Close the connection. May be called again; a later fetch reconnects."""
-        self._drop_connection()
+        """Close the connection, and drop a response in flight. May be called again; a later fetch reconnects."""
+        connection, self._connection, self._asked = self._connection, None, None
+        if connection is not None:
+            connection.close()
 
     def _fetch_once(self, offset: int) -> Fetched:
         replicas = self.cluster.read_replicas
@@ -110,7 +113,7 @@ class Fetcher(AutoCloseable):
                 if partition is None:
                     continue  # throttled: the broker answers the next request when the throttle time is over
             except PykafkaError:
-                self._drop_connection()
+                self.close()
                 replicas.fall_back(self.tp)
                 raise
             if partition.error is ErrorCode.none and partition.preferred_read_replica >= 0:
@@ -126,16 +129,12 @@ class Fetcher(AutoCloseable):
 
     def _ask(self, offset: int) -> None:
         connection = self._connect()
-        wanted = FetchFrom.at(self.cluster, self.tp, offset, self._max_bytes)
+        wanted = FetchFrom.at(self.cluster, self.tp, offset)
         if offset == self._reached.offset and wanted.leader_epoch > self._reached.leader_epoch > NO_EPOCH:
-            self._check_truncation()
+            for truncation in find_truncations(self.cluster, {self.tp: self._reached}).values():
+                raise BrokerError(ErrorCode.offset_out_of_range, str(truncation))
         send_fetch(connection, self._limits, [wanted], rack=self.cluster.read_replicas.rack_for([self.tp]))
         self._asked = wanted
-
-    def _check_truncation(self) -> None:
-        """Ask a new leader whether its log still has what was read. Raises BrokerError `offset_out_of_range` if not."""
-        for truncation in find_truncations(self.cluster, {self.tp: self._reached}).values():
-            raise BrokerError(ErrorCode.offset_out_of_range, str(truncation))
 
     def _receive(self) -> FetchedPartition | None:
         """The answer; None if the client's quota is exceeded, for which brokers answer with no partition."""
@@ -155,19 +154,14 @@ class Fetcher(AutoCloseable):
         """The connection to the broker to read from; a new one when that moved, or to drop a response in flight."""
         node = self.cluster.read_replica(self.tp)
         if self._connection is not None and (self._asked is not None or node != self._node):
-            self._drop_connection()
+            self.close()
         if self._connection is None or not self._connection.usable:
-            self._drop_connection()
+            self.close()
             self._connection = self.cluster.open_connection(node)
             if self._allocate is not None:
                 self._connection.allocate = self._allocate
             self._node = node
         return self._connection
-
-    def _drop_connection(self) -> None:
-        connection, self._connection, self._asked = self._connection, None, None
-        if connection is not None:
-            connection.close()
 
 
 class FetchStream:
@@ -226,10 +220,6 @@ def measure_batches(records: memoryview, offset: int) -> tuple[int, int]:
     return next_offset, count
 
 
-_LEAST_PARTITION_BYTES: Final = 64 << 10
-"""Smallest limit for one partition: with many partitions an equal share would become too small."""
-
-
 def fetch_together(
     cluster: Cluster, positions: Mapping[TopicPartition, int], *, max_bytes: int
 ) -> dict[TopicPartition, Fetched]:
@@ -240,80 +230,20 @@ def fetch_together(
     and retries. It uses the shared connections, so no other thread may fetch from `cluster` meanwhile.
     """
     found: dict[TopicPartition, Fetched] = {}
-    elsewhere = _fetch_round(cluster, positions, max_bytes, found)
-    if elsewhere:
-        _fetch_round(cluster, {tp: positions[tp] for tp in elsewhere}, max_bytes, found)
+
+    def take(asked: FetchFrom, partition: FetchedPartition, error: BrokerError | None) -> None:
+        if error is None and partition.records:
+            found[asked.tp] = _fetched(partition, asked.offset)
+
+    limits = FetchLimits.of(cluster.settings)._replace(min_bytes=0, max_bytes=max_bytes, max_wait_ms=0)
+    fetches = LeaderFetches(cluster, limits, take, shared=True)
+    for partitions in (positions, fetches.redirected):
+        with contextlib.suppress(PykafkaError):
+            fetches.send({tp: Position(positions[tp], NO_EPOCH) for tp in partitions})
+        while fetches.in_flight:  # nothing may ask for metadata now, which might come over the same connection
+            with contextlib.suppress(PykafkaError):
+                fetches.receive(_LONGEST_WAIT_S)
     return found
-
-
-def _fetch_round(
-    cluster: Cluster, positions: Mapping[TopicPartition, int], max_bytes: int, found: dict[TopicPartition, Fetched]
-) -> list[TopicPartition]:
-    """Fetch into `found`; the partitions that leaders said to read from other replicas."""
-    limits = FetchLimits(0, max_bytes, 0, isolation_id(cluster.settings.isolation_level))
-    asked: list[tuple[BrokerConnection, list[FetchFrom]]] = []
-    elsewhere: list[TopicPartition] = []
-    try:
-        nodes = cluster.retrying(lambda: _by_replica(cluster, positions, max_bytes), timeout_s=0)
-    except PykafkaError:
-        return elsewhere
-    # From here on the connections have requests in flight, so nothing may ask for metadata.
-    for node, wanted in nodes.items():
-        partitions = [item.tp for item in wanted]
-        try:
-            connection = cluster.connection(node)
-            send_fetch(connection, limits, wanted, rack=cluster.read_replicas.rack_for(partitions))
-        except PykafkaError:
-            _give_up(cluster, partitions)
-            continue
-        asked.append((connection, wanted))
-    for connection, wanted in asked:
-        try:
-            elsewhere += _receive(cluster, connection, wanted, found)
-        except PykafkaError:
-            connection.close()  # or a late response would be taken for that of another request
-            _give_up(cluster, [item.tp for item in wanted])
-    return elsewhere
-
-
-def _by_replica(
-    cluster: Cluster, positions: Mapping[TopicPartition, int], max_bytes: int
-) -> dict[Node, list[FetchFrom]]:
-    """What to ask of each broker."""
-    found: dict[Node, list[TopicPartition]] = {}
-    for leader, partitions in cluster.by_leader(positions).items():
-        for tp in partitions:
-            node = leader if cluster.read_replicas.get(tp) is None else cluster.read_replica(tp)
-            found.setdefault(node, []).append(tp)
-    wanted = {}
-    for node, of_node in found.items():
-        share = min(max(max_bytes // len(of_node), _LEAST_PARTITION_BYTES), max_bytes)
-        wanted[node] = [FetchFrom.at(cluster, tp, positions[tp], share) for tp in of_node]
-    return wanted
-
-
-def _give_up(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
-    for tp in partitions:
-        cluster.read_replicas.fall_back(tp)
-    cluster.invalidate()
-
-
-def _receive(
-    cluster: Cluster, connection: BrokerConnection, wanted: list[FetchFrom], found: dict[TopicPartition, Fetched]
-) -> list[TopicPartition]:
-    items, elsewhere = by_place(wanted), []
-    for partition in receive_fetch(connection, f"fetching from {connection.address}"):
-        item = items.get((partition.topic, partition.partition))
-        if item is None:
-            continue
-        if partition.error is not ErrorCode.none:
-            cluster.read_replicas.fall_back(item.tp)
-        elif partition.preferred_read_replica >= 0:
-            cluster.read_replicas.prefer(item.tp, partition.preferred_read_replica)
-            elsewhere.append(item.tp)
-        elif partition.records:
-            found[item.tp] = _fetched(partition, item.offset)
-    return elsewhere
 
 
 def _fetched(partition: FetchedPartition, offset: int) -> Fetched:

@@ -36,18 +36,18 @@ def hanging_transactions(
         for producer in known
         if producer.transaction_start_offset >= 0 and producer.last_timestamp_ms <= oldest_ms
     ]
-    return [one for one in suspects if coordinator_of(admin, one) is None]
+    return [suspect for suspect in suspects if coordinator_of(admin, suspect) is None]
 
 
 def coordinator_of(admin: Admin, suspect: OpenInPartition) -> str | None:
     """The transactional id whose coordinator still has this partition in the producer's open transaction."""
-    for one in admin.list_transactions(producer_ids=[suspect.producer.producer_id]):
+    for listing in admin.list_transactions(producer_ids=[suspect.producer.producer_id]):
         try:
-            described = admin.describe_transaction(one.transactional_id)
+            described = admin.describe_transaction(listing.transactional_id)
         except BrokerError as error:
             if error.code is not ErrorCode.transactional_id_not_found:
                 raise
             continue
         if suspect.tp in described.partitions:
-            return one.transactional_id
+            return listing.transactional_id
     return None

@@ -34,9 +34,9 @@ def partition_rows(
 ) -> dict[TopicPartition, Any]:
     """A response's rows by partition. `topic`, `partitions` and `index` are the names of the fields."""
     return {
-        TopicPartition(str(getattr(one, topic)), int(getattr(row, index))): row
-        for one in topics
-        for row in getattr(one, partitions)
+        TopicPartition(str(getattr(topic_row, topic)), int(getattr(row, index))): row
+        for topic_row in topics
+        for row in getattr(topic_row, partitions)
     }
 
 

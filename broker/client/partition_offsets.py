@@ -122,7 +122,7 @@ def _list_offsets(
 
 def offsets_at(cluster: Cluster, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
     """As `list_offsets` with one timestamp for all: only the offsets."""
-    return {tp: one.offset for tp, one in list_offsets(cluster, dict.fromkeys(partitions, timestamp)).items()}
+    return {tp: found.offset for tp, found in list_offsets(cluster, dict.fromkeys(partitions, timestamp)).items()}
 
 
 def known_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:

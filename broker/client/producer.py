@@ -33,13 +33,14 @@ from broker.client.client_stats import ClientStats, OnStats, Statistics, StatsRe
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata
 from broker.client.committed_offsets import GroupMetadata
-from broker.client.partitioner import Partitioner, named_partitioner, partition_of_key
+from broker.client.partitioner import Partitioner, named_partitioner
 from broker.client.producer_batch import RecordFuture, RecordMetadata
 from broker.client.sender import Sender
 from broker.client.transaction_manager import TransactionManager
 from broker.client.waker import Waker
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.key_hash import partition_of_key
 from broker.records.record import Header, size_bound
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata"]

@@ -30,6 +30,10 @@ _NO_BUILDER: Final = BatchBuilder()
 """Of a ready-made batch, to which nothing is appended."""
 
 
+def seconds_until(deadline: float | None) -> float | None:
+    return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+
 class RecordMetadata(NamedTuple):
     """Where a record was written. `offset` is -1 with acks=0, because the broker does not reply; `timestamp` in ms."""
 
@@ -123,11 +127,7 @@ class ProducerBatch:
         """The batches that have its records after a split. `done` is set then, and means no more."""
         self._builder = _NO_BUILDER if isinstance(content, bytes) else content
         self._payload: bytes | bytearray | None = content if isinstance(content, bytes) else None
-        self._count = record_count
-
-    @property
-    def record_count(self) -> int:
-        return self._count
+        self.record_count = record_count
 
     @property
     def size(self) -> int:
@@ -140,8 +140,8 @@ class ProducerBatch:
         """Add a record, `timestamp` in ms; None when the batch is full."""
         if not self._builder.append(timestamp, key, value, headers):
             return None
-        index = self._count
-        self._count = index + 1
+        index = self.record_count
+        self.record_count = index + 1
         return RecordFuture(self, index, timestamp)
 
     def payload(self) -> bytes:
@@ -159,9 +159,7 @@ class ProducerBatch:
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self.done.wait(timeout):
             return False
-        return self.halves is None or all(
-            half.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0)) for half in self.halves
-        )
+        return self.halves is None or all(half.wait(seconds_until(deadline)) for half in self.halves)
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
         """Replace it by two batches of half the records each, with the same sequence numbers."""

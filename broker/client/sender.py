@@ -193,7 +193,9 @@ class Sender:
         now = time.monotonic()
         self._renew_metadata(now)
         self._time_out(now)
-        self._fail_aborted()
+        refused = self._transactions.unsent_error() if self._transactions is not None else None
+        if refused is not None:  # a transaction that cannot be committed any more
+            self._give_up_unsent(refused)
         wake_at = now + _LONGEST_WAIT_S
         ready, look_again = self._accumulator.ready(now)
         if not ready:
@@ -392,7 +394,8 @@ class Sender:
     def _failed(self, queue: PartitionQueue, batch: ProducerBatch, error: PykafkaError, now: float) -> None:
         if error.retriable:
             self._cluster.invalidate()
-        if _too_large(error) and batch.record_count > 1:
+        too_large = isinstance(error, BrokerError) and error.code is ErrorCode.message_too_large
+        if too_large and batch.record_count > 1:
             halves = self._accumulator.split(queue, batch)
             self.largest_batch[queue.tp.topic] = min(len(half.payload()) for half in halves)
         elif batch.attempts < self._settings.retries and now < batch.expires and self._may_retry(queue, batch, error):
@@ -433,12 +436,6 @@ class Sender:
     def _give_up_unsent(self, error: Exception) -> None:
         for queue, batch in self._accumulator.drain():
             self._give_up(queue, batch, error)
-
-    def _fail_aborted(self) -> None:
-        """Records of a transaction that cannot be committed any more are not sent."""
-        error = self._transactions.unsent_error() if self._transactions is not None else None
-        if error is not None:
-            self._give_up_unsent(error)
 
     # --- failures of brokers -------------------------------------------------------------------
 
@@ -521,7 +518,3 @@ class Sender:
         self._identity = identity
         self._sequences.clear()
         self._known_to_log.clear()
-
-
-def _too_large(error: PykafkaError) -> bool:
-    return isinstance(error, BrokerError) and error.code is ErrorCode.message_too_large

@@ -20,14 +20,13 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from broker.client.broker_connection import SOFTWARE
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind, Node
 from broker.client.committed_offsets import GroupMetadata, commit_codes
-from broker.client.coordinator import Codes, Coordinator
+from broker.client.coordinator import Codes, Coordinator, topic_of
 from broker.client.leader_requests import partition_rows, topic_rows
 from broker.client.produce_request import ProducerIdentity
 from broker.client.transaction_errors import TransactionError, transaction_error
@@ -44,7 +43,7 @@ def transaction_version(cluster: Cluster) -> int:
     """The feature `transaction.version` (KIP-890), which may be changed while the cluster runs; 0 where it has none."""
     answer = cluster.retrying(lambda: cluster.any_connection().request(ApiKey.API_VERSIONS, SOFTWARE))
     features = field(answer, "finalized_features", ())
-    return next((int(one.max_version_level) for one in features if one.name == "transaction.version"), 0)
+    return next((int(feature.max_version_level) for feature in features if feature.name == "transaction.version"), 0)
 
 
 class TransactionHandle(NamedTuple):
@@ -99,7 +98,7 @@ def add_partitions(
 
     def codes(answer: Any) -> list[tuple[ErrorCode, str, str]]:
         rows = [
-            (row.partition_error_code, f"adding {tp} to the transaction", _topic_of(row.partition_error_code, tp))
+            (row.partition_error_code, f"adding {tp} to the transaction", topic_of(row.partition_error_code, tp))
             for tp, row in _added(answer).items()
         ]
         # When one partition is refused, the others are not attempted: report the cause, not its consequence.
@@ -148,7 +147,7 @@ def end_transaction(
     """Commit or abort. To repeat the same call succeeds; to commit what was aborted, or the reverse, is an error."""
     coordinator = _coordinator(cluster, transaction.transactional_id)
     body = {**_producer(transaction), "committed": commit}
-    _ask(coordinator, ApiKey.END_TXN, body, _ending(commit), timeout_s)
+    _ask(coordinator, ApiKey.END_TXN, body, f"{'committing' if commit else 'aborting'} the transaction", timeout_s)
 
 
 def _coordinator(cluster: Cluster, transactional_id: str) -> Coordinator:
@@ -157,10 +156,6 @@ def _coordinator(cluster: Cluster, transactional_id: str) -> Coordinator:
 
 def _producer(transaction: TransactionHandle) -> dict[str, Any]:
     return {"producer_id": transaction.producer_id, "producer_epoch": transaction.epoch}
-
-
-def _ending(commit: bool) -> str:
-    return "committing the transaction" if commit else "aborting the transaction"
 
 
 def _partitions_body(transaction: TransactionHandle, partitions: Iterable[TopicPartition]) -> dict[str, Any]:
@@ -196,12 +191,12 @@ Outcome = TransactionError | None
 
 def end_transactions(cluster: Cluster, transactions: Sequence[TransactionHandle], *, commit: bool) -> list[Outcome]:
     """Commit or abort each. Returns the error of each, None for success. Raises errors that are not a transaction's."""
-    bodies = [(one, {**_producer(one), "committed": commit}) for one in transactions]
-    codes = _ask_all(cluster, ApiKey.END_TXN, bodies, lambda answer: answer.error_code)
-    return [
-        _outcome(code, partial(end_transaction, cluster, one, commit=commit))
-        for one, code in zip(transactions, codes, strict=True)
-    ]
+    bodies = [(handle, {**_producer(handle), "committed": commit}) for handle in transactions]
+
+    def again(index: int) -> None:
+        end_transaction(cluster, transactions[index], commit=commit)
+
+    return _ask_all(cluster, ApiKey.END_TXN, bodies, lambda answer: answer.error_code, again)
 
 
 def check_open(cluster: Cluster, transactions: Sequence[tuple[TransactionHandle, TopicPartition]]) -> list[Outcome]:
@@ -210,55 +205,44 @@ def check_open(cluster: Cluster, transactions: Sequence[tuple[TransactionHandle,
     It adds the partition again. That changes nothing in an open transaction, and is refused after a time-out or when
     the transactional id has a newer epoch, by any version of a broker.
     """
-    bodies = [(one, _partitions_body(one, [tp])) for one, tp in transactions]
-    codes = _ask_all(cluster, ApiKey.ADD_PARTITIONS_TO_TXN, bodies, _code_of_partition)
-    return [
-        _outcome(code, partial(add_partitions, cluster, one, [tp]))
-        for (one, tp), code in zip(transactions, codes, strict=True)
-    ]
+    bodies = [(handle, _partitions_body(handle, [tp])) for handle, tp in transactions]
 
+    def code_of(answer: Any) -> Any:
+        (row,) = _added(answer).values()
+        return row.partition_error_code
 
-def _code_of_partition(answer: Any) -> ErrorCode:
-    (row,) = _added(answer).values()
-    code: ErrorCode = row.partition_error_code
-    return code
+    def again(index: int) -> None:
+        handle, tp = transactions[index]
+        add_partitions(cluster, handle, [tp])
 
-
-def _topic_of(code: ErrorCode, tp: TopicPartition) -> str:
-    """The topic if the code is about a right on it, and not about one on the transactional id."""
-    return tp.topic if code is ErrorCode.topic_authorization_failed else ""
-
-
-def _outcome(code: ErrorCode | None, again: Callable[[], None]) -> Outcome:
-    """After an error or no answer it is asked once more, alone, with all retries."""
-    if code is not ErrorCode.none:
-        try:
-            again()
-        except TransactionError as error:
-            return error
-    return None
+    return _ask_all(cluster, ApiKey.ADD_PARTITIONS_TO_TXN, bodies, code_of, again)
 
 
 def _ask_all(
     cluster: Cluster,
     api: ApiKey,
     bodies: Sequence[tuple[TransactionHandle, Mapping[str, Any]]],
-    code_of: Callable[[Any], ErrorCode],
-) -> list[ErrorCode | None]:
-    """Send all requests once; None where there was no answer."""
-    codes: list[ErrorCode | None] = [None] * len(bodies)
-    if len(bodies) < 2:
-        return codes
+    code_of: Callable[[Any], Any],
+    again: Callable[[int], None],
+) -> list[Outcome]:
+    """Send all requests together, if there are several. What got an error, or no answer, is asked once more, alone and
+    with all retries, by `again(index)`."""
+    done: set[int] = set()
     by_node: dict[Node, list[int]] = defaultdict(list)
-    for index, (one, _) in enumerate(bodies):
-        by_node[cluster.coordinator(one.transactional_id, CoordinatorKind.TRANSACTION)].append(index)
+    for index, (handle, _) in enumerate(bodies if len(bodies) > 1 else ()):
+        by_node[cluster.coordinator(handle.transactional_id, CoordinatorKind.TRANSACTION)].append(index)
     for node, indexes in by_node.items():
         with contextlib.suppress(PykafkaError), cluster.open_connection(node) as connection:
             for start in range(0, len(indexes), _WINDOW):
                 run = indexes[start : start + _WINDOW]
                 for index in run:
-                    one, body = bodies[index]
-                    connection.send(api, {"transactional_id": one.transactional_id, **body})
-                for index in run:
-                    codes[index] = code_of(connection.receive()[1])
-    return codes
+                    handle, body = bodies[index]
+                    connection.send(api, {"transactional_id": handle.transactional_id, **body})
+                done.update(index for index in run if code_of(connection.receive()[1]) is ErrorCode.none)
+    outcomes: list[Outcome] = [None] * len(bodies)
+    for index in sorted(set(range(len(bodies))) - done):
+        try:
+            again(index)
+        except TransactionError as error:
+            outcomes[index] = error
+    return outcomes

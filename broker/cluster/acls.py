@@ -27,7 +27,8 @@ from broker.security.acl_types import (
 )
 from broker.security.authorizer import Authorizer
 from broker.zookeeper.acl_store import AclStore, Entries, can_be_kept
-from broker.zookeeper.metadata_store import MetadataCalls, Watch
+from broker.zookeeper.cluster_store import ClusterStore, on_loop
+from broker.zookeeper.metadata_store import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +49,10 @@ class Deleted(NamedTuple):
 class Acls:
     """Call `load`, then `watch`; after that the authorizer decides by what the cluster has agreed."""
 
-    def __init__(self, store: AclStore, calls: MetadataCalls, authorizer: Authorizer, *, allow_if_none: bool) -> None:
+    def __init__(self, store: AclStore, call: ClusterStore, authorizer: Authorizer, *, allow_if_none: bool) -> None:
         """`allow_if_none`: `allow.everyone.if.no.acl.found`."""
         self._store = store
-        self._call = calls
+        self._call = call
         self._authorizer = authorizer
         self._allow_if_none = allow_if_none
         self._stale: set[ResourcePattern] = set()
@@ -73,17 +74,7 @@ class Acls:
 
     def watch(self) -> list[Watch]:
         """Note on the event loop which patterns are changed. Call it on that loop, and run `run` there."""
-        loop = asyncio.get_running_loop()
-
-        def callback(patterns: Sequence[ResourcePattern]) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._note, patterns)
-
-        def missed() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._note_all)
-
-        return self._store.watch(callback, missed)
+        return self._store.watch(on_loop(self._note), on_loop(self._note_all))
 
     async def run(self) -> None:
         """Read changed patterns again, for ever: once for any number of changes that come meanwhile."""

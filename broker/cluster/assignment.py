@@ -112,20 +112,23 @@ def check_assignment(
     """
     expected = list(range(first_partition, first_partition + len(assignment)))
     if not assignment or sorted(assignment) != expected:
-        raise _refused(f"partitions {sorted(assignment)} are not consecutive from {first_partition}")
+        raise refused_assignment(f"partitions {sorted(assignment)} are not consecutive from {first_partition}")
     factor = len(assignment[first_partition])
     for partition in expected:
         replicas = assignment[partition]
         if not replicas:
-            raise _refused(f"partition {partition} has no replica")
+            raise refused_assignment(f"partition {partition} has no replica")
         if len(set(replicas)) != len(replicas):
-            raise _refused(f"partition {partition} names a broker twice: {list(replicas)}")
+            raise refused_assignment(f"partition {partition} names a broker twice: {list(replicas)}")
         if len(replicas) != factor:
-            raise _refused(f"partition {partition} has {len(replicas)} replicas, partition {first_partition} {factor}")
+            raise refused_assignment(
+                f"partition {partition} has {len(replicas)} replicas, partition {first_partition} {factor}"
+            )
         if unknown := sorted(set(replicas) - set(brokers)):
-            raise _refused(f"partition {partition} names brokers that are not registered: {unknown}")
+            raise refused_assignment(f"partition {partition} names brokers that are not registered: {unknown}")
     return {partition: tuple(assignment[partition]) for partition in expected}
 
 
-def _refused(reason: str) -> BrokerError:
+def refused_assignment(reason: str) -> BrokerError:
+    """The error for an assignment that cannot be."""
     return BrokerError(ErrorCode.invalid_replica_assignment, reason)

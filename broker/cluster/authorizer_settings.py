@@ -9,8 +9,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.security_settings import parse_super_users
 from broker.net.router import ANONYMOUS
 from broker.security.acl_decisions import AclSnapshot
-from broker.security.authorizer import Authorizer
-from broker.security.decision_log import DecisionLog
+from broker.security.authorizer import Authorizer, DecisionLog
 
 logger = logging.getLogger(__name__)
 

@@ -6,32 +6,22 @@ notification node announces each change, and every broker then reads its two nod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from broker.config.dynamic_config import DynamicConfig
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
-from broker.zookeeper.metadata_store import MetadataCalls
-from broker.zookeeper.registry import Registry
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.znodes import ALL_BROKERS
 
 
 class BrokerConfigs:
     """Alters and refreshes the settings in `dynamic`."""
 
-    def __init__(
-        self,
-        dynamic: DynamicConfig,
-        registry: Registry,
-        calls: MetadataCalls,
-        *,
-        notify: Callable[[str], None] = lambda entity: None,
-    ) -> None:
-        """`notify("brokers/N")`, which blocks, notifies the other brokers."""
+    def __init__(self, dynamic: DynamicConfig, store: ClusterStore) -> None:
         self.dynamic = dynamic
-        self._registry = registry
-        self._call = calls
-        self._notify = notify
+        self._registry = store.registry
+        self._store = store
 
     async def alter(self, changes: Mapping[str, str | None], *, cluster_wide: bool, validate_only: bool) -> None:
         """Set settings of this broker or of all, or remove those that are None.
@@ -50,10 +40,10 @@ class BrokerConfigs:
         if validate_only:
             return
         entity = ALL_BROKERS if cluster_wide else str(self.dynamic.static.broker_id)
-        await self._call(self._registry.alter_broker_config, entity, changes)
+        await self._store(self._registry.alter_broker_config, entity, changes)
         await self.refresh()
-        await self._call(self._notify, f"brokers/{entity}")
+        await self._store(self._store.changes.notify_config_change, f"brokers/{entity}")
 
     async def refresh(self) -> None:
         """Read both layers again and apply them."""
-        self.dynamic.apply(*await self._call(self._registry.broker_configs, self.dynamic.static.broker_id))
+        self.dynamic.apply(*await self._store(self._registry.broker_configs, self.dynamic.static.broker_id))

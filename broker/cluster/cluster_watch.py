@@ -13,13 +13,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from broker.cluster.broker_configs import BrokerConfigs
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.replica.cluster_metadata import BrokerInfo
+from broker.zookeeper.cluster_store import ClusterStore, on_loop
 from broker.zookeeper.metadata_store import Watch
-from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +30,10 @@ OnConfig = Callable[[str], Awaitable[None]]
 class ClusterWatch:
     """Call `start`, then `run` as a task until the broker stops, then `stop`, which may be in another thread."""
 
-    def __init__(
-        self, registry: Registry, changes: ChangeNotifications, topics: Topics, configs: BrokerConfigs
-    ) -> None:
-        self._registry = registry
+    def __init__(self, store: ClusterStore, topics: MetadataCache, configs: BrokerConfigs) -> None:
+        self._registry = store.registry
         self._may_delete = configs.dynamic.static.delete_topic_enable
-        self._notifications = changes
+        self._notifications = store.changes
         self._topics = topics
         self._on_config: dict[str, list[OnConfig]] = {"brokers": [lambda _: configs.refresh()]}
         self._due = asyncio.Event()
@@ -54,15 +51,6 @@ class ClusterWatch:
 
     def start(self) -> None:
         """Start the watches. Call it on the event loop."""
-        loop = asyncio.get_running_loop()
-
-        def on_loop(note: Callable[..., None]) -> Callable[..., None]:
-            def callback(change: object) -> None:
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(note, change)
-
-            return callback
-
         self._watches = [
             self._registry.watch_topics(on_loop(self._note_topics)),
             self._registry.watch_brokers(on_loop(self._note_brokers)),

@@ -4,65 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.leadership_handover import leave_partitions
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import PykafkaError
-from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
-from broker.zookeeper.metadata_store import MetadataCalls
-from broker.zookeeper.registry import Registry
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
 
 
-class ControlledShutdown:
-    """Run it once, before the listeners are closed."""
+async def hand_over(
+    topics: MetadataCache, store: ClusterStore, election: ControllerElection, detector: FailureDetector
+) -> None:
+    """Let another in-sync replica lead each partition that has one, while this broker still serves (P9).
 
-    def __init__(
-        self,
-        topics: Topics,
-        registry: Registry,
-        calls: MetadataCalls,
-        changes: ChangeNotifications,
-        election: ControllerElection,
-        detector: FailureDetector,
-    ) -> None:
-        self._topics = topics
-        self._registry = registry
-        self._calls = calls
-        self._changes = changes
-        self._election = election
-        self._detector = detector
+    It stops to follow first, so that no leader takes it into an ISR again. After that it resigns as controller. Run it
+    once, before the listeners are closed.
+    """
+    broker_id = topics.replicas.broker_id
+    names = [
+        name
+        for name, topic in topics.metadata.topics.items()
+        if any(broker_id in info.isr and len(info.replicas) > 1 for info in topic.partitions.values())
+    ]
 
-    async def run(self, broker_id: int, is_connected: Callable[[], bool]) -> None:
-        """Let other in-sync replicas lead the partitions that have some, while this broker still serves (P9).
+    def leave() -> None:
+        registry = store.registry
+        live = set(registry.brokers()) - set(detector.suspected)
+        left = leave_partitions(registry, broker_id, registry.topics(names).values(), live)
+        store.changes.notify_isr_change(left)
 
-        It stops to follow first, so that no leader takes it into an ISR again. After that it resigns as controller.
-        Does nothing while ZooKeeper is away (`is_connected`).
-        """
-        if not is_connected():
-            return
-        names = [
-            name
-            for name, topic in self._topics.metadata.topics.items()
-            if any(broker_id in info.isr and len(info.replicas) > 1 for info in topic.partitions.values())
-        ]
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                await self._topics.stop_following()
-                if names:
-                    await self._calls(self._leave, broker_id, names)
-                refreshing = [self._topics.refresh(names)] if names else []
-                await asyncio.gather(self._calls(self._election.stop), *refreshing)
-        except (PykafkaError, TimeoutError) as error:
-            logger.warning("cannot hand over leadership; the controller elects when this broker is gone: %s", error)
-
-    def _leave(self, broker_id: int, names: list[str]) -> None:
-        topics = self._registry.topics(names).values()
-        live = set(self._registry.brokers()) - set(self._detector.suspected)
-        self._changes.notify_isr_change(leave_partitions(self._registry, broker_id, topics, live))
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await topics.replicas.stop_following()
+            if names:
+                await store(leave)
+            refreshing = [topics.refresh(names)] if names else []
+            await asyncio.gather(store(election.stop), *refreshing)
+    except (PykafkaError, TimeoutError) as error:
+        logger.warning("cannot hand over leadership; the controller elects when this broker is gone: %s", error)

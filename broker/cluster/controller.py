@@ -19,16 +19,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from broker.background_tasks import BackgroundTasks
 from broker.cluster.controller_state import Election, imbalanced_partitions, next_state
 from broker.cluster.failure_detector import FailureDetector
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.config.dynamic_config import DynamicConfig
 from broker.errors import BrokerError, ErrorCode
 from broker.metrics import ReplicationMetrics
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import NO_LEADER, PartitionInfo, Topic
-from broker.zookeeper.controller_election import ControllerElection
-from broker.zookeeper.controller_node import ControllerEpoch
-from broker.zookeeper.metadata_store import MetadataCalls, Watch
-from broker.zookeeper.registry import Move, Registry
+from broker.replica.cluster_metadata import NO_LEADER, PartitionInfo, Topic
+from broker.zookeeper.cluster_store import ClusterStore, on_loop
+from broker.zookeeper.controller_election import ControllerElection, ControllerEpoch
+from broker.zookeeper.metadata_store import Watch
+from broker.zookeeper.registry import Move
 from broker.zookeeper.znodes import PartitionState
 
 logger = logging.getLogger(__name__)
@@ -45,23 +45,19 @@ class Controller:
     def __init__(
         self,
         election: ControllerElection,
-        registry: Registry,
-        calls: MetadataCalls,
-        topics: Topics,
+        store: ClusterStore,
+        topics: MetadataCache,
         config: DynamicConfig,
         detector: FailureDetector,
-        *,
-        notify: Callable[[Iterable[TopicPartition]], None],
         metrics: ReplicationMetrics | None = None,
     ) -> None:
-        """`notify(partitions)`, which blocks, makes all brokers read the states of these partitions."""
         self._election = election
-        self._registry = registry
-        self._call = calls
+        self._registry = store.registry
+        self._wanted_leaders = store.registry.wanted_preferred_leaders
+        self._store = store
         self._topics = topics
         self._config = config
         self._detector = detector
-        self._notify = notify
         self._metrics = metrics or ReplicationMetrics()
         self._newly_suspected: set[int] = set()
         """Brokers to replace if one of them is the controller now. One that becomes controller later lives."""
@@ -71,39 +67,24 @@ class Controller:
         self._all = False
         self._is_asked = False
         """Whether `/admin/preferred_replica_election` may exist."""
-        self._watch: Watch | None = None
         self._unnotified: set[TopicPartition] = set()
         """Partitions whose state was written, perhaps, and of which the brokers were not notified yet."""
         self._writing = asyncio.Lock()
 
-    def start(self) -> None:
-        """Call on the event loop."""
-        loop = asyncio.get_running_loop()
-
-        def on_loop(call: Callable[[], None]) -> Callable[[], None]:
-            def callback() -> None:
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(call)
-
-            return callback
-
+    def start(self) -> Watch:
+        """Call it on the event loop. Cancel the result, from any thread, to end what it starts."""
         self._topics.add_change_listener(self._look_at)
         self._detector.subscribe(self._suspicion_changed)
         self._config.subscribe(lambda _: self.look_at_all())
         self._election.subscribe(on_loop(self._note_request))
-        self._watch = self._registry.watch_preferred_election(on_loop(self._note_request))
-
-    def stop(self) -> None:
-        """Watch no more. From any thread."""
-        if self._watch is not None:
-            self._watch.cancel()
+        return self._wanted_leaders.watch(on_loop(self._note_request))
 
     def look_at_all(self) -> None:
         """Look at every partition soon."""
         self._all = True
         self._due.set()
 
-    def _note_request(self) -> None:
+    def _note_request(self, _: bool = True) -> None:
         """This broker was elected, or a request for preferred leaders came."""
         self._is_asked = True
         self.look_at_all()
@@ -189,11 +170,6 @@ class Controller:
         return self._election.epoch
 
     @property
-    def is_active(self) -> bool:
-        """Whether this broker is the controller, as far as it knows."""
-        return self.epoch is not None
-
-    @property
     def live(self) -> Collection[int]:
         """The brokers that are alive."""
         return self._topics.metadata.brokers
@@ -208,7 +184,7 @@ class Controller:
         if self._election.epoch is None:
             for broker_id in tuple(self._newly_suspected):
                 if broker_id in self._detector.suspected:
-                    await self._call(self._election.take_over, broker_id)
+                    await self._store(self._election.take_over, broker_id)
                 self._newly_suspected.discard(broker_id)
             return
         self._newly_suspected.clear()
@@ -224,12 +200,12 @@ class Controller:
         self._is_asked = False
         epoch = self._election.epoch
         try:
-            found = await self._call(self._registry.preferred_election)
+            found = await self._store(self._wanted_leaders.read)
             if found is None or epoch is None:
                 return
             asked, version = found
             await self.elect(asked, prefer=True)
-            await self._call(self._registry.end_preferred_election, version, controller_version=epoch.version)
+            await self._store(self._wanted_leaders.write, [], version, controller_version=epoch.version)
         except BrokerError:
             self._is_asked = True
             raise
@@ -255,9 +231,9 @@ class Controller:
             if before.assignment != one.after.assignment:
                 moves[tp.topic][tp] = Move(before, one.after, states.pop(tp))
         self._unnotified.update(elections)
-        written = await self._call(self._registry.write_states, states, controller_version=epoch.version)
+        written = await self._store(self._registry.write_states, states, controller_version=epoch.version)
         for name, of_topic in moves.items():
-            written |= await self._call(
+            written |= await self._store(
                 self._registry.write_assignments, name, of_topic, controller_version=epoch.version
             )
         for tp in written:
@@ -272,7 +248,7 @@ class Controller:
 
     async def _notify_brokers(self) -> None:
         if self._unnotified:
-            await self._call(self._notify, sorted(self._unnotified))
+            await self._store(self._store.changes.notify_isr_change, sorted(self._unnotified))
             self._unnotified.clear()
 
     async def _rebalance_forever(self) -> None:

@@ -25,8 +25,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import NO_LEADER, PartitionInfo
-from broker.zookeeper.znodes import NO_STATE
+from broker.replica.cluster_metadata import NO_LEADER, NO_STATE, PartitionInfo
 
 _FIRST_EPOCH_AFTER_CREATION = 1
 """A new partition's leader epoch is 0. It is 1 when its leader has started without a log, and so has given it up."""

@@ -17,11 +17,12 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 
+from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock, SystemClock
 from broker.errors import ConnectionFailed, PykafkaError
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
-from broker.zookeeper.znodes import BrokerInfo
+from broker.replica.cluster_metadata import BrokerInfo
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,9 @@ class FailureDetector:
         self._connect = connect
         self._clock = clock or SystemClock()
         self._brokers: Mapping[int, BrokerInfo] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks = BackgroundTasks()
+        self._watches: dict[int, asyncio.Future[None]] = {}
+        """The task of each broker that is watched."""
         self._on_change: list[OnChange] = []
         self.suspected: dict[int, float] = {}
         """The suspected brokers, and since when, in monotonic seconds."""
@@ -63,18 +66,16 @@ class FailureDetector:
         for broker_id in before.keys() | brokers.keys():
             if broker_id == self._broker_id or _registration(before, broker_id) == _registration(brokers, broker_id):
                 continue
-            if (task := self._tasks.pop(broker_id, None)) is not None:
-                task.cancel()
+            if (watch := self._watches.pop(broker_id, None)) is not None:
+                watch.cancel()
             self._trust(broker_id, "it has registered again" if broker_id in brokers else "its registration has ended")
             if broker_id in brokers:
-                self._tasks[broker_id] = asyncio.ensure_future(self._watch(brokers[broker_id]))
+                watching = self._watch(brokers[broker_id])
+                self._watches[broker_id] = self._tasks.begin(f"watching broker {broker_id}", watching)
 
     async def close(self) -> None:
         """Close all connections."""
-        tasks, self._tasks = list(self._tasks.values()), {}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def _watch(self, broker: BrokerInfo) -> None:
         peer = self._connect(broker)
@@ -96,8 +97,6 @@ class FailureDetector:
                     else:
                         pause = min(2 * pause, LONG_PAUSE_S)
                 await asyncio.sleep(pause)
-        except Exception:
-            logger.exception("watching broker %d failed", broker.broker_id)
         finally:
             peer.close()
 

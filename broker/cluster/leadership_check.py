@@ -17,14 +17,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import PykafkaError
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_response, encode_request
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import PartitionInfo
-from broker.zookeeper.znodes import BrokerInfo
+from broker.replica.cluster_metadata import BrokerInfo, PartitionInfo
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +38,13 @@ class LeadershipCheck:
 
     def __init__(
         self,
-        broker_id: int,
-        topics: Topics,
+        topics: MetadataCache,
         connect: Callable[[BrokerInfo], PeerConnection | None],
         is_connected: Callable[[], bool],
     ) -> None:
         """`connect(broker)` gives a connection to another broker, None when brokers cannot talk to it. `is_connected`:
         whether ZooKeeper answers."""
-        self._broker_id = broker_id
+        self._broker_id = topics.replicas.broker_id
         self._topics = topics
         self._connect = connect
         self._is_connected = is_connected
@@ -68,7 +66,7 @@ class LeadershipCheck:
 
     async def ask_all(self) -> None:
         """Ask every other broker once about the partitions that this broker leads or follows."""
-        names = {tp.topic for roles in (self._topics.led_partitions(), self._topics.followers()) for tp in roles}
+        names = {tp.topic for roles in (self._topics.replicas.led, self._topics.replicas.followed) for tp in roles}
         brokers = [broker for broker in self._topics.metadata.brokers.values() if broker.broker_id != self._broker_id]
         if names:
             await asyncio.gather(*(self._ask(broker, sorted(names)) for broker in brokers))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from broker.cluster.controller_state import Election, state_at_start, state_without
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import PartitionInfo
+from broker.replica.cluster_metadata import PartitionInfo
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import PartitionState, TopicRecord
 
@@ -74,7 +74,7 @@ def _write(
     while left:
         states: dict[TopicPartition, PartitionState] = {}
         for tp, state in registry.partition_states(left).items():
-            election = decide(tp, PartitionInfo.of(records[tp], tp.partition, state))
+            election = decide(tp, records[tp].partition(tp.partition, state))
             if election is not None:
                 after = election.after
                 states[tp] = dataclasses.replace(

@@ -14,15 +14,16 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
+from broker.cluster.assignment import refused_assignment
 from broker.cluster.controller import Controller
 from broker.cluster.controller_state import Election, state_reassigned
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import PartitionInfo, Topic
-from broker.zookeeper.metadata_store import MetadataCalls, Watch
-from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import NO_STATE, REASSIGN_PARTITIONS
+from broker.replica.cluster_metadata import NO_STATE, PartitionInfo, Topic
+from broker.zookeeper.cluster_store import ClusterStore, on_loop
+from broker.zookeeper.metadata_store import Watch
+from broker.zookeeper.znodes import REASSIGN_PARTITIONS
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +38,15 @@ Target = Sequence[int] | None
 class PartitionReassignments:
     """Lives on the event loop."""
 
-    def __init__(self, controller: Controller, topics: Topics, registry: Registry, calls: MetadataCalls) -> None:
+    def __init__(self, controller: Controller, topics: MetadataCache, store: ClusterStore) -> None:
         self._controller = controller
         self._topics = topics
-        self._request = registry.reassignment_request
-        self._call = calls
+        self._request = store.registry.wanted_reassignments
+        self._store = store
         self._is_requested = False
         """Whether `/admin/reassign_partitions` exists."""
         self._altering = asyncio.Lock()
         self._due = asyncio.Event()
-        self._watch: Watch | None = None
 
     # --- by AlterPartitionReassignments
 
@@ -100,7 +100,7 @@ class PartitionReassignments:
     def _reassigned(self, tp: TopicPartition, topic: Topic, now: PartitionInfo, target: Target) -> Election:
         if now.version == NO_STATE:
             raise BrokerError(ErrorCode.leader_not_available, f"{tp} is new and has no leader yet")
-        live, min_isr = self._controller.live, self._topics.min_insync_replicas(topic)
+        live, min_isr = self._controller.live, self._topics.replicas.log_config(topic).min_insync_replicas
         election = state_reassigned(now, target, live, min_isr=min_isr)
         if election is None:
             adding = [replica for replica in now.isr if replica in now.adding]
@@ -122,20 +122,10 @@ class PartitionReassignments:
 
     # --- by /admin/reassign_partitions
 
-    def start(self) -> None:
-        """Watch the node. Call it on the event loop, then `run` as a task, then `stop`, also from another thread."""
-        loop = asyncio.get_running_loop()
-
-        def changed(exists: bool) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._note, exists)
-
-        self._watch = self._request.watch(changed)
+    def start(self) -> Watch:
+        """Watch the node, until the result is cancelled. Call it on the event loop, then `run` as a task."""
         self._topics.add_change_listener(lambda _: self._look_again())
-
-    def stop(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
+        return self._request.watch(on_loop(self._note))
 
     def _note(self, exists: bool) -> None:
         self._is_requested = exists
@@ -152,7 +142,7 @@ class PartitionReassignments:
             await self._due.wait()
             self._due.clear()
             try:
-                if self._controller.is_active:
+                if self._controller.epoch is not None:
                     async with self._altering:
                         await self._follow_request()
                     continue
@@ -166,7 +156,7 @@ class PartitionReassignments:
 
     async def _follow_request(self) -> None:
         """Begin what is asked for, and take out what is done or refused."""
-        found = await self._call(self._request.read)
+        found = await self._store(self._request.read)
         if found is None:
             self._is_requested = False
             return
@@ -179,14 +169,14 @@ class PartitionReassignments:
         await self._take_out({tp for tp, replicas in asked.items() if tp in refused or self._is_done(tp, replicas)})
 
     async def _take_out(self, done: Collection[TopicPartition]) -> None:
-        epoch, found = self._controller.epoch, await self._call(self._request.read)
+        epoch, found = self._controller.epoch, await self._store(self._request.read)
         if found is None or epoch is None:
             return
         asked, version = found
         left = {tp: replicas for tp, replicas in asked.items() if tp not in done}
         if asked and len(left) == len(asked):
             return
-        if not await self._call(self._request.write, left, version, controller_version=epoch.version):
+        if not await self._store(self._request.write, left, version, controller_version=epoch.version):
             self._look_again()  # the node was changed meanwhile
 
     def _has_begun(self, tp: TopicPartition, replicas: Sequence[int]) -> bool:
@@ -214,15 +204,11 @@ def check_target(
             raise BrokerError(ErrorCode.no_reassignment_in_progress, f"no reassignment of {tp} is in progress")
         return
     if not target or len(set(target)) != len(target):
-        raise _refused(f"{tp} cannot be on brokers {list(target)}: name at least one, and each only once")
+        raise refused_assignment(f"{tp} cannot be on brokers {list(target)}: name at least one, and each only once")
     origin = set(now.replicas) - set(now.adding)
     if unknown := sorted(set(target) - origin - set(live)):
-        raise _refused(f"{tp} cannot be moved to brokers that are not registered: {unknown}")
+        raise refused_assignment(f"{tp} cannot be moved to brokers that are not registered: {unknown}")
     if len(target) != len(now.target) and not may_change_factor:
         raise BrokerError(
             ErrorCode.invalid_replication_factor, f"{tp} has {len(now.target)} replicas, asked for {len(target)}"
         )
-
-
-def _refused(reason: str) -> BrokerError:
-    return BrokerError(ErrorCode.invalid_replica_assignment, reason)

@@ -12,38 +12,25 @@ import ipaddress
 import logging
 import math
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from broker.cluster.cluster_watch import ClusterWatch
 from broker.errors import BrokerError, ErrorCode
 from broker.quotas.client_quotas import ClientQuotas
 from broker.quotas.connection_rates import NO_LIMIT, ConnectionRates
 from broker.quotas.quota_entity import CLIENT_ID, CONNECTION_CREATION_RATE, DEFAULT, IP, USER, QuotaEntity, Quotas
-from broker.zookeeper.metadata_store import MetadataCalls
-from broker.zookeeper.quota_nodes import entity_of, entity_path
-from broker.zookeeper.registry import Registry
+from broker.zookeeper.cluster_store import ClusterStore
+from broker.zookeeper.config_nodes import entity_of, entity_path
 
 logger = logging.getLogger(__name__)
-
-Addresses = Mapping[str, float]
 
 
 class QuotaConfigs:
     """The quotas of the cluster. Hands them to those who apply them on this broker."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        calls: MetadataCalls,
-        *,
-        notify: Callable[[str], None],
-        clients: ClientQuotas,
-        connections: ConnectionRates,
-    ) -> None:
-        """`notify("users/NAME")`, which blocks, notifies the other brokers."""
-        self._registry = registry
-        self._call = calls
-        self._notify = notify
+    def __init__(self, store: ClusterStore, *, clients: ClientQuotas, connections: ConnectionRates) -> None:
+        self._registry = store.registry
+        self._store = store
         self._clients = clients
         self._connections = connections
         self._known: dict[QuotaEntity, Mapping[str, float]] = {}
@@ -71,22 +58,22 @@ class QuotaConfigs:
             return
         async with self._changing:
             if entity is None:
-                found = await self._call(self._registry.quotas.read_all)
+                found = await self._store(self._registry.quotas.read_all)
                 self._known = {one: limits for one, texts in found.items() if (limits := parse_limits(one, texts))}
             else:
-                self._put(entity, await self._call(self._registry.quotas.read, entity))
+                self._put(entity, await self._store(self._registry.quotas.read, entity))
             await self._apply(by_address=entity is None or entity.ip is not None)
 
     async def alter(self, entity: QuotaEntity, changes: Mapping[str, str | None]) -> None:
         """Set quotas of an entity, or remove those that are None. Raises BrokerError when ZooKeeper is away."""
         async with self._changing:
-            self._put(entity, await self._call(self._alter, entity, changes))
+            self._put(entity, await self._store(self._alter, entity, changes))
             await self._apply(by_address=entity.ip is not None)
 
     def _alter(self, entity: QuotaEntity, changes: Mapping[str, str | None]) -> Mapping[str, str]:
         """In one call of the thread, so that all brokers are notified even if the client leaves between the two."""
         quotas = self._registry.quotas.alter(entity, changes)
-        self._notify(entity_path(entity))
+        self._store.changes.notify_config_change(entity_path(entity))
         return quotas
 
     def _put(self, entity: QuotaEntity, texts: Mapping[str, str]) -> None:

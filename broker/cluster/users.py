@@ -8,12 +8,11 @@ on the event loop. No credential appears in a log or error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from broker.security.scram import ScramCredential, ScramMechanism
 from broker.zookeeper import znodes
-from broker.zookeeper.metadata_store import MetadataCalls
-from broker.zookeeper.registry import Registry
+from broker.zookeeper.cluster_store import ClusterStore
 
 logger = logging.getLogger(__name__)
 
@@ -23,11 +22,9 @@ Credentials = Mapping[ScramMechanism, ScramCredential]
 class Users:
     """The users of the cluster that have SCRAM credentials."""
 
-    def __init__(self, registry: Registry, calls: MetadataCalls, *, notify: Callable[[str], None]) -> None:
-        """`notify("users/NAME")`, which blocks, notifies the other brokers."""
-        self._registry = registry
-        self._call = calls
-        self._notify = notify
+    def __init__(self, store: ClusterStore) -> None:
+        self._registry = store.registry
+        self._store = store
         self._known: dict[str, Credentials] = {}
 
     def credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
@@ -44,13 +41,13 @@ class Users:
         """
         if "/" in name:
             return
-        configs = await self._call(self._registry.user_configs)
+        configs = await self._store(self._registry.user_configs)
         found = {user: decode_credentials(user, config) for user, config in configs.items()}
         self._known = {user: credentials for user, credentials in found.items() if credentials}
 
     async def alter(self, user: str, changes: Mapping[ScramMechanism, ScramCredential | None]) -> None:
         """Set credentials of a user, or remove those that are None. Raises BrokerError when ZooKeeper is away."""
-        config = await self._call(self._alter, user, encode_changes(changes))
+        config = await self._store(self._alter, user, encode_changes(changes))
         if credentials := decode_credentials(user, config):
             self._known[user] = credentials
         else:
@@ -59,7 +56,7 @@ class Users:
     def _alter(self, user: str, changes: Mapping[str, str | None]) -> Mapping[str, str]:
         """In one call of the thread, so that all brokers are notified even if the client leaves between the two."""
         config = self._registry.alter_user_config(user, changes)
-        self._notify(f"users/{znodes.sanitized(user)}")
+        self._store.changes.notify_config_change(f"users/{znodes.sanitized(user)}")
         return config
 
 

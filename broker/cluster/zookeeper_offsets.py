@@ -10,28 +10,27 @@ from collections.abc import Iterable, Mapping
 
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.consumer_registry import ConsumerRegistry
-from broker.zookeeper.metadata_store import MetadataCalls
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.znodes import MalformedNode
 
 
 class ZooKeeperOffsets:
     """Commits and reads. Lives on the event loop. Raises BrokerError, also when ZooKeeper is away."""
 
-    def __init__(self, registry: ConsumerRegistry, calls: MetadataCalls) -> None:
-        self._registry = registry
-        self._call = calls
+    def __init__(self, store: ClusterStore) -> None:
+        self._registry = store.registry.consumers
+        self._store = store
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set these offsets; other partitions keep theirs."""
         _check_name(group)
-        await self._call(self._registry.set_offsets, group, offsets)
+        await self._store(self._registry.set_offsets, group, offsets)
 
     async def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """The offsets of those partitions that have one."""
         _check_name(group)
         try:
-            return await self._call(self._registry.offsets_of, group, list(partitions))
+            return await self._store(self._registry.offsets_of, group, list(partitions))
         except MalformedNode as error:
             raise BrokerError(ErrorCode.unknown_server_error, str(error)) from error
 

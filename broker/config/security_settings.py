@@ -23,9 +23,13 @@ from broker.security.token_source import LOGIN_HANDLERS, sasl_extensions, token_
 from broker.settings import Long, at_least, did_you_mean, one_of, parse_properties, setting, settings_of
 
 OAUTHBEARER = "OAUTHBEARER"
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
-_MODULES = {"PLAIN": "PlainLoginModule", OAUTHBEARER: "OAuthBearerLoginModule"}
-"""By mechanism; ScramLoginModule for the others."""
+_LOGIN_MODULES = {
+    "PLAIN": "PlainLoginModule",
+    "SCRAM-SHA-256": "ScramLoginModule",
+    "SCRAM-SHA-512": "ScramLoginModule",
+    OAUTHBEARER: "OAuthBearerLoginModule",
+}
+MECHANISMS = tuple(_LOGIN_MODULES)
 LISTENER_PREFIX = "listener.name."
 ACL_AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
 _JAAS = "sasl.jaas.config"
@@ -205,48 +209,59 @@ def listener_security(settings: SecuritySettings, listener: Listener, overrides:
     own = {key[len(prefix) :]: text for key, text in overrides.items() if key.lower().startswith(prefix)}
     modules = {key: own.pop(key) for key in tuple(own) if key.endswith(_JAAS)}
     unsigned = _takes_unsigned({prefix + key: own.pop(key) for key in _HANDLERS if key in own}, prefix)
-    for key in [one for one in own if one.startswith(f"{_OAUTH_PREFIX}sasl.{_OAUTH_PREFIX}")]:
+    merged = _overridden(settings, own, prefix)
+    users: dict[str, str] = {}
+    logins: dict[str, Login] = {}
+    options: Mapping[str, str] = {}
+    for key, text in modules.items():
+        module = parse_jaas(text, prefix + key)
+        if module.name not in _LOGIN_MODULES.values():
+            raise ConfigError(
+                f"{prefix}{key}: {module.name} is not supported; use PlainLoginModule, ScramLoginModule or "
+                "OAuthBearerLoginModule"
+            )
+        if module.name == _LOGIN_MODULES[OAUTHBEARER]:
+            options = module.options
+            logins |= _token_login(prefix + key, module, merged)
+        else:
+            logins |= _logins(prefix + key, key[: -len(_JAAS)].rstrip(".").upper(), module)
+        if module.name == _LOGIN_MODULES["PLAIN"]:
+            users |= module.users
+    security = ListenerSecurity(listener, merged, users, logins, options, unsigned)
+    _check_mechanisms(security, prefix)
+    return security
+
+
+def _overridden(settings: SecuritySettings, own: dict[str, str], prefix: str) -> SecuritySettings:
+    """The settings with those of one listener. Raises ConfigError for a key that it cannot have."""
+    for key in [key for key in own if key.startswith(f"{_OAUTH_PREFIX}sasl.{_OAUTH_PREFIX}")]:
         own[key.removeprefix(_OAUTH_PREFIX)] = own.pop(key)  # Kafka takes them with and without the mechanism
     known = settings_of(SecuritySettings)
     for key in own:
         if key not in known or key in _NOT_PER_LISTENER:
             raise ConfigError(f"{prefix}{key}: {key!r} cannot be set for one listener{did_you_mean(key, known)}")
     base = SecuritySettings(**{one.attribute: getattr(settings, one.attribute) for one in known.values()})
-    merged = parse_properties(SecuritySettings, own, base=base)
-    users: dict[str, str] = {}
-    logins: dict[str, Login] = {}
-    options: Mapping[str, str] = {}
-    for key, text in modules.items():
-        module = parse_jaas(text, prefix + key)
-        if module.name == _MODULES[OAUTHBEARER]:
-            options = module.options
-            logins |= _token_login(prefix + key, module, merged)
-            continue
-        logins |= _logins(prefix + key, key[: -len(_JAAS)].rstrip(".").upper(), module)
-        if module.name == _MODULES["PLAIN"]:
-            users |= module.users
-        elif module.name != "ScramLoginModule":
-            raise ConfigError(
-                f"{prefix}{key}: {module.name} is not supported; use PlainLoginModule, ScramLoginModule or "
-                "OAuthBearerLoginModule"
-            )
-    if listener.sasl and not merged.sasl_enabled_mechanisms:
-        raise ConfigError(f"listener {listener.name}: name a mechanism in sasl.enabled.mechanisms")
-    if listener.sasl and "PLAIN" in merged.sasl_enabled_mechanisms and not users:
+    return parse_properties(SecuritySettings, own, base=base)
+
+
+def _check_mechanisms(security: ListenerSecurity, prefix: str) -> None:
+    """Raise ConfigError for SASL without a mechanism, and for a mechanism that can admit nobody."""
+    name, settings = security.listener.name, security.settings
+    enabled = settings.sasl_enabled_mechanisms if security.listener.sasl else ()
+    if security.listener.sasl and not enabled:
+        raise ConfigError(f"listener {name}: name a mechanism in sasl.enabled.mechanisms")
+    if "PLAIN" in enabled and not security.plain_users:
         raise ConfigError(
-            f"listener {listener.name} has no user for PLAIN: set {prefix}plain.{_JAAS}="
+            f"listener {name} has no user for PLAIN: set {prefix}plain.{_JAAS}="
             'org.apache.kafka.common.security.plain.PlainLoginModule required user_NAME="PASSWORD";'
         )
-    signed = listener.sasl and OAUTHBEARER in merged.sasl_enabled_mechanisms and not unsigned
-    keys_url = merged.sasl_oauthbearer_jwks_endpoint_url
+    keys_url = settings.sasl_oauthbearer_jwks_endpoint_url
     if keys_url is not None:
         require_url(f"{prefix}sasl.oauthbearer.jwks.endpoint.url", keys_url)
-    elif signed:
+    elif OAUTHBEARER in enabled and not security.unsigned_tokens:
         raise ConfigError(
-            f"listener {listener.name} cannot verify the tokens of OAUTHBEARER: set "
-            f"{prefix}sasl.oauthbearer.jwks.endpoint.url"
+            f"listener {name} cannot verify the tokens of OAUTHBEARER: set {prefix}sasl.oauthbearer.jwks.endpoint.url"
         )
-    return ListenerSecurity(listener, merged, users, logins, options, unsigned)
 
 
 def _takes_unsigned(handlers: Mapping[str, str], prefix: str) -> bool:
@@ -275,7 +290,7 @@ def _logins(key: str, mechanism: str, module: LoginModule) -> dict[str, Login]:
     user, password = module.options.get("username"), module.options.get("password")
     if not user or password is None:
         return {}
-    fitting = [one for one in MECHANISMS if _MODULES.get(one, "ScramLoginModule") == module.name]
+    fitting = [one for one, name in _LOGIN_MODULES.items() if name == module.name]
     return {
         one: Login(one, user, password, f"username and password in {key}") for one in fitting if mechanism in ("", one)
     }

@@ -25,6 +25,12 @@ _transaction = partial(setting, group="transactions")
 _observability = partial(setting, group="observability")
 _replica = partial(setting, group="replicas")
 _quota = partial(setting, group="quotas")
+_dynamic_cleaner = partial(_cleaner, update=CLUSTER_WIDE)
+_dynamic_flush = partial(_flush, update=CLUSTER_WIDE)
+_dynamic_log = partial(_log, update=CLUSTER_WIDE)
+_dynamic_replica = partial(_replica, update=CLUSTER_WIDE)
+_dynamic_retention = partial(_retention, update=CLUSTER_WIDE)
+_dynamic_socket = partial(_socket, update=CLUSTER_WIDE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,19 +69,16 @@ class ServerSettings:
         "(Kafka's default).",
         at_least(-1),
     )
-    max_connections: int = _socket(
-        2147483647, "Most connections; one more is closed at once.", at_least(0), CLUSTER_WIDE
-    )
+    max_connections: int = _dynamic_socket(2147483647, "Most connections; one more is closed at once.", at_least(0))
     max_connections_per_ip_overrides: tuple[str, ...] = _socket(
         (), "address:count,… that override max.connections.per.ip.", type="string"
     )
-    max_connections_per_ip: int = _socket(2147483647, "Most connections from one address.", at_least(0), CLUSTER_WIDE)
-    max_connection_creation_rate: int = _socket(
+    max_connections_per_ip: int = _dynamic_socket(2147483647, "Most connections from one address.", at_least(0))
+    max_connection_creation_rate: int = _dynamic_socket(
         2147483647,
         "Connections accepted per second; above it, listeners wait. listener.name.NAME.max.connection.creation.rate "
         "limits one listener.",
         at_least(1),
-        CLUSTER_WIDE,
     )
     max_request_partition_size_limit: int = _socket(
         2000, "Most partitions in one DescribeTopicPartitions response.", at_least(1)
@@ -90,90 +93,74 @@ class ServerSettings:
 class LogSettings:
     """What topics get by default: segments, flushing, retention."""
 
-    log_segment_bytes: int = _log(1073741824, "A segment is closed at this size.", at_least(14), CLUSTER_WIDE)
+    log_segment_bytes: int = _dynamic_log(1073741824, "A segment is closed at this size.", at_least(14))
     log_roll_hours: int = _log(168, "A segment is closed at this age (log.roll.ms wins).", at_least(1))
-    log_roll_ms: Long | None = _log(None, "The same in milliseconds.", at_least(1), CLUSTER_WIDE)
+    log_roll_ms: Long | None = _dynamic_log(None, "The same in milliseconds.", at_least(1))
     log_roll_jitter_hours: int = _log(
         0,
         "Up to this is randomly subtracted from that age, so that partitions do not roll together "
         "(log.roll.jitter.ms wins).",
         at_least(0),
     )
-    log_roll_jitter_ms: Long | None = _log(None, "The same in milliseconds.", at_least(0), CLUSTER_WIDE)
-    log_preallocate: bool = _log(False, "Reserve a whole segment on disk when it is created.", update=CLUSTER_WIDE)
-    log_index_interval_bytes: int = _log(4096, "Log bytes between two index entries.", at_least(0), CLUSTER_WIDE)
-    log_index_size_max_bytes: int = _log(
-        10485760, "A segment is closed when an index is this large.", at_least(4), CLUSTER_WIDE
+    log_roll_jitter_ms: Long | None = _dynamic_log(None, "The same in milliseconds.", at_least(0))
+    log_preallocate: bool = _dynamic_log(False, "Reserve a whole segment on disk when it is created.")
+    log_index_interval_bytes: int = _dynamic_log(4096, "Log bytes between two index entries.", at_least(0))
+    log_index_size_max_bytes: int = _dynamic_log(
+        10485760, "A segment is closed when an index is this large.", at_least(4)
     )
-    message_max_bytes: int = _log(1048588, "Largest record batch accepted.", at_least(0), CLUSTER_WIDE)
-    log_message_timestamp_type: str = _log(
+    message_max_bytes: int = _dynamic_log(1048588, "Largest record batch accepted.", at_least(0))
+    log_message_timestamp_type: str = _dynamic_log(
         "CreateTime",
         "CreateTime keeps the producer's time, LogAppendTime stamps the broker's.",
         one_of(("CreateTime", "LogAppendTime")),
-        CLUSTER_WIDE,
     )
-    log_message_timestamp_before_max_ms: Long = _log(
-        UNLIMITED,
-        "With CreateTime, a record may be this much older than the broker's clock.",
-        at_least(0),
-        CLUSTER_WIDE,
+    log_message_timestamp_before_max_ms: Long = _dynamic_log(
+        UNLIMITED, "With CreateTime, a record may be this much older than the broker's clock.", at_least(0)
     )
-    log_message_timestamp_after_max_ms: Long = _log(
-        3_600_000,
-        "With CreateTime, a record may be this much newer than the broker's clock.",
-        at_least(0),
-        CLUSTER_WIDE,
+    log_message_timestamp_after_max_ms: Long = _dynamic_log(
+        3_600_000, "With CreateTime, a record may be this much newer than the broker's clock.", at_least(0)
     )
-    log_cleanup_policy: tuple[str, ...] = _log(
-        ("delete",), "What happens to old segments.", one_of(("delete", "compact")), CLUSTER_WIDE
+    log_cleanup_policy: tuple[str, ...] = _dynamic_log(
+        ("delete",), "What happens to old segments.", one_of(("delete", "compact"))
     )
-    compression_type: str = _log(
+    compression_type: str = _dynamic_log(
         "producer",
         "Codec of stored batches: producer keeps the producer's, any other recompresses.",
         one_of(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
-        CLUSTER_WIDE,
     )
-    compression_gzip_level: int = _log(
-        -1,
-        "gzip level when the broker recompresses: 1 (fast) to 9 (small), -1: zlib's default.",
-        gzip_level,
-        CLUSTER_WIDE,
+    compression_gzip_level: int = _dynamic_log(
+        -1, "gzip level when the broker recompresses: 1 (fast) to 9 (small), -1: zlib's default.", gzip_level
     )
-    compression_lz4_level: int = _log(
+    compression_lz4_level: int = _dynamic_log(
         9,
         "lz4 level when the broker recompresses: 1 to 17; 9 is the fast compressor, any other the thorough one.",
         between(1, 17),
-        CLUSTER_WIDE,
     )
-    compression_zstd_level: int = _log(
-        3, "zstd level when the broker recompresses: -131072 (fast) to 22 (small).", between(-131072, 22), CLUSTER_WIDE
+    compression_zstd_level: int = _dynamic_log(
+        3, "zstd level when the broker recompresses: -131072 (fast) to 22 (small).", between(-131072, 22)
     )
-    min_insync_replicas: int = _log(
-        1, "In-sync replicas that acks=all needs; never more than the partition has.", at_least(1), CLUSTER_WIDE
+    min_insync_replicas: int = _dynamic_log(
+        1, "In-sync replicas that acks=all needs; never more than the partition has.", at_least(1)
     )
-    unclean_leader_election_enable: bool = _log(
-        False, "Let a replica that lacks records lead when no other is alive; they are lost.", update=CLUSTER_WIDE
+    unclean_leader_election_enable: bool = _dynamic_log(
+        False, "Let a replica that lacks records lead when no other is alive; they are lost."
     )
-    log_segment_delete_delay_ms: Long = _log(
-        60000, "Wait before a deleted file is unlinked.", at_least(0), CLUSTER_WIDE
+    log_segment_delete_delay_ms: Long = _dynamic_log(60000, "Wait before a deleted file is unlinked.", at_least(0))
+    producer_id_expiration_ms: int = _dynamic_log(
+        86400000, "An idempotent producer is forgotten after this idle time.", at_least(1)
     )
-    producer_id_expiration_ms: int = _log(
-        86400000, "An idempotent producer is forgotten after this idle time.", at_least(1), CLUSTER_WIDE
-    )
-    log_flush_interval_messages: Long = _flush(UNLIMITED, "fsync after this many records.", at_least(1), CLUSTER_WIDE)
-    log_flush_interval_ms: Long | None = _flush(
-        None, "fsync records older than this; unset leaves it to the OS.", update=CLUSTER_WIDE
+    log_flush_interval_messages: Long = _dynamic_flush(UNLIMITED, "fsync after this many records.", at_least(1))
+    log_flush_interval_ms: Long | None = _dynamic_flush(
+        None, "fsync records older than this; unset leaves it to the OS."
     )
     log_flush_scheduler_interval_ms: Long = _flush(
         1000, "How often logs are checked for time-based work.", at_least(10)
     )
     log_retention_hours: int = _retention(168, "Age at which a segment is deleted.")
     log_retention_minutes: int | None = _retention(None, "The same in minutes; wins over hours.")
-    log_retention_ms: Long | None = _retention(
-        None, "The same in milliseconds; wins over both; -1: never.", update=CLUSTER_WIDE
-    )
-    log_retention_bytes: Long = _retention(
-        -1, "Size above which a partition's oldest segments are deleted; -1: no limit.", update=CLUSTER_WIDE
+    log_retention_ms: Long | None = _dynamic_retention(None, "The same in milliseconds; wins over both; -1: never.")
+    log_retention_bytes: Long = _dynamic_retention(
+        -1, "Size above which a partition's oldest segments are deleted; -1: no limit."
     )
     log_retention_check_interval_ms: Long = _retention(300000, "How often segments are checked.", at_least(1))
 
@@ -207,17 +194,13 @@ class ReplicaSettings:
     replica_socket_timeout_ms: int = _replica(
         30000, "How long a leader may send nothing before its follower connects again.", at_least(1)
     )
-    leader_replication_throttled_rate: Long = _replica(
+    leader_replication_throttled_rate: Long = _dynamic_replica(
         UNLIMITED,
         "Bytes per second that this broker sends for leader.replication.throttled.replicas; in-sync ones never wait.",
         at_least(0),
-        CLUSTER_WIDE,
     )
-    follower_replication_throttled_rate: Long = _replica(
-        UNLIMITED,
-        "Bytes per second that this broker fetches for follower.replication.throttled.replicas.",
-        at_least(0),
-        CLUSTER_WIDE,
+    follower_replication_throttled_rate: Long = _dynamic_replica(
+        UNLIMITED, "Bytes per second that this broker fetches for follower.replication.throttled.replicas.", at_least(0)
     )
     replication_quota_window_num: int = _replica(11, "Samples that the rates above are taken from.", at_least(1))
     replication_quota_window_size_seconds: int = _replica(1, "Length of such a sample.", at_least(1))
@@ -235,35 +218,30 @@ class CleanerSettings:
     log_cleaner_enable: bool = _cleaner(
         True, "Compact the topics with cleanup.policy=compact, __consumer_offsets among them."
     )
-    log_cleaner_backoff_ms: Long = _cleaner(
-        15000, "Wait before logs are checked again when none needed compaction.", at_least(0), CLUSTER_WIDE
+    log_cleaner_backoff_ms: Long = _dynamic_cleaner(
+        15000, "Wait before logs are checked again when none needed compaction.", at_least(0)
     )
-    log_cleaner_dedupe_buffer_size: Long = _cleaner(
+    log_cleaner_dedupe_buffer_size: Long = _dynamic_cleaner(
         134217728,
         "Memory for the keys of one compaction, 150 bytes plus the key for each; a log with more needs several.",
         at_least(1 << 20),
-        CLUSTER_WIDE,
     )
-    log_cleaner_io_max_bytes_per_second: float = _cleaner(
+    log_cleaner_io_max_bytes_per_second: float = _dynamic_cleaner(
         1.7976931348623157e308,
         "Most bytes that compaction reads and writes per second.",
         between(1, 1.7976931348623157e308),
-        CLUSTER_WIDE,
     )
-    log_cleaner_min_cleanable_ratio: float = _cleaner(
-        0.5, "Share of a log that must be uncompacted before compaction starts.", between(0, 1), CLUSTER_WIDE
+    log_cleaner_min_cleanable_ratio: float = _dynamic_cleaner(
+        0.5, "Share of a log that must be uncompacted before compaction starts.", between(0, 1)
     )
-    log_cleaner_delete_retention_ms: Long = _cleaner(
-        86400000, "How long compaction keeps tombstones.", at_least(0), CLUSTER_WIDE
+    log_cleaner_delete_retention_ms: Long = _dynamic_cleaner(
+        86400000, "How long compaction keeps tombstones.", at_least(0)
     )
-    log_cleaner_min_compaction_lag_ms: Long = _cleaner(
-        0, "A record is not compacted before this age.", at_least(0), CLUSTER_WIDE
+    log_cleaner_min_compaction_lag_ms: Long = _dynamic_cleaner(
+        0, "A record is not compacted before this age.", at_least(0)
     )
-    log_cleaner_max_compaction_lag_ms: Long = _cleaner(
-        2**63 - 1,
-        "From this age a record makes its log due for compaction, whatever the ratio.",
-        at_least(1),
-        CLUSTER_WIDE,
+    log_cleaner_max_compaction_lag_ms: Long = _dynamic_cleaner(
+        2**63 - 1, "From this age a record makes its log due for compaction, whatever the ratio.", at_least(1)
     )
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
+from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.producer_ids import ProducerIds
-from broker.cluster.topics import Topics
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.peer_requests import Connect
@@ -46,7 +46,7 @@ class Coordinators:
     """Call `start` once the topics are known, and `close` before the logs are closed."""
 
     def __init__(
-        self, config: BrokerConfig, topics: Topics, producer_ids: ProducerIds, clock: Clock, connect: Connect
+        self, config: BrokerConfig, topics: MetadataCache, producer_ids: ProducerIds, clock: Clock, connect: Connect
     ) -> None:
         """`connect` makes connections to other brokers."""
         self._topics = topics

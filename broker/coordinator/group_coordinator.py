@@ -28,9 +28,10 @@ from broker.coordinator.group_messages import (
     SyncReply,
     SyncRequest,
 )
-from broker.coordinator.group_records import MalformedRecord, OffsetAndMetadata, encode_offset, encode_offset_key
+from broker.coordinator.group_records import OffsetAndMetadata, encode_offset, encode_offset_key
 from broker.coordinator.group_shard import GroupShard
 from broker.coordinator.group_state import ClassicGroup, GroupState
+from broker.coordinator.record_reader import MalformedRecord
 from broker.coordinator.record_store import KeyValue, RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS
 from broker.coordinator.sharded_coordinator import ShardedCoordinator

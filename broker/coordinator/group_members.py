@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, TypeAlias
 
-from broker.coordinator.group_messages import DescribedMember, JoinedMember, JoinReply, JoinRequest, SyncReply
+from broker.coordinator.group_messages import JoinedMember, JoinReply, JoinRequest, SyncReply
 from broker.coordinator.group_records import MemberMetadata, subscribed_topics
 from broker.errors import ErrorCode
 
@@ -84,14 +84,6 @@ class Member:
     def joined(self, protocol_name: str | None) -> JoinedMember:
         metadata = self.protocols.get(protocol_name or "", b"")
         return JoinedMember(self.member_id, self.group_instance_id, metadata)
-
-    def described(self, protocol_name: str | None) -> DescribedMember:
-        """The member for DescribeGroups. Without a protocol (no stable generation) its data is left out."""
-        metadata = self.protocols.get(protocol_name, b"") if protocol_name is not None else b""
-        assignment = self.assignment if protocol_name is not None else b""
-        return DescribedMember(
-            self.member_id, self.group_instance_id, self.client_id, self.client_host, metadata, assignment
-        )
 
     def record(self, protocol_name: str | None, assignment: bytes) -> MemberMetadata:
         return MemberMetadata(

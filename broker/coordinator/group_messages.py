@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.coordinator.group_records import OffsetAndMetadata
+from broker.coordinator.group_records import MemberMetadata, OffsetAndMetadata
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -138,17 +138,6 @@ class FetchReply:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedMember:
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    # Both are empty while the group is not stable.
-    metadata: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class GroupDescription:
     """DescribeGroups of one group. A group that does not exist has the state Dead."""
 
@@ -157,7 +146,8 @@ class GroupDescription:
     state: str = ""
     protocol_type: str = ""
     protocol_name: str = ""
-    members: Sequence[DescribedMember] = ()
+    members: Sequence[MemberMetadata] = ()
+    """Without subscriptions and assignments while the group is not stable."""
 
 
 def quoted(reason: str | None) -> str:

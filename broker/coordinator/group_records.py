@@ -26,23 +26,6 @@ from typing import NamedTuple
 
 from broker.coordinator.record_reader import MAX_STRING_BYTES, MalformedRecord, RecordReader, encode_string
 
-__all__ = [
-    "GroupKey",
-    "GroupMetadata",
-    "MalformedRecord",
-    "MemberMetadata",
-    "OffsetAndMetadata",
-    "OffsetKey",
-    "decode_group",
-    "decode_key",
-    "decode_offset",
-    "encode_group",
-    "encode_group_key",
-    "encode_offset",
-    "encode_offset_key",
-    "subscribed_topics",
-]
-
 _I16 = Struct(">h")
 _I32 = Struct(">i")
 _I64 = Struct(">q")
@@ -114,18 +97,13 @@ def encode_group_key(group_id: str) -> bytes:
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     """The key of a record. None for a key version of a later Kafka, which should be skipped."""
     reader = RecordReader(data)
-    version = reader.i16()
-    if version in (0, 1):
-        key = OffsetKey(reader.string(), reader.string(), reader.i32())
-        reader.expect_end()
-        return key
-    if version == 2:
-        group_key = GroupKey(reader.string())
-        reader.expect_end()
-        return group_key
-    if version < 0:
-        raise MalformedRecord(f"key version {version} is negative")
-    return None
+    version = reader.key_version()
+    if version > 2:
+        return None
+    group_id = reader.string()
+    key = GroupKey(group_id) if version == 2 else OffsetKey(group_id, reader.string(), reader.i32())
+    reader.expect_end()
+    return key
 
 
 def encode_offset(committed: OffsetAndMetadata) -> bytes:
@@ -143,16 +121,17 @@ def encode_offset(committed: OffsetAndMetadata) -> bytes:
 def decode_offset(data: bytes) -> OffsetAndMetadata:
     """Read an offset's value, versions 0 to 4."""
     reader = RecordReader(data)
-    version = reader.version(highest=4)
-    offset = reader.i64()
-    leader_epoch = reader.i32() if version >= 3 else -1
-    metadata = reader.string() if version < 4 else reader.compact_string()
-    commit_timestamp = reader.i64()
-    expire_timestamp = reader.i64() if version == 1 else -1
-    if version >= 4:
-        reader.skip_tags()
+    version = reader.version(4, flexible=4)
+    committed = OffsetAndMetadata(
+        offset=reader.i64(),
+        leader_epoch=reader.i32() if version >= 3 else -1,
+        metadata=reader.string(),
+        commit_timestamp=reader.i64(),
+        expire_timestamp=reader.i64() if version == 1 else -1,
+    )
+    reader.tags()
     reader.expect_end()
-    return OffsetAndMetadata(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp)
+    return committed
 
 
 def encode_group(group: GroupMetadata) -> bytes:
@@ -185,48 +164,29 @@ def encode_group(group: GroupMetadata) -> bytes:
 def decode_group(data: bytes) -> GroupMetadata:
     """Read a group's value, versions 0 to 4. In v0 a member's rebalance time-out is its session time-out."""
     reader = RecordReader(data)
-    version = reader.version(highest=4)
-    flexible = version >= 4
-    nullable_string = reader.compact_nullable_string if flexible else reader.nullable_string
-    protocol_type = reader.compact_string() if flexible else reader.string()
-    generation_id = reader.i32()
-    protocol_name = nullable_string()
-    leader = nullable_string()
-    state_timestamp_ms = reader.i64() if version >= 2 else -1
-    count = reader.compact_length() if flexible else reader.array_length()
-    members = tuple(_decode_member(reader, version) for _ in range(count))
-    if flexible:
-        reader.skip_tags()
+    version = reader.version(4, flexible=4)
+    group = GroupMetadata(
+        protocol_type=reader.string(),
+        generation_id=reader.i32(),
+        protocol_name=reader.nullable_string(),
+        leader=reader.nullable_string(),
+        state_timestamp_ms=reader.i64() if version >= 2 else -1,
+        members=tuple(_decode_member(reader, version) for _ in range(reader.array_length())),
+    )
+    reader.tags()
     reader.expect_end()
-    return GroupMetadata(protocol_type, generation_id, protocol_name, leader, state_timestamp_ms, members)
+    return group
 
 
 def _decode_member(reader: RecordReader, version: int) -> MemberMetadata:
-    flexible = version >= 4
-    string = reader.compact_string if flexible else reader.string
-    blob = reader.compact_blob if flexible else reader.blob
-    member_id = string()
-    group_instance_id = None
-    if version >= 3:
-        group_instance_id = reader.compact_nullable_string() if flexible else reader.nullable_string()
-    client_id = string()
-    client_host = string()
-    rebalance_timeout_ms = reader.i32() if version >= 1 else -1
-    session_timeout_ms = reader.i32()
-    if version < 1:
-        rebalance_timeout_ms = session_timeout_ms
-    subscription, assignment = blob(), blob()
-    if flexible:
-        reader.skip_tags()
+    member_id = reader.string()
+    group_instance_id = reader.nullable_string() if version >= 3 else None
+    client_id, client_host = reader.string(), reader.string()
+    timeouts = [reader.i32() for _ in range(2 if version >= 1 else 1)]
+    subscription, assignment = reader.blob(), reader.blob()
+    reader.tags()
     return MemberMetadata(
-        member_id,
-        group_instance_id,
-        client_id,
-        client_host,
-        rebalance_timeout_ms,
-        session_timeout_ms,
-        subscription,
-        assignment,
+        member_id, group_instance_id, client_id, client_host, timeouts[0], timeouts[-1], subscription, assignment
     )
 
 

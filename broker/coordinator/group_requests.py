@@ -258,14 +258,11 @@ def abandon(group: ClassicGroup, waiter: Waiter, *, can_return: bool, now: Now) 
 def describe(group: ClassicGroup) -> GroupDescription:
     """DescribeGroups. Assignments are shown only while the group is stable."""
     protocol = group.protocol_name if group.state is GroupState.STABLE else None
-    return GroupDescription(
-        ErrorCode.none,
-        group.group_id,
-        group.state.value,
-        group.roster.protocol_type or "",
-        protocol or "",
-        tuple(member.described(protocol) for member in group.roster.members.values()),
-    )
+    members = group.roster.records(protocol, None)
+    if protocol is None:
+        members = tuple(replace(member, subscription=b"", assignment=b"") for member in members)
+    kind = group.roster.protocol_type or ""
+    return GroupDescription(ErrorCode.none, group.group_id, group.state.value, kind, protocol or "", members)
 
 
 def expired_offsets(group: ClassicGroup, now: Now) -> list[TopicPartition]:

@@ -19,7 +19,6 @@ from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.coordinator.group_messages import JoinReply, SyncReply
 from broker.coordinator.group_offsets import PendingCommits
 from broker.coordinator.group_records import (
-    MalformedRecord,
     OffsetAndMetadata,
     OffsetKey,
     decode_group,
@@ -31,6 +30,7 @@ from broker.coordinator.group_records import (
 )
 from broker.coordinator.group_requests import expired_offsets
 from broker.coordinator.group_state import ClassicGroup, Effects, GroupState, Now, Store
+from broker.coordinator.record_reader import MalformedRecord
 from broker.coordinator.record_store import KeyValue, RecordRun, RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, Done, RecordWriter
 from broker.coordinator.transaction_state import ProducerIdAndEpoch

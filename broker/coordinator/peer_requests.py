@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from broker.background_tasks import BackgroundTasks
 from broker.errors import ErrorCode, PykafkaError
 from broker.net.peer_connection import PeerConnection
 
@@ -42,7 +44,9 @@ class PeerRequests(Generic[Item]):
         self._waiting: dict[int, list[asyncio.Future[ErrorCode]]] = {}
         """By broker: those that are in no request yet."""
         self._idle: dict[int, list[PeerConnection]] = {}
-        self._tasks: dict[int, set[asyncio.Task[None]]] = {}
+        self._senders: Counter[int] = Counter()
+        """By broker: how many send to it."""
+        self._tasks = BackgroundTasks()
         self._failed: dict[int, str] = {}
         """Broker → the last failure, which is logged once."""
         self._is_closed = False
@@ -56,9 +60,9 @@ class PeerRequests(Generic[Item]):
         self._asked[future] = broker_id, item
         future.add_done_callback(self._asked.pop)
         self._waiting.setdefault(broker_id, []).append(future)
-        tasks = self._tasks.setdefault(broker_id, set())
-        if len(tasks) < MOST_CONNECTIONS:
-            tasks.add(asyncio.ensure_future(self._send_all(broker_id, tasks)))
+        if self._senders[broker_id] < MOST_CONNECTIONS:
+            self._senders[broker_id] += 1
+            self._tasks.begin("asking other brokers about transactions", self._send_all(broker_id))
         return future
 
     def give_up(self, is_moved: Callable[[int, Item], bool], code: ErrorCode) -> None:
@@ -76,25 +80,22 @@ class PeerRequests(Generic[Item]):
     async def close(self) -> None:
         """End all requests."""
         self._is_closed = True
-        tasks = [task for of_broker in self._tasks.values() for task in of_broker]
-        for task in tasks:
-            task.cancel()
-        self.give_up(lambda broker_id, item: True, ErrorCode.network_exception)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await self._tasks.close()
+        finally:
+            self.give_up(lambda broker_id, item: True, ErrorCode.network_exception)
         for peers in self._idle.values():
             for peer in peers:
                 peer.close()
 
-    async def _send_all(self, broker_id: int, tasks: set[asyncio.Task[None]]) -> None:
+    async def _send_all(self, broker_id: int) -> None:
         try:
             while waiting := self._waiting.pop(broker_id, None):
                 asked = {future: self._asked[future][1] for future in waiting if not future.done()}
                 if asked:
                     await self._answer(broker_id, asked)
         finally:
-            task = asyncio.current_task()
-            assert task is not None
-            tasks.discard(task)
+            self._senders[broker_id] -= 1
 
     async def _answer(self, broker_id: int, asked: Mapping[asyncio.Future[ErrorCode], Item]) -> None:
         codes: Mapping[Item, ErrorCode] = {}

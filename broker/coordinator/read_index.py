@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator.peer_requests import Connect, PeerRequests
 from broker.errors import BrokerError, ErrorCode
 from broker.net.peer_connection import PeerConnection
@@ -39,7 +39,7 @@ class _Claim(NamedTuple):
 class ReadIndex:
     """Asks other brokers whether they know of a later leader."""
 
-    def __init__(self, topics: Topics, broker_id: int, connect: Connect) -> None:
+    def __init__(self, topics: MetadataCache, broker_id: int, connect: Connect) -> None:
         self._topics = topics
         self._broker_id = broker_id
         self._peers = PeerRequests(connect, _send)

@@ -34,11 +34,12 @@ def encode_string(text: str) -> bytes:
 class RecordReader:
     """Reads big-endian fields one after the other."""
 
-    __slots__ = ("_data", "_position")
+    __slots__ = ("_data", "_is_flexible", "_position")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0
+        self._is_flexible = False
 
     def i8(self) -> int:
         return self._fixed(_I8)
@@ -52,11 +53,22 @@ class RecordReader:
     def i64(self) -> int:
         return self._fixed(_I64)
 
-    def version(self, highest: int) -> int:
-        """The i16 at the start of a value. Raises MalformedRecord unless it is one of 0 … `highest`."""
+    def key_version(self) -> int:
+        """The i16 at the start of a key. Raises MalformedRecord if it is negative."""
+        version = self.i16()
+        if version < 0:
+            raise MalformedRecord(f"key version {version} is negative")
+        return version
+
+    def version(self, highest: int, *, flexible: int) -> int:
+        """The i16 at the start of a value. Raises MalformedRecord unless it is one of 0 … `highest`.
+
+        From the version `flexible` on, the lengths that follow are unsigned varints of the length plus one.
+        """
         version = self.i16()
         if not 0 <= version <= highest:
             raise MalformedRecord(f"value version {version} is not one of 0 to {highest}")
+        self._is_flexible = version >= flexible
         return version
 
     def string(self) -> str:
@@ -66,27 +78,34 @@ class RecordReader:
         return text
 
     def nullable_string(self) -> str | None:
-        length = self.i16()
-        return None if length < 0 else self._text(length)
+        length = self._length(_I16)
+        if length < 0:
+            return None
+        try:
+            return self.take(length).decode()
+        except UnicodeDecodeError as error:
+            raise MalformedRecord(f"a string is no UTF-8: {error}") from None
 
     def blob(self) -> bytes:
-        """Bytes with an i32 length. Null reads as empty."""
-        length = self.i32()
-        return self.take(length) if length > 0 else b""
+        """Bytes. Null reads as empty."""
+        return self.take(max(self._length(_I32), 0))
 
-    def array_length(self) -> int:
-        return self._plausible(self.i32())
+    def array_length(self, *, nullable: bool = False) -> int:
+        """The count before an array. Null reads as empty if the array is `nullable` or the version flexible.
 
-    def _plausible(self, length: int) -> int:
-        """Refuse a count above the number of bytes left: every element has at least one byte."""
+        A count above the number of bytes left is refused: every element has at least one byte.
+        """
+        length = self._length(_I32)
+        if length == -1 and (nullable or self._is_flexible):
+            return 0
         if not 0 <= length <= len(self._data) - self._position:
             raise MalformedRecord(f"an array of {length} elements in {len(self._data)} bytes")
         return length
 
-    def nullable_array_length(self) -> int:
-        """The count before an array. Null (-1) reads as empty."""
-        length = self.i32()
-        return self._plausible(0 if length == -1 else length)
+    def tags(self) -> dict[int, bytes]:
+        """The tagged fields of a flexible version; there are none in others."""
+        count = self.unsigned_varint() if self._is_flexible else 0
+        return {self.unsigned_varint(): self.take(self.unsigned_varint()) for _ in range(count)}
 
     def unsigned_varint(self) -> int:
         try:
@@ -95,29 +114,12 @@ class RecordReader:
             raise MalformedRecord(error.message) from None
         return value
 
-    def compact_length(self) -> int:
-        """The count before an array of a flexible version. Null reads as empty."""
-        return self._plausible(max(self.unsigned_varint() - 1, 0))
-
-    def compact_string(self) -> str:
-        return self._text(self.unsigned_varint() - 1)
-
-    def compact_nullable_string(self) -> str | None:
-        length = self.unsigned_varint() - 1
-        return None if length < 0 else self._text(length)
-
-    def compact_blob(self) -> bytes:
-        """Bytes of a flexible version. Null reads as empty."""
-        return self.take(max(self.unsigned_varint() - 1, 0))
-
-    def skip_tags(self) -> None:
-        for _ in range(self.unsigned_varint()):
-            self.unsigned_varint()
-            self.take(self.unsigned_varint())
-
     def expect_end(self) -> None:
         if self._position != len(self._data):
             raise MalformedRecord(f"{len(self._data) - self._position} bytes too many")
+
+    def _length(self, layout: Struct) -> int:
+        return self.unsigned_varint() - 1 if self._is_flexible else self._fixed(layout)
 
     def _fixed(self, layout: Struct) -> int:
         end = self._position + layout.size
@@ -126,14 +128,6 @@ class RecordReader:
         value: int = layout.unpack_from(self._data, self._position)[0]
         self._position = end
         return value
-
-    def _text(self, length: int) -> str:
-        if length < 0:
-            raise MalformedRecord("null instead of a string")
-        try:
-            return self.take(length).decode()
-        except UnicodeDecodeError as error:
-            raise MalformedRecord(f"a string is no UTF-8: {error}") from None
 
     def take(self, length: int) -> bytes:
         end = self._position + length

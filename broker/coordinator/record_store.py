@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from broker.clock import Clock
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.log.segment_file import FileSlice
@@ -65,7 +65,7 @@ class RecordStore(Protocol):
 class LogRecordStore:
     """A `RecordStore` over the partitions of `topic` that this broker leads."""
 
-    def __init__(self, topics: Topics, topic: str, clock: Clock) -> None:
+    def __init__(self, topics: MetadataCache, topic: str, clock: Clock) -> None:
         self._topics = topics
         self._topic = topic
         self._clock = clock
@@ -99,7 +99,7 @@ class LogRecordStore:
         """
         tp = TopicPartition(self._topic, partition)
         held = self._topics.partition(tp)
-        await held.drain()
+        await held.queue.drain()
         waiting = held.caught_up()
         if waiting is not None:
             await asyncio.wait([waiting])

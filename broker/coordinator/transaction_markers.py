@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from broker.cluster.topics import Topics
+from broker.background_tasks import BackgroundTasks
+from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator.peer_requests import Connect, PeerRequests
 from broker.errors import BrokerError, ErrorCode
 from broker.net.peer_connection import PeerConnection
@@ -18,7 +19,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition, by_topic
 from broker.records.control import ControlType, EndMarker
-from broker.zookeeper.cluster_metadata import NO_LEADER
+from broker.replica.cluster_metadata import NO_LEADER
 
 OffsetsEnded = Callable[[int, int, bool, Awaitable[object] | None], object]
 """Called with (partition of __consumer_offsets, producer id, whether it committed, awaitable or None): the marker is in
@@ -37,15 +38,16 @@ class MarkerWriter(Protocol):
 class LogMarkerWriter:
     """Writes markers to partitions that this broker leads. A marker is safe when all in-sync replicas have it."""
 
-    def __init__(self, topics: Topics, offsets_ended: OffsetsEnded) -> None:
+    def __init__(self, topics: MetadataCache, offsets_ended: OffsetsEnded) -> None:
         self._topics = topics
         self._offsets_ended = offsets_ended
+        self._waiting = BackgroundTasks()
 
     def write(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[object] | None:
         partition = self._topics.partition(tp)
         partition.check_min_isr()
         unsafe = partition.until_safe(partition.append_marker(marker))
-        waiting = None if unsafe is None else asyncio.ensure_future(unsafe)
+        waiting = None if unsafe is None else self._waiting.add(unsafe)
         if tp.topic == GROUP_OFFSETS_TOPIC:
             commit = marker.control_type is ControlType.COMMIT
             self._offsets_ended(tp.partition, marker.producer_id, commit, waiting)
@@ -61,7 +63,7 @@ class ClusterMarkerWriter:
     deposed leader commits nothing, and the same marker twice is as good as once.
     """
 
-    def __init__(self, topics: Topics, broker_id: int, local: MarkerWriter, connect: Connect) -> None:
+    def __init__(self, topics: MetadataCache, broker_id: int, local: MarkerWriter, connect: Connect) -> None:
         self._topics = topics
         self._broker_id = broker_id
         self._local = local

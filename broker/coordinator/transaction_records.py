@@ -79,10 +79,7 @@ def encode_transaction_key(transactional_id: str) -> bytes:
 def decode_transaction_key(data: bytes) -> str | None:
     """The transactional id of a record. None for a key version of a later Kafka, which should be skipped."""
     reader = RecordReader(data)
-    version = reader.i16()
-    if version < 0:
-        raise MalformedRecord(f"key version {version} is negative")
-    if version > 0:
+    if reader.key_version() > 0:
         return None
     transactional_id = reader.string()
     reader.expect_end()
@@ -100,15 +97,16 @@ def encode_transaction(metadata: TransactionMetadata) -> bytes:
 def decode_transaction(data: bytes) -> TransactionMetadata:
     """Read the value of a transactional id, versions 0 and 1."""
     reader = RecordReader(data)
-    version = reader.version(highest=1)
+    reader.version(1, flexible=1)
     producer_id, producer_epoch, timeout_ms, state = reader.i64(), reader.i16(), reader.i32(), reader.i8()
     try:
         state = TransactionState(state)
     except ValueError:
         raise MalformedRecord(f"transaction state {state} is not one of 0 to 7") from None
-    partitions = _decode_partitions(reader, flexible=version > 0)
+    partitions = _decode_partitions(reader)
     last_update_ms, start_ms = reader.i64(), reader.i64()
-    tags = _decode_tags(reader) if version else {}
+    # Those that are no number of this size are from a later Kafka.
+    tags = {tag: int.from_bytes(data, signed=True) for tag, data in reader.tags().items() if len(data) in (1, 2, 4, 8)}
     reader.expect_end()
     return TransactionMetadata(
         producer_id,
@@ -136,14 +134,12 @@ def _encode_partitions(metadata: TransactionMetadata, *, flexible: bool) -> byte
     return b"".join(parts)
 
 
-def _decode_partitions(reader: RecordReader, *, flexible: bool) -> frozenset[TopicPartition]:
+def _decode_partitions(reader: RecordReader) -> frozenset[TopicPartition]:
     found: set[TopicPartition] = set()
-    for _ in range(reader.compact_length() if flexible else reader.nullable_array_length()):
-        topic = reader.compact_string() if flexible else reader.string()
-        count = reader.compact_length() if flexible else reader.array_length()
-        found.update(TopicPartition(topic, reader.i32()) for _ in range(count))
-        if flexible:
-            reader.skip_tags()
+    for _ in range(reader.array_length(nullable=True)):
+        topic = reader.string()
+        found.update(TopicPartition(topic, reader.i32()) for _ in range(reader.array_length()))
+        reader.tags()
     return frozenset(found)
 
 
@@ -153,13 +149,3 @@ def _encode_tags(metadata: TransactionMetadata) -> bytes:
         tags.append(_TAG_I64.pack(1, 8, metadata.next_producer_id))
     tags.append(_TAG_I16.pack(2, 2, metadata.client_version))
     return b"".join((unsigned_varint(len(tags)), *tags))
-
-
-def _decode_tags(reader: RecordReader) -> dict[int, int]:
-    """The tagged fields that are numbers of 1, 2, 4 or 8 bytes. Others are from a later Kafka."""
-    tags = {}
-    for _ in range(reader.unsigned_varint()):
-        tag, value = reader.unsigned_varint(), reader.take(reader.unsigned_varint())
-        if len(value) in (1, 2, 4, 8):
-            tags[tag] = int.from_bytes(value, signed=True)
-    return tags

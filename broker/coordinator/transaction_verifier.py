@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator.peer_requests import Connect, PeerRequests
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
@@ -31,7 +31,9 @@ class _Question(NamedTuple):
 class TransactionVerifier:
     """Verifies transactions with their coordinators. Lives on the event loop."""
 
-    def __init__(self, topics: Topics, broker_id: int, transactions: TransactionCoordinator, connect: Connect) -> None:
+    def __init__(
+        self, topics: MetadataCache, broker_id: int, transactions: TransactionCoordinator, connect: Connect
+    ) -> None:
         self._topics = topics
         self._broker_id = broker_id
         self._transactions = transactions

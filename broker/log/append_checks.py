@@ -36,8 +36,7 @@ from broker.records.compression import (
     starts_slowly,
     takes_long,
 )
-from broker.records.record_check import RecordCheck, is_slow
-from broker.records.record_rules import MOST_FAULTS, Fault, RecordRules
+from broker.records.record_check import MOST_FAULTS, Fault, RecordCheck, RecordRules, is_slow
 
 Batches = list[tuple[int, BatchHeader]]
 """(position, header) of each batch of a buffer."""
@@ -47,7 +46,7 @@ PlacedBatches = list[tuple[int, BatchHeader]]
 
 _RECOMPRESSION_COST: Final = 8
 """Compressing a byte takes about as long as checking so many."""
-_SLOW_PIECE_BYTES: Final = 64 << 10
+_SLOW_PIECE_BYTES: Final = 8 << 10
 """Bytes checked between two looks at the cost, without the kernel."""
 _SHOWN_FAULTS: Final = 3
 

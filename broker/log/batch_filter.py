@@ -1,7 +1,7 @@
 """Which records compaction keeps, and the batches that are left.
 
 Used by compaction.py. A batch that loses nothing is passed on unchanged; any other is rebuilt with its place, codec,
-producer and sequence (`rebuild_batch`). Work per record is done in numpy columns over many batches at once.
+producer and sequence (`rebuild_batch`). Work per record is done in columns over many batches at once.
 Idea: Kafka's `Cleaner.cleanInto` and `MemoryRecords.filterTo`, and their rules:
 
 - for a key in the offset map, records before its last offset go; records after the map's end stay;
@@ -14,22 +14,20 @@ Idea: Kafka's `Cleaner.cleanInto` and `MemoryRecords.filterTo`, and their rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import repeat
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from broker.errors import CorruptBatch
 from broker.log.aborted_index import AbortedEntry
 from broker.log.compaction_process import LastOfProducer
 from broker.records.batch import HEADER_SIZE, BatchHeader, Buffer, rebuild_batch, verify_batch
-from broker.records.compression import DECOMPRESSION_LIMIT, compress, decompress
+from broker.records.columns import Columns, decode_columns
+from broker.records.compression import compress, decompress
 from broker.records.control import ControlType, read_control_type
-from broker.records.plain_bytes import Bools, Int64s, PlainBytes
-from broker.records.record_fields import Fields, Span, read_fields
-from broker.records.record_sections import Fact, SectionGatherer
+from broker.records.record_sections import Bools, Int64s
 from broker.records.varint import encode_varint, read_varint
 
 Batches = list[tuple[int, BatchHeader]]
@@ -40,43 +38,43 @@ _MOST_PLAIN: Final = 32 << 20
 _BYTES_PER_ENTRY: Final = 150
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedRecords:
-    """The records of some batches: where they are in `data`, and how many each batch has."""
+def read_columns(chunk: bytes, batches: Batches, fields: Collection[str]) -> Iterator[tuple[Batches, Columns]]:
+    """The records of all `batches`, of as many at a time as memory allows. No batch may be empty. Raises CorruptBatch.
 
-    data: bytes
-    """Holds the plain record sections, and other bytes between them."""
-    start: Int64s
-    fields: Fields
-    counts: Int64s
-
-
-def locate_records(chunk: bytes, batches: Batches) -> tuple[LocatedRecords, int]:
-    """Records of as many of the first `batches` as memory allows, and how many these are. No batch may be empty.
-
-    Raises CorruptBatch.
+    pyarrow's `to_pylist` and `to_numpy` would import pandas, which takes 50 MB; so `keys_of` and its like read buffers.
     """
-    gathered = SectionGatherer(chunk, DECOMPRESSION_LIMIT)
-    for position, header in batches:
-        section = gathered.plain(position, header)
-        if len(gathered) and gathered.size + len(section) > _MOST_PLAIN:
-            break
-        gathered.add(position, header, section)
-    sections = gathered.build(0).in_one_part()
-    data = part if isinstance(part := sections.parts[0], bytes) else chunk
-    try:
-        fields = read_fields(PlainBytes(data), sections)
-    except IndexError:
-        raise CorruptBatch("a record runs past the end of its batch") from None
-    start = np.empty(len(fields.end), np.int64)
-    start[1:] = fields.end[:-1]
-    start[np.cumsum(sections.of(Fact.COUNT)) - sections.of(Fact.COUNT)] = sections.of(Fact.START)
-    return LocatedRecords(data, start, fields, sections.of(Fact.COUNT)), len(gathered)
+    sizes = sum(header.size for _, header in batches)
+    if batches and sizes < batches[-1][0] + batches[-1][1].size:
+        chunk = b"".join([chunk[position : position + header.size] for position, header in batches])
+    low, first = 0, 0
+    while first < len(batches):
+        columns = decode_columns(chunk, fields=fields, low=low, check_crcs=False, max_bytes=_MOST_PLAIN)
+        low, end = columns.next_offset, first
+        while end < len(batches) and batches[end][1].last_offset < low:
+            end += 1
+        yield batches[first:end], columns
+        first = end
 
 
-def keys_of(data: bytes, span: Span) -> list[bytes]:
-    """The key of every record; b"" where it is null."""
-    return [data[start:end] for start, end in zip(span.start.tolist(), span.end.tolist(), strict=True)]
+def keys_of(column: pa.Array) -> list[bytes]:
+    """The elements of a binary array; b"" where it is null."""
+    _, edges, data = column.buffers()
+    content = b"" if data is None else data.to_pybytes()
+    bounds = itertools.pairwise(np.frombuffer(edges, np.int32)[: len(column) + 1].tolist())
+    return [content[start:end] for start, end in bounds]
+
+
+def numbers_of(column: pa.Array) -> Int64s:
+    """The elements of an int64 array without nulls."""
+    return np.frombuffer(column.buffers()[1], np.int64)[: len(column)]
+
+
+def are_there(column: pa.Array) -> Bools:
+    """Which elements are not null."""
+    if not column.null_count:
+        return np.ones(len(column), np.bool_)
+    bits = np.frombuffer(column.buffers()[0], np.uint8)
+    return np.unpackbits(bits, count=len(column), bitorder="little").astype(np.bool_)
 
 
 class BatchFilter:
@@ -121,10 +119,9 @@ class BatchFilter:
                 places.append(len(left))
                 examined.append((position, header))
                 left.append(_emptied(header) if must_stay else None)  # `_examine` replaces this if records stay
-        while examined:
-            located, count = locate_records(chunk, examined)
-            self._examine(chunk, examined[:count], located, left, places[:count])
-            del examined[:count], places[:count]
+        for some, columns in read_columns(chunk, examined, ("key", "value", "offset", "timestamp")):
+            self._examine(chunk, some, columns, left, places)
+            del places[: len(some)]
         return [piece for piece in left if piece is not None]
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
@@ -151,51 +148,62 @@ class BatchFilter:
         return _rebuilt(header, [rebased], 1, header.max_timestamp, self._horizon_ms)
 
     def _examine(
-        self, chunk: bytes, batches: Batches, located: LocatedRecords, left: list[Buffer | None], places: list[int]
+        self, chunk: bytes, batches: Batches, columns: Columns, left: list[Buffer | None], places: list[int]
     ) -> None:
         """Put what is left of each batch at its place in `left`."""
-        fields = located.fields
-        keep = self._kept(batches, located)
-        tombstones = keep & fields.value.null
-        edges = np.concatenate(([0], np.cumsum(located.counts)))
-        kept_counts, has_tombstones = np.add.reduceat(keep, edges[:-1]), np.logical_or.reduceat(tombstones, edges[:-1])
-        bounds, counts, deletes = edges.tolist(), kept_counts.tolist(), has_tombstones.tolist()
-        for number, (position, header) in enumerate(batches):
-            if not counts[number]:
+        has_value, timestamp = are_there(columns.value), numbers_of(columns.timestamp)
+        counts = [header.record_count for _, header in batches]
+        keep = self._kept(batches, columns, has_value, counts)
+        firsts = np.cumsum([0, *counts[:-1]])
+        kept_counts = np.add.reduceat(keep, firsts).tolist()
+        keeps_tombstones = np.logical_or.reduceat(keep & ~has_value, firsts).tolist()
+        for number, (first, (position, header)) in enumerate(zip(firsts.tolist(), batches, strict=True)):
+            if not kept_counts[number]:
                 continue
-            self.records_kept += counts[number]
-            new_horizon = self._horizon_ms if deletes[number] and header.delete_horizon_ms is None else None
-            if counts[number] == header.record_count and new_horizon is None:
-                left[places[number]] = chunk[position : position + header.size]
+            self.records_kept += kept_counts[number]
+            whole = chunk[position : position + header.size]
+            new_horizon = self._horizon_ms if keeps_tombstones[number] and header.delete_horizon_ms is None else None
+            if kept_counts[number] == header.record_count and new_horizon is None:
+                left[places[number]] = whole
                 continue
-            first = bounds[number]
-            rows = np.flatnonzero(keep[first : bounds[number + 1]]) + first
-            left[places[number]] = _with_rows(header, located, rows, new_horizon)
+            rows = np.flatnonzero(keep[first : first + header.record_count])
+            newest = header.max_timestamp if header.is_log_append_time else int(timestamp[first + rows].max())
+            left[places[number]] = _with_rows(header, whole, rows, newest, new_horizon)
 
-    def _kept(self, batches: Batches, located: LocatedRecords) -> Bools:
-        fields = located.fields
-        last_offset = self._offsets.last_offsets(keys_of(located.data, fields.key))
+    def _kept(self, batches: Batches, columns: Columns, has_value: Bools, counts: list[int]) -> Bools:
+        offset = numbers_of(columns.offset)
         over = [
             header.delete_horizon_ms is not None and header.delete_horizon_ms <= self._now_ms for _, header in batches
         ]
-        stays = (fields.offset >= last_offset) & ~fields.key.null
+        stays = (offset >= self._offsets.last_offsets(keys_of(columns.key))) & are_there(columns.key)
         if any(over):
-            stays &= ~(fields.value.null & np.repeat(np.array(over), located.counts))
-        kept: Bools = stays | (fields.offset >= self._offsets.end)
+            stays &= has_value | ~np.repeat(np.array(over), counts)
+        kept: Bools = stays | (offset >= self._offsets.end)
         return kept
 
 
-def _with_rows(header: BatchHeader, located: LocatedRecords, rows: Int64s, new_horizon: int | None) -> bytes:
+def _with_rows(header: BatchHeader, batch: bytes, rows: Int64s, newest: int, new_horizon: int | None) -> bytes:
     """The batch with only the records in `rows`. A new horizon is the new base timestamp: it shifts their times."""
-    data, fields = located.data, located.fields
-    bounds = zip(located.start[rows].tolist(), fields.end[rows].tolist(), strict=True)
-    if new_horizon is None:
-        pieces = [data[start:end] for start, end in bounds]
-    else:
+    plain = bytes(decompress(header.codec, batch[HEADER_SIZE:]))
+    bounds = list(_record_bounds(plain))
+    pieces = [plain[slice(*bounds[row])] for row in rows.tolist()]
+    if new_horizon is not None:
         shift = header.base_timestamp - new_horizon
-        pieces = [_rebased(data, start, end, shift) for start, end in bounds]
-    newest = header.max_timestamp if header.is_log_append_time else int(fields.timestamp[rows].max())
-    return _rebuilt(header, pieces, len(rows), newest, new_horizon)
+        pieces = [_rebased(piece, 0, len(piece), shift) for piece in pieces]
+    return _rebuilt(header, pieces, len(pieces), newest, new_horizon)
+
+
+def _record_bounds(plain: bytes) -> Iterator[tuple[int, int]]:
+    """Where each record of a section begins and ends."""
+    end = 0
+    while end < len(plain):
+        start, number = end, plain[end]
+        if number < 0x80:  # most lengths have one byte
+            end += 1 + (number >> 1)
+        else:
+            length, body = read_varint(plain, start)
+            end = body + length
+        yield start, end
 
 
 def _rebuilt(
@@ -286,4 +294,4 @@ class OffsetMap:
 
     def last_offsets(self, keys: Sequence[bytes]) -> Int64s:
         """The last offset of each key; -1 for a key that the dirty part does not have."""
-        return np.fromiter(map(self._offsets.get, keys, repeat(-1)), np.int64, len(keys))
+        return np.fromiter(map(self._offsets.get, keys, itertools.repeat(-1)), np.int64, len(keys))

@@ -20,6 +20,7 @@ from broker.clock import Clock
 from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, CorruptBatch
 from broker.log.aborted_index import AbortedEntry
+from broker.log.checkpoints import CLEAN_OFFSETS
 from broker.log.compaction_process import (
     Compacted,
     CompactionPlan,
@@ -40,6 +41,27 @@ logger = logging.getLogger(__name__)
 
 Run = Callable[[Callable[[], None]], object]
 """Runs a job, here or in another thread; what it returns is ignored."""
+
+
+class SingleJob:
+    """One job at a time, which may run in another thread."""
+
+    def __init__(self) -> None:
+        self.is_running = False
+
+    def start(self, run: Run, work: Callable[[], None]) -> None:
+        def job() -> None:
+            try:
+                work()
+            finally:
+                self.is_running = False
+
+        self.is_running = True
+        try:
+            run(job)
+        except BaseException:
+            self.is_running = False
+            raise
 
 
 @dataclass
@@ -77,13 +99,13 @@ class Cleaner:
         self._uncleanable: dict[TopicPartition, Log] = {}
         self._cleaning: _Cleaning | None = None
         self._answers: SimpleQueue[Compacted | CompactionResult | Exception] = SimpleQueue()
-        self._job_runs = False
+        self._job = SingleJob()
         self._checkpoint_due = False
         self._look_again = 0.0
 
     def load(self, directory: LogDirectory) -> None:
         """Read how far the logs of a directory are clean. Raises OSError."""
-        self._clean_offsets |= directory.read_clean_offsets()
+        self._clean_offsets |= directory.read(CLEAN_OFFSETS)
 
     def forget(self, tp: TopicPartition) -> None:
         """The partition was deleted; a new one of that name starts without a clean offset."""
@@ -100,17 +122,17 @@ class Cleaner:
     def tick(self, run: Run) -> None:
         """Swap in the segments that are ready, and start the next compaction if one is due."""
         self._take_answers()
-        if self._job_runs or self._cleaning is not None:
+        if self._job.is_running or self._cleaning is not None:
             return
         if self._checkpoint_due:
             self._checkpoint_due = False
-            self._start_job(run, self._write_checkpoints)
+            self._job.start(run, self._write_checkpoints)
         elif self.settings.log_cleaner_enable and self._clock.monotonic() >= self._look_again:
             chosen = self._dirtiest()
             if chosen is None:
                 self._look_again = self._clock.monotonic() + self.settings.log_cleaner_backoff_ms / 1000
                 if self._compactor.is_running:
-                    self._start_job(run, self._compactor.rest)
+                    self._job.start(run, self._compactor.rest)
             else:
                 self._start(run, *chosen)
 
@@ -146,7 +168,11 @@ class Cleaner:
             self._give_up(tp, log)
             return
         self._cleaning = _Cleaning(tp, log, plan, state.segments)
-        self._start_job(run, lambda: self._compact(plan))
+        try:
+            self._job.start(run, lambda: self._compact(plan))
+        except BaseException:
+            self._cleaning = None
+            raise
 
     def _plan(self, log: Log, state: Cleanable) -> CompactionPlan:
         segments, config = state.segments, log.config
@@ -177,7 +203,7 @@ class Cleaner:
         """Write the clean offsets, without those of deleted logs; from any thread."""
         for directory in self._directories:
             try:
-                directory.write_clean_offsets(partial(self._clean_in, directory))
+                directory.write(CLEAN_OFFSETS, partial(self._clean_in, directory))
             except OSError as error:
                 logger.error("no checkpoint of what is compacted in %s: %s", directory.path, error)
 
@@ -187,20 +213,6 @@ class Cleaner:
             for tp, offset in list(self._clean_offsets.items())
             if (log := self._logs.get(tp)) is not None and log.directory.parent == directory.path
         }
-
-    def _start_job(self, run: Run, work: Callable[[], None]) -> None:
-        def job() -> None:
-            try:
-                work()
-            finally:
-                self._job_runs = False
-
-        self._job_runs = True
-        try:
-            run(job)
-        except BaseException:
-            self._job_runs, self._cleaning = False, None
-            raise
 
     # --- the results
 

@@ -8,6 +8,7 @@ directory; the log does not change until its owner swaps them in. Idea: Kafka's 
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import shutil
@@ -18,7 +19,16 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final
 
 from broker.errors import CorruptBatch
-from broker.log.batch_filter import Batches, BatchFilter, CleanedTransactions, OffsetMap, keys_of, locate_records
+from broker.log.batch_filter import (
+    Batches,
+    BatchFilter,
+    CleanedTransactions,
+    OffsetMap,
+    are_there,
+    keys_of,
+    numbers_of,
+    read_columns,
+)
 from broker.log.compaction_process import Compacted, CompactionPlan, CompactionResult, PlannedSegment
 from broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment, segment_path
 from broker.log.segment_file import SegmentFile
@@ -152,14 +162,10 @@ def _note_keys(
         discards = transactions.discards(chunk, position, header)
         if header.last_offset >= start and header.record_count and not header.is_control and not discards:
             wanted.append((position, header))
-    while wanted:
-        located, count = locate_records(chunk, wanted)
-        fields = located.fields
-        counts = ~fields.key.null & (fields.offset >= start)
-        if not counts.all():
-            fields = fields.select(counts.nonzero()[0])
-        offsets.note(keys_of(located.data, fields.key), fields.offset.tolist())
-        del wanted[:count]
+    for _, columns in read_columns(chunk, wanted, ("key", "offset")):
+        offset = numbers_of(columns.offset)
+        counts = are_there(columns.key) & (offset >= start)
+        offsets.note(list(itertools.compress(keys_of(columns.key), counts)), offset[counts].tolist())
     offsets.end = max(offsets.end, batches[-1][1].next_offset)
 
 

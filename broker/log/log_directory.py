@@ -40,6 +40,13 @@ OffsetsOf = Callable[[], Mapping[TopicPartition, int]]
 CLEAN_MARK = ".kafka_cleanshutdown"
 STRAY_SUFFIX: Final = "-stray"
 """Of a log that is kept and belongs to no partition, as in Kafka."""
+_WITHOUT = {
+    RECOVERY_POINTS: "after an unclean stop all of its logs are verified",
+    LOG_START_OFFSETS: "its logs begin with their first segments",
+    CLEAN_OFFSETS: "its compacted logs are compacted again",
+    HIGH_WATERMARKS: "each replica learns its high watermark from the others",
+}
+"""Checkpoint → what follows if it cannot be read."""
 _LOCK = ".lock"
 _NO_TOPIC_ID = uuid.UUID(int=0)
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
@@ -217,30 +224,16 @@ class LogDirectory:
                 found[tp] = path
         return found, deleted
 
-    def read_checkpoints(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """(recovery points, log start offsets). An unreadable file counts as empty. Raises OSError."""
-        return (
-            self._read(RECOVERY_POINTS, "after an unclean stop all of its logs are verified"),
-            self._read(LOG_START_OFFSETS, "its logs begin with their first segments"),
-        )
-
-    def read_clean_offsets(self) -> dict[TopicPartition, int]:
-        """The offset up to which each compacted log is clean. Raises OSError."""
-        return self._read(CLEAN_OFFSETS, "its compacted logs are compacted again")
-
-    def read_high_watermarks(self) -> dict[TopicPartition, int]:
-        """Raises OSError."""
-        return self._read(HIGH_WATERMARKS, "each replica learns its high watermark from the others")
-
-    def _read(self, name: str, otherwise: str) -> dict[TopicPartition, int]:
+    def read(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint; empty if the file cannot be parsed. Raises OSError."""
         try:
             found = read_offsets(self.path / name)
-            if found:
-                self._written[name] = found
-            return found
         except ConfigError as error:
-            logger.warning("%s; continuing without it: %s", error, otherwise)
+            logger.warning("%s; continuing without it: %s", error, _WITHOUT[name])
             return {}
+        if found:
+            self._written[name] = found
+        return found
 
     def keep(self, tp: TopicPartition, recovery_point: int, log_start: int | None) -> None:
         """Keep the checkpointed offsets of a partition that cannot be opened."""
@@ -257,36 +250,23 @@ class LogDirectory:
         """Whether a checkpoint names the partition."""
         return any(tp in offsets for offsets in self._written.values())
 
-    def write_recovery_points(self, offsets: OffsetsOf) -> None:
-        """As `write_log_starts`."""
-        self._write_changed(RECOVERY_POINTS, offsets)
-
     def add_recovery_points(self, new: Sequence[TopicPartition]) -> None:
         """Add new logs to the recovery points, without asking for those of all others. Raises OSError."""
         if new:
             with self._writing:
                 self._write(RECOVERY_POINTS, {**dict.fromkeys(new, 0), **self._written.get(RECOVERY_POINTS, {})})
 
-    def write_log_starts(self, offsets: OffsetsOf) -> None:
-        """Write the log start offsets, if they changed since the last time. Raises OSError.
+    def write(self, name: str, offsets_of: OffsetsOf) -> None:
+        """Write a checkpoint, if it changed since the last time. Raises OSError.
 
-        The periodic checkpoint, DeleteRecords and truncations may write in several threads at once. `offsets` is
+        The periodic checkpoint, DeleteRecords and truncations may write in several threads at once. `offsets_of` is
         therefore called by one after the other, so that an older result never replaces a newer one.
         """
-        self._write_changed(LOG_START_OFFSETS, offsets)
-
-    def write_clean_offsets(self, offsets: OffsetsOf) -> None:
-        """As `write_log_starts`."""
-        self._write_changed(CLEAN_OFFSETS, offsets)
-
-    def write_high_watermarks(self, offsets: OffsetsOf) -> None:
-        """As `write_log_starts`; no file before a partition is replicated."""
-        if offsets() or HIGH_WATERMARKS in self._written:
-            self._write_changed(HIGH_WATERMARKS, offsets)
-
-    def _write_changed(self, name: str, offsets_of: OffsetsOf) -> None:
         with self._writing:
-            self._write(name, {**self._kept.get(name, {}), **offsets_of()})
+            offsets = {**self._kept.get(name, {}), **offsets_of()}
+            # There are no high watermarks before a partition is replicated.
+            if offsets or name != HIGH_WATERMARKS or name in self._written:
+                self._write(name, offsets)
 
     def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
         if self._written.get(name) != offsets:

@@ -24,8 +24,14 @@ from broker.clock import Clock
 from broker.config.broker_config import BrokerConfig
 from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
-from broker.log.checkpoints import PARTITION_METADATA, read_topic_id
-from broker.log.cleaner import Cleaner, Run
+from broker.log.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    read_topic_id,
+)
+from broker.log.cleaner import Cleaner, Run, SingleJob
 from broker.log.compaction_process import CompactionProcess
 from broker.log.disk import wrap_disk_errors
 from broker.log.log import DELETED_DIRECTORY_SUFFIX, Log
@@ -91,7 +97,7 @@ class LogManager:
         self._producer_expiration_ms = producer_expiration_ms
         self._retention_check = _Interval(clock, retention_check_interval_ms)
         self._checkpoint = _Interval(clock, checkpoint_interval_ms)
-        self._job_runs = False
+        self._job = SingleJob()
         self._cleaner = Cleaner(
             self._directories, self._logs, clock, cleaner or CleanerSettings(), self._remove_later, compactor
         )
@@ -171,8 +177,8 @@ class LogManager:
     ) -> None:
         for path in deleted:
             shutil.rmtree(path, ignore_errors=True)
-        points, starts = directory.read_checkpoints()
-        self._known_watermarks |= directory.read_high_watermarks()
+        points, starts = directory.read(RECOVERY_POINTS), directory.read(LOG_START_OFFSETS)
+        self._known_watermarks |= directory.read(HIGH_WATERMARKS)
         self._cleaner.load(directory)
         clean = directory.take_clean_mark()
         if partitions and not clean:
@@ -368,7 +374,7 @@ class LogManager:
             except Exception as error:  # the other logs, and the flushes below, go on
                 logger.error("%s: %s", tp, error, exc_info=not isinstance(error, BrokerError))
         self._cleaner.tick(run)
-        if not self._job_runs:
+        if not self._job.is_running:
             self._start_job(run)
 
     def _start_job(self, run: Run) -> None:
@@ -383,18 +389,7 @@ class LogManager:
         if checkpoint:
             self._known_watermarks.update(self.high_watermarks())
 
-        def job() -> None:
-            try:
-                self._do_blocking_work(flushes, paths, checkpoint)
-            finally:
-                self._job_runs = False
-
-        self._job_runs = True
-        try:
-            run(job)
-        except BaseException:
-            self._job_runs = False
-            raise
+        self._job.start(run, lambda: self._do_blocking_work(flushes, paths, checkpoint))
 
     def _do_blocking_work(self, flushes: list[Callable[[], None]], paths: list[Path], checkpoint: bool) -> None:
         def log_failure(flush: Callable[[], None]) -> None:
@@ -417,9 +412,9 @@ class LogManager:
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
         """Write recovery points, log start offsets and high watermarks of the logs in a directory. Raises OSError."""
-        directory.write_recovery_points(functools.partial(self._recovery_points, directory))
-        directory.write_log_starts(functools.partial(self._log_starts, directory))
-        directory.write_high_watermarks(functools.partial(self._watermarks, directory))
+        directory.write(RECOVERY_POINTS, lambda: {tp: log.recovery_point for tp, log in self._logs_in(directory)})
+        directory.write(LOG_START_OFFSETS, functools.partial(self._log_starts, directory))
+        directory.write(HIGH_WATERMARKS, functools.partial(self._watermarks, directory))
 
     def note_new(self, partitions: Iterable[TopicPartition]) -> None:
         """Let a checkpoint name new logs, so that a start without their files knows that they are lost. From any
@@ -438,12 +433,9 @@ class LogManager:
         """
         try:
             for directory in self._online():
-                directory.write_log_starts(functools.partial(self._log_starts, directory))
+                directory.write(LOG_START_OFFSETS, functools.partial(self._log_starts, directory))
         except OSError as error:
             raise BrokerError(ErrorCode.kafka_storage_error, f"no checkpoint of log start offsets: {error}") from error
-
-    def _recovery_points(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        return {tp: log.recovery_point for tp, log in self._logs_in(directory)}
 
     def _log_starts(self, directory: LogDirectory) -> dict[TopicPartition, int]:
         """Only those that DeleteRecords moved; the others are in the name of the first segment."""
@@ -470,7 +462,8 @@ class LogManager:
         are released."""
         with contextlib.ExitStack() as last:
             last.callback(self._unlock)
-            last.callback(self._end_threads)
+            last.callback(self.append_threads.shutdown)
+            last.callback(self.threads.shutdown)
             if self._loaded:
                 self._loaded = False
                 last.callback(self._close_logs)
@@ -495,10 +488,6 @@ class LogManager:
                     directory.write_clean_mark()
             except OSError as error:
                 logger.error("%s is not marked as closed cleanly: %s", directory.path, error)
-
-    def _end_threads(self) -> None:
-        self.threads.shutdown()
-        self.append_threads.shutdown()
 
     def _flush_together(self) -> None:
         """Ignores errors: a flush that fails here fails again in `close`."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from broker.client.admin import Admin
-from broker.client.committed_offsets import CommittedOffset, GroupOffsets
+from broker.client.committed_offsets import GroupOffsets
 from broker.errors import BrokerError, ErrorCode
 from broker.mirror.mirror_settings import MirrorSettings
 from broker.protocol.topic_partition import TopicPartition
@@ -81,9 +81,14 @@ class GroupSync:
             except BrokerError as error:
                 logger.warning("group %s is not mirrored: %s", group, error)
                 continue
-            found = self._translated(group, committed, translate)
-            changed += (one for one in found if self._known.get((group, one.tp)) != one)
-            self._known.update({(group, one.tp): one for one in found})
+            for tp, offset in committed.items():
+                translated = translate(tp, offset.offset)
+                if translated is None:
+                    continue
+                checkpoint = Checkpoint(group, translated[0], offset.offset, translated[1], offset.metadata)
+                if self._known.get((group, checkpoint.tp)) != checkpoint:
+                    self._known[group, checkpoint.tp] = checkpoint
+                    changed.append(checkpoint)
         return changed
 
     def commit(self) -> int:
@@ -101,17 +106,6 @@ class GroupSync:
                     logger.warning("the offsets of group %s are not committed: %s", group, error)
         return moved
 
-    @staticmethod
-    def _translated(
-        group: str, committed: Mapping[TopicPartition, CommittedOffset], translate: Translate
-    ) -> list[Checkpoint]:
-        found = []
-        for tp, offset in committed.items():
-            translated = translate(tp, offset.offset)
-            if translated is not None:
-                found.append(Checkpoint(group, translated[0], offset.offset, translated[1], offset.metadata))
-        return found
-
     def _commit_group(self, group: str, checkpoints: Mapping[TopicPartition, Checkpoint]) -> bool:
         """Whether an offset was committed."""
         if self._target.describe_group(group).active:
@@ -124,5 +118,5 @@ class GroupSync:
                 by_metadata[checkpoint.metadata][tp] = checkpoint.offset
         for metadata, wanted in by_metadata.items():
             offsets.commit(wanted, metadata)
-        self._done.update({(group, tp): one for tp, one in checkpoints.items()})
+        self._done |= {(group, tp): checkpoint for tp, checkpoint in checkpoints.items()}
         return bool(by_metadata)

@@ -290,7 +290,7 @@ class _Session(AutoCloseable):
             self._commit()
             self._commit_at = time.monotonic() + self._settings.commit_interval_s
         if once:
-            self._check_progress(now, moved=any(one.next.offset > one.start for one in found))
+            self._check_progress(now, moved=any(fetched.next.offset > fetched.start for fetched in found))
 
     # --- which partitions ------------------------------------------------------------------------
 
@@ -406,13 +406,13 @@ class _Session(AutoCloseable):
     # --- records -----------------------------------------------------------------------------------
 
     def _copy(self, found: list[FetchedBatches]) -> None:
-        self._add_partitions(self._partitions[one.tp].target for one in found if one.partition.records)
-        for one in found:
+        self._add_partitions(self._partitions[fetched.tp].target for fetched in found if fetched.partition.records)
+        for fetched in found:
             try:
-                self._copy_partition(one, self._partitions[one.tp])
+                self._copy_partition(fetched, self._partitions[fetched.tp])
             except CorruptBatch as error:
-                raise CorruptBatch(f"{one.tp} of the source: {error}") from error
-        self._stats.lag = sum(max(0, one.end - one.position.offset) for one in self._partitions.values())
+                raise CorruptBatch(f"{fetched.tp} of the source: {error}") from error
+        self._stats.lag = sum(max(0, known.end - known.position.offset) for known in self._partitions.values())
 
     def _copy_partition(self, fetched: FetchedBatches, partition: _Partition) -> None:
         copies = copy_batches(
@@ -447,7 +447,7 @@ class _Session(AutoCloseable):
             return
         self._producer.flush()
         self._add_partitions([self._sync_tp])
-        self._write(self._sync_tp, ((p.key(), p.value()) for p in [one.acknowledged() for one in dirty]))
+        self._write(self._sync_tp, ((p.key(), p.value()) for p in [partition.acknowledged() for partition in dirty]))
         self._end()
 
     def _write(self, tp: TopicPartition, pairs: Iterable[tuple[bytes, bytes]]) -> None:
@@ -481,7 +481,7 @@ class _Session(AutoCloseable):
         checkpoints = self._group_sync.checkpoints(self._translate)
         if checkpoints:
             self._add_partitions([self._checkpoints_tp])
-            self._write(self._checkpoints_tp, ((one.key(), one.value()) for one in checkpoints))
+            self._write(self._checkpoints_tp, ((checkpoint.key(), checkpoint.value()) for checkpoint in checkpoints))
             self._end()
         if self._settings.sync_group_offsets:
             self._stats.groups += self._group_sync.commit()
@@ -505,9 +505,9 @@ class _Session(AutoCloseable):
         if now - self._moved_at > _PATIENCE_S:
             ends = self._mirror.ends or {}
             behind = [
-                f"{tp} at offset {one.position.offset} of {ends[tp]}"
-                for tp, one in self._partitions.items()
-                if one.position.offset < ends.get(tp, 0)
+                f"{tp} at offset {partition.position.offset} of {ends[tp]}"
+                for tp, partition in self._partitions.items()
+                if partition.position.offset < ends.get(tp, 0)
             ]
             raise RequestTimedOut(f"nothing came from the source for {_PATIENCE_S:g} s: {', '.join(sorted(behind))}")
 

@@ -69,37 +69,28 @@ class TopicSync:
         for name, topic in selected.items():
             remote = self._policy.remote_topic(name)
             known = existing.get(remote)
-            if known is None:
-                self._create(topic, remote)
-            elif len(known.partitions) < len(topic.partitions):
-                self._grow(remote, len(topic.partitions))
-            if known is None or len(known.partitions) < len(topic.partitions):
-                known = self._await(remote, len(topic.partitions))
+            count = len(topic.partitions)
+            if known is None or len(known.partitions) < count:
+                known = self._make(remote, count, new=known is None)
                 self._sync_configs(name, remote, new=remote not in existing)
             elif self._settings.sync_topic_configs and time.monotonic() >= self._configs_due.get(name, 0.0):
                 self._sync_configs(name, remote, new=False)
             found[name] = MirroredTopic(topic, known)
         return found
 
-    def _await(self, remote: str, partitions: int) -> TopicMetadata:
-        """The topic of the target, once it has so many partitions."""
-        return self._target.cluster.topic(remote, lambda topic: len(topic.partitions) >= partitions)
-
-    def _create(self, topic: TopicMetadata, remote: str) -> None:
+    def _make(self, remote: str, partitions: int, *, new: bool) -> TopicMetadata:
+        """Create the topic, or add partitions to it; somebody else may do that meanwhile."""
         try:
-            self._target.create_topic(remote, len(topic.partitions), self._settings.replication_factor)
+            if new:
+                self._target.create_topic(remote, partitions, self._settings.replication_factor)
+            else:
+                self._target.create_partitions(remote, partitions)
         except BrokerError as error:
-            if error.code is not ErrorCode.topic_already_exists:
+            if error.code is not (ErrorCode.topic_already_exists if new else ErrorCode.invalid_partitions):
                 raise
-        logger.info("created topic %s with %d partitions", remote, len(topic.partitions))
-
-    def _grow(self, remote: str, partitions: int) -> None:
-        try:
-            self._target.create_partitions(remote, partitions)
-        except BrokerError as error:
-            if error.code is not ErrorCode.invalid_partitions:
-                raise
-        logger.info("added partitions to topic %s: it has %d now", remote, partitions)
+        what = "created topic %s with %d partitions" if new else "added partitions to topic %s: it has %d now"
+        logger.info(what, remote, partitions)
+        return self._target.cluster.topic(remote, lambda made: len(made.partitions) >= partitions)
 
     def _sync_configs(self, name: str, remote: str, *, new: bool) -> None:
         """Set what was set on the source, and reset what was not.

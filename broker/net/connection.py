@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
+import enum
 import logging
 import socket
 from collections.abc import Awaitable, Callable
@@ -30,8 +31,7 @@ from broker.net.router import Client, Router
 from broker.net.sasl import SaslSession
 from broker.net.throttling import ThrottledResponse
 from broker.net.tls import TlsStream
-from broker.protocol.messages import peek
-from broker.protocol.produce_frames import wants_no_answer
+from broker.protocol.messages import peek, wants_no_answer
 from broker.security.addresses import plain_address
 from broker.security.principal_mapping import NoMatchingRule, PrincipalMapping
 
@@ -43,6 +43,19 @@ MAX_QUEUED = 16
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
 SLOWEST_BYTES_PER_S = 100_000
 """A frame may take longer than `socket.request.receive.timeout.ms` if it arrives at this rate on average."""
+
+
+class ConnectionState(enum.Enum):
+    """What a connection may do. It begins open and goes down this list; it may leave out any but the last.
+
+    `_hang_up`, `_end_for` and `_end` are the only ways from one to another.
+    """
+
+    OPEN = "requests are read, handled and answered"
+    HUNG_UP = "the peer is gone: requests that want no answer are handled, the others are dropped"
+    LOST = "the same, and there is no transport any more"
+    CLOSING = "the broker ends it: nothing is handled, and the transport sends what was written"
+    OVER = "all memory is released, and the listener has forgotten it"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -69,7 +82,8 @@ class Connection(asyncio.BufferedProtocol):
         largest = min(max_request_bytes, sasl.max_request_bytes) if sasl is not None else max_request_bytes
         self._reader = FrameReader(largest, self._memory, self._resume_reading)
         self._sasl = sasl
-        self._known = False
+        self._logged_in = False
+        self.state = ConnectionState.OPEN
         self._on_open = on_open
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
@@ -79,10 +93,6 @@ class Connection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         self._holds_unanswered = False
         self._untaken_bytes = 0
-        self._hung_up = False
-        """Whether the peer is gone. Only requests that want no answer are handled then."""
-        self._lost = self._over = False
-        """Whether there is no transport any more, and whether all has ended."""
         self._serving: asyncio.Task[None] | DelayedAnswer[Response | ThrottledResponse] | None = None
         """The answer that is awaited, or that is being written. Later requests wait for its end."""
         self._mute: asyncio.TimerHandle | None = None
@@ -121,26 +131,6 @@ class Connection(asyncio.BufferedProtocol):
         self.client = dataclasses.replace(self.client, principal=principal)
         self._counts.successful_authentications += 1
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
-        if self.end_reason != CLIENT or not self._hang_up():
-            self._end()
-
-    def _end(self) -> None:
-        """Give everything back and leave the listener."""
-        if self._over:
-            return
-        self._over = True
-        if self._mute is not None:
-            self._mute.cancel()
-        self._cancel_serving()
-        self._reader.drop()
-        self._drop_queued()
-        self._memory.release(self._untaken_bytes)
-        self._untaken_bytes = 0  # `_held_bytes` are released when the task ends, perhaps later
-        self._counts.closed[self.end_reason] += 1
-        self._on_close(self)
-
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.buffer()
 
@@ -161,34 +151,6 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._frame_since = 0.0
 
-    def eof_received(self) -> bool:
-        """Called when the peer hangs up. Returns whether the transport stays open."""
-        return self._hang_up()
-
-    def _hang_up(self) -> bool:
-        """Cancel and drop what wants an answer. Returns whether there is anything else."""
-        self._hung_up = True
-        self._reader.drop()  # the beginning of a frame is no request
-        self._frame_since = 0.0
-        left = [one for one in self._queue if wants_no_answer(one[0])]
-        self._drop_queued()
-        for frame, received in left:
-            self._enqueue(frame, received)
-        if not self._holds_unanswered:
-            self._cancel_serving()
-        if self._queue:
-            self._loop.call_soon(self._handle_queued)
-        return self._owes_work
-
-    def _cancel_serving(self) -> None:
-        """A task is cancelled once only: it may have to wait for the end of what it began."""
-        if isinstance(self._serving, DelayedAnswer):
-            self._serving.cancel()
-            self._serving = None
-            self._release_held()
-        elif self._serving is not None and not self._serving.cancelling():
-            self._serving.cancel()
-
     def pause_writing(self) -> None:
         self._writer.pause()
         self._memory.release(self._untaken_bytes)
@@ -201,31 +163,92 @@ class Connection(asyncio.BufferedProtocol):
         self._untaken_bytes = 0
         self._handle_queued()
 
+    # --- its states
+
+    def eof_received(self) -> bool:
+        """Called when the peer hangs up. Returns whether the transport stays open."""
+        return self._hang_up(ConnectionState.HUNG_UP)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._hang_up(ConnectionState.LOST):
+            self._end()
+
+    def _hang_up(self, state: ConnectionState) -> bool:
+        """Cancel and drop what wants an answer. Returns whether there is anything else."""
+        if self.state is ConnectionState.CLOSING:
+            return False
+        self.state = state
+        self._reader.drop()  # the beginning of a frame is no request
+        self._frame_since = 0.0
+        left = [one for one in self._queue if wants_no_answer(one[0])]
+        self._drop_queued()
+        for frame, received in left:
+            self._enqueue(frame, received)
+        if not self._holds_unanswered:
+            self._cancel_serving()
+        if self._queue:
+            self._loop.call_soon(self._handle_queued)
+        return self._owes_work
+
+    @property
+    def _owes_work(self) -> bool:
+        """Whether a request that wants no answer is being handled, or any is queued."""
+        return self._holds_unanswered or bool(self._queue)
+
     def close(self, reason: str, text: str = "") -> None:
         """Close after everything written was sent; `text` is the reason for the log."""
         self._end_for(reason, text)
-        self._disconnect()
+        self._transport.close()
 
     def abort(self, reason: str, text: str = "") -> None:
         """Close at once and drop what the peer has not taken."""
         self._end_for(reason, text)
         self._transport.abort()
-        if self._lost:
-            self._end()
-
-    def _disconnect(self) -> None:
-        self._transport.close()
-        if self._lost:
-            self._end()
 
     def _end_for(self, reason: str, text: str) -> None:
-        if self.end_reason != CLIENT:
+        """Handle nothing more. The end of the transport is the end of all."""
+        if self.state in (ConnectionState.CLOSING, ConnectionState.OVER):
             return
+        has_transport = self.state is not ConnectionState.LOST
+        self.state = ConnectionState.CLOSING
         self.end_reason = reason
         if text:
             host, port = self.client.host, self.client.port
             fields = {"event": "connection_closed", "peer": f"{host}:{port}", "reason": reason}
             logger.warning("closing the connection of %s:%d: %s", host, port, text, extra=fields)
+        self._drop_queued()
+        if not has_transport:
+            self._end()
+
+    def _disconnect(self) -> None:
+        """End because the peer is gone and nothing is left to do, or because the transport is broken."""
+        self._transport.close()
+        if self.state is ConnectionState.LOST:
+            self._end()
+
+    def _end(self) -> None:
+        """Give everything back and leave the listener."""
+        if self.state is ConnectionState.OVER:
+            return
+        self.state = ConnectionState.OVER
+        if self._mute is not None:
+            self._mute.cancel()
+        self._cancel_serving()
+        self._reader.drop()
+        self._drop_queued()
+        self._memory.release(self._untaken_bytes)
+        self._untaken_bytes = 0  # `_held_bytes` are released when the task ends, perhaps later
+        self._counts.closed[self.end_reason] += 1
+        self._on_close(self)
+
+    def _cancel_serving(self) -> None:
+        """A task is cancelled once only: it may have to wait for the end of what it began."""
+        if isinstance(self._serving, DelayedAnswer):
+            self._serving.cancel()
+            self._serving = None
+            self._release_held()
+        elif self._serving is not None and not self._serving.cancelling():
+            self._serving.cancel()
 
     @property
     def last_active(self) -> float:
@@ -263,7 +286,9 @@ class Connection(asyncio.BufferedProtocol):
     def _may_handle(self) -> bool:
         if self._serving is not None or self._mute is not None:
             return False
-        return self._hung_up or not (self._writer.paused or self._transport.is_closing())
+        if self.state is ConnectionState.OPEN:
+            return not (self._writer.paused or self._transport.is_closing())
+        return self._is_without_peer
 
     def _handle_queued(self) -> None:
         while self._queue and self._may_handle:
@@ -274,13 +299,12 @@ class Connection(asyncio.BufferedProtocol):
             if not self._queue or (few and not self._memory.full):
                 self._resume_reading()
             self._handle(frame, max(received, self._unmuted))
-        if self._hung_up and not self._owes_work:
+        if self._is_without_peer and not self._owes_work:
             self._disconnect()
 
     @property
-    def _owes_work(self) -> bool:
-        """Whether a request that wants no answer is being handled, or any is queued."""
-        return self._holds_unanswered or bool(self._queue)
+    def _is_without_peer(self) -> bool:
+        return self.state in (ConnectionState.HUNG_UP, ConnectionState.LOST)
 
     def _resume_reading(self) -> None:
         """Read again if possible. Also called when the current frame gets memory; its receive timeout starts again."""
@@ -369,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
         self._release_held()
         if not task.cancelled():
             self._ended(task.exception())
-        if self._hung_up or not task.cancelled():
+        if not (task.cancelled() and self.state is ConnectionState.OPEN):
             self._handle_queued()
 
     def _answered(self, response: Response | ThrottledResponse, error: Exception | None) -> None:
@@ -409,7 +433,6 @@ class Connection(asyncio.BufferedProtocol):
             return False
         api_key = peek(frame)[0]
         if not sasl.admits(api_key):
-            self._drop_queued()
             self.close(LOGIN, f"a request (API key {api_key}) without a login, or after it expired")
             return False
         return True
@@ -427,10 +450,9 @@ class Connection(asyncio.BufferedProtocol):
         """Called after each answer until the login succeeded, and afterwards if logins expire."""
         if sasl.failed:
             self._counts.failed_authentications += 1
-            self._drop_queued()
             self.close(LOGIN, sasl.failure)
-        elif sasl.done and sasl.principal is not None and not self._known:
-            self._known = True
+        elif sasl.done and sasl.principal is not None and not self._logged_in:
+            self._logged_in = True
             self._counts.successful_authentications += 1
             self.client = dataclasses.replace(self.client, principal=sasl.principal)
             self._reader.max_request_bytes = self._max_request_bytes
@@ -448,11 +470,9 @@ class Connection(asyncio.BufferedProtocol):
         reason = MALFORMED
         if isinstance(error, RequestTooLarge | UnsupportedVersion):
             reason = TOO_LARGE if isinstance(error, RequestTooLarge) else UNSUPPORTED
-        self._drop_queued()
         self.close(reason, str(error))
 
     def _fail(self, error: BaseException) -> None:
         """Close because of an error on our side."""
         logger.error("request of %s:%d failed", self.client.host, self.client.port, exc_info=error)
-        self._drop_queued()
         self.close(FAILED)

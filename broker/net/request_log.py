@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from broker.metrics import Metrics
-from broker.net.response import Response
+from broker.net.response import Response, size_of
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request
 from broker.protocol.response_errors import error_codes
@@ -58,7 +58,7 @@ class RequestLog:
         how long its handler waited for others (s).
         """
         total = time.monotonic() - received
-        size = _size(response)
+        size = size_of(response)
         api = self._apis[request.api]
         api.requests[request.version] += 1
         api.total.observe(total)
@@ -95,9 +95,3 @@ def _log_slow(request: Request, peer: Peer, size: int, total: float, queue: floa
         fields,
         extra=fields,
     )
-
-
-def _size(response: Response) -> int:
-    if response is None or isinstance(response, bytes):
-        return len(response or b"")
-    return sum(len(part) if isinstance(part, bytes) else part.length for part in response)

@@ -41,6 +41,13 @@ Part = bytes | FileRange
 Response = bytes | Sequence[Part] | None
 
 
+def size_of(response: Response) -> int:
+    """In bytes."""
+    if response is None or isinstance(response, bytes):
+        return len(response or b"")
+    return sum([len(part) if isinstance(part, bytes) else part.length for part in response])
+
+
 PROBED_BYTES: Final = 1 << 20
 """The longest range that two probes can stand for: the kernel reads ahead and evicts in runs."""
 

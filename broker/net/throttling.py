@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker.metrics import Metrics
-from broker.net.response import Part, Response
+from broker.net.response import Part, Response, size_of
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, field
 from broker.quotas.client_quotas import ClientQuotas, QuotaType
@@ -29,8 +29,6 @@ _FIRST_OF_BROKERS = 4
 class FetchedAnswer:
     """The answer to a consumer's Fetch, which is empty if the consumer is throttled. One of the two is called."""
 
-    size: int
-    """Of the whole response, in bytes."""
     send: Callable[[], Sequence[Part]]
     withhold: Callable[[], Sequence[Part]]
 
@@ -92,10 +90,11 @@ class Throttling:
                 throttle_ms, kind = of_bytes_ms, QuotaType.PRODUCE
         elif isinstance(answer, FetchedAnswer):
             # Whose time is used up gets its records all the same: to read them again would only cost more time.
-            of_bytes_ms, may_pass = quotas.fetched(user, client_id, answer.size, now)
+            of_bytes_ms = quotas.unpaid_ms(user, client_id, now)
+            answer = answer.withhold() if of_bytes_ms else answer.send()
+            of_bytes_ms = of_bytes_ms or quotas.fetched(user, client_id, size_of(answer), now)
             if of_bytes_ms > throttle_ms:
                 throttle_ms, kind = of_bytes_ms, QuotaType.FETCH
-            answer = answer.send() if may_pass else answer.withhold()
         if throttle_ms:
             counted = self._metrics.throttles[kind]
             counted.throttles += 1

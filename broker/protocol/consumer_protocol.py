@@ -8,19 +8,16 @@ knows (Kafka's `ConsumerProtocol`). Raises ProtocolError for other bytes.
 from __future__ import annotations
 
 import functools
-import io
 import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from kio.index import load_entity_schema
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
 from broker.errors import ProtocolError
-from broker.protocol.entities import build
 from broker.protocol.messages import field
+from broker.protocol.struct_codec import encode, reader
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
 PROTOCOL_TYPE: Final = "consumer"
@@ -72,17 +69,13 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 
 
 @functools.cache
-def _schema(name: str, version: int) -> tuple[Any, Any, Any]:
-    entity: Any = load_entity_schema(name, version, EntityType.data)
-    return entity, entity_reader(entity), entity_writer(entity)
+def _schema(name: str, version: int) -> Any:
+    return load_entity_schema(name, version, EntityType.data)
 
 
 def _encode(name: str, body: Mapping[str, Any]) -> bytes:
-    entity, _, write = _schema(name, _WRITTEN[name])
-    out = io.BytesIO()
-    out.write(_VERSION.pack(_WRITTEN[name]))
-    write(out, build(entity, body))
-    return out.getvalue()
+    version = _WRITTEN[name]
+    return _VERSION.pack(version) + encode(_schema(name, version), body)
 
 
 def _decode(name: str, data: bytes) -> Any:
@@ -91,10 +84,10 @@ def _decode(name: str, data: bytes) -> Any:
     version = _VERSION.unpack_from(data)[0]
     if version < 0:
         raise ProtocolError(f"{name} has version {version}")
-    _, read, _ = _schema(name, min(version, _HIGHEST))
+    read = reader(_schema(name, min(version, _HIGHEST)))
     try:
-        return read(data, _VERSION.size)[0]  # ignores what a newer version adds at the end
-    except (SerialError, ValueError, OverflowError, struct.error, IndexError, MemoryError) as error:
+        return read(data, _VERSION.size, len(data))[0]  # ignores what a newer version adds at the end
+    except (ValueError, LookupError, OverflowError, struct.error, MemoryError) as error:
         raise ProtocolError(f"{name} version {version}: {type(error).__name__}: {error}") from error
 
 

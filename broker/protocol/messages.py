@@ -1,9 +1,9 @@
-"""Decodes and encodes frames of every API and version with kio.
+"""Decodes and encodes frames of every API and version, by kio's schemas.
 
 Used by the broker's router and by the client. Handlers and callers do not depend on versions. A body to send is a plain
 mapping with kio's field names. It may have the fields of any version: fields that the version lacks are dropped, and
-missing fields get the schema's default or zero. A decoded body is kio's frozen dataclass; `field()` reads a field that
-some versions lack. Raises ProtocolError for invalid bytes and UnsupportedVersion for what kio lacks.
+missing fields get the schema's default or zero. A decoded body is a named tuple with kio's field names; `field()` reads
+a field that some versions lack. Raises ProtocolError for invalid bytes and UnsupportedVersion for what kio lacks.
 """
 
 from __future__ import annotations
@@ -11,35 +11,32 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-import io
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kio.schema.index import api_key_map, schema_name_map
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.entities import build, entity_class
-from broker.protocol.frame_check import check_body, without_unknown_tags
-from broker.protocol.produce_frames import (
-    PRODUCE_VERSIONS,
-    decode_produce,
-    encode_produce_request,
-    encode_produce_response,
-)
-from broker.protocol.replica_fetch_request import REPLICA_FETCH_VERSION, decode_replica_fetch
+from broker.protocol.entities import entity_class
+from broker.protocol.struct_codec import Reader, Writer, reader, skip_tags, writer
+from broker.protocol.wire import nullable_string
 
 _PREFIX = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
+_RESPONSE = struct.Struct(">ii"), struct.Struct(">iix")
+"""Length and correlation id, and the header's tagged fields, of which there are none."""
 _MISSING: Any = object()
+_MALFORMED = (ValueError, LookupError, OverflowError, struct.error, MemoryError)
 
 _REPEATED_APIS = frozenset({ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.HEARTBEAT})
 """Clients repeat these requests with another correlation id, so decoded ones are cached."""
 _REPEATED_BYTES = 512
+
+_COPIED_BYTES = 1000
+"""Shorter pieces of a frame are joined."""
 
 
 class Request(NamedTuple):
@@ -54,21 +51,17 @@ class Request(NamedTuple):
 
 
 class _Codec(NamedTuple):
-    entity: Any
-    read: Any
-    write: Any
-    header: Any
-    read_header: Any
-    write_header: Any
+    """The reader and writer of a body, and whether its header has tagged fields."""
+
+    read: Reader
+    write: Writer
+    tagged: bool
 
 
 @functools.cache
 def _codec(api: int, version: int, kind: EntityType) -> _Codec:
     entity = entity_class(api, version, kind)
-    header = entity.__header_schema__
-    return _Codec(
-        entity, entity_reader(entity), entity_writer(entity), header, entity_reader(header), entity_writer(header)
-    )
+    return _Codec(reader(entity), writer(entity), entity.__header_schema__.__flexible__)
 
 
 @functools.cache
@@ -98,24 +91,34 @@ def peek_client_id(frame: bytes | bytearray | memoryview) -> str | None:
     return bytes(frame[begin : begin + length]).decode(errors="replace")
 
 
+def wants_no_answer(frame: bytes | bytearray | memoryview) -> bool:
+    """Whether it is a Produce request with acks=0. False for one that is malformed."""
+    try:
+        return peek(frame)[0] == ApiKey.PRODUCE and decode_request(frame).body.acks == 0
+    except (ProtocolError, UnsupportedVersion):
+        return False
+
+
 def decode_request(frame: bytes | bytearray | memoryview) -> Request:
-    """Decode a whole request, without its 4-byte length."""
+    """Decode a whole request, without its 4-byte length. Records are a view of the frame, writable if the frame is."""
     key, version, correlation_id = peek(frame)
-    if key == ApiKey.PRODUCE and version in PRODUCE_VERSIONS:
-        return _decode_produce(frame, version, correlation_id)
-    if key == ApiKey.FETCH and version == REPLICA_FETCH_VERSION and (found := decode_replica_fetch(frame)) is not None:
-        return Request(ApiKey.FETCH, version, correlation_id, *found, len(frame))
     if key in _REPEATED_APIS and len(frame) <= _REPEATED_BYTES:
         client_id, body = _decode_repeated(key, version, with_correlation_id(bytes(frame), 0))
     else:
-        client_id, body = _decode(key, version, frame)
+        client_id, body = _decode(key, version, memoryview(frame) if key == ApiKey.PRODUCE else bytes(frame))
     return Request(ApiKey(key), version, correlation_id, client_id, body, len(frame))
 
 
-def _decode(key: int, version: int, frame: bytes | bytearray | memoryview) -> tuple[str | None, Any]:
+def _decode(key: int, version: int, frame: bytes | memoryview) -> tuple[str | None, Any]:
     codec = _codec(key, version, EntityType.request)
-    header, body = _read(codec, frame, f"API {key} version {version}")
-    return header.client_id, body
+    try:
+        at = _PREFIX.size + 2
+        length = int.from_bytes(frame[_PREFIX.size : at], "big", signed=True)
+        client_id = None if length < 0 else str(frame[at : at + length], "utf-8")
+        body, _ = _read_body(codec, frame, at + max(length, 0))
+    except _MALFORMED as error:
+        raise ProtocolError(f"API {key} version {version}: {type(error).__name__}: {error}") from error
+    return client_id, body
 
 
 @functools.lru_cache(maxsize=2048)
@@ -131,69 +134,66 @@ def with_correlation_id(message: bytes, correlation_id: int) -> bytes:
     return message[:4] + _CORRELATION_ID.pack(correlation_id) + message[8:]
 
 
-def _decode_produce(frame: bytes | bytearray | memoryview, version: int, correlation_id: int) -> Request:
-    try:
-        client_id, body = decode_produce(frame, version)
-    except (ValueError, struct.error) as error:
-        raise ProtocolError(f"PRODUCE version {version}: {type(error).__name__}: {error}") from error
-    return Request(ApiKey.PRODUCE, version, correlation_id, client_id, body, len(frame))
-
-
 def decode_response(api: ApiKey, version: int, payload: bytes | bytearray | memoryview) -> tuple[int, Any]:
     """Decode a whole response, without its length: (correlation id, body)."""
+    correlation_id, body, _ = read_response(api, version, bytes(payload))
+    return correlation_id, body
+
+
+def read_response(api: ApiKey, version: int, payload: bytes | memoryview) -> tuple[int, Any, int]:
+    """(correlation id, body, where it ends) of a response, without its length. Records are a view of a memoryview."""
     codec = _codec(api, version, EntityType.response)
-    header, body = _read(codec, payload, f"{api.name} response version {version}")
-    return header.correlation_id, body
-
-
-def _read(codec: _Codec, data: bytes | bytearray | memoryview, what: str) -> tuple[Any, Any]:
-    """(header, body). Ignores bytes after them, as Kafka does: librdkafka sends some."""
-    data = memoryview(data).toreadonly()  # kio reads no writable buffer
     try:
-        try:
-            return _parse(codec, data)
-        except KeyError:  # a tag that kio does not know
-            return _parse(codec, without_unknown_tags(codec.header, codec.entity, data))
-    except (SerialError, ValueError, LookupError, OverflowError, struct.error, MemoryError) as error:
-        raise ProtocolError(f"{what}: {type(error).__name__}: {error}") from error
+        (correlation_id,) = _CORRELATION_ID.unpack_from(payload)
+        body, end = _read_body(codec, payload, _CORRELATION_ID.size)
+    except _MALFORMED as error:
+        raise ProtocolError(f"{api.name} response version {version}: {type(error).__name__}: {error}") from error
+    return correlation_id, body, end
 
 
-def _parse(codec: _Codec, data: memoryview) -> tuple[Any, Any]:
-    header, header_size = codec.read_header(data, 0)
-    check_body(codec.entity, data, header_size)
-    body, _ = codec.read(data, header_size)
-    return header, body
+def _read_body(codec: _Codec, data: bytes | memoryview, at: int) -> tuple[Any, int]:
+    """(the body, where it ends) behind the tagged fields of a header. Bytes after it are let pass, as Kafka does."""
+    end = len(data)
+    if codec.tagged:
+        at = skip_tags(data, at, end) if data[at] else at + 1
+    return codec.read(data, at, end)
 
 
 def encode_request(
     api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
 ) -> bytes:
     """A request frame, length first."""
-    codec = _codec(api, version, EntityType.request)
-    header = {
-        "request_api_key": int(api),
-        "request_api_version": version,
-        "correlation_id": correlation_id,
-        "client_id": client_id,
-    }
-    return _write(codec, header, body)
+    return b"".join(request_frame(api, version, correlation_id, client_id, body))
 
 
 def request_frame(
     api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
-) -> Sequence[bytes | bytearray | memoryview]:
+) -> list[bytes | bytearray | memoryview]:
     """The same in parts to send in order, without a copy of the record batches of a Produce request."""
-    if api is ApiKey.PRODUCE and version in PRODUCE_VERSIONS:
-        return encode_produce_request(version, correlation_id, client_id, body)
-    return [encode_request(api, version, correlation_id, client_id, body)]
+    codec = _codec(api, version, EntityType.request)
+    head = b"".join(
+        (_PREFIX.pack(api, version, correlation_id), nullable_string(client_id, False), b"\0" * codec.tagged)
+    )
+    pieces: list[Any] = [b"", head]
+    codec.write(pieces.append, body.get)
+    pieces[0] = _CORRELATION_ID.pack(sum(map(len, pieces)))
+    if api is not ApiKey.PRODUCE:
+        return [b"".join(pieces)]
+    parts: list[bytes | bytearray | memoryview] = []
+    begin = 0
+    for index in [index for index, piece in enumerate(pieces) if len(piece) >= _COPIED_BYTES]:
+        parts += (b"".join(pieces[begin:index]), pieces[index])
+        begin = index + 1
+    return [*parts, b"".join(pieces[begin:])]
 
 
 def encode_response(request: Request, body: Mapping[str, Any]) -> bytes:
     """The response frame for `request`, in its version, length first."""
-    if request.api is ApiKey.PRODUCE and request.version in PRODUCE_VERSIONS:
-        return encode_produce_response(request.version, request.correlation_id, body)
     codec = _codec(request.api, request.version, EntityType.response)
-    return _write(codec, {"correlation_id": request.correlation_id}, body)
+    pieces: list[Any] = []
+    codec.write(pieces.append, body.get)
+    answer = b"".join(pieces)
+    return _RESPONSE[codec.tagged].pack(len(answer) + 4 + codec.tagged, request.correlation_id) + answer
 
 
 def with_throttle_time(request: Request, parts: Sequence[Any] | None, throttle_ms: int) -> Sequence[Any] | None:
@@ -213,16 +213,6 @@ def _throttle_time_at(api: int, version: int) -> int | None:
     if next(iter(dataclasses.fields(entity))).name != "throttle_time":
         return None
     return 9 if entity.__header_schema__.__flexible__ else 8
-
-
-def _write(codec: _Codec, header: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
-    out = io.BytesIO()
-    out.write(b"\0\0\0\0")
-    codec.write_header(out, build(codec.header, header))
-    codec.write(out, build(codec.entity, body))
-    with out.getbuffer() as view:
-        struct.pack_into(">i", view, 0, len(view) - 4)
-    return out.getvalue()
 
 
 def field(entity: Any, name: str, default: Any = None) -> Any:

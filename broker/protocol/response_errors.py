@@ -6,15 +6,13 @@ for each API: the union over all versions, because a body may have the fields of
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kio.static.constants import EntityType
 
-from broker.protocol.entities import entity_class, unwrap_optional
+from broker.protocol.entities import entity_class, fields_of
 from broker.protocol.messages import known_versions
 
 
@@ -48,18 +46,11 @@ def _place(api: int) -> _Place:
 
 def _of(entity: Any) -> _Place:
     codes, inner = [], []
-    hints = typing.get_type_hints(entity)
-    for field in dataclasses.fields(entity):
-        if field.metadata.get("kafka_type") == "error_code":
+    for field in fields_of(entity):
+        if field.kafka_type == "error_code":
             codes.append(field.name)
-            continue
-        hint, _ = unwrap_optional(hints[field.name])
-        if typing.get_origin(hint) is tuple:
-            hint = typing.get_args(hint)[0]
-        if dataclasses.is_dataclass(hint):
-            place = _of(hint)
-            if place.codes or place.inner:
-                inner.append((field.name, place))
+        elif field.struct is not None and any(place := _of(field.struct)):
+            inner.append((field.name, place))
     return _Place(tuple(codes), tuple(inner))
 
 

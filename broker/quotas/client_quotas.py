@@ -163,7 +163,11 @@ class ClientQuotas:
 
     def produced(self, user: str, client_id: str, size: int, now: float) -> int:
         """Count a Produce request of `size` bytes; returns the throttle time in ms."""
-        found = self._produce.find(user, client_id, now)
+        return self._count_bytes(self._produce, user, client_id, size, now)
+
+    @staticmethod
+    def _count_bytes(clients: _Clients[TokenBucket], user: str, client_id: str, size: int, now: float) -> int:
+        found = clients.find(user, client_id, now)
         if found is None:
             return 0
         bucket, limit = found
@@ -175,20 +179,15 @@ class ClientQuotas:
         limit = self._fetch.limit(user, client_id)
         return None if limit is None else max(limit * self._burst_s, 1.0)
 
-    def fetched(self, user: str, client_id: str, size: int, now: float) -> tuple[int, bool]:
-        """Count a Fetch response of `size` bytes: (throttle time in ms, whether it may be sent).
-
-        It may not, and is not counted, while earlier ones are not paid for: those of other connections, or of the one
-        that the client closed instead of waiting.
-        """
+    def unpaid_ms(self, user: str, client_id: str, now: float) -> int:
+        """The throttle time of a client whose earlier Fetch responses are not paid for: those of other connections, or
+        of the one that it closed instead of waiting. It gets no records, and nothing is counted."""
         found = self._fetch.find(user, client_id, now)
-        if found is None:
-            return 0, True
-        bucket, limit = found
-        if overdrawn_ms := _to_ms(bucket.throttle_s(limit, now)):
-            return overdrawn_ms, False
-        bucket.take(size, limit, now)
-        return _to_ms(bucket.throttle_s(limit, now)), True
+        return 0 if found is None else _to_ms(found[0].throttle_s(found[1], now))
+
+    def fetched(self, user: str, client_id: str, size: int, now: float) -> int:
+        """Count a Fetch response of `size` bytes; returns the throttle time in ms."""
+        return self._count_bytes(self._fetch, user, client_id, size, now)
 
     def limits_time(self, user: str, client_id: str) -> bool:
         return bool(self._request) and self._request.limit(user, client_id) is not None

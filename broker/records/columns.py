@@ -9,19 +9,26 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from broker.errors import ConfigError
+from broker.records import native
 from broker.records.batch import Buffer
 from broker.records.builder import DEFAULT_BATCH_BYTES
 from broker.records.column_decoder import FIELDS, HEADERS_TYPE, TIMESTAMP_TYPE, Columns, decode
 from broker.records.column_encoder import EncodeOptions, encode
 from broker.records.compression import DECOMPRESSION_LIMIT, Codec
+from broker.records.key_hash import partition_of_key
 from broker.records.record_sections import NO_LIMIT, DecodeOptions
 
-__all__ = ["HEADERS_TYPE", "TIMESTAMP_TYPE", "Columns", "decode_columns", "encode_columns"]
+__all__ = ["HEADERS_TYPE", "TIMESTAMP_TYPE", "Columns", "decode_columns", "encode_columns", "partitions_of_keys"]
 
 _MOST_PLAIN_BYTES: Final = 512 << 20
+
+NO_KEY: Final = -1
+"""Stands for a null key, whose partition the caller chooses."""
 
 
 def decode_columns(
@@ -111,3 +118,26 @@ def encode_columns(
         raise ConfigError("column timestamp has nulls: fill them, with the time of now for example")
     options = EncodeOptions(codec, max_bytes, producer_id, producer_epoch, base_sequence, transactional)
     return encode(key, value, timestamp, headers, options)
+
+
+def partitions_of_keys(keys: pa.Array, partitions: int) -> npt.NDArray[np.int32]:
+    """The partition of each key as `partition_of_key` gives it, or NO_KEY where it is null.
+
+    So all records of a key are in one partition, whoever wrote them.
+
+    keys: a binary or string array, perhaps a slice. Raises ConfigError for another type and for `partitions` below 1.
+    """
+    if partitions < 1:
+        raise ConfigError(f"{partitions} partitions: a topic has at least one")
+    if keys.type not in (pa.binary(), pa.string()):
+        raise ConfigError(f"keys of type {keys.type}: cast them to {pa.binary()}")
+    result = np.full(len(keys), NO_KEY, np.int32)
+    if keys.null_count == len(keys):
+        return result
+    if native.kernel is not None:
+        native.kernel.partitions(len(keys), native.column_buffers(keys), partitions, result)
+        return result
+    for row, key in enumerate(keys.cast(pa.binary()).to_pylist()):
+        if key is not None:
+            result[row] = partition_of_key(key, partitions)
+    return result

@@ -1,7 +1,7 @@
 """The codec's optional C kernel (`_kernel.c`): whether it is in use, and its functions.
 
-`pip install` builds it if there is a C compiler. Without it, or with `PYKAFKA_NATIVE=0` in the environment, numpy and
-Python do the same more slowly, with the same results and errors.
+`pip install` builds it if there is a C compiler. Without it, or with `PYKAFKA_NATIVE=0` in the environment, loops in
+plain Python do the same, slowly, with the same results and errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KERNEL_VERSION: Final = 1
 NATIVE_VARIABLE: Final = "PYKAFKA_NATIVE"
 """Environment variable, read at import: `0` means do not use the kernel."""
 
-SLOW: Final = "the codec runs on numpy, several times slower"
+SLOW: Final = "the codec runs in plain Python, many times slower"
 NOT_BUILT: Final = (
     "no C compiler was found when pykafka was installed; install one (Debian: apt-get install gcc libc6-dev "
     "python3-dev) and install pykafka again"
@@ -125,12 +125,12 @@ def _import_file(path: Path) -> ModuleType:
 
 
 kernel: Kernel | None = _load()
-"""None if numpy does the work."""
+"""None if plain Python does the work."""
 
 
-def implementation() -> Literal["native", "numpy"]:
+def implementation() -> Literal["native", "plain"]:
     """What encodes and decodes columns of records in this process."""
-    return "numpy" if kernel is None else "native"
+    return "plain" if kernel is None else "native"
 
 
 def crc_in_kernel() -> bool:

@@ -30,6 +30,16 @@ _NULL = encode_varint(-1)
 _LARGEST_PREFIX: Final = 21
 """The most bytes that length, attributes, timestamp and offset of a record take."""
 
+NO_TIME: Final = -(2**63)
+"""The append time of a batch whose records have their own times."""
+
+PlainSection = tuple[bytes, int, int, int, int]
+"""The decompressed records of a batch, and of its header base offset, last offset delta, base timestamp and the time of
+all records, or NO_TIME."""
+
+_BLOCK: Final = 10_000
+"""Records that are in memory at once when a section is read block by block."""
+
 
 class Record(NamedTuple):
     """A record as a consumer sees it: `timestamp` in ms, `timestamp_type` 0 create time or 1 log append time."""
@@ -76,12 +86,13 @@ def decode_records(
 
 def decode_batch(buffer: Buffer, position: int, header: BatchHeader) -> list[Record]:
     """The records of the batch at `position`, also of a control batch. Does not check the CRC. Raises CorruptBatch."""
-    section = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
-    plain = bytes(decompress(header.codec, section))
-    try:
-        return _decode_section(plain, header)
-    except IndexError:
-        raise CorruptBatch(f"a record of the batch at offset {header.base_offset} runs past its end") from None
+    plain = bytes(decompress(header.codec, memoryview(buffer)[position + HEADER_SIZE : position + header.size]))
+    append_time = header.max_timestamp if header.is_log_append_time else NO_TIME
+    section = plain, header.base_offset, header.last_offset_delta, header.base_timestamp, append_time
+    records, end, _ = _read_block(section, header.record_count)
+    if end != len(plain):
+        raise CorruptBatch(f"the last record of a batch ends at byte {end} of {len(plain)}")
+    return records
 
 
 def encode_record(
@@ -106,61 +117,88 @@ def encode_record(
 def _encode_headers(headers: Sequence[Header]) -> bytes:
     parts = [encode_varint(len(headers))]
     for name, value in headers:
-        encoded = name.encode()
-        parts += (encode_varint(len(encoded)), encoded)
-        parts += (_NULL,) if value is None else (encode_varint(len(value)), value)
+        parts += (encode_field(name.encode()), encode_field(value))
     return b"".join(parts)
 
 
-def _decode_section(plain: bytes, header: BatchHeader) -> list[Record]:
-    """Reads the first byte of a varint inline, because most have no more and a call would double the time.
+def encode_field(field: bytes | None) -> bytes:
+    """A key or value with its length."""
+    return _NULL if field is None else encode_varint(len(field)) + field
 
-    `number` is the zigzag code: odd codes are negative numbers.
+
+def record_blocks(section: PlainSection, count: int, *, with_headers: bool) -> Iterator[list[Record]]:
+    """The `count` records of a section, few at a time. Without headers these are neither decoded nor checked.
+
+    Raises CorruptBatch, also for a timestamp that does not fit in 64 bits.
     """
+    position, offset = 0, -1
+    for begin in range(0, count, _BLOCK):
+        records, position, offset = _read_block(section, min(_BLOCK, count - begin), position, offset, with_headers)
+        times = [record.timestamp for record in records]
+        if not -(2**63) <= min(times) <= max(times) < 2**63:
+            raise CorruptBatch("a timestamp does not fit in 64 bits")
+        yield records
+    if position != len(section[0]):
+        raise CorruptBatch(f"the last record of a batch ends at byte {position} of {len(section[0])}")
+
+
+def _read_block(
+    section: PlainSection, count: int, position: int = 0, offset: int = -1, with_headers: bool = True
+) -> tuple[list[Record], int, int]:
+    """`count` records from `position` on, where they end, and the last one's offset delta; `offset` is the one before.
+
+    Reads the first byte of a varint inline, because most have no more and a call would double the time. `number` is
+    the zigzag code: odd codes are negative numbers.
+    """
+    plain, base_offset, last_delta, base_timestamp, append_time = section
+    timestamp_type = int(append_time != NO_TIME)
     records: list[Record] = []
     append, new, more = records.append, tuple.__new__, _read_more
-    base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
-    append_time = header.max_timestamp if header.is_log_append_time else None
-    timestamp_type = int(append_time is not None)
-    position, offset = 0, -1
-    for _ in range(header.record_count):
-        number, position = plain[position], position + 1
-        if number > 0x7F:
-            number, position = more(plain, position, number)
-        length, end = number, position + (number >> 1)
-        number, position = plain[position + 1], position + 2  # after the attributes
-        if number > 0x7F:
-            number, position = more(plain, position, number)
-        timestamp = base_timestamp + ((number >> 1) ^ -(number & 1)) if append_time is None else append_time
-        number, position = plain[position], position + 1
-        if number > 0x7F:
-            number, position = more(plain, position, number)
-        previous, offset = offset, number >> 1
-        if number & 1 or not previous < offset <= last_delta:
-            raise CorruptBatch(f"the offsets of a batch do not rise from {previous} to at most {last_delta}")
-        number, position = plain[position], position + 1
-        if number > 0x7F:
-            number, position = more(plain, position, number)
-        if number & 1:
-            key = _null(number)
-        else:
-            start, position = position, position + (number >> 1)
-            key = plain[start:position]
-        number, position = plain[position], position + 1
-        if number > 0x7F:
-            number, position = more(plain, position, number)
-        if number & 1:
-            value = _null(number)
-        else:
-            start, position = position, position + (number >> 1)
-            value = plain[start:position]
-        headers, position = _read_headers(plain, position) if plain[position] else ((), position + 1)
-        if position != end or length & 1:
-            raise CorruptBatch(f"a record ends at byte {position} instead of {end}")
-        append(new(Record, (base_offset + offset, timestamp, key, value, headers, timestamp_type)))
-    if position != len(plain):
-        raise CorruptBatch(f"the last record of a batch ends at byte {position} of {len(plain)}")
-    return records
+    try:
+        for _ in range(count):
+            number, position = plain[position], position + 1
+            if number > 0x7F:
+                number, position = more(plain, position, number)
+            length, end = number, position + (number >> 1)
+            number, position = plain[position + 1], position + 2  # after the attributes
+            if number > 0x7F:
+                number, position = more(plain, position, number)
+            timestamp = append_time if timestamp_type else base_timestamp + ((number >> 1) ^ -(number & 1))
+            number, position = plain[position], position + 1
+            if number > 0x7F:
+                number, position = more(plain, position, number)
+            previous, offset = offset, number >> 1
+            if number & 1 or not previous < offset <= last_delta:
+                raise CorruptBatch(f"the offsets of a batch do not rise from {previous} to at most {last_delta}")
+            number, position = plain[position], position + 1
+            if number > 0x7F:
+                number, position = more(plain, position, number)
+            if number & 1:
+                key = _null(number)
+            else:
+                start, position = position, position + (number >> 1)
+                key = plain[start:position]
+            number, position = plain[position], position + 1
+            if number > 0x7F:
+                number, position = more(plain, position, number)
+            if number & 1:
+                value = _null(number)
+            else:
+                start, position = position, position + (number >> 1)
+                value = plain[start:position]
+            headers: tuple[Header, ...] = ()
+            if not plain[position]:
+                position += 1
+            elif with_headers:
+                headers, position = _read_headers(plain, position)
+            else:
+                position = max(position + 1, end)
+            if position != end or length & 1:
+                raise CorruptBatch(f"a record ends at byte {position} instead of {end}")
+            append(new(Record, (base_offset + offset, timestamp, key, value, headers, timestamp_type)))
+    except IndexError:
+        raise CorruptBatch(f"a record of the batch at offset {base_offset} runs past its end") from None
+    return records, position, offset
 
 
 def _read_more(plain: bytes, position: int, first: int) -> tuple[int, int]:

@@ -5,22 +5,45 @@ fields, its offset delta must be its place in the batch, and its varints must be
 the timestamp). There must be as many records as the header says, and no bytes after them. Everything else is
 INVALID_RECORD. The same pass checks the topic's two rules for records and finds the newest timestamp.
 
-The kernel (`_kernel_check.c`) or, without it, record_walk.py does the work. Idea: Kafka's `LogValidator` and
+The kernel (`_kernel_check.c`) or, without it, `_RecordWalk` does the work. Idea: Kafka's `LogValidator` and
 `DefaultRecord.readFrom`, which accept other offset deltas and lengths below -1; our readers do not.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+import sys
+from collections.abc import Generator
+from typing import Final, NamedTuple
 
 from broker.errors import BrokerError, ErrorCode
 from broker.records import native
 from broker.records.batch import NO_TIMESTAMP, BatchHeader, Buffer
-from broker.records.record_rules import MOST_FAULTS, Fault, RecordRules
+from broker.records.varint import MAX_VARINT_BYTES
 
-if TYPE_CHECKING or native.kernel is None:  # else the first batch would wait for the import of numpy
-    from broker.records.record_walk import RecordWalk
+MOST_FAULTS: Final = 100
+"""How many faults of a batch are listed; all are counted."""
+
+
+class RecordRules(NamedTuple):
+    """Whether records need a key, and how far (ms) a timestamp may be from now; -1 means no timestamp."""
+
+    needs_key: bool
+    now_ms: int
+    before_max_ms: int
+    after_max_ms: int
+
+    def forbid(self, timestamp: int) -> bool:
+        """Whether a record's timestamp is out of bounds. The difference wraps as in Java."""
+        age = (self.now_ms - timestamp + 2**63) % 2**64 - 2**63
+        return timestamp != NO_TIMESTAMP and (age > self.before_max_ms or -age > self.after_max_ms)
+
+
+class Fault(NamedTuple):
+    """A record that violates a rule: its place in the batch, and its wrong `timestamp`, or None if it lacks a key."""
+
+    place: int
+    timestamp: int | None
 
 
 _STATE: Final = struct.Struct("=17q")
@@ -39,7 +62,7 @@ class RecordCheck:
             self._state = bytearray(_STATE.pack(*start, *[0] * 9))
             self._lines = bytearray(MOST_FAULTS * _FAULT.size)
         else:
-            self._walk = _walk(header, rules)
+            self._walk = _RecordWalk(header, rules)
 
     def feed(self, piece: Buffer) -> int:
         """Check the next bytes. Raises BrokerError `invalid_record`.
@@ -95,7 +118,120 @@ def is_slow() -> bool:
     return native.kernel is None
 
 
-def _walk(header: BatchHeader, rules: RecordRules) -> RecordWalk:
-    from broker.records.record_walk import RecordWalk
+_INT_BYTES: Final = 5
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
-    return RecordWalk(header, rules)
+_COST_OF_RECORD: Final = 4000
+"""As the number of bytes that the kernel checks in that time, about 1 ns for each."""
+_COST_OF_HEADER: Final = 1000
+
+
+class _RecordWalk:
+    """The check without the kernel. `feed` raises ValueError for an error in the record at `index`."""
+
+    def __init__(self, header: BatchHeader, rules: RecordRules) -> None:
+        self._count, self._base_time, self._rules = header.record_count, header.base_timestamp, rules
+        self.index, self.newest, self.fault_count = 0, NO_TIMESTAMP, 0
+        self.faults: list[Fault] = []
+        self._piece, self._at = b"", 0
+        self._before = 0  # bytes of the pieces before this one
+        self._cost = 0
+        self._steps = self._all_records()
+        next(self._steps)
+
+    def feed(self, piece: Buffer) -> int:
+        """Returns the cost, as the number of bytes that the kernel checks in that time."""
+        self._cost = 0
+        self._steps.send(piece)
+        return self._cost
+
+    def _all_records(self) -> Generator[None, Buffer, None]:
+        yield from self._more()
+        while self.index < self._count:
+            yield from self._one_record()
+        while self._at == len(self._piece):
+            yield from self._more()
+        raise ValueError("bytes follow the last of them")
+
+    def _more(self) -> Generator[None, Buffer, None]:
+        self._before += len(self._piece)
+        self._piece = bytes((yield))
+        self._at = 0
+
+    def _one_record(self) -> Generator[None, Buffer, None]:
+        """Check one record, which may span pieces."""
+        self._cost += _COST_OF_RECORD
+        length = yield from self._number(_INT_BYTES, sys.maxsize)
+        if length < 1:
+            raise ValueError("its length is not above 0")
+        end = self._before + self._at + length
+        yield from self._skip(1)  # attributes
+        time = self._base_time + (yield from self._number(MAX_VARINT_BYTES, end))
+        if not _LOWEST <= time <= _HIGHEST:
+            raise ValueError("its timestamp does not fit in 64 bits")
+        if (yield from self._number(_INT_BYTES, end)) != self.index:
+            raise ValueError("its offset delta is not its place in the batch")
+        has_key = yield from self._bytes("its key is longer than it is, or of negative length", end)
+        yield from self._bytes("its value is longer than it is, or of negative length", end)
+        headers = yield from self._number(_INT_BYTES, end)
+        if not 0 <= headers <= (end - self._before - self._at) // 2:
+            raise ValueError("it has more headers than bytes for them, or fewer than none")
+        self._cost += _COST_OF_HEADER * headers
+        for _ in range(headers):
+            wrong = "the key of a header is longer than the record, or of negative length"
+            if not (yield from self._bytes(wrong, end)):
+                raise ValueError(wrong)
+            yield from self._bytes("the value of a header is longer than the record, or of negative length", end)
+        if self._before + self._at != end:
+            raise ValueError("it does not end where its length says")
+        self._take(time, has_key)
+
+    def _number(self, most_bytes: int, end: int) -> Generator[None, Buffer, int]:
+        """A zigzag varint that ends before `end`."""
+        number, at = 0, self._at
+        if at < len(self._piece) and self._before + at < end and (byte := self._piece[at]) < 0x80:
+            self._at += 1  # most have one byte, which lies here
+            return (byte >> 1) ^ -(byte & 1)
+        for shift in range(0, 7 * most_bytes, 7):
+            if self._before + self._at >= end:
+                raise ValueError("it ends within a field")
+            while self._at == len(self._piece):
+                yield from self._more()
+            byte = self._piece[self._at]
+            self._at += 1
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                number &= 2**64 - 1
+                return (number >> 1) ^ -(number & 1)
+        raise ValueError("a number in it is too long")
+
+    def _bytes(self, wrong: str, end: int) -> Generator[None, Buffer, bool]:
+        """Skip a length and as many bytes; returns False for null (-1)."""
+        length = yield from self._number(_INT_BYTES, end)
+        if not -1 <= length <= end - self._before - self._at:
+            raise ValueError(wrong)
+        if length > len(self._piece) - self._at:
+            yield from self._skip(length)
+        else:
+            self._at += max(length, 0)
+        return length >= 0
+
+    def _skip(self, count: int) -> Generator[None, Buffer, None]:
+        while count > len(self._piece) - self._at:
+            count -= len(self._piece) - self._at
+            yield from self._more()
+        self._at += count
+
+    def _take(self, time: int, has_key: bool) -> None:
+        rules = self._rules
+        fault = None
+        if rules.needs_key and not has_key:
+            fault = Fault(self.index, None)
+        elif rules.forbid(time):
+            fault = Fault(self.index, time)
+        if fault is not None:
+            self.fault_count += 1
+            if len(self.faults) < MOST_FAULTS:
+                self.faults.append(fault)
+        self.newest = max(self.newest, time)
+        self.index += 1

@@ -2,18 +2,18 @@
 
 Called by column_decoder.py. The headers of all batches become one table of numbers. Every batch that counts is checked
 (magic, CRC, order of offsets) and decompressed. Control batches, aborted transactions and offsets outside the range
-are skipped. Compaction chooses its batches itself and collects them with a `SectionGatherer`.
+are skipped.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from broker.errors import CorruptBatch
 from broker.records import native
@@ -21,17 +21,18 @@ from broker.records.batch import (
     CODEC_MASK,
     CONTROL_BIT,
     HEADER_SIZE,
-    LENGTH_END,
     TIMESTAMP_TYPE_BIT,
-    BatchHeader,
     Buffer,
     parse_header,
     verify_batch,
+    walk_batches,
 )
 from broker.records.compression import decompress
 from broker.records.control import AbortedTransactions
-from broker.records.crc32c import crc32c
-from broker.records.plain_bytes import Bools, Int64s
+from broker.records.record import NO_TIME
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Head(IntEnum):
@@ -51,24 +52,9 @@ class Head(IntEnum):
     CRC = 10
 
 
-_FIELD_AT: Final = {
-    Head.BASE_OFFSET: (0, ">i8"),
-    Head.LAST_DELTA: (23, ">i4"),
-    Head.COUNT: (57, ">i4"),
-    Head.ATTRIBUTES: (21, ">i2"),
-    Head.BASE_TIME: (27, ">i8"),
-    Head.MAX_TIME: (35, ">i8"),
-    Head.PRODUCER: (43, ">i8"),
-    Head.MAGIC: (16, "i1"),
-    Head.CRC: (17, ">u4"),
-}
-"""Position and type of each field, see batch.py."""
-
 NO_LIMIT: Final = 2**63 - 1
 """An offset after every record."""
 
-_LENGTH: Final = struct.Struct(">i")
-_CHECKED_FROM: Final = 21
 _LAST_CODEC: Final = 4
 
 
@@ -78,64 +64,43 @@ def scan_batches(view: memoryview) -> tuple[Int64s, int | None]:
     Also the position of an impossible length, where the scan ended, or None.
     """
     if native.kernel is None:
-        return _scan_with_numpy(view)
+        return _scan_plainly(view)
     count, wrong = native.kernel.scan(view, None)
     table = np.empty((count, len(Head)), np.int64)
     native.kernel.scan(view, table)
     return table, None if wrong < 0 else wrong
 
 
-def _scan_with_numpy(view: memoryview) -> tuple[Int64s, int | None]:
-    positions: list[int] = []
-    position, end, wrong = 0, len(view), None
-    while end - position >= HEADER_SIZE:
-        size = LENGTH_END + _LENGTH.unpack_from(view, position + 8)[0]
-        if size < HEADER_SIZE:
-            wrong = position
-            break
-        if size > end - position:
-            break
-        positions.append(position)
-        position += size
-    table = np.empty((len(positions), len(Head)), np.int64)
-    if positions:
-        table[:, Head.POSITION] = positions
-        table[:, Head.SIZE] = np.diff(table[:, Head.POSITION], append=position)
-        for column, (at, kind) in _FIELD_AT.items():
-            everywhere = np.ndarray((end - at - np.dtype(kind).itemsize + 1,), kind, view, at, (1,))
-            table[:, column] = everywhere[table[:, Head.POSITION]]
-    return table, wrong
+def _scan_plainly(view: memoryview) -> tuple[Int64s, int | None]:
+    rows: list[tuple[int, ...]] = []
+    end, wrong = 0, None
+    try:
+        for position, h in walk_batches(view):
+            end = position + h.size
+            offsets, times = (h.base_offset, h.last_offset_delta), (h.base_timestamp, h.max_timestamp)
+            rest = h.record_count, h.attributes, *times, h.producer_id, h.magic, h.crc
+            rows.append((position, h.size, *offsets, *rest))
+    except CorruptBatch:
+        wrong = end
+    return np.array(rows, np.int64).reshape(-1, len(Head)), wrong
 
 
 def verify_batches(view: memoryview, table: Int64s, *, check_crcs: bool) -> None:
     """Check magic, counts, codec and CRC of the batches in `table`. Raises CorruptBatch for the first bad one."""
     bad: Bools = (table[:, Head.MAGIC] != 2) | (table[:, Head.COUNT] < 0) | (table[:, Head.LAST_DELTA] < 0)
-    bad |= (table[:, Head.ATTRIBUTES] & 7) > _LAST_CODEC
-    index = int(bad.argmax()) if bad.any() else _first_bad_crc(view, table) if check_crcs else -1
-    if index >= 0:
-        position = int(table[index, Head.POSITION])
+    bad |= (table[:, Head.ATTRIBUTES] & CODEC_MASK) > _LAST_CODEC
+    suspects = table[bad]
+    if check_crcs and not len(suspects):
+        suspects = table
+        if native.kernel is not None and native.crc_in_kernel():
+            index = native.kernel.first_bad_crc(view, np.ascontiguousarray(table))
+            suspects = table[index : index + 1] if index >= 0 else table[:0]
+    for position in suspects[:, Head.POSITION].tolist():
         verify_batch(view, position, parse_header(view, position))
-        raise CorruptBatch(f"the batch at byte {position}")  # not reached: verify_batch finds the same
-
-
-def _first_bad_crc(view: memoryview, table: Int64s) -> int:
-    """Which batch has a wrong checksum, or -1."""
-    if native.kernel is not None and native.crc_in_kernel():
-        return native.kernel.first_bad_crc(view, np.ascontiguousarray(table))
-    columns = zip(
-        table[:, Head.POSITION].tolist(), table[:, Head.SIZE].tolist(), table[:, Head.CRC].tolist(), strict=True
-    )
-    for index, (position, size, crc) in enumerate(columns):
-        if crc32c(view[position + _CHECKED_FROM : position + size]) != crc:
-            return index
-    return -1
 
 
 _SMALLEST_RECORD: Final = 7
 """Bytes of a record without key, value and headers: one byte for each field."""
-
-NO_TIME: Final = -(2**63)
-"""The append time of a batch whose records have their own times."""
 
 _MOST_BYTES: Final = 2**31 - 1
 """The most that Arrow's 32-bit offsets can address."""
@@ -185,70 +150,6 @@ class Sections:
     def of(self, fact: Fact) -> Int64s:
         """A fact of each section."""
         return self.facts[:, fact]
-
-    def in_one_part(self) -> Sections:
-        """The same sections in one buffer."""
-        if len(self.parts) <= 1:
-            return self
-        before = np.cumsum([0, *(len(part) for part in self.parts[:-1])])[self.facts[:, Fact.PART]]
-        facts = self.facts.copy()
-        facts[:, Fact.PART] = 0
-        facts[:, Fact.START] += before
-        facts[:, Fact.END] += before
-        return Sections([b"".join(self.parts)], facts, self.next_offset)
-
-
-class SectionGatherer:
-    """Collects the sections of chosen batches of one buffer. Uncompressed ones are not copied."""
-
-    def __init__(self, view: Buffer, batch_limit: int) -> None:
-        """`batch_limit` is the most decompressed bytes of one batch."""
-        self._view = memoryview(view)
-        self._batch_limit = batch_limit
-        self._parts: list[Buffer] = []
-        self._facts: list[tuple[int, ...]] = []
-        self._part_of_view = -1
-        self.size = 0
-        """Plain bytes so far."""
-
-    def __len__(self) -> int:
-        return len(self._facts)
-
-    def plain(self, position: int, header: BatchHeader) -> Buffer:
-        """The plain section of a batch, for `add`. Raises CorruptBatch."""
-        section = decompress(
-            header.codec, self._view[position + HEADER_SIZE : position + header.size], self._batch_limit
-        )
-        if header.record_count > len(section) // _SMALLEST_RECORD:
-            raise CorruptBatch(f"{header.record_count} records cannot fit in {len(section)} bytes")
-        return section
-
-    def add(self, position: int, header: BatchHeader, section: Buffer) -> None:
-        if header.codec:
-            part, start = len(self._parts), 0
-            self._parts.append(section)
-        else:
-            if self._part_of_view < 0:
-                self._part_of_view = len(self._parts)
-                self._parts.append(self._view)
-            part, start = self._part_of_view, position + HEADER_SIZE
-        self._facts.append(
-            (
-                part,
-                start,
-                start + len(section),
-                header.record_count,
-                header.base_offset,
-                header.last_offset,
-                header.base_timestamp,
-                header.max_timestamp if header.is_log_append_time else NO_TIME,
-            )
-        )
-        self.size += len(section)
-
-    def build(self, next_offset: int) -> Sections:
-        """All sections that were added."""
-        return Sections(self._parts, np.array(self._facts, np.int64).reshape(-1, len(Fact)), next_offset)
 
 
 def read_sections(chunk: Buffer, options: DecodeOptions) -> Sections:

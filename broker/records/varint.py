@@ -1,7 +1,6 @@
 """Zigzag varints, the integers inside a record (KIP-98; Kafka's `ByteUtils`).
 
-A varint is a signed 64-bit number in at most 10 bytes; small numbers of either sign take one byte. plain_bytes.py and
-column_encoder.py have vectorised forms.
+A varint is a signed 64-bit number in at most 10 bytes; small numbers of either sign take one byte.
 """
 
 from __future__ import annotations

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping
 
+from broker.background_tasks import BackgroundTasks
 from broker.config.broker_config import BrokerConfig
 from broker.net.peer_connection import PeerConnection
 from broker.net.peer_security import PeerSecurity
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.replica.follower import Follower
 from broker.replica.replica_fetcher import ReplicaFetcher
 from broker.replica.replication_quota import ReplicationQuota
-from broker.zookeeper.znodes import BrokerInfo
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class FetcherManager:
         self._followed: dict[int, dict[TopicPartition, tuple[Follower, uuid.UUID]]] = {}
         """By leader. A leader whose address is not known has no fetcher yet."""
         self._fetchers: dict[int, ReplicaFetcher] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._broker_epoch = -1
         """Of this broker's registration."""
         self._is_closed = False
@@ -80,7 +80,7 @@ class FetcherManager:
         self._followed.clear()
         for leader in list(self._fetchers):
             self._stop(leader)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._tasks.close()
 
     def _fetch(self, follower: Follower, topic_id: uuid.UUID) -> None:
         fetcher = self._fetchers.get(follower.leader)
@@ -90,16 +90,13 @@ class FetcherManager:
             client_id = f"broker-{broker_id}-fetcher"
             peer = PeerConnection(host, port, client_id=client_id, security=self._peers, timeout_s=timeout_s)
             fetcher = self._fetchers[follower.leader] = ReplicaFetcher(
-                broker_id, peer, self._config, self._on_stale, lambda: self._broker_epoch, self._quota
+                broker_id, peer, self._config, self._tasks, self._on_stale, lambda: self._broker_epoch, self._quota
             )
         fetcher.add(follower, topic_id)
 
     def _stop(self, leader: int) -> None:
-        fetcher = self._fetchers.pop(leader, None)
-        if fetcher is not None:
-            task = fetcher.stop()
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+        if (fetcher := self._fetchers.pop(leader, None)) is not None:
+            fetcher.stop()
 
     def _address(self, broker: BrokerInfo) -> Address | None:
         """Where brokers talk to `broker`."""

@@ -87,11 +87,6 @@ class Follower(Replica):
         return min(bounds)
 
     @property
-    def last_epoch(self) -> int:
-        """The leader epoch of the last record; -1 for an empty log."""
-        return self.log.epochs.latest
-
-    @property
     def is_caught_up(self) -> bool:
         """Whether this replica has all that the leader's last answer said to be committed."""
         return self.leader_end_offset is not None and self.log.log_end_offset >= self.leader_end_offset

@@ -68,26 +68,18 @@ class InSyncState:
         if nobody knows."""
         self._broker_epochs = broker_epochs
         self.leader = leader
-        self._followers = {replica: FollowerState() for replica in replicas if replica != leader}
-        self._end = self.epoch_start = log_end_offset
+        self.followers = {replica: FollowerState() for replica in replicas if replica != leader}
+        self.log_end_offset = self.epoch_start = log_end_offset
+        """The end of the leader's log, as far as `appended` has told, and where this leader epoch begins."""
         self._max_lag_s = max_lag_s
         self._min_isr = min_isr
         self.isr = frozenset(isr)
         self.pending_isr: frozenset[int] | None = None
         """The ISR that is being written, if any. After a failure it may be in ZooKeeper or not: it is written again."""
         self.high_watermark = min(high_watermark, log_end_offset)
-        for replica in self.isr & self._followers.keys():
-            self._followers[replica].caught_up_at = now  # it gets the whole lag time to fetch for the first time
+        for replica in self.isr & self.followers.keys():
+            self.followers[replica].caught_up_at = now  # it gets the whole lag time to fetch for the first time
         self._count(now)
-
-    @property
-    def followers(self) -> Mapping[int, FollowerState]:
-        return self._followers
-
-    @property
-    def log_end_offset(self) -> int:
-        """The end of the leader's log, as far as `appended` has told."""
-        return self._end
 
     @property
     def largest_isr(self) -> frozenset[int]:
@@ -97,17 +89,17 @@ class InSyncState:
     @property
     def min_isr(self) -> int:
         """How many replicas have to be in sync: min.insync.replicas, but not more than there are."""
-        return min(self._min_isr(), len(self._followers) + 1)
+        return min(self._min_isr(), len(self.followers) + 1)
 
     def appended(self, log_end_offset: int, now: float) -> bool:
         """The leader's log has grown to `log_end_offset`; whether the high watermark has advanced.
 
         A follower that had everything until now may not have fetched lately: its fetch session waits for this append.
         """
-        for follower in self._followers.values():
-            if follower.log_end_offset == self._end:
+        for follower in self.followers.values():
+            if follower.log_end_offset == self.log_end_offset:
                 follower.caught_up_at = now
-        self._end = log_end_offset
+        self.log_end_offset = log_end_offset
         return self.advance(now)
 
     def is_fenced(self, replica: int, broker_epoch: int) -> bool:
@@ -117,7 +109,7 @@ class InSyncState:
 
     def is_known(self, replica: int) -> bool:
         """Whether the position of a follower is known, in its present registration."""
-        follower = self._followers.get(replica)
+        follower = self.followers.get(replica)
         if follower is None or follower.log_end_offset == UNKNOWN_OFFSET:
             return False
         return not self.is_fenced(replica, follower.broker_epoch)
@@ -127,27 +119,27 @@ class InSyncState:
 
         A replica that is not assigned to the partition is ignored.
         """
-        follower = self._followers.get(replica)
+        follower = self.followers.get(replica)
         if follower is None or self.is_fenced(replica, broker_epoch):
             return False
         follower.broker_epoch = broker_epoch
-        if offset >= self._end:
+        if offset >= self.log_end_offset:
             follower.caught_up_at = now
         elif offset >= follower.end_when_fetched and follower.log_end_offset != UNKNOWN_OFFSET:
             follower.caught_up_at = max(follower.caught_up_at, follower.fetched_at)
         follower.log_end_offset, follower.is_suspected = offset, False
-        follower.fetched_at, follower.end_when_fetched = now, self._end
+        follower.fetched_at, follower.end_when_fetched = now, self.log_end_offset
         return self.advance(now)
 
     def reassigned(self, replicas: Iterable[int], now: float) -> bool:
         """The partition is assigned to these replicas now; whether the high watermark has advanced."""
-        known = self._followers
-        self._followers = {r: known.get(r) or FollowerState() for r in replicas if r != self.leader}
+        known = self.followers
+        self.followers = {r: known.get(r) or FollowerState() for r in replicas if r != self.leader}
         return self._count(now)
 
     def suspect(self, replica: int, since: float) -> None:
         """The broker of `replica` seems to be dead: forget its position, unless it has fetched after `since`."""
-        follower = self._followers.get(replica)
+        follower = self.followers.get(replica)
         if follower is not None and follower.fetched_at <= since:
             follower.log_end_offset, follower.caught_up_at = UNKNOWN_OFFSET, -math.inf
             follower.is_suspected = True
@@ -157,16 +149,16 @@ class InSyncState:
 
         That of a follower that has not fetched in this leader epoch is not known, and counts as 0.
         """
-        registered = self._followers.keys() if self._broker_epochs is None else self._broker_epochs.keys()
-        starts = [one.log_start_offset for replica, one in self._followers.items() if replica in registered]
+        registered = self.followers.keys() if self._broker_epochs is None else self._broker_epochs.keys()
+        starts = [one.log_start_offset for replica, one in self.followers.items() if replica in registered]
         return min([log_start_offset, *starts])
 
     def advance(self, now: float) -> bool:
         """Compute the high watermark; whether it has advanced."""
         if self._has_strangers or len(self.isr) < self.min_isr:
             return False
-        isr, lowest = self.largest_isr, self._end
-        for replica, follower in self._followers.items():
+        isr, lowest = self.largest_isr, self.log_end_offset
+        for replica, follower in self.followers.items():
             position = follower.log_end_offset
             if position < lowest and (replica in isr or self._waits_to_join(follower, now)):
                 lowest = position
@@ -181,21 +173,21 @@ class InSyncState:
         """The ISR when the leader leaves it; None if no other member can lead: it is not registered, or seems dead."""
         others = self.isr - {self.leader}
         lives = others if self._broker_epochs is None else others & self._broker_epochs.keys()
-        lives -= {replica for replica, follower in self._followers.items() if follower.is_suspected}
+        lives -= {replica for replica, follower in self.followers.items() if follower.is_suspected}
         return others if lives else None
 
     def may_join(self, replica: int, now: float) -> bool:
         """Whether a follower should be in the ISR, and is not."""
-        if replica in self.isr or replica not in self._followers or not self._is_registered(replica):
+        if replica in self.isr or replica not in self.followers or not self._is_registered(replica):
             return False
-        reached = self._followers[replica].log_end_offset >= max(self.high_watermark, self.epoch_start)
+        reached = self.followers[replica].log_end_offset >= max(self.high_watermark, self.epoch_start)
         return reached and self._is_in_sync(replica, now)
 
     def _is_registered(self, replica: int) -> bool:
         """Whether a broker has fetched in its present registration. (An epoch of -1 is of a broker without one.)"""
         if self._broker_epochs is None:
             return True
-        fetched_in = self._followers[replica].broker_epoch
+        fetched_in = self.followers[replica].broker_epoch
         return replica in self._broker_epochs and fetched_in in (UNKNOWN_EPOCH, self._broker_epochs[replica])
 
     def wanted_isr(self, now: float) -> frozenset[int] | None:
@@ -203,7 +195,7 @@ class InSyncState:
         if self.pending_isr is not None:
             return None
         slow = {r for r in self.isr if r != self.leader and not self._is_in_sync(r, now)}
-        joining = {r for r in self._followers if self.may_join(r, now)}
+        joining = {r for r in self.followers if self.may_join(r, now)}
         wanted = (self.isr - slow) | joining
         return wanted if wanted != self.isr else None
 
@@ -214,20 +206,20 @@ class InSyncState:
     def written(self, isr: Collection[int], now: float) -> bool:
         """ZooKeeper has a new state with `isr`, from whichever broker; whether the high watermark has advanced."""
         self.isr, self.pending_isr = frozenset(isr), None
-        for replica in self._followers.keys() - self.isr:
-            self._followers[replica] = FollowerState()
+        for replica in self.followers.keys() - self.isr:
+            self.followers[replica] = FollowerState()
         return self._count(now)
 
     def _count(self, now: float) -> bool:
         # A member of the ISR may be no replica any more, because a topic and its states are read at different times.
-        self._has_strangers = bool(self.isr - self._followers.keys() - {self.leader})
+        self._has_strangers = bool(self.isr - self.followers.keys() - {self.leader})
         return self.advance(now)
 
     def _is_in_sync(self, replica: int, now: float) -> bool:
-        follower = self._followers.get(replica)
+        follower = self.followers.get(replica)
         if follower is None:
             return False
-        return follower.log_end_offset == self._end or now - follower.caught_up_at <= self._max_lag_s
+        return follower.log_end_offset == self.log_end_offset or now - follower.caught_up_at <= self._max_lag_s
 
     def _waits_to_join(self, follower: FollowerState, now: float) -> bool:
         return follower.log_end_offset != UNKNOWN_OFFSET and now - follower.caught_up_at <= self._max_lag_s

@@ -18,18 +18,16 @@ from broker.errors import BrokerError, ErrorCode
 from broker.log.append_checks import BatchCheck, Batches
 from broker.log.log import Log
 from broker.log.pending_append import AppendResult, PendingAppend, complete
-from broker.log.segment_file import FileSlice
 from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import BatchHeader
 from broker.records.control import EndMarker
 from broker.replica.append_queue import AppendQueue
+from broker.replica.cluster_metadata import NO_STATE, PartitionInfo
 from broker.replica.group_commit import GroupCommit
 from broker.replica.in_sync_state import UNKNOWN_OFFSET, InSyncState
 from broker.replica.offset_purgatory import OffsetPurgatory, OnPassed
 from broker.replica.replica import Replica
-from broker.zookeeper.cluster_metadata import PartitionInfo
-from broker.zookeeper.znodes import NO_STATE, PartitionState
 
 NO_REPLICA = -1
 """Read from this broker (KIP-392)."""
@@ -169,10 +167,6 @@ class Partition(Replica):
 
         return _flushed(self.queue.add(turn))
 
-    async def drain(self) -> None:
-        """Wait for the queued appends."""
-        await self.queue.drain()
-
     def _appended(self, result: AppendResult, size: int) -> AppendResult:
         if result.duplicate:
             return result
@@ -255,12 +249,6 @@ class Partition(Replica):
         self._produces.advance(high_watermark)
         if self.waiters:
             self._notify_advance(before, self._visible, appended)
-
-    # --- reading
-
-    def read_as_replica(self, offset: int, max_bytes: int) -> FileSlice | None:
-        """Records from `offset` up to the log end. Raises BrokerError `offset_out_of_range`."""
-        return self.log.read(offset, max_bytes)
 
     # --- replicas
 
@@ -523,10 +511,10 @@ class Partition(Replica):
         self.in_sync.writing(isr)
         return ", ".join(reasons)
 
-    def isr_written(self, state: PartitionState) -> None:
-        """ZooKeeper has the ISR that this broker wrote."""
-        if self.in_sync is not None and state.leader_epoch == self.leader_epoch:
-            self._take_isr(self.in_sync, state.isr, state.version)
+    def isr_written(self, leader_epoch: int, isr: Collection[int], version: int) -> None:
+        """ZooKeeper has the ISR that this broker wrote, in a state with this leader epoch and version."""
+        if self.in_sync is not None and leader_epoch == self.leader_epoch:
+            self._take_isr(self.in_sync, isr, version)
             self._advanced()
 
     def _begin_epoch(self, info: PartitionInfo, high_watermark: int) -> None:

@@ -15,6 +15,7 @@ import logging
 import uuid
 from collections.abc import Callable, Collection
 
+from broker.background_tasks import BackgroundTasks
 from broker.config.setting_groups import ReplicaSettings
 from broker.errors import BrokerError, ErrorCode, ProtocolError, PykafkaError, raise_for
 from broker.log.follower_append import FollowerAppend
@@ -88,6 +89,7 @@ class ReplicaFetcher:
         broker_id: int,
         peer: PeerConnection,
         settings: ReplicaSettings,
+        tasks: BackgroundTasks,
         on_stale: Callable[[str], None],
         broker_epoch: Callable[[], int] = lambda: -1,
         quota: ReplicationQuota | None = None,
@@ -115,7 +117,7 @@ class ReplicaFetcher:
         self._interrupted = False
         self._next_interrupt = 0.0
         self._interrupt_timer: asyncio.TimerHandle | None = None
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = tasks.begin(f"fetching from {peer.address}", self._run())
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -146,8 +148,8 @@ class ReplicaFetcher:
             followed.asked = None
             self._forgotten.add(key)
 
-    def stop(self) -> asyncio.Task[None]:
-        """End the task, which is returned; the connection is closed."""
+    def stop(self) -> None:
+        """End the task; the connection is closed."""
         if self._interrupt_timer is not None:
             self._interrupt_timer.cancel()
         for followed in self._followed.values():
@@ -155,7 +157,6 @@ class ReplicaFetcher:
                 followed.retry.cancel()
         self._task.cancel()
         self._peer.close()
-        return self._task
 
     def _interrupt(self) -> None:
         """End a fetch that only waits: the leader serves one request of a connection after another."""
@@ -322,7 +323,7 @@ class ReplicaFetcher:
             follower.tp.partition,
             follower.leader_epoch,
             log.log_end_offset,
-            follower.last_epoch,
+            log.epochs.latest,
             log.log_start_offset,
             self._settings.replica_fetch_max_bytes,
         )

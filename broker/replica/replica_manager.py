@@ -1,14 +1,15 @@
 """The partitions that this broker leads or follows, kept in step with the cluster's metadata (Kafka's ReplicaManager).
 
-`Topics` calls it with the names of the topics that changed, so that a change costs the same however many other topics
-there are. It makes a Partition where this broker leads and a Follower where it follows. A role ends only for one of the
-same or a later leader epoch, so metadata that come late change nothing (P4). The high watermark goes from role to role.
-Lives on the event loop.
+The metadata cache calls it with the names of the topics that changed, so that a change costs the same however many
+other topics there are. It makes a Partition where this broker leads and a Follower where it follows. A role ends only
+for one of the same or a later leader epoch, so metadata that come late change nothing (P4). The high watermark goes
+from role to role. Lives on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import logging
 import uuid
@@ -24,12 +25,11 @@ from broker.metrics import TopicMetrics
 from broker.net.peer_security import PeerSecurity
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.append_queue import AppendQueue
+from broker.replica.cluster_metadata import NO_LEADER, NO_STATE, ClusterMetadata, PartitionInfo, Topic
 from broker.replica.fetcher_manager import FetcherManager
 from broker.replica.follower import Follower
 from broker.replica.partition import Partition
 from broker.replica.replication_quota import ReplicationQuota
-from broker.zookeeper.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionInfo, Topic
-from broker.zookeeper.znodes import NO_STATE
 
 logger = logging.getLogger(__name__)
 
@@ -47,18 +47,19 @@ class ReplicaManager:
         self,
         config: BrokerConfig,
         logs: LogManager,
-        defaults: LogConfig,
         *,
         peers: PeerSecurity = PeerSecurity(),  # noqa: B008 (immutable)
-        on_stale: Callable[[Collection[str]], None] = lambda names: None,
     ) -> None:
-        """`peers`: how to connect to other brokers. `on_stale(names)`: they say that this broker's metadata of these
-        topics are old."""
+        """`peers`: how to connect to other brokers."""
         self._config = config
-        self._broker_id = config.broker_id
+        self.broker_id = config.broker_id
         self._logs = logs
-        self._partitions: dict[TopicPartition, Partition] = {}
-        self._followers: dict[TopicPartition, Follower] = {}
+        self.metadata = ClusterMetadata("")
+        """By which the roles are what they are."""
+        self.led: dict[TopicPartition, Partition] = {}
+        """All partitions that this broker leads."""
+        self.followed: dict[TopicPartition, Follower] = {}
+        """All partitions that this broker follows."""
         self.leader_quota, self.follower_quota = (
             ReplicationQuota(
                 config.broker_id,
@@ -69,8 +70,10 @@ class ReplicaManager:
         )
         """What this broker sends to throttled followers, and fetches for throttled replicas of its own."""
         self._fetchers = FetcherManager(config, peers, self._note_stale, self.follower_quota)
-        self._on_stale = on_stale
+        self.on_stale: Callable[[Collection[str]], None] = lambda names: None
+        """Called with names of topics: other brokers say that this broker's metadata of them are old."""
         self._stale: set[str] = set()
+        self._report: asyncio.TimerHandle | None = None
         self._broker_epochs: dict[int, int] = {}
         """Of the registered brokers."""
         self._unserved: dict[TopicPartition, str] = {}
@@ -78,65 +81,60 @@ class ReplicaManager:
         self._retry: asyncio.TimerHandle | None = None
         self._moved: list[TopicPartition] = []
         """Partitions that were reassigned to other brokers, whose logs are to be deleted."""
-        self.metrics: dict[str, TopicMetrics] = {}
+        self.metrics: dict[str, TopicMetrics] = collections.defaultdict(TopicMetrics)
         """By topic, from the first partition that this broker leads or follows until the topic is deleted."""
         self.on_isr: Callable[[Partition], None] = lambda partition: None
         """Called when the ISR of a partition may have to be written (IsrWriter.request)."""
-        self.defaults = defaults
+        self.defaults = LogConfig.from_properties(config.topic_defaults())
         """The broker's settings, which those of a topic override."""
         logs.high_watermarks = self.high_watermarks
 
-    def get(self, tp: TopicPartition) -> Partition | None:
-        """The partition if this broker leads it."""
-        return self._partitions.get(tp)
+    def role(self, tp: TopicPartition) -> Partition | Follower | None:
+        """The partition if this broker leads or follows it."""
+        return self.led.get(tp) or self.followed.get(tp)
 
     def of_topic(self, topic: str) -> list[Partition]:
         """The partitions of one topic that this broker leads."""
-        return [partition for tp, partition in self._partitions.items() if tp.topic == topic]
+        return [partition for tp, partition in self.led.items() if tp.topic == topic]
 
     def offline(self, tp: TopicPartition) -> str:
         """Why a partition that this broker leads is offline; empty when only the broker's log tells it."""
         return self._logs.offline.get(tp, "")
 
-    def expect(self, metadata: ClusterMetadata) -> None:
-        """At start: each partition that this broker hosts should have a log in one of the directories. The state of one
-        that has lost its only replica says so (`state_at_start`)."""
+    def begin(self, metadata: ClusterMetadata) -> None:
+        """Lead and follow, at start. Each partition that this broker hosts should have a log in one of the directories.
+        The state of one that has lost its only replica says so (`state_at_start`)."""
         hosted = dict(self._hosted(metadata, metadata.topics))
         states = ((tp, topic.partitions[tp.partition]) for tp, topic in hosted.items())
         self._logs.expect(hosted, {tp for tp, info in states if len(info.replicas) == 1 and not info.isr})
-
-    def all(self) -> Mapping[TopicPartition, Partition]:
-        """All partitions that this broker leads, as a live view."""
-        return self._partitions
-
-    def followers(self) -> Mapping[TopicPartition, Follower]:
-        """All partitions that this broker follows, as a live view."""
-        return self._followers
+        self.apply(metadata, metadata.topics)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """Of all partitions with several replicas, for the checkpoint."""
-        found = {tp: follower.high_watermark for tp, follower in self._followers.items()}
-        for tp, partition in self._partitions.items():
+        found = {tp: follower.high_watermark for tp, follower in self.followed.items()}
+        for tp, partition in self.led.items():
             if partition.in_sync is not None:
                 found[tp] = partition.high_watermark
         return found
 
-    def update_quotas(self, config: BrokerConfig) -> None:
-        """Apply changed rates of the replication of throttled replicas."""
+    def log_config(self, topic: Topic) -> LogConfig:
+        """The settings of a topic: its own over the broker's."""
+        return stored_log_config(topic.name, topic.config, self.defaults)
+
+    def update_config(self, config: BrokerConfig) -> None:
+        """Apply changed broker settings to all topics that do not override them, and to the rates of replication."""
         self.leader_quota.rate = config.leader_replication_throttled_rate
         self.follower_quota.rate = config.follower_replication_throttled_rate
-
-    def update_defaults(self, defaults: LogConfig, metadata: ClusterMetadata) -> None:
-        """Apply changed broker settings to the logs of all topics that do not override them."""
+        defaults = LogConfig.from_properties(config.topic_defaults())
         if defaults == self.defaults:
             return
         self.defaults = defaults
-        for name, topic in metadata.topics.items():
-            config = stored_log_config(name, topic.config, defaults)
+        for name, topic in self.metadata.topics.items():
+            config_of_topic = self.log_config(topic)
             for index in topic.partitions:
                 log = self._logs.get(TopicPartition(name, index))
                 if log is not None:
-                    log.update_config(config)
+                    log.update_config(config_of_topic)
 
     async def open_new(self, metadata: ClusterMetadata, names: Collection[str]) -> None:
         """Create the logs of partitions of topics `names` that this broker will host, and serve requests meanwhile.
@@ -158,16 +156,17 @@ class ReplicaManager:
             await loop.run_in_executor(threads, self._logs.note_new, [tp for tp, _ in new])
 
     def _needs_log(self, tp: TopicPartition, topic: Topic) -> bool:
-        has_role, info = tp in self._partitions or tp in self._followers, topic.partitions[tp.partition]
-        return not has_role and info.leader != NO_LEADER and self._broker_id in info.replicas
+        has_role, info = tp in self.led or tp in self.followed, topic.partitions[tp.partition]
+        return not has_role and info.leader != NO_LEADER and self.broker_id in info.replicas
 
     def apply(
-        self, before: ClusterMetadata, after: ClusterMetadata, names: Collection[str]
+        self, after: ClusterMetadata, names: Collection[str]
     ) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Update the topics `names` from one metadata to the next: (newly led partitions, deleted partitions).
+        """Update the topics `names` to the next metadata: (newly led partitions, deleted partitions).
 
         A partition is deleted, too, when its topic was deleted and created again with another id.
         """
+        before = self.metadata
         led: list[TopicPartition] = []
         epochs = {broker_id: broker.epoch for broker_id, broker in after.brokers.items()}
         brokers_changed = before.brokers != after.brokers or self._broker_epochs != epochs
@@ -183,10 +182,10 @@ class ReplicaManager:
             if old is not None:
                 self._close_lost(old, hosted)
                 if new is not None and old.config != new.config:
-                    self._logs.update_config(name, stored_log_config(name, new.config, self.defaults))
+                    self._logs.update_config(name, self.log_config(new))
         for tp, topic in hosted.items():
             info = topic.partitions[tp.partition]
-            if info.leader == self._broker_id:
+            if info.leader == self.broker_id:
                 if self._lead(tp, topic, info):
                     led.append(tp)
             else:
@@ -194,7 +193,7 @@ class ReplicaManager:
         for tp in [tp for tp in self._unserved if tp.topic in names and tp not in hosted]:
             del self._unserved[tp]
         if brokers_changed:
-            for partition in self._partitions.values():
+            for partition in self.led.values():
                 partition.brokers_changed()
         self._moved += [tp for name in names if name in after.topics for tp in self._moved_away(after.topics[name])]
         gone = [
@@ -203,15 +202,16 @@ class ReplicaManager:
             if (old := before.topics.get(name)) is not None and not _has(after, old)
             for index in old.partitions
         ]
+        self.metadata = after
         return led, gone
 
-    async def delete(self, gone: Sequence[TopicPartition], metadata: ClusterMetadata) -> None:
+    async def delete(self, gone: Sequence[TopicPartition]) -> None:
         """Delete the logs of deleted partitions, and of those that were reassigned. Serve requests meanwhile.
 
         A log of a topic that exists is kept: it is of a new topic with the name of the deleted one.
         """
         moved, self._moved = self._moved, []
-        deleted = [tp for tp in gone if not self._is_of(tp, metadata.topics.get(tp.topic))]
+        deleted = [tp for tp in gone if not self._is_of(tp, self.metadata.topics.get(tp.topic))]
         for number, tp in enumerate(dict.fromkeys([*deleted, *moved]), 1):
             self._delete_log(tp)
             if number % FILES_AT_ONCE == 0:
@@ -221,9 +221,9 @@ class ReplicaManager:
         """Fetch nothing more, also for partitions that this broker follows later. What it leads goes on."""
         await self._fetchers.close()
 
-    def unknown_logs(self, metadata: ClusterMetadata) -> list[TopicPartition]:
+    def unknown_logs(self) -> list[TopicPartition]:
         """The partitions that have a log here, and whose topic does not exist."""
-        return [tp for tp in self._logs.logs() if tp.topic not in metadata.topics]
+        return [tp for tp in self._logs.logs() if tp.topic not in self.metadata.topics]
 
     @property
     def failed_directories(self) -> Collection[Path]:
@@ -240,7 +240,7 @@ class ReplicaManager:
 
     async def close(self) -> None:
         """Stop following, and wait for the queued appends. Nobody waits for followers any more: they may stop, too."""
-        roles: list[Partition | Follower] = [*self._partitions.values(), *self._followers.values()]
+        roles: list[Partition | Follower] = [*self.led.values(), *self.followed.values()]
         async with contextlib.AsyncExitStack() as steps:  # the last is the first; if one raises, the others are taken
             for role in roles:
                 steps.push_async_callback(role.queue.drain)
@@ -248,6 +248,9 @@ class ReplicaManager:
             for role in roles:
                 if isinstance(role, Follower) or role.in_sync is not None:
                     steps.callback(role.close)
+            for timer in (self._report, self._retry):
+                if timer is not None:
+                    steps.callback(timer.cancel)
 
     def _hosted(self, metadata: ClusterMetadata, names: Collection[str]) -> list[tuple[TopicPartition, Topic]]:
         return [
@@ -259,13 +262,13 @@ class ReplicaManager:
         ]
 
     def _hosts(self, info: PartitionInfo) -> bool:
-        return info.leader == self._broker_id or self._broker_id in info.replicas
+        return info.leader == self.broker_id or self.broker_id in info.replicas
 
     def _close_lost(self, old: Topic, hosted: Mapping[TopicPartition, Topic]) -> None:
         """Give up the roles in partitions that this broker hosts no longer."""
         for index in old.partitions:
             tp = TopicPartition(old.name, index)
-            role = self._partitions.get(tp) or self._followers.get(tp)
+            role = self.role(tp)
             if role is not None and not (tp in hosted and role.log.topic_id == hosted[tp].topic_id):
                 self._end_role(tp)
 
@@ -295,12 +298,12 @@ class ReplicaManager:
 
     def _lead(self, tp: TopicPartition, topic: Topic, info: PartitionInfo) -> bool:
         """Lead a partition; whether it was not led before."""
-        partition = self._partitions.get(tp)
+        partition = self.led.get(tp)
         if partition is not None:
             partition.update_state(info)
         if partition is not None or self._known_epoch(tp) > info.leader_epoch:
             return False
-        if self._broker_id not in info.replicas:
+        if self.broker_id not in info.replicas:
             # A torn read, or the state of a deleted topic of that name. The replicas would cut their logs to ours.
             logger.error("%s is not led here, in spite of its state: this broker is no replica", tp)
             return False
@@ -309,7 +312,7 @@ class ReplicaManager:
             return False
         high_watermark, queue = self._end_role(tp)
         log.committed = None  # with several replicas the partition sets it
-        self._partitions[tp] = Partition(
+        self.led[tp] = Partition(
             tp,
             log,
             info.leader_epoch,
@@ -321,16 +324,16 @@ class ReplicaManager:
             on_isr=self._isr_may_change,
             broker_epochs=self._broker_epochs,
             queue=queue,
-            metrics=self._metrics_of(tp.topic),
+            metrics=self.metrics[tp.topic],
         )
         return True
 
     def _follow(self, tp: TopicPartition, topic: Topic, info: PartitionInfo) -> None:
-        follower, is_added = self._followers.get(tp), self._broker_id in info.adding
+        follower, is_added = self.followed.get(tp), self.broker_id in info.adding
         if follower is not None and (follower.leader, follower.leader_epoch) == (info.leader, info.leader_epoch):
             follower.is_added = is_added
             return
-        has_role = follower is not None or tp in self._partitions
+        has_role = follower is not None or tp in self.led
         if self._known_epoch(tp) > info.leader_epoch or (info.leader == NO_LEADER and not has_role):
             return
         log = self._log_with_id(tp, topic)
@@ -345,19 +348,16 @@ class ReplicaManager:
             high_watermark,
             queue,
             self._logs.threads,
-            self._metrics_of(tp.topic),
+            self.metrics[tp.topic],
             is_added=is_added,
         )
-        self._followers[tp] = follower
+        self.followed[tp] = follower
         if info.leader != NO_LEADER:
             self._fetchers.add(follower, topic.topic_id)
 
-    def _metrics_of(self, topic: str) -> TopicMetrics:
-        return self.metrics.setdefault(topic, TopicMetrics())
-
     def _known_epoch(self, tp: TopicPartition) -> int:
         """The leader epoch of the present role; -1 without one."""
-        role = self._partitions.get(tp) or self._followers.get(tp)
+        role = self.role(tp)
         return -1 if role is None else role.leader_epoch
 
     def _end_role(self, tp: TopicPartition, *, next_leader: int = NO_LEADER) -> tuple[int, AppendQueue]:
@@ -365,11 +365,11 @@ class ReplicaManager:
 
         With the same `next_leader` the fetcher stays; it gets the next follower in place of this one.
         """
-        partition = self._partitions.pop(tp, None)
+        partition = self.led.pop(tp, None)
         if partition is not None:
             partition.close()
             return partition.high_watermark, partition.queue
-        follower = self._followers.pop(tp, None)
+        follower = self.followed.pop(tp, None)
         if follower is not None:
             follower.close()
             if follower.leader != next_leader:
@@ -382,18 +382,18 @@ class ReplicaManager:
 
     def _note_stale(self, topic: str) -> None:
         if not self._stale:
-            asyncio.get_running_loop().call_later(STALE_DELAY_S, self._report_stale)
+            self._report = asyncio.get_running_loop().call_later(STALE_DELAY_S, self._report_stale)
         self._stale.add(topic)
 
     def _report_stale(self) -> None:
         stale, self._stale = self._stale, set()
-        self._on_stale(stale)
+        self.on_stale(stale)
 
     # --- logs
 
     def _log_with_id(self, tp: TopicPartition, topic: Topic) -> Log | None:
         """The partition's log. None when the disk fails: the partition is not served, and it is tried again later."""
-        role = self._partitions.get(tp) or self._followers.get(tp)
+        role = self.role(tp)
         try:
             log = self._open_log(tp, topic) if role is None else role.log
             log.assign_topic_id(topic.topic_id)
@@ -416,18 +416,18 @@ class ReplicaManager:
         if log is not None and log.topic_id not in (None, topic.topic_id):
             logger.warning("%s on disk belongs to a deleted topic of that name; deleting it", tp)
             self._logs.delete(tp)
-        return self._logs.create(tp, stored_log_config(tp.topic, topic.config, self.defaults))
+        return self._logs.create(tp, self.log_config(topic))
 
     def _retry_unserved(self) -> None:
         self._retry = None
         if self._unserved:
             self._retry = asyncio.get_running_loop().call_later(UNSERVED_RETRY_S, self._retry_unserved)
-            self._on_stale({tp.topic for tp in self._unserved})
+            self.on_stale({tp.topic for tp in self._unserved})
 
-    def led_unserved(self, metadata: ClusterMetadata) -> list[TopicPartition]:
+    def led_unserved(self) -> list[TopicPartition]:
         """The partitions that this broker should lead and cannot, while another replica is in sync."""
-        found = ((tp, metadata.partition(tp)) for tp in self._unserved)
-        return [tp for tp, info in found if info and info.leader == self._broker_id and len(info.isr) > 1]
+        found = ((tp, self.metadata.partition(tp)) for tp in self._unserved)
+        return [tp for tp, info in found if info and info.leader == self.broker_id and len(info.isr) > 1]
 
     def _delete_log(self, tp: TopicPartition) -> None:
         try:

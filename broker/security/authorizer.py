@@ -4,21 +4,32 @@ Whoever acts as a broker can move a high watermark (a Fetch with a replica id), 
 ask about them (AddPartitionsToTxn from version 4). Without an authorizer everybody may do all else.
 
 Decisions are kept until the ACLs change, so that 10,000 ACLs cost a request no more than one.
+
+They are logged in the form of Kafka's authorizer, by the logger `kafka.authorizer.logger`: denials at INFO, the rest at
+DEBUG. What is asked about one resource at one time, as by a request for many of its partitions, is one line with a
+count: a client without rights cannot fill the log with a few bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final, Protocol
+import logging
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple, Protocol
 
+from broker.control_characters import escaped
 from broker.security.acl_decisions import AclSnapshot
-from broker.security.acl_types import CLUSTER_NAME, AclOperation
-from broker.security.decision_log import Action, DecisionLog
+from broker.security.acl_types import CLUSTER_NAME, AclOperation, AclResourceType
+
+logger = logging.getLogger("kafka.authorizer.logger")
 
 _MAX_DECISIONS: Final = 1 << 16
 """Clients make up names: beyond this many the decisions are made anew."""
 _MAX_KEPT_NAME: Final = 255
 """Characters. Decisions about longer names are not kept: no topic has one, and many of them would fill the memory."""
+MAX_LINES: Final = 1000
+"""At one time; of more decisions only the number is logged."""
+_MAX_NAME: Final = 200
+"""Characters of a name that a client made up."""
 
 
 class Requester(Protocol):
@@ -30,6 +41,17 @@ class Requester(Protocol):
     def host(self) -> str: ...
     @property
     def listener(self) -> str: ...
+
+
+class Action(Protocol):
+    """What a request would do. Equal only to itself: decisions are kept by it."""
+
+    @property
+    def operation(self) -> AclOperation: ...
+    @property
+    def resource(self) -> AclResourceType: ...
+    @property
+    def request(self) -> str: ...
 
 
 class Authorizer:
@@ -118,3 +140,61 @@ class Authorizer:
         else:
             self.denied += 1
         self._log.note(client.principal, client.host, action, name, allowed=decision, asked=asked)
+
+
+class _Decision(NamedTuple):
+    level: int
+    principal: str
+    host: str
+    action: Action
+    name: str
+    allowed: bool
+
+
+class DecisionLog:
+    """Collects decisions, and writes them when `later` calls back."""
+
+    def __init__(self, later: Callable[[Callable[[], None]], object] = lambda write: write()) -> None:
+        """`later` calls its argument once, soon, as an event loop's `call_soon`; by default at once."""
+        self._later = later
+        self._counts: dict[_Decision, int] = {}
+        self._more = 0
+
+    def note(self, principal: str, host: str, action: Action, name: str, *, allowed: bool, asked: bool) -> None:
+        """`asked`: whether the client asked for it. If not, a denial is logged at DEBUG."""
+        level = logging.INFO if asked and not allowed else logging.DEBUG
+        if not logger.isEnabledFor(level):
+            return
+        decision = _Decision(level, principal, host, action, name, allowed)
+        is_first = not self._counts
+        if decision in self._counts or len(self._counts) < MAX_LINES:
+            self._counts[decision] = self._counts.get(decision, 0) + 1
+        else:
+            self._more += 1
+        if is_first:
+            self._later(self._write)
+
+    def _write(self) -> None:
+        counts, self._counts = self._counts, {}
+        more, self._more = self._more, 0
+        for (level, principal, host, action, name, allowed), count in counts.items():
+            logger.log(
+                level,
+                "Principal = %s is %s Operation = %s from host = %s on resource = %s:LITERAL:%s for request = %s "
+                "with resourceRefCount = %d",
+                _shown(principal),
+                "Allowed" if allowed else "Denied",
+                action.operation.title,
+                host,
+                action.resource.title,
+                _shown(name),
+                action.request,
+                count,
+            )
+        if more:
+            logger.info("%d more decisions at the same time are not shown", more)
+
+
+def _shown(name: str) -> str:
+    """One decision is one line, whatever the formatter."""
+    return escaped(name)[:_MAX_NAME]

@@ -8,22 +8,23 @@ without its query, and never a body.
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
 import json
 import re
 import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from broker.errors import ConfigError, PykafkaError
 from broker.security.stores import StoreSettings, has_key, has_trust, load_key, load_trust
 from broker.settings import parse_properties, settings_of
+
+if TYPE_CHECKING:
+    import urllib.error
+    import urllib.request
 
 TIMEOUT_S: Final = 10.0
 MAX_BYTES: Final = 1024 * 1024
@@ -37,11 +38,6 @@ class ProviderFailed(PykafkaError):
         super().__init__(reason)
         self.refused = refused
         """Whether the same request will be refused again."""
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *args: Any) -> None:
-        return None
 
 
 def require_url(setting: str, value: str) -> None:
@@ -106,6 +102,10 @@ def read_url(
     timeout_s: float = TIMEOUT_S,
 ) -> bytes:
     """What is at `url`, at most MAX_BYTES; `form` is posted. Raises ProviderFailed."""
+    import http.client  # these are 600 KB, for listeners and clients with tokens only
+    import urllib.error
+    import urllib.request
+
     where, parts = shown(url), urlsplit(url)
     try:
         if parts.scheme == "file":
@@ -123,10 +123,19 @@ def read_url(
 
 
 def _opener(host: str, context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirects(), urllib.request.HTTPSHandler(context=context)]
-    if _is_loopback(host):
-        handlers.append(urllib.request.ProxyHandler({}))
-    return urllib.request.build_opener(*handlers)
+    """Follows no redirects."""
+    import urllib.request
+
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler({} if _is_loopback(host) else None),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(context=context),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+    ):
+        opener.add_handler(handler)
+    return opener
 
 
 def _whole(stream: Any, where: str, timeout_s: float) -> bytes:
@@ -146,7 +155,7 @@ def _http_failure(where: str, error: urllib.error.HTTPError) -> ProviderFailed:
     code = None
     try:
         code = json.loads(error.read(4096))["error"]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, http.client.HTTPException):
+    except Exception:  # whatever the provider sent
         pass
     told = f" ({code})" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""
     hint = "; set the URL that it redirects to" if 300 <= error.code < 400 else ""

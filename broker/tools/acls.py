@@ -34,6 +34,8 @@ from broker.tools.client_options import (
     complete_groups,
     complete_topics,
     complete_transactional_ids,
+    flag,
+    option,
     with_options,
 )
 from broker.tools.output import counted, note, print_json, print_rows
@@ -77,7 +79,7 @@ class ResourceOptions:
         list[str] | None,
         _names("--transactional-id", "A transactional id, or * for all", autocompletion=complete_transactional_ids),
     ] = None
-    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster itself.")] = False
+    cluster: Annotated[bool, flag("The cluster itself.", "--cluster")] = False
     delegation_token: Annotated[
         list[str] | None, _names("--delegation-token", "A delegation token, or * for all", "ID")
     ] = None
@@ -86,10 +88,10 @@ class ResourceOptions:
     ] = None
     resource_pattern_type: Annotated[
         str | None,
-        typer.Option(
-            help="literal (the default): names are names. prefixed: they are prefixes of names. To list and remove "
+        option(
+            "literal (the default): names are names. prefixed: they are prefixes of names. To list and remove "
             "also any: patterns of either kind with this text; match: all patterns that apply to this name.",
-            metavar="TYPE",
+            "TYPE",
         ),
     ] = None
     as_json: JsonOutput = False
@@ -160,18 +162,14 @@ class AddOptions(ResourceOptions):
     ] = None
     producer: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "What a producer needs: Write, Describe and Create on --topic, Write and Describe on --transactional-id.",
             "--producer",
-            help="What a producer needs: Write, Describe and Create on --topic, Write and Describe on "
-            "--transactional-id.",
         ),
     ] = False
-    idempotent: Annotated[
-        bool, typer.Option("--idempotent", help="With --producer: IdempotentWrite on the cluster, too.")
-    ] = False
+    idempotent: Annotated[bool, flag("With --producer: IdempotentWrite on the cluster, too.", "--idempotent")] = False
     consumer: Annotated[
-        bool,
-        typer.Option("--consumer", help="What a consumer needs: Read and Describe on --topic, Read on --group."),
+        bool, flag("What a consumer needs: Read and Describe on --topic, Read on --group.", "--consumer")
     ] = False
 
     def patterns(self) -> list[ResourcePattern]:
@@ -196,8 +194,8 @@ class AddOptions(ResourceOptions):
         """Who is allowed and denied, from where."""
         allowed = AclPermission.ALLOW, "--allow-principal", self.allow_principal, self.allow_host
         denied = AclPermission.DENY, "--deny-principal", self.deny_principal, self.deny_host
-        for permission, option, principals, hosts in (allowed, denied):
-            for principal, host in itertools.product(_principals(option, principals), hosts or (ANY_HOST,)):
+        for permission, name, principals, hosts in (allowed, denied):
+            for principal, host in itertools.product(_principals(name, principals), hosts or (ANY_HOST,)):
                 yield permission, principal, host.strip()
 
     def _operations(self, type: AclResourceType) -> list[AclOperation]:
@@ -225,9 +223,9 @@ class AddOptions(ResourceOptions):
         roles = [_flag(role) for role in ("producer", "consumer") if getattr(self, role)]
         unused = ["operation", "deny_principal", "deny_host", "cluster", "delegation_token", "user_principal"]
         unused += [*(() if self.producer else ("transactional_id",)), *(() if self.consumer else ("group",))]
-        for option in unused if roles else ():
-            if getattr(self, option):
-                raise ConfigError(f"{_flag(option)} does not go with {' and '.join(roles)}")
+        for name in unused if roles else ():
+            if getattr(self, name):
+                raise ConfigError(f"{_flag(name)} does not go with {' and '.join(roles)}")
         if (roles or self.operation) and not (self.allow_principal or self.deny_principal):
             raise ConfigError(f"{roles[0] if roles else '--operation'} needs a principal, such as --allow-principal")
 
@@ -236,7 +234,7 @@ class AddOptions(ResourceOptions):
 class RemoveOptions(AddOptions):
     """The options of `pykafka acls remove`."""
 
-    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False
+    force: Annotated[bool, flag("Do not ask.", "--force")] = False
 
     def filters(self) -> list[AclFilter]:
         """They choose what is to be removed: without a principal all ACLs of the resources. Raises ConfigError."""

@@ -149,7 +149,7 @@ def kernel() -> Finding:
     if native.kernel is not None:
         return Finding("kernel", "ok", "the codec runs in C")
     if os.environ.get(native.NATIVE_VARIABLE) == "0":
-        return Finding("kernel", "ok", f"switched off by {native.NATIVE_VARIABLE}=0; the codec runs on numpy")
+        return Finding("kernel", "ok", f"switched off by {native.NATIVE_VARIABLE}=0; the codec runs in plain Python")
     mend = "apt-get install gcc libc6-dev python3-dev, then pip install --force-reinstall --no-deps ."
     return Finding("kernel", "warning", f"not built: {native.SLOW}", mend)
 

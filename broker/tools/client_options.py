@@ -81,64 +81,57 @@ def complete_entities(context: typer.Context, incomplete: str) -> list[str]:
 
 # --- options --------------------------------------------------------------------------------------------------------
 
+
+def option(meaning: str, metavar: str, *names: str, **more: Any) -> Any:
+    """An option with a value, for an annotation. Without `names` it is called as its parameter."""
+    return typer.Option(*names, help=meaning, metavar=metavar, **more)
+
+
+def flag(meaning: str, *names: str) -> Any:
+    """An option without a value, for an annotation. Without `names` it has a `--no-…` form, too."""
+    return typer.Option(*names, help=meaning)
+
+
 BootstrapServer = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Brokers to contact first; the port is 9092 if left out. Default: `bootstrap.servers` of the properties "
+        f"file, else the environment variable {BOOTSTRAP_VARIABLE}, else {DEFAULT_BOOTSTRAP}.",
+        "HOST[:PORT],…",
         "--bootstrap-server",
         "-b",
-        help="Brokers to contact first; the port is 9092 if left out. Default: `bootstrap.servers` of the properties "
-        f"file, else the environment variable {BOOTSTRAP_VARIABLE}, else {DEFAULT_BOOTSTRAP}.",
-        metavar="HOST[:PORT],…",
     ),
 ]
 CommandConfig = Annotated[
-    Path | None,
-    typer.Option("--command-config", "--config-file", help="Properties file of the client.", metavar="FILE"),
+    Path | None, option("Properties file of the client.", "FILE", "--command-config", "--config-file")
 ]
 """For `topics`, where `--config` is a topic's setting, as in Kafka."""
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", "--command-config", "--config-file", help="Properties file of the client.", metavar="FILE"
-    ),
+    Path | None, option("Properties file of the client.", "FILE", "--config", "--command-config", "--config-file")
 ]
-JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-OneTopic = Annotated[
-    str, typer.Option("--topic", "-t", help="Name of the topic.", metavar="NAME", autocompletion=complete_topics)
-]
-AnyTopic = Annotated[
-    str | None, typer.Option("--topic", "-t", help="Only this topic.", metavar="NAME", autocompletion=complete_topics)
-]
+JsonOutput = Annotated[bool, flag("Print JSON.", "--json")]
+OneTopic = Annotated[str, option("Name of the topic.", "NAME", "--topic", "-t", autocompletion=complete_topics)]
+AnyTopic = Annotated[str | None, option("Only this topic.", "NAME", "--topic", "-t", autocompletion=complete_topics)]
 TopicsOrPartitions = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "A topic, or some of its partitions; may be repeated.",
+        "NAME[:PARTITION,…]",
         "--topic",
         "-t",
-        help="A topic, or some of its partitions; may be repeated.",
-        metavar="NAME[:PARTITION,…]",
         autocompletion=complete_topics,
     ),
 ]
-OneGroup = Annotated[
-    str, typer.Option("--group", "-g", help="Name of the group.", metavar="NAME", autocompletion=complete_groups)
-]
+OneGroup = Annotated[str, option("Name of the group.", "NAME", "--group", "-g", autocompletion=complete_groups)]
 MemberOfGroup = Annotated[
     str | None,
-    typer.Option(
-        "--group",
-        "-g",
-        help="Read as a member of this group and commit.",
-        metavar="NAME",
-        autocompletion=complete_groups,
-    ),
+    option("Read as a member of this group and commit.", "NAME", "--group", "-g", autocompletion=complete_groups),
 ]
 ProducerProperties = Annotated[
-    list[str] | None,
-    typer.Option("--producer-property", help="Setting of the producer; may be repeated.", metavar="KEY=VALUE"),
+    list[str] | None, option("Setting of the producer; may be repeated.", "KEY=VALUE", "--producer-property")
 ]
 ConsumerProperties = Annotated[
-    list[str] | None,
-    typer.Option("--consumer-property", help="Setting of the consumer; may be repeated.", metavar="KEY=VALUE"),
+    list[str] | None, option("Setting of the consumer; may be repeated.", "KEY=VALUE", "--consumer-property")
 ]
 
 
@@ -180,18 +173,21 @@ def opening(
 
 
 def with_options(function: Callable[..., None]) -> Command:
-    """Make a function a command whose options are the fields of a dataclass, its last argument."""
+    """Make a function a command that has the fields of a dataclass, its argument `options`, as options."""
     signature = inspect.signature(function, eval_str=True)
-    *others, last = signature.parameters.values()
-    fields = inspect.signature(last.annotation, eval_str=True).parameters
+    options_class = signature.parameters["options"].annotation
+    fields = inspect.signature(options_class, eval_str=True).parameters
 
     @functools.wraps(function)
     def run(*arguments: Any, **given: Any) -> None:
-        options = last.annotation(**{name: given.pop(name) for name in fields})
-        function(*arguments, options, **given)
+        options = options_class(**{name: given.pop(name) for name in fields})
+        function(*arguments, options=options, **given)
 
-    keyword_only = [field.replace(kind=inspect.Parameter.KEYWORD_ONLY) for field in fields.values()]
-    run.__signature__ = signature.replace(parameters=[*others, *keyword_only])  # type: ignore[attr-defined]
+    parameters = []
+    for name, parameter in signature.parameters.items():
+        shown = fields.values() if name == "options" else [parameter]
+        parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in shown]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
 
 

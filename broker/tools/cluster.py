@@ -21,7 +21,7 @@ from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node, PartitionMetadata
 from broker.embedded import EmbeddedCluster
 from broker.errors import BrokerError, ConfigError, ConnectionFailed, RequestTimedOut
-from broker.tools.client_options import JsonOutput, admin_command, parse_pairs
+from broker.tools.client_options import JsonOutput, admin_command, flag, option, parse_pairs
 from broker.tools.controller_epoch import find_controller
 from broker.tools.interrupt import Interrupt
 from broker.tools.output import counted, note, print_json, print_lines, print_table, report
@@ -44,18 +44,16 @@ _RESTART_S = 90.0
 _SETTINGS = ("advertised.listeners", "listeners", "zookeeper.connect", "standalone")
 
 
-Directory = Annotated[Path, typer.Option("--dir", help="Directory of the data and logs of all brokers.", metavar="DIR")]
+Directory = Annotated[Path, option("Directory of the data and logs of all brokers.", "DIR", "--dir")]
 DIRECTORY = Path("data/cluster")
 
 
 @app.command()
 def start(
-    brokers: Annotated[int, typer.Option(min=1, max=100, help="Number of brokers.", metavar="N")] = 3,
+    brokers: Annotated[int, option("Number of brokers.", "N", min=1, max=100)] = 3,
     directory: Directory = DIRECTORY,
-    override: Annotated[
-        list[str] | None, typer.Option(help="Setting of all brokers; may be repeated.", metavar="KEY=VALUE")
-    ] = None,
-    ui: Annotated[bool, typer.Option("--ui", help="Show the cluster in the browser, too.")] = False,
+    override: Annotated[list[str] | None, option("Setting of all brokers; may be repeated.", "KEY=VALUE")] = None,
+    ui: Annotated[bool, flag("Show the cluster in the browser, too.", "--ui")] = False,
 ) -> None:
     """Run brokers 1 to N and a ZooKeeper until Ctrl-C or SIGTERM. They take free ports, which are printed.
 

@@ -18,7 +18,7 @@ from broker.client.admin_types import ALL_BROKERS
 from broker.errors import ConfigError
 from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.settings import read_properties_file
-from broker.tools.client_options import JsonOutput, admin_command, complete_entities
+from broker.tools.client_options import JsonOutput, admin_command, complete_entities, flag, option
 from broker.tools.output import print_json, print_lines, print_table, report
 
 app = typer.Typer(
@@ -30,18 +30,12 @@ app = typer.Typer(
 
 KINDS = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER, "broker-loggers": ResourceType.BROKER_LOGGER}
 
-EntityType = Annotated[str, typer.Option("--entity-type", "-e", help=f"One of {', '.join(KINDS)}.", metavar="KIND")]
+EntityType = Annotated[str, option(f"One of {', '.join(KINDS)}.", "KIND", "--entity-type", "-e")]
 EntityName = Annotated[
     str | None,
-    typer.Option(
-        "--entity-name",
-        "-n",
-        help="Name of the topic or id of the broker.",
-        metavar="NAME",
-        autocompletion=complete_entities,
-    ),
+    option("Name of the topic or id of the broker.", "NAME", "--entity-name", "-n", autocompletion=complete_entities),
 ]
-EntityDefault = Annotated[bool, typer.Option("--entity-default", help="The settings that all brokers share.")]
+EntityDefault = Annotated[bool, flag("The settings that all brokers share.", "--entity-default")]
 
 _NOTHING_SET = " nothing was set at run time (--all shows all settings)"
 _PAIR = re.compile(r"\s*(?P<key>[^=,\[\]]+)=(?:\[(?P<list>[^\]]*)\]|(?P<value>(?!\[)[^,]*))\s*(?:,|$)")
@@ -59,9 +53,9 @@ def describe(
     entity_type: EntityType = "topics",
     entity_name: EntityName = None,
     entity_default: EntityDefault = False,
-    everything: Annotated[bool, typer.Option("--all", help="Show unchanged settings too.")] = False,
-    key: Annotated[list[str] | None, typer.Option(help="Only this setting; may be repeated.", metavar="NAME")] = None,
-    docs: Annotated[bool, typer.Option("--docs", help="Explain each setting.")] = False,
+    everything: Annotated[bool, flag("Show unchanged settings too.", "--all")] = False,
+    key: Annotated[list[str] | None, option("Only this setting; may be repeated.", "NAME")] = None,
+    docs: Annotated[bool, flag("Explain each setting.", "--docs")] = False,
     as_json: JsonOutput = False,
 ) -> None:
     """Show settings with their values and sources. Without --entity-name: of all topics or brokers.
@@ -98,16 +92,11 @@ def alter(
     entity_name: EntityName = None,
     entity_default: EntityDefault = False,
     add_config: Annotated[
-        list[str] | None,
-        typer.Option(help="Settings; brackets enclose a value with commas.", metavar="KEY=VALUE,KEY=[A,B]"),
+        list[str] | None, option("Settings; brackets enclose a value with commas.", "KEY=VALUE,KEY=[A,B]")
     ] = None,
-    add_config_file: Annotated[
-        Path | None, typer.Option(help="Take the settings from a properties file.", metavar="FILE")
-    ] = None,
-    delete_config: Annotated[
-        list[str] | None, typer.Option(help="Settings to reset to the default.", metavar="KEY,KEY")
-    ] = None,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="Check, but change nothing.")] = False,
+    add_config_file: Annotated[Path | None, option("Take the settings from a properties file.", "FILE")] = None,
+    delete_config: Annotated[list[str] | None, option("Settings to reset to the default.", "KEY,KEY")] = None,
+    validate_only: Annotated[bool, flag("Check, but change nothing.", "--validate-only")] = False,
     as_json: JsonOutput = False,
 ) -> None:
     """Change settings or return them to their defaults. Other settings are not changed.

@@ -32,6 +32,8 @@ from broker.tools.client_options import (
     client_settings,
     complete_topics,
     config_option,
+    flag,
+    option,
     parse_pairs,
     parse_time,
     with_options,
@@ -55,43 +57,34 @@ _FORMAT = (
 class ConsumeOptions:
     """The options of `pykafka consume`."""
 
-    topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="Topic to read.", metavar="NAME", autocompletion=complete_topics)
-    ] = None
-    include: Annotated[
-        str | None, typer.Option("--include", "--whitelist", help="Topics whose whole name matches.", metavar="REGEX")
-    ] = None
+    topic: Annotated[str | None, option("Topic to read.", "NAME", "--topic", "-t", autocompletion=complete_topics)] = (
+        None
+    )
+    include: Annotated[str | None, option("Topics whose whole name matches.", "REGEX", "--include", "--whitelist")] = (
+        None
+    )
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition, without a group.", metavar="N")
+        int | None, option("Only this partition, without a group.", "N", "--partition", "-p", min=0)
     ] = None
-    offset: Annotated[str | None, typer.Option("--offset", "-o", help=_OFFSET, metavar="OFFSET")] = None
+    offset: Annotated[str | None, option(_OFFSET, "OFFSET", "--offset", "-o")] = None
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Begin at the first record; with --group, if it has no offset.")
+        bool, flag("Begin at the first record; with --group, if it has no offset.", "--from-beginning")
     ] = False
     from_timestamp: Annotated[
-        str | None,
-        typer.Option(help="Begin at the first record since then: ms since 1970, or a time (UTC).", metavar="TIME"),
+        str | None, option("Begin at the first record since then: ms since 1970, or a time (UTC).", "TIME")
     ] = None
     group: MemberOfGroup = None
-    max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many records.", metavar="N")
-    ] = None
-    timeout_ms: Annotated[
-        int | None, typer.Option(min=0, help="End after this time without a record.", metavar="MS")
-    ] = None
-    exit_at_end: Annotated[bool, typer.Option("--exit-at-end", "-e", help="End when everything up to now is read.")] = (
+    max_messages: Annotated[int | None, option("End after so many records.", "N", "--max-messages", "-n", min=1)] = None
+    timeout_ms: Annotated[int | None, option("End after this time without a record.", "MS", min=0)] = None
+    exit_at_end: Annotated[bool, flag("End when everything up to now is read.", "--exit-at-end", "-e")] = False
+    format: Annotated[str | None, option(_FORMAT, "TEXT", "--format", "-f")] = None
+    formatter: Annotated[str, option("default, json, noop or module:function.", "NAME")] = "default"
+    as_json: Annotated[bool, flag("One JSON object per record: --formatter json.", "--json")] = False
+    properties: Annotated[list[str] | None, option(_PROPERTIES, "KEY=VALUE", "--property")] = None
+    skip_message_on_error: Annotated[bool, flag("Skip a record that cannot be shown.", "--skip-message-on-error")] = (
         False
     )
-    format: Annotated[str | None, typer.Option("--format", "-f", help=_FORMAT, metavar="TEXT")] = None
-    formatter: Annotated[str, typer.Option(help="default, json, noop or module:function.", metavar="NAME")] = "default"
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per record: --formatter json.")] = False
-    properties: Annotated[list[str] | None, typer.Option("--property", help=_PROPERTIES, metavar="KEY=VALUE")] = None
-    skip_message_on_error: Annotated[
-        bool, typer.Option("--skip-message-on-error", help="Skip a record that cannot be shown.")
-    ] = False
-    isolation_level: Annotated[
-        str | None, typer.Option(help="read_uncommitted or read_committed.", metavar="LEVEL")
-    ] = None
+    isolation_level: Annotated[str | None, option("read_uncommitted or read_committed.", "LEVEL")] = None
     consumer_property: ConsumerProperties = None
     bootstrap_server: BootstrapServer = None
     config_file: Annotated[Path | None, config_option("consumer")] = None

@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 
 from broker.tools.checkup import Finding, look_at_machine
-from broker.tools.client_options import BOOTSTRAP_VARIABLE, BootstrapServer, ConfigFile, JsonOutput, client_settings
+from broker.tools.client_options import (
+    BOOTSTRAP_VARIABLE,
+    BootstrapServer,
+    ConfigFile,
+    JsonOutput,
+    client_settings,
+    flag,
+    option,
+)
 from broker.tools.cluster_checkup import look_at_cluster
 from broker.tools.output import print_json
 
@@ -20,11 +28,9 @@ def doctor(
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
     clock: Annotated[
-        bool, typer.Option("--clock", help="Compare the clocks, too, by a topic that is made and deleted again.")
+        bool, flag("Compare the clocks, too, by a topic that is made and deleted again.", "--clock")
     ] = False,
-    directory: Annotated[Path, typer.Option("--dir", help="Where a broker would keep its data.", metavar="DIR")] = Path(
-        "data/broker"
-    ),
+    directory: Annotated[Path, option("Where a broker would keep its data.", "DIR", "--dir")] = Path("data/broker"),
     as_json: JsonOutput = False,
 ) -> None:
     """Look at this machine and a cluster: a line for each check, ok, warning or error, with the command that mends it.

@@ -28,8 +28,10 @@ from broker.tools.client_options import (
     TopicsOrPartitions,
     admin_command,
     complete_groups,
+    flag,
     named_partitions,
     one_of_options,
+    option,
     parse_time,
     with_options,
 )
@@ -45,10 +47,9 @@ app = typer.Typer(
 )
 
 Groups = Annotated[
-    list[str] | None,
-    typer.Option("--group", "-g", help="A group; may be repeated.", metavar="NAME", autocompletion=complete_groups),
+    list[str] | None, option("A group; may be repeated.", "NAME", "--group", "-g", autocompletion=complete_groups)
 ]
-AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups.")]
+AllGroups = Annotated[bool, flag("All groups.", "--all-groups")]
 
 _STATE_COLUMNS = ("group", "coordinator", "state", "assignor", "members", "lag", "unread")
 _MEMBER_COLUMNS = ("group", "consumer-id", "instance-id", "host", "client-id", "partitions", "assignment")
@@ -87,8 +88,7 @@ class GroupPartition(NamedTuple):
 def list_groups(
     admin: Admin,
     state: Annotated[
-        list[str] | None,
-        typer.Option(help="Only groups in this state, such as Stable; may be repeated.", metavar="STATE"),
+        list[str] | None, option("Only groups in this state, such as Stable; may be repeated.", "STATE")
     ] = None,
     zookeeper: ZooKeeperOption = None,
     as_json: JsonOutput = False,
@@ -116,8 +116,8 @@ def describe(
     admin: Admin,
     group: Groups = None,
     all_groups: AllGroups = False,
-    members: Annotated[bool, typer.Option("--members", help="Show the members and their partitions.")] = False,
-    state: Annotated[bool, typer.Option("--state", help="Show state, coordinator and lag of the group.")] = False,
+    members: Annotated[bool, flag("Show the members and their partitions.", "--members")] = False,
+    state: Annotated[bool, flag("Show state, coordinator and lag of the group.", "--state")] = False,
     zookeeper: ZooKeeperOption = None,
     as_json: JsonOutput = False,
 ) -> None:
@@ -186,28 +186,18 @@ class ResetOptions:
 
     group: OneGroup
     topic: TopicsOrPartitions = None
-    all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="All topics that the group has committed offsets of.")
-    ] = False
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the beginning of the log.")] = False
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False
-    to_current: Annotated[bool, typer.Option("--to-current", help="To the committed offset, within the log.")] = False
-    to_offset: Annotated[int | None, typer.Option(min=0, help="To this offset.", metavar="OFFSET")] = None
-    to_datetime: Annotated[str | None, typer.Option(help="To the first record since this time.", metavar="TIME")] = None
-    by_duration: Annotated[
-        str | None, typer.Option(help="To the first record of the last PT1H or P7D.", metavar="DURATION")
-    ] = None
-    shift_by: Annotated[int | None, typer.Option(help="Forward by so many offsets; back if negative.", metavar="N")] = (
-        None
-    )
-    from_file: Annotated[
-        Path | None, typer.Option(help="To the offsets of a file that --export has written.", metavar="FILE")
-    ] = None
-    export: Annotated[bool, typer.Option("--export", help="Print the new offsets as CSV: topic,partition,offset.")] = (
-        False
-    )
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the new offsets; the default.")] = False
-    execute: Annotated[bool, typer.Option("--execute", help="Change the offsets.")] = False
+    all_topics: Annotated[bool, flag("All topics that the group has committed offsets of.", "--all-topics")] = False
+    to_earliest: Annotated[bool, flag("To the beginning of the log.", "--to-earliest")] = False
+    to_latest: Annotated[bool, flag("To the end of the log.", "--to-latest")] = False
+    to_current: Annotated[bool, flag("To the committed offset, within the log.", "--to-current")] = False
+    to_offset: Annotated[int | None, option("To this offset.", "OFFSET", min=0)] = None
+    to_datetime: Annotated[str | None, option("To the first record since this time.", "TIME")] = None
+    by_duration: Annotated[str | None, option("To the first record of the last PT1H or P7D.", "DURATION")] = None
+    shift_by: Annotated[int | None, option("Forward by so many offsets; back if negative.", "N")] = None
+    from_file: Annotated[Path | None, option("To the offsets of a file that --export has written.", "FILE")] = None
+    export: Annotated[bool, flag("Print the new offsets as CSV: topic,partition,offset.", "--export")] = False
+    dry_run: Annotated[bool, flag("Only show the new offsets; the default.", "--dry-run")] = False
+    execute: Annotated[bool, flag("Change the offsets.", "--execute")] = False
     as_json: JsonOutput = False
 
     def target(self) -> tuple[str, int]:

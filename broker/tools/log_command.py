@@ -21,7 +21,7 @@ from broker.client.admin_types import LogDir
 from broker.errors import ConfigError, PykafkaError
 from broker.log.inspection import Problem, check_partition, partition_copies, partition_directories, segment_files
 from broker.meta_properties import adopt as adopt_directory
-from broker.tools.client_options import JsonOutput, admin_command, complete_topics
+from broker.tools.client_options import JsonOutput, admin_command, complete_topics, flag, option
 from broker.tools.log_dump import SIDE_FILES, print_segment, segment_documents, side_file_rows, side_files
 from broker.tools.output import counted, print_json, print_json_lines, print_table, progress_bar
 
@@ -37,7 +37,7 @@ Directories = Annotated[
     list[Path],
     typer.Argument(help="Directories of partitions, or data directories with all partitions in them.", metavar="DIR"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+Json = Annotated[bool, flag("Print one JSON object per line.", "--json")]
 
 TRANSACTION_FILES = frozenset({".txnindex", ".snapshot"})
 
@@ -48,12 +48,12 @@ def dump(
         list[Path], typer.Argument(help="Directories of partitions, data directories, or single files.", metavar="PATH")
     ],
     records: Annotated[
-        bool, typer.Option("--records", help="Print the records of every batch; those of internal topics decoded.")
+        bool, flag("Print the records of every batch; those of internal topics decoded.", "--records")
     ] = False,
     transactions: Annotated[
-        bool, typer.Option("--transactions", help="Print aborted-transaction indexes and producer snapshots too.")
+        bool, flag("Print aborted-transaction indexes and producer snapshots too.", "--transactions")
     ] = False,
-    indexes: Annotated[bool, typer.Option("--indexes", help="Print all other files of a segment too.")] = False,
+    indexes: Annotated[bool, flag("Print all other files of a segment too.", "--indexes")] = False,
     as_json: Json = False,
 ) -> None:
     """Print every batch: offsets, timestamps, size, codec, producer, transaction marker, and whether its CRC is right.
@@ -83,7 +83,7 @@ def dump(
 @app.command()
 def check(
     directories: Directories,
-    compacted: Annotated[bool, typer.Option("--compacted", help="Accept gaps between offsets.")] = False,
+    compacted: Annotated[bool, flag("Accept gaps between offsets.", "--compacted")] = False,
     as_json: Json = False,
 ) -> None:
     """Verify every batch and index; the exit status is 1 if anything is wrong.
@@ -114,19 +114,16 @@ def check(
 @admin_command(app)
 def dirs(
     admin: Admin,
-    broker: Annotated[
-        list[int] | None, typer.Option(help="Id of a broker; may be repeated. Default: all.", metavar="ID")
-    ] = None,
+    broker: Annotated[list[int] | None, option("Id of a broker; may be repeated. Default: all.", "ID")] = None,
     topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", "-t", help="A topic; may be repeated.", metavar="NAME", autocompletion=complete_topics),
+        list[str] | None, option("A topic; may be repeated.", "NAME", "--topic", "-t", autocompletion=complete_topics)
     ] = None,
     adopt: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Confirm a directory of log.dirs on this machine as it is, for the broker's next start: a new one, or "
+        option(
+            "Confirm a directory of log.dirs on this machine as it is, for the broker's next start: a new one, or "
             "one whose disk is lost. Partitions whose only log is gone begin anew, empty. May be repeated.",
-            metavar="DIR",
+            "DIR",
         ),
     ] = None,
     as_json: JsonOutput = False,

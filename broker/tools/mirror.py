@@ -12,15 +12,12 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from broker.client.cluster import Cluster
 from broker.errors import ConfigError
 from broker.mirror.mirror import Mirror, MirrorStats
-from broker.mirror.mirror_settings import CONFIG_PROPERTIES_EXCLUDE, MirrorSettings
-from broker.mirror.replication_policy import GROUPS_EXCLUDE, TOPICS_EXCLUDE
+from broker.mirror.mirror_settings import CONFIG_PROPERTIES_EXCLUDE, GROUPS_EXCLUDE, TOPICS_EXCLUDE, MirrorSettings
 from broker.settings import read_properties_file
-from broker.tools.client_options import JsonOutput, client_settings, with_options
+from broker.tools.client_options import JsonOutput, client_settings, flag, option, with_options
 from broker.tools.interrupt import Interrupt
 from broker.tools.logging_setup import TEXT, TextFormatter
 from broker.tools.output import counted, report
@@ -36,76 +33,60 @@ _TARGET_DEFAULTS: Final = {
 }
 _STATUS_S: Final = 10.0
 
-_Address = {"metavar": "HOST[:PORT],…"}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MirrorOptions:
     """The options of `pykafka mirror`."""
 
     source: Annotated[
-        str | None, typer.Option("--from", help="Brokers of the source. Or set it in --source-config.", **_Address)
+        str | None, option("Brokers of the source. Or set it in --source-config.", "HOST[:PORT],…", "--from")
     ] = None
     target: Annotated[
-        str | None, typer.Option("--to", help="Brokers of the target. Or set it in --target-config.", **_Address)
+        str | None, option("Brokers of the target. Or set it in --target-config.", "HOST[:PORT],…", "--to")
     ] = None
-    topics: Annotated[str, typer.Option(help="Topics to mirror: names or regular expressions.", metavar="NAME,…")] = ""
-    topics_exclude: Annotated[
-        str, typer.Option(help="Topics to leave out: names or regular expressions.", metavar="NAME,…")
-    ] = ",".join(TOPICS_EXCLUDE)
-    once: Annotated[
-        bool, typer.Option("--once", help="Copy what there is now, then end. Otherwise go on until Ctrl-C.")
-    ] = False
-    groups: Annotated[
-        str, typer.Option(help="Groups whose offsets are mirrored: names or regular expressions.", metavar="NAME,…")
-    ] = ".*"
-    groups_exclude: Annotated[
-        str, typer.Option(help="Groups to leave out: names or regular expressions.", metavar="NAME,…")
-    ] = ",".join(GROUPS_EXCLUDE)
-    sync_group_offsets: Annotated[
-        bool, typer.Option(help="Commit translated offsets for groups without members on the target.")
-    ] = True
+    topics: Annotated[str, option("Topics to mirror: names or regular expressions.", "NAME,…")] = ""
+    topics_exclude: Annotated[str, option("Topics to leave out: names or regular expressions.", "NAME,…")] = ",".join(
+        TOPICS_EXCLUDE
+    )
+    once: Annotated[bool, flag("Copy what there is now, then end. Otherwise go on until Ctrl-C.", "--once")] = False
+    groups: Annotated[str, option("Groups whose offsets are mirrored: names or regular expressions.", "NAME,…")] = ".*"
+    groups_exclude: Annotated[str, option("Groups to leave out: names or regular expressions.", "NAME,…")] = ",".join(
+        GROUPS_EXCLUDE
+    )
+    sync_group_offsets: Annotated[bool, flag("Commit translated offsets for groups without members on the target.")] = (
+        True
+    )
     replication_policy: Annotated[
-        str,
-        typer.Option(
-            help="Names on the target. identity: as on the source. default: source alias, separator, name.",
-            metavar="NAME",
-        ),
+        str, option("Names on the target. identity: as on the source. default: source alias, separator, name.", "NAME")
     ] = "identity"
-    replication_policy_separator: Annotated[str, typer.Option(help="Between alias and name.", metavar="TEXT")] = (
+    replication_policy_separator: Annotated[str, option("Between alias and name.", "TEXT")] = (
         MirrorSettings.replication_policy_separator
     )
-    source_alias: Annotated[
-        str, typer.Option("--source-alias", "--source-cluster-alias", help="Name of the source.", metavar="NAME")
-    ] = MirrorSettings.source_cluster_alias
-    target_alias: Annotated[
-        str, typer.Option("--target-alias", "--target-cluster-alias", help="Name of the target.", metavar="NAME")
-    ] = MirrorSettings.target_cluster_alias
-    replication_factor: Annotated[
-        int, typer.Option(min=-1, help="Replicas of new topics; -1: the target's default.", metavar="N")
-    ] = -1
+    source_alias: Annotated[str, option("Name of the source.", "NAME", "--source-alias", "--source-cluster-alias")] = (
+        MirrorSettings.source_cluster_alias
+    )
+    target_alias: Annotated[str, option("Name of the target.", "NAME", "--target-alias", "--target-cluster-alias")] = (
+        MirrorSettings.target_cluster_alias
+    )
+    replication_factor: Annotated[int, option("Replicas of new topics; -1: the target's default.", "N", min=-1)] = -1
     auto_offset_reset: Annotated[
-        str, typer.Option(help="Where to begin with topics that are new to this mirror.", metavar="earliest|latest")
+        str, option("Where to begin with topics that are new to this mirror.", "earliest|latest")
     ] = "earliest"
-    sync_topic_configs: Annotated[bool, typer.Option(help="Keep the settings of topics equal.")] = True
+    sync_topic_configs: Annotated[bool, flag("Keep the settings of topics equal.")] = True
     config_properties_exclude: Annotated[
-        str, typer.Option(help="Settings of topics that are not copied: regular expressions.", metavar="NAME,…")
+        str, option("Settings of topics that are not copied: regular expressions.", "NAME,…")
     ] = ",".join(CONFIG_PROPERTIES_EXCLUDE)
-    commit_interval: Annotated[
-        float, typer.Option(min=0.01, help="How long a transaction collects records.", metavar="SECONDS")
-    ] = MirrorSettings.commit_interval_s
+    commit_interval: Annotated[float, option("How long a transaction collects records.", "SECONDS", min=0.01)] = (
+        MirrorSettings.commit_interval_s
+    )
     refresh_topics_interval: Annotated[
-        float, typer.Option(min=0.1, help="How often to look for new topics and partitions.", metavar="SECONDS")
+        float, option("How often to look for new topics and partitions.", "SECONDS", min=0.1)
     ] = MirrorSettings.refresh_topics_interval_s
     emit_checkpoints_interval: Annotated[
-        float, typer.Option(min=0.1, help="How often to mirror the offsets of groups.", metavar="SECONDS")
+        float, option("How often to mirror the offsets of groups.", "SECONDS", min=0.1)
     ] = MirrorSettings.emit_checkpoints_interval_s
-    source_config: Annotated[
-        Path | None, typer.Option(help="Properties file of the client of the source.", metavar="FILE")
-    ] = None
-    target_config: Annotated[
-        Path | None, typer.Option(help="Properties file of the client of the target.", metavar="FILE")
-    ] = None
+    source_config: Annotated[Path | None, option("Properties file of the client of the source.", "FILE")] = None
+    target_config: Annotated[Path | None, option("Properties file of the client of the target.", "FILE")] = None
     as_json: JsonOutput = False
 
     @property

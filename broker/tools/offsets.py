@@ -23,8 +23,10 @@ from broker.tools.client_options import (
     OneGroup,
     TopicsOrPartitions,
     admin_command,
+    flag,
     named_partitions,
     one_of_options,
+    option,
     parse_timestamp,
 )
 from broker.tools.output import as_time, print_lines, print_rows
@@ -40,8 +42,7 @@ app = typer.Typer(
 )
 
 ZooKeeperOption = Annotated[
-    str | None,
-    typer.Option("--zookeeper", help="Use the groups that are kept in this ZooKeeper.", metavar="HOST:PORT[/CHROOT]"),
+    str | None, option("Use the groups that are kept in this ZooKeeper.", "HOST:PORT[/CHROOT]", "--zookeeper")
 ]
 
 _SESSION_TIMEOUT_MS = 5_000
@@ -59,12 +60,10 @@ def list_offsets_of_topics(
     admin: Admin,
     topic: TopicsOrPartitions = None,
     time: Annotated[
-        str | None,
-        typer.Option(help="earliest, latest, max-timestamp, ms since 1970, or a time (UTC).", metavar="TIME"),
+        str | None, option("earliest, latest, max-timestamp, ms since 1970, or a time (UTC).", "TIME")
     ] = None,
     isolation_level: Annotated[
-        str | None,
-        typer.Option(help="With read_committed, latest is before the first open transaction.", metavar="LEVEL"),
+        str | None, option("With read_committed, latest is before the first open transaction.", "LEVEL")
     ] = None,
     as_json: JsonOutput = False,
 ) -> None:
@@ -103,7 +102,7 @@ def list_offsets_of_topics(
 def get_offsets(
     admin: Admin,
     group: OneGroup,
-    export: Annotated[bool, typer.Option("--export", help="Print CSV: topic,partition,offset.")] = False,
+    export: Annotated[bool, flag("Print CSV: topic,partition,offset.", "--export")] = False,
     zookeeper: ZooKeeperOption = None,
     as_json: JsonOutput = False,
 ) -> None:
@@ -134,12 +133,9 @@ def set_offsets(
     admin: Admin,
     group: OneGroup,
     offset: Annotated[
-        list[str] | None,
-        typer.Option("--offset", "-o", help="An offset; may be repeated.", metavar="TOPIC:PARTITION=OFFSET"),
+        list[str] | None, option("An offset; may be repeated.", "TOPIC:PARTITION=OFFSET", "--offset", "-o")
     ] = None,
-    from_file: Annotated[
-        Path | None, typer.Option(help="CSV as --export prints it: topic,partition,offset.", metavar="FILE")
-    ] = None,
+    from_file: Annotated[Path | None, option("CSV as --export prints it: topic,partition,offset.", "FILE")] = None,
     zookeeper: ZooKeeperOption = None,
     as_json: JsonOutput = False,
 ) -> None:

@@ -32,6 +32,8 @@ from broker.tools.client_options import (
     OneTopic,
     ProducerProperties,
     client_settings,
+    flag,
+    option,
     parse_pairs,
 )
 from broker.tools.output import print_json, progress_bar
@@ -57,21 +59,15 @@ _POLL_S = 0.2
 @app.command("produce")
 def perf_produce(
     topic: OneTopic,
-    num_records: Annotated[
-        int, typer.Option("--num-records", "-n", min=1, help="How many to send.", metavar="N")
-    ] = 100_000,
-    record_size: Annotated[
-        int, typer.Option("--record-size", "-s", min=1, help="Size of a value.", metavar="BYTES")
-    ] = 100,
+    num_records: Annotated[int, option("How many to send.", "N", "--num-records", "-n", min=1)] = 100_000,
+    record_size: Annotated[int, option("Size of a value.", "BYTES", "--record-size", "-s", min=1)] = 100,
     payload_file: Annotated[
-        Path | None, typer.Option(help="Send the lines of this file in turn instead of random values.", metavar="FILE")
+        Path | None, option("Send the lines of this file in turn instead of random values.", "FILE")
     ] = None,
-    throughput: Annotated[float, typer.Option(help="Records per second at most; -1 for no limit.", metavar="N")] = -1,
+    throughput: Annotated[float, option("Records per second at most; -1 for no limit.", "N")] = -1,
     producer_property: ProducerProperties = None,
-    transactional_id: Annotated[str | None, typer.Option(help="Send in transactions of this id.", metavar="ID")] = None,
-    transaction_duration_ms: Annotated[
-        int, typer.Option(min=1, help="How long each transaction stays open.", metavar="MS")
-    ] = 3000,
+    transactional_id: Annotated[str | None, option("Send in transactions of this id.", "ID")] = None,
+    transaction_duration_ms: Annotated[int, option("How long each transaction stays open.", "MS", min=1)] = 3000,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
@@ -119,15 +115,11 @@ def perf_produce(
 def perf_consume(
     topic: OneTopic,
     messages: Annotated[
-        int | None, typer.Option("--messages", "-n", min=1, help="Records to read at most; default: all.", metavar="N")
+        int | None, option("Records to read at most; default: all.", "N", "--messages", "-n", min=1)
     ] = None,
-    timeout_ms: Annotated[
-        int, typer.Option("--timeout", min=1, help="End after this time without a record.", metavar="MS")
-    ] = 10_000,
+    timeout_ms: Annotated[int, option("End after this time without a record.", "MS", "--timeout", min=1)] = 10_000,
     group: MemberOfGroup = None,
-    from_latest: Annotated[
-        bool, typer.Option("--from-latest", help="Wait for new records if the group has no offset.")
-    ] = False,
+    from_latest: Annotated[bool, flag("Wait for new records if the group has no offset.", "--from-latest")] = False,
     consumer_property: ConsumerProperties = None,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,

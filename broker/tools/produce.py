@@ -32,6 +32,8 @@ from broker.tools.client_options import (
     ProducerProperties,
     client_settings,
     config_option,
+    flag,
+    option,
     parse_pairs,
     with_options,
 )
@@ -51,30 +53,25 @@ class ProduceOptions:
     """The options of `pykafka produce`."""
 
     topic: OneTopic
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Send to this partition.", metavar="N")
-    ] = None
-    properties: Annotated[list[str] | None, typer.Option("--property", help=PROPERTIES, metavar="KEY=VALUE")] = None
+    partition: Annotated[int | None, option("Send to this partition.", "N", "--partition", "-p", min=0)] = None
+    properties: Annotated[list[str] | None, option(PROPERTIES, "KEY=VALUE", "--property")] = None
     compression_codec: Annotated[
-        str | None, typer.Option("--compression-codec", "-z", help="none, gzip, snappy, lz4 or zstd.", metavar="CODEC")
+        str | None, option("none, gzip, snappy, lz4 or zstd.", "CODEC", "--compression-codec", "-z")
     ] = None
-    batch_size: Annotated[int | None, typer.Option(min=0, help="Largest batch.", metavar="BYTES")] = None
-    linger: Annotated[
-        int | None, typer.Option("--timeout", min=0, help="How long a batch that is not full waits.", metavar="MS")
-    ] = None
+    batch_size: Annotated[int | None, option("Largest batch.", "BYTES", min=0)] = None
+    linger: Annotated[int | None, option("How long a batch that is not full waits.", "MS", "--timeout", min=0)] = None
     acks: Annotated[
-        str | None,
-        typer.Option("--request-required-acks", "--acks", help="Acknowledgements: 0, 1 or all.", metavar="ACKS"),
+        str | None, option("Acknowledgements: 0, 1 or all.", "ACKS", "--request-required-acks", "--acks")
     ] = None
-    sync: Annotated[bool, typer.Option("--sync", help="Wait for the broker after each line.")] = False
+    sync: Annotated[bool, flag("Wait for the broker after each line.", "--sync")] = False
     transactional_id: Annotated[
-        str | None, typer.Option(help="Send in a transaction of this id, committed when the input ends.", metavar="ID")
+        str | None, option("Send in a transaction of this id, committed when the input ends.", "ID")
     ] = None
     transaction_size: Annotated[
-        int | None, typer.Option(min=1, help="Commit after so many lines and begin a new transaction.", metavar="N")
+        int | None, option("Commit after so many lines and begin a new transaction.", "N", min=1)
     ] = None
     producer_property: ProducerProperties = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print where each record was written, as JSON.")] = False
+    as_json: Annotated[bool, flag("Print where each record was written, as JSON.", "--json")] = False
     bootstrap_server: BootstrapServer = None
     config_file: Annotated[Path | None, config_option("producer")] = None
 

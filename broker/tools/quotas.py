@@ -6,6 +6,7 @@ Raises BrokerError for what the broker refuses.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from broker.client.admin import Admin
 from broker.errors import ConfigError, PykafkaError
 from broker.quotas.quota_entity import CLIENT_ID, CLIENT_KEYS, DEFAULT, IP, IP_KEYS, QUOTA_KEYS, USER, QuotaEntity
 from broker.settings import did_you_mean
-from broker.tools.client_options import JsonOutput, admin_command
+from broker.tools.client_options import JsonOutput, admin_command, flag, option, with_options
 from broker.tools.output import print_json, print_table, report
 
 app = typer.Typer(
@@ -25,19 +26,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-UserName = Annotated[str | None, typer.Option("--user", help="Name of the user.", metavar="NAME")]
-UserDefault = Annotated[bool, typer.Option("--user-default", help="Each user without a quota of its own.")]
-ClientId = Annotated[str | None, typer.Option("--client-id", help="Client id.", metavar="NAME")]
-ClientDefault = Annotated[bool, typer.Option("--client-default", help="Each client id without a quota of its own.")]
-Ip = Annotated[str | None, typer.Option("--ip", help="Address, or name of a host.", metavar="ADDR")]
-IpDefault = Annotated[bool, typer.Option("--ip-default", help="Each address without a quota of its own.")]
-Values = Annotated[
-    list[str] | None, typer.Argument(help=f"Quotas: {', '.join(QUOTA_KEYS)}.", metavar="KEY=VALUE…", show_default=False)
-]
-Keys = Annotated[
-    list[str] | None, typer.Argument(help="Quotas to remove; all of the entity by default.", metavar="KEY…")
-]
-
 
 def _rate(key: str) -> typer.models.OptionInfo:
     option: typer.models.OptionInfo = typer.Option(
@@ -46,17 +34,60 @@ def _rate(key: str) -> typer.models.OptionInfo:
     return option
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EntityOptions:
+    """Whom quotas are for."""
+
+    user: Annotated[str | None, option("Name of the user.", "NAME", "--user")] = None
+    user_default: Annotated[bool, flag("Each user without a quota of its own.", "--user-default")] = False
+    client_id: Annotated[str | None, option("Client id.", "NAME", "--client-id")] = None
+    client_default: Annotated[bool, flag("Each client id without a quota of its own.", "--client-default")] = False
+    ip: Annotated[str | None, option("Address, or name of a host.", "ADDR", "--ip")] = None
+    ip_default: Annotated[bool, flag("Each address without a quota of its own.", "--ip-default")] = False
+
+    def entity(self) -> QuotaEntity:
+        """Nothing at all is possible. Raises ConfigError."""
+        chosen: dict[str, str | None] = {}
+        for kind, name, default in (
+            (USER, self.user, self.user_default),
+            (CLIENT_ID, self.client_id, self.client_default),
+            (IP, self.ip, self.ip_default),
+        ):
+            if name is not None and default:
+                raise ConfigError(f"give --{kind} or --{kind.removesuffix('-id')}-default, not both")
+            if name == "":
+                raise ConfigError(f"--{kind}: the name is empty")
+            chosen[kind] = DEFAULT if default else name
+        if chosen[IP] is not None and (chosen[USER] is not None or chosen[CLIENT_ID] is not None):
+            raise ConfigError("a quota is for an address, or for users and client ids")
+        return QuotaEntity(chosen[USER], chosen[CLIENT_ID], chosen[IP])
+
+    def named(self) -> QuotaEntity:
+        """Raises ConfigError for nothing, too."""
+        entity = self.entity()
+        if not entity.parts():
+            raise ConfigError("name whom the quota is for: --user, --client-id or --ip, or their defaults")
+        return entity
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SetOptions(EntityOptions):
+    """The options of `pykafka quotas set`."""
+
+    producer_byte_rate: Annotated[float | None, _rate("producer_byte_rate")] = None
+    consumer_byte_rate: Annotated[float | None, _rate("consumer_byte_rate")] = None
+    request_percentage: Annotated[float | None, _rate("request_percentage")] = None
+    controller_mutation_rate: Annotated[float | None, _rate("controller_mutation_rate")] = None
+    connection_creation_rate: Annotated[float | None, _rate("connection_creation_rate")] = None
+
+    def quotas(self) -> dict[str, float]:
+        given = {key: getattr(self, key) for key in QUOTA_KEYS}
+        return {key: value for key, value in given.items() if value is not None}
+
+
 @admin_command(app, "list")
-def list_quotas(
-    admin: Admin,
-    user: UserName = None,
-    user_default: UserDefault = False,
-    client_id: ClientId = None,
-    client_default: ClientDefault = False,
-    ip: Ip = None,
-    ip_default: IpDefault = False,
-    as_json: JsonOutput = False,
-) -> None:
+@with_options
+def list_quotas(admin: Admin, options: EntityOptions, as_json: JsonOutput = False) -> None:
     """List quotas: all, or those of the entities that the options name.
 
     \b
@@ -64,8 +95,7 @@ def list_quotas(
       pykafka quotas list
       pykafka quotas list --user alice --json
     """
-    entity = _entity(user, user_default, client_id, client_default, ip, ip_default)
-    found = sorted(admin.describe_client_quotas(entity.parts()).items(), key=lambda item: _shown(item[0]))
+    found = sorted(admin.describe_client_quotas(options.entity().parts()).items(), key=lambda item: _shown(item[0]))
     if as_json:
         print_json([{"entity": _document(entity), "quotas": dict(sorted(of.items()))} for entity, of in found])
         return
@@ -74,20 +104,15 @@ def list_quotas(
 
 
 @admin_command(app, "set")
+@with_options
 def set_quotas(
     admin: Admin,
-    values: Values = None,
-    user: UserName = None,
-    user_default: UserDefault = False,
-    client_id: ClientId = None,
-    client_default: ClientDefault = False,
-    ip: Ip = None,
-    ip_default: IpDefault = False,
-    producer_byte_rate: Annotated[float | None, _rate("producer_byte_rate")] = None,
-    consumer_byte_rate: Annotated[float | None, _rate("consumer_byte_rate")] = None,
-    request_percentage: Annotated[float | None, _rate("request_percentage")] = None,
-    controller_mutation_rate: Annotated[float | None, _rate("controller_mutation_rate")] = None,
-    connection_creation_rate: Annotated[float | None, _rate("connection_creation_rate")] = None,
+    *,
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"Quotas: {', '.join(QUOTA_KEYS)}.", metavar="KEY=VALUE…", show_default=False),
+    ] = None,
+    options: SetOptions,
     as_json: JsonOutput = False,
 ) -> None:
     """Set quotas of a user, a client id, both together, or an address. Other quotas of the entity stay.
@@ -98,15 +123,7 @@ def set_quotas(
       pykafka quotas set --user-default --client-default request_percentage=50
       pykafka quotas set --ip 10.0.0.7 --connection-creation-rate 5
     """
-    entity = _named(_entity(user, user_default, client_id, client_default, ip, ip_default))
-    options = {
-        "producer_byte_rate": producer_byte_rate,
-        "consumer_byte_rate": consumer_byte_rate,
-        "request_percentage": request_percentage,
-        "controller_mutation_rate": controller_mutation_rate,
-        "connection_creation_rate": connection_creation_rate,
-    }
-    wanted = parse_quotas(values or ()) | {key: value for key, value in options.items() if value is not None}
+    entity, wanted = options.named(), parse_quotas(values or ()) | options.quotas()
     if not wanted:
         raise ConfigError("name a quota to set, such as --producer-byte-rate 1048576")
     _check_keys(entity, wanted)
@@ -116,15 +133,14 @@ def set_quotas(
 
 
 @admin_command(app)
+@with_options
 def remove(
     admin: Admin,
-    keys: Keys = None,
-    user: UserName = None,
-    user_default: UserDefault = False,
-    client_id: ClientId = None,
-    client_default: ClientDefault = False,
-    ip: Ip = None,
-    ip_default: IpDefault = False,
+    *,
+    keys: Annotated[
+        list[str] | None, typer.Argument(help="Quotas to remove; all of the entity by default.", metavar="KEY…")
+    ] = None,
+    options: EntityOptions,
     as_json: JsonOutput = False,
 ) -> None:
     """Remove quotas of a user, a client id, both together, or an address. Less specific quotas then count.
@@ -134,7 +150,7 @@ def remove(
       pykafka quotas remove --user alice producer_byte_rate
       pykafka quotas remove --client-id reports
     """
-    entity = _named(_entity(user, user_default, client_id, client_default, ip, ip_default))
+    entity = options.named()
     _check_keys(entity, keys or ())
     has = admin.describe_client_quotas(entity.parts(), strict=True).get(entity, {})
     if missing := [key for key in keys or () if key not in has]:
@@ -143,7 +159,8 @@ def remove(
     if not removed:
         raise PykafkaError(f"{entity} has no quotas; `pykafka quotas list` shows all")
     admin.alter_client_quotas(entity, dict.fromkeys(removed))
-    report(as_json, f"Removed {', '.join(removed)} of {entity}.", {"entity": _document(entity), "removed": removed})
+    document = {"entity": _document(entity), "removed": removed}
+    report(as_json, f"Removed {', '.join(removed)} of {entity}.", document)
 
 
 def parse_quotas(texts: Iterable[str]) -> dict[str, float]:
@@ -158,32 +175,6 @@ def parse_quotas(texts: Iterable[str]) -> dict[str, float]:
         except ValueError:
             raise ConfigError(f"{text}: expected {key}=NUMBER" + ("" if equals else ", a number is missing")) from None
     return found
-
-
-def _entity(
-    user: str | None, user_default: bool, client_id: str | None, client_default: bool, ip: str | None, ip_default: bool
-) -> QuotaEntity:
-    """What the options name; nothing at all is possible."""
-    chosen: dict[str, str | None] = {}
-    for option, name, default in (
-        (USER, user, user_default),
-        (CLIENT_ID, client_id, client_default),
-        (IP, ip, ip_default),
-    ):
-        if name is not None and default:
-            raise ConfigError(f"give --{option} or --{option.removesuffix('-id')}-default, not both")
-        if name == "":
-            raise ConfigError(f"--{option}: the name is empty")
-        chosen[option] = DEFAULT if default else name
-    if chosen[IP] is not None and (chosen[USER] is not None or chosen[CLIENT_ID] is not None):
-        raise ConfigError("a quota is for an address, or for users and client ids")
-    return QuotaEntity(chosen[USER], chosen[CLIENT_ID], chosen[IP])
-
-
-def _named(entity: QuotaEntity) -> QuotaEntity:
-    if not entity.parts():
-        raise ConfigError("name whom the quota is for: --user, --client-id or --ip, or their defaults")
-    return entity
 
 
 def _check_keys(entity: QuotaEntity, keys: Iterable[str]) -> None:

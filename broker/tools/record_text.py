@@ -181,9 +181,9 @@ def json_formatter(properties: Mapping[str, str]) -> Formatter:
             "offset": record.offset,
             "timestamp": record.timestamp,
             "timestampType": TIMESTAMP_TYPES[record.timestamp_type],
-            "headers": [[name, _json_bytes(value)] for name, value in record.headers],
-            "key": _json_bytes(record.key),
-            "value": _json_bytes(record.value),
+            "headers": [[name, as_json_data(value)] for name, value in record.headers],
+            "key": as_json_data(record.key),
+            "value": as_json_data(record.value),
         }
         return escaped_json(json.dumps(document, ensure_ascii=False)).encode() + b"\n"
 
@@ -264,7 +264,8 @@ def _refuse(properties: Mapping[str, str], name: str) -> None:
         raise ConfigError(f"--property {next(iter(properties))}: the formatter {name!r} has no properties")
 
 
-def _json_bytes(field: bytes | None) -> str | dict[str, str] | None:
+def as_json_data(field: bytes | None) -> str | dict[str, str] | None:
+    """A value or key in JSON: text if it is UTF-8, else `{"base64": …}`."""
     if field is None:
         return None
     try:

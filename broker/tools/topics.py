@@ -19,7 +19,16 @@ from broker.cluster.assignment import assign_replicas, with_replication_factor
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.described_config import ConfigSource
 from broker.protocol.topic_partition import TopicPartition
-from broker.tools.client_options import AnyTopic, CommandConfig, JsonOutput, OneTopic, admin_command, parse_pairs
+from broker.tools.client_options import (
+    AnyTopic,
+    CommandConfig,
+    JsonOutput,
+    OneTopic,
+    admin_command,
+    flag,
+    option,
+    parse_pairs,
+)
 from broker.tools.output import counted, print_json, print_lines, print_rows, report
 
 WAIT_S = 0.2
@@ -32,33 +41,29 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Configs = Annotated[
-    list[str] | None, typer.Option("--config", help="Topic setting; may be repeated.", metavar="KEY=VALUE")
-]
-ExcludeInternal = Annotated[bool, typer.Option("--exclude-internal", help="Leave out internal topics.")]
+Configs = Annotated[list[str] | None, option("Topic setting; may be repeated.", "KEY=VALUE", "--config")]
+ExcludeInternal = Annotated[bool, flag("Leave out internal topics.", "--exclude-internal")]
 UnderReplicated = Annotated[
     bool,
-    typer.Option(
+    flag(
+        "Only with partitions whose ISR lacks a replica, or that have no leader.",
         "--under-replicated",
         "--under-replicated-partitions",
-        help="Only with partitions whose ISR lacks a replica, or that have no leader.",
     ),
 ]
-IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing if there is no such topic.")]
+IfExists = Annotated[bool, flag("Do nothing if there is no such topic.", "--if-exists")]
 
 
 @admin_command(app, config=CommandConfig)
 def create(
     admin: Admin,
     topic: OneTopic,
-    partitions: Annotated[
-        int | None, typer.Option(min=1, help="Default: num.partitions of the broker.", metavar="N")
-    ] = None,
+    partitions: Annotated[int | None, option("Default: num.partitions of the broker.", "N", min=1)] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Default: default.replication.factor of the broker.", metavar="N")
+        int | None, option("Default: default.replication.factor of the broker.", "N", min=1)
     ] = None,
     config: Configs = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
+    if_not_exists: Annotated[bool, flag("Do nothing if the topic exists.", "--if-not-exists")] = False,
     as_json: JsonOutput = False,
 ) -> None:
     """Create a topic.
@@ -135,13 +140,9 @@ def describe(
 def alter(
     admin: Admin,
     topic: OneTopic,
-    partitions: Annotated[
-        int | None, typer.Option(min=1, help="New number of partitions; it can only grow.", metavar="N")
-    ] = None,
+    partitions: Annotated[int | None, option("New number of partitions; it can only grow.", "N", min=1)] = None,
     config: Configs = None,
-    delete_config: Annotated[
-        list[str] | None, typer.Option(help="Reset to the default; may be repeated.", metavar="KEY")
-    ] = None,
+    delete_config: Annotated[list[str] | None, option("Reset to the default; may be repeated.", "KEY")] = None,
     if_exists: IfExists = False,
     as_json: JsonOutput = False,
 ) -> None:
@@ -181,10 +182,9 @@ def delete(admin: Admin, topic: OneTopic, if_exists: IfExists = False, as_json: 
 def delete_records(
     admin: Admin,
     topic: OneTopic,
-    before: Annotated[str, typer.Option(help="An offset, or `latest` for all.", metavar="OFFSET")],
+    before: Annotated[str, option("An offset, or `latest` for all.", "OFFSET")],
     partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="A partition; may be repeated. Default: all.", metavar="N"),
+        list[int] | None, option("A partition; may be repeated. Default: all.", "N", "--partition", "-p", min=0)
     ] = None,
     as_json: JsonOutput = False,
 ) -> None:
@@ -207,14 +207,12 @@ def delete_records(
 def reassign(
     admin: Admin,
     topic: AnyTopic = None,
-    brokers: Annotated[
-        str | None, typer.Option(help="Spread the replicas over these brokers anew.", metavar="ID,ID,…")
-    ] = None,
+    brokers: Annotated[str | None, option("Spread the replicas over these brokers anew.", "ID,ID,…")] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Replicas of each partition; without --brokers few move.", metavar="N")
+        int | None, option("Replicas of each partition; without --brokers few move.", "N", min=1)
     ] = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what runs.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when all replicas are in place.")] = False,
+    cancel: Annotated[bool, flag("Cancel what runs.", "--cancel")] = False,
+    wait: Annotated[bool, flag("Return when all replicas are in place.", "--wait")] = False,
     as_json: JsonOutput = False,
 ) -> None:
     """Move replicas to other brokers, or change their number; with neither, list the reassignments that run.

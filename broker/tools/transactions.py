@@ -23,7 +23,9 @@ from broker.tools.client_options import (
     TopicsOrPartitions,
     admin_command,
     complete_transactional_ids,
+    flag,
     named_partitions,
+    option,
 )
 from broker.tools.output import as_time, print_json, print_rows, print_table, report
 
@@ -34,7 +36,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-OnePartition = Annotated[int, typer.Option("--partition", "-p", min=0, help="Number of the partition.", metavar="N")]
+OnePartition = Annotated[int, option("Number of the partition.", "N", "--partition", "-p", min=0)]
 
 _PRODUCER_COLUMNS = (
     "topic",
@@ -51,13 +53,9 @@ _PRODUCER_COLUMNS = (
 @admin_command(app, "list")
 def list_transactions(
     admin: Admin,
-    state: Annotated[
-        list[str] | None, typer.Option(help="Only this state, such as Ongoing; may be repeated.", metavar="STATE")
-    ] = None,
-    producer_id: Annotated[
-        list[int] | None, typer.Option(help="Only this producer; may be repeated.", metavar="ID")
-    ] = None,
-    duration: Annotated[int, typer.Option(help="Only those open for longer.", metavar="MS")] = -1,
+    state: Annotated[list[str] | None, option("Only this state, such as Ongoing; may be repeated.", "STATE")] = None,
+    producer_id: Annotated[list[int] | None, option("Only this producer; may be repeated.", "ID")] = None,
+    duration: Annotated[int, option("Only those open for longer.", "MS")] = -1,
     as_json: JsonOutput = False,
 ) -> None:
     """List transactional ids and their states.
@@ -78,10 +76,8 @@ def describe(
     admin: Admin,
     transactional_id: Annotated[
         str,
-        typer.Option(
-            help="Id of the transaction's producer, as `list` shows it.",
-            metavar="ID",
-            autocompletion=complete_transactional_ids,
+        option(
+            "Id of the transaction's producer, as `list` shows it.", "ID", autocompletion=complete_transactional_ids
         ),
     ],
     as_json: JsonOutput = False,
@@ -135,9 +131,7 @@ def producers(admin: Admin, topic: TopicsOrPartitions, as_json: JsonOutput = Fal
 def find_hanging(
     admin: Admin,
     topic: TopicsOrPartitions = None,
-    max_transaction_timeout: Annotated[
-        int, typer.Option(min=0, help="How long a transaction may stay open.", metavar="MINUTES")
-    ] = 15,
+    max_transaction_timeout: Annotated[int, option("How long a transaction may stay open.", "MINUTES", min=0)] = 15,
     as_json: JsonOutput = False,
 ) -> None:
     """Find transactions that partitions wait for, although no coordinator will end them.
@@ -157,12 +151,8 @@ def abort(
     admin: Admin,
     topic: OneTopic,
     partition: OnePartition,
-    start_offset: Annotated[
-        int, typer.Option(min=0, help="Its first offset, as `producers` shows it.", metavar="OFFSET")
-    ],
-    force: Annotated[
-        bool, typer.Option("--force", help="Abort it even if a coordinator knows it and would end it later.")
-    ] = False,
+    start_offset: Annotated[int, option("Its first offset, as `producers` shows it.", "OFFSET", min=0)],
+    force: Annotated[bool, flag("Abort it even if a coordinator knows it and would end it later.", "--force")] = False,
     as_json: JsonOutput = False,
 ) -> None:
     """Abort a transaction that hangs in a partition.

@@ -23,7 +23,16 @@ from broker.errors import ConfigError, PykafkaError
 from broker.log.log_directory import LogDirectory
 from broker.meta_properties import refuse_foreign
 from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
-from broker.tools.client_options import BootstrapServer, Command, ConfigFile, JsonOutput, administration, opening
+from broker.tools.client_options import (
+    BootstrapServer,
+    Command,
+    ConfigFile,
+    JsonOutput,
+    administration,
+    flag,
+    opening,
+    option,
+)
 from broker.tools.output import print_json, print_lines
 from broker.zookeeper import znodes
 from broker.zookeeper.change_notifications import ChangeNotifications
@@ -41,33 +50,21 @@ app = typer.Typer(
 
 _ZOOKEEPER_TIMEOUT_MS = 10_000
 
-UserName = Annotated[str, typer.Option("--user", help="Name of the user.", metavar="NAME")]
+UserName = Annotated[str, option("Name of the user.", "NAME", "--user")]
 Mechanisms = Annotated[
     list[str] | None,
-    typer.Option(
-        "--mechanism", help="SCRAM-SHA-256 or SCRAM-SHA-512; may be repeated. Default: both.", metavar="MECHANISM"
-    ),
+    option("SCRAM-SHA-256 or SCRAM-SHA-512; may be repeated. Default: both.", "MECHANISM", "--mechanism"),
 ]
 Iterations = Annotated[
-    int,
-    typer.Option(
-        min=MIN_ITERATIONS, max=MAX_ITERATIONS, help="Iterations of the hash; more make guessing slower.", metavar="N"
-    ),
+    int, option("Iterations of the hash; more make guessing slower.", "N", min=MIN_ITERATIONS, max=MAX_ITERATIONS)
 ]
-PasswordStdin = Annotated[
-    bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")
-]
+PasswordStdin = Annotated[bool, flag("Read the password from the first line of standard input.", "--password-stdin")]
 ZooKeeperOption = Annotated[
-    str | None,
-    typer.Option("--zookeeper", help="Write to this ZooKeeper; needs no broker.", metavar="HOST:PORT[/CHROOT]"),
+    str | None, option("Write to this ZooKeeper; needs no broker.", "HOST:PORT[/CHROOT]", "--zookeeper")
 ]
 LogDirOption = Annotated[
     Path | None,
-    typer.Option(
-        "--log-dir",
-        help="Write to the metadata in this directory, of a standalone broker that is stopped.",
-        metavar="DIR",
-    ),
+    option("Write to the metadata in this directory, of a standalone broker that is stopped.", "DIR", "--log-dir"),
 ]
 
 Users = dict[str, dict[ScramMechanism, int]]

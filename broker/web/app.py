@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import uvicorn
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
@@ -27,7 +27,12 @@ from broker.metrics import LATENCY_BOUNDS_S, Histogram
 from broker.security.http_credentials import CHALLENGE, Credentials
 from broker.web.collector import Family, MetricSources, Samples, collect
 from broker.web.health import Health
-from broker.web.scrapes import Scrapes
+
+T = TypeVar("T")
+
+FRESH_S: Final = 1.0
+LARGE: Final = 2000
+"""Samples. Fewer are collected in a few milliseconds, and whoever looks twice sees what has changed."""
 
 _BOUNDS = [*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf"]
 
@@ -80,6 +85,35 @@ class HttpServer(uvicorn.Server):
         yield
 
 
+class Scrapes(Generic[T]):
+    """The answers of /metrics. A large one is given to all who ask within a second, and one is made at a time.
+
+    So those who ask often, or all at once, cost little more than one scraper does. Lives on the event loop.
+    """
+
+    def __init__(self, collect: Callable[[], Awaitable[tuple[T, int]]], clock: Callable[[], float]) -> None:
+        """`collect` gives what there is and how many samples that are; `clock` tells seconds."""
+        self._collect = collect
+        self._clock = clock
+        self._one = asyncio.Lock()
+        self._fresh_until = float("-inf")
+        self._collected: T
+        self._texts: dict[str, bytes] = {}
+
+    async def text(self, form: str, encode: Callable[[T], bytes]) -> bytes:
+        """What `encode` makes, in a thread, of what was collected. `form` tells its result from that of others."""
+        async with self._one:
+            if self._clock() >= self._fresh_until:
+                self._texts.clear()
+                self._collected, samples = await self._collect()
+                if samples >= LARGE:
+                    self._fresh_until = self._clock() + FRESH_S
+            if form not in self._texts:
+                # In a thread: with thousands of partitions it would block the event loop for too long.
+                self._texts[form] = await asyncio.to_thread(encode, self._collected)
+            return self._texts[form]
+
+
 class _Scrape(CollectorRegistry):
     """The metrics of one scrape, for prometheus_client to encode."""
 
@@ -103,15 +137,8 @@ def _metric(family: Family, samples: Samples) -> Metric:
             counts = accumulate(value.counts)
             histogram.add_metric(values, [*zip(_BOUNDS, counts, strict=True)], sum_value=value.sum)
         return histogram
-    if kind == "gauge":
-        gauge = GaugeMetricFamily(name, doc, labels=labels)
-        # One after the other, as they are encoded: prometheus_client looks at them once.
-        one_by_one: Any = (
-            Sample(name, dict(zip(labels, of, strict=True)), cast(float, value)) for of, value in samples
-        )
-        gauge.samples = one_by_one
-        return gauge
-    metric = CounterMetricFamily(name.removesuffix("_total"), doc, labels=labels)
-    for values, value in samples:
-        metric.add_metric(values, cast(float, value))
+    metric = Metric(name.removesuffix("_total"), doc, kind)
+    # One after the other, as they are encoded: prometheus_client looks at them once.
+    one_by_one: Any = (Sample(name, dict(zip(labels, of, strict=True)), cast(float, value)) for of, value in samples)
+    metric.samples = one_by_one
     return metric

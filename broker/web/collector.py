@@ -4,7 +4,7 @@ docs/metrics.md lists the declarations (tested). Names are those that the usual 
 metrics, so that dashboards carry over; times are in seconds. Metrics of groups follow kafka_exporter
 (`kafka_consumergroup_…`).
 
-Called by scrapes.py at most once a second, on the event loop, which owns what is read. Nothing is counted here, and
+Called by app.py at most once a second, on the event loop, which owns what is read. Nothing is counted here, and
 requests are served between slices: of partitions, of groups and of what they have committed.
 """
 
@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_records import OffsetAndMetadata
 from broker.coordinator.group_state import GroupState
@@ -289,7 +289,7 @@ class MetricSources:
     """The parts of the broker that are read."""
 
     metrics: Metrics
-    topics: Topics
+    topics: MetadataCache
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     logs: LogManager
@@ -393,8 +393,8 @@ def _quotas(sources: MetricSources, found: _Collected) -> None:
 
 async def _partitions(sources: MetricSources, found: _Collected) -> None:
     producers = 0
-    led = sources.topics.led_partitions()
-    roles: list[tuple[TopicPartition, Partition | Follower]] = [*led.items(), *sources.topics.followers().items()]
+    led = sources.topics.replicas.led
+    roles: list[tuple[TopicPartition, Partition | Follower]] = [*led.items(), *sources.topics.replicas.followed.items()]
     for tp, role in roles:
         log, labels = role.log, (tp.topic, str(tp.partition))
         producers += len(log.producers)
@@ -406,7 +406,7 @@ async def _partitions(sources: MetricSources, found: _Collected) -> None:
             stable = role.high_watermark - role.last_stable_offset
             found.add("kafka_cluster_partition_laststableoffsetlag", stable, *labels)
         await found.pause()
-    for topic, counted in tuple(sources.topics.metrics.items()):
+    for topic, counted in tuple(sources.topics.replicas.metrics.items()):
         prefix = "kafka_server_brokertopicmetrics_"
         found.add(f"{prefix}messagesin_total", counted.messages_in, topic)
         found.add(f"{prefix}bytesin_total", counted.bytes_in, topic)
@@ -424,7 +424,7 @@ async def _partitions(sources: MetricSources, found: _Collected) -> None:
 async def _replication(sources: MetricSources, found: _Collected) -> None:
     under_replicated = under_min_isr = at_min_isr = reassigning = 0
     topics = sources.topics.metadata.topics
-    for tp, partition in tuple(sources.topics.led_partitions().items()):
+    for tp, partition in tuple(sources.topics.replicas.led.items()):
         await found.pause()
         topic = topics.get(tp.topic)
         if topic is None or tp.partition not in topic.partitions:
@@ -447,10 +447,10 @@ async def _replication(sources: MetricSources, found: _Collected) -> None:
     found.add(f"{prefix}isrshrinks_total", counted.isr_shrinks)
     found.add(f"{prefix}isrexpands_total", counted.isr_expands)
     found.add(f"{prefix}failedisrupdates_total", counted.failed_isr_updates)
-    found.add("kafka_server_leaderreplication_byte_rate", sources.topics.leader_quota.byte_rate)
-    found.add("kafka_server_followerreplication_byte_rate", sources.topics.follower_quota.byte_rate)
+    found.add("kafka_server_leaderreplication_byte_rate", sources.topics.replicas.leader_quota.byte_rate)
+    found.add("kafka_server_followerreplication_byte_rate", sources.topics.replicas.follower_quota.byte_rate)
     most = 0
-    for tp, follower in tuple(sources.topics.followers().items()):
+    for tp, follower in tuple(sources.topics.replicas.followed.items()):
         await found.pause()
         lag = max((follower.leader_end_offset or 0) - follower.log.log_end_offset, 0)
         found.add("kafka_server_fetcherlagmetrics_consumerlag", lag, tp.topic, str(tp.partition))
@@ -492,7 +492,7 @@ async def _groups(sources: MetricSources, found: _Collected) -> None:
         committed.append((group.group_id, group.offsets.all()))
         await found.pause()
     ends: dict[TopicPartition, int] = {}
-    for tp, partition in tuple(sources.topics.led_partitions().items()):
+    for tp, partition in tuple(sources.topics.replicas.led.items()):
         ends[tp] = partition.high_watermark
         await found.pause()
     found.of_groups["kafka_consumergroup_current_offset"] = _GroupSamples(committed, lambda tp, offset: offset)

@@ -150,12 +150,10 @@ class ZooKeeper(MetadataStore):
 
     @property
     def connected(self) -> bool:
-        """Whether a server answers now."""
         return bool(self._client.connected)
 
     @property
     def session_id(self) -> int:
-        """The owner of this client's ephemeral nodes; 0 while not connected."""
         client_id = self._client.client_id
         return int(client_id[0]) if client_id else 0
 
@@ -164,7 +162,6 @@ class ZooKeeper(MetadataStore):
     def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
     ) -> str:
-        """Create a node and return its path (with a number appended for a sequence node). Raises NodeExists, NoNode."""
         check_size([Create(path, data)], self.connect.chroot)
         try:
             created = self._call(
@@ -179,37 +176,26 @@ class ZooKeeper(MetadataStore):
         return str(created)[len(self.connect.chroot) :]
 
     def ensure_path(self, path: str) -> None:
-        """Create a persistent empty node and its parents where they are missing."""
         self._call(path, lambda: self._client.ensure_path_async(self._full(path)))
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
-        """`get` of many nodes in a few requests; None for a missing node."""
         return self._read_many(GetDataOfMany, paths)
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
-        """Replace a node's data. Raises NoNode, BadVersion."""
         check_size([SetData(path, data)], self.connect.chroot)
         return _stat(self._call(path, lambda: self._client.set_async(self._full(path), data, version)))
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Delete a node that has no children. Raises NoNode, BadVersion, NotEmpty."""
         self._call(path, lambda: self._client.delete_async(self._full(path), version))
 
     def exists(self, path: str) -> NodeStat | None:
-        """Stat of a node, None when it is missing."""
         stat = self._call(path, lambda: self._client.exists_async(self._full(path)))
         return _stat(stat) if stat is not None else None
 
     def children_many(self, paths: Sequence[str]) -> list[list[str]]:
-        """`children` of many nodes in a few requests."""
         return [sorted(names or ()) for names in self._read_many(GetChildrenOfMany, paths)]
 
     def transaction(self, operations: Iterable[Operation]) -> list[Any]:
-        """Do all operations or none (together at most about 1 MB, ZooKeeper's `jute.maxbuffer`).
-
-        Returns for each operation the path of a Create, the NodeStat of a SetData, or True. Raises the error of the
-        first operation that failed, with its path.
-        """
         todo = tuple(operations)
         check_size(todo, self.connect.chroot)
         results = self._call(todo[0].path if todo else "/", lambda: self._submit_transaction(todo))

@@ -1,23 +1,26 @@
-"""The metadata store of a broker that runs without ZooKeeper (`standalone=true`): a tree in memory, kept in one file.
+"""The metadata store of a broker that runs without ZooKeeper (`standalone=true`): a tree of nodes in one file.
 
-Every transaction is appended to the file and synced before it is answered. After a crash a start reads the last
-answered state. Ephemeral nodes of the process before are deleted then, as ZooKeeper deletes them with a session.
+Every transaction is on disk before it is answered. After a crash a start reads the last answered state. Ephemeral nodes
+of the process before are deleted then, as ZooKeeper deletes them with a session.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from broker.clock import Clock, SystemClock
-from broker.errors import ConfigError, ConnectionFailed
-from broker.zookeeper.metadata_journal import MetadataJournal
+from broker.errors import ConfigError, ConnectionFailed, PykafkaError
+from broker.zookeeper.metadata_database import MetadataDatabase, Znode, may_be_tried_again, parent_of, reason_of
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import (
     ANY_VERSION,
+    Check,
     Create,
     Delete,
     NodeStat,
@@ -27,7 +30,6 @@ from broker.zookeeper.operations import (
     check_path,
     check_size,
 )
-from broker.zookeeper.znode_tree import Znode, ZnodeTree, parent_of
 
 log = logging.getLogger(__name__)
 
@@ -35,33 +37,34 @@ _CLOSE_TIMEOUT_S = 5.0
 
 
 class LocalStore(MetadataStore):
-    """The store in the file at `path`. Whoever opens it must own the directory: two stores on one file destroy it."""
+    """The store in the file at `path`, for one process at a time."""
 
     session_timeout_ms = 0
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
         super().__init__()
-        self._journal = MetadataJournal(path)
+        self._database = MetadataDatabase(path)
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
-        self._tree = ZnodeTree()
-        self._zxid = 0
         self._session = 0
+        self._failure = ""
+        """Why nothing more can be written; empty while all is well."""
         self._armed_for_data: dict[str, set[Watch]] = {}
         self._armed_for_children: dict[str, set[Watch]] = {}
 
     def start(self) -> Self:
-        """Read the file, or create it. Raises ConfigError when it is damaged or cannot be written."""
+        """Read the file, or create it. Raises ConfigError when it is damaged, in use, or cannot be written."""
         try:
-            values = self._journal.open()
-            self._load(values)
-            self._session = self._zxid + 1
-            if not values or self._journal.outgrown:
-                self._journal.rewrite([self._snapshot()])
+            self._database.open()
+            self._session = self._database.zxid + 1
             self._delete_ephemeral_nodes()
-        except (OSError, ZooKeeperError) as error:
-            self._journal.close()
-            raise ConfigError(f"{self} cannot be opened: {error}") from error
+        except ConfigError:
+            self._database.close()
+            raise
+        except (OSError, PykafkaError, sqlite3.Error) as error:
+            self._database.close()
+            reason = reason_of(error) if isinstance(error, sqlite3.Error) else error
+            raise ConfigError(f"{self} cannot be opened: {reason}") from error
         self._events.start()
         return self
 
@@ -72,19 +75,19 @@ class LocalStore(MetadataStore):
                 return
             try:
                 self._delete_ephemeral_nodes()
-            except (OSError, ConnectionFailed) as error:
+            except (ConnectionFailed, ZooKeeperError) as error:
                 log.warning("%s: %s", self, error)
             self._session = 0
-            self._journal.close()
+            self._database.close()
         self._events.stop(_CLOSE_TIMEOUT_S)
 
     def __str__(self) -> str:
-        return str(self._journal.path)
+        return str(self._database.path)
 
     @property
     def connected(self) -> bool:
-        """Whether the file is open, and every write to it has succeeded."""
-        return bool(self._session) and not self._journal.failure
+        """Whether the file is open, and no read or write has shown that it cannot be trusted."""
+        return bool(self._session) and not self._failure
 
     @property
     def session_id(self) -> int:
@@ -105,8 +108,8 @@ class LocalStore(MetadataStore):
             self._commit(self._missing(path))
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
-        with self._lock:
-            return [(node.data, node.stat()) if (node := self._node(path)) else None for path in paths]
+        with self._opened() as database:
+            return [(node.data, node.stat()) if (node := database.node(path)) else None for path in paths]
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
         stat: NodeStat = self._commit([SetData(path, data, version)])[0]
@@ -116,141 +119,94 @@ class LocalStore(MetadataStore):
         self._commit([Delete(path, version)])
 
     def exists(self, path: str) -> NodeStat | None:
-        with self._lock:
-            node = self._node(path)
+        with self._opened() as database:
+            node = database.node(path)
             return node.stat() if node else None
 
     def children_many(self, paths: Sequence[str]) -> list[list[str]]:
-        with self._lock:
-            return [sorted(node.children) if (node := self._node(path)) else [] for path in paths]
+        with self._opened() as database:
+            return [database.children(path) for path in paths]
 
     def transaction(self, operations: Iterable[Operation]) -> list[Any]:
         return self._commit(list(operations))
 
-    def nodes(self) -> Iterator[tuple[str, Znode]]:
-        """All nodes, parents before their children. Change nothing while you iterate."""
-        return iter(self._tree)
+    def nodes(self) -> list[Znode]:
+        """All nodes, parents before their children."""
+        with self._opened() as database:
+            return database.nodes()
 
     def _commit(self, operations: Sequence[Operation]) -> list[Any]:
         """The same is refused as by ZooKeeper, so that a test or a notebook learns it."""
         for operation in operations:
             check_path(operation.path)
         check_size(operations)
-        with self._lock:
-            self._check_open()
-            if self._journal.failure:
-                raise ConnectionFailed(f"{self._journal.failure}; restart the broker when the disk is well")
-            now = self._clock.now_ms()
-            change = self._tree.apply(operations, zxid=self._zxid + 1, now_ms=now, session=self._session)
-            if not change.operations:
-                return change.results
+        with self._opened() as database:
+            if self._failure:
+                raise ConnectionFailed(f"{self._failure}; restart the broker when the disk is well")
             try:
-                self._journal.append([self._zxid + 1, now, self._session, *map(_encode, change.operations)])
-            except OSError as error:
-                self._tree.undo(change)
-                raise ZooKeeperError(operations[0].path, f"{self} cannot be written: {error.strerror}") from error
-            self._zxid += 1
-            for operation in change.operations:
-                self._fire_watches(operation)
-            self._rewrite_if_outgrown()
-            return change.results
+                results = database.apply(operations, now_ms=self._clock.now_ms(), session=self._session)
+            except sqlite3.Error as error:
+                reason = self._cannot_be_written(error)
+                raise ZooKeeperError(operations[0].path, reason) from error
+            for operation, result in zip(operations, results, strict=True):
+                self._fire_watches(operation, result)
+            self._checkpoint_if_outgrown()
+            return results
 
-    def _node(self, path: str) -> Znode | None:
-        self._check_open()
-        return self._tree.get(path)
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[MetadataDatabase]:
+        """The file, for this thread alone."""
+        with self._lock:
+            if not self._session:
+                raise ConnectionFailed(f"{self} is closed")
+            try:
+                yield self._database
+            except sqlite3.Error as error:
+                self._failure = f"{self} cannot be read: {reason_of(error)}"
+                raise ConnectionFailed(self._failure) from error
 
-    def _check_open(self) -> None:
-        if not self._session:
-            raise ConnectionFailed(f"{self} is closed")
+    def _cannot_be_written(self, error: sqlite3.Error) -> str:
+        reason = f"{self} cannot be written: {reason_of(error)}"
+        if not may_be_tried_again(error):
+            self._failure = reason
+        return reason
+
+    def _checkpoint_if_outgrown(self) -> None:
+        if self._database.is_outgrown:
+            try:
+                self._database.checkpoint()
+            except sqlite3.Error as error:
+                log.warning("%s; what is beside it goes on growing", self._cannot_be_written(error))
 
     def _missing(self, path: str) -> list[Operation]:
         """Creates a path and its parents, as far as they are missing."""
         names = [name for name in path.split("/") if name]
         paths = ["/" + "/".join(names[:count]) for count in range(1, len(names) + 1)]
-        return [Create(one) for one in paths if self._node(one) is None]
+        return [Create(missing) for missing in paths if not self.exists(missing)]
 
     def _delete_ephemeral_nodes(self) -> None:
-        operations = [Delete(path) for path, node in self._tree if node.ephemeral_owner]
-        if operations:
-            self._commit(operations)
+        self._commit([Delete(node.path) for node in self.nodes() if node.ephemeral_owner])
 
     # -- watches
 
     def _watched_children(self, watch: Watch) -> Sequence[str] | None:
-        with self._lock:
-            node = self._node(watch.path)
+        with self._opened() as database:
             self._armed_for_children.setdefault(watch.path, set()).add(watch)
-            return list(node.children) if node else None
+            return database.children(watch.path)
 
     def _watched_data(self, watch: Watch) -> tuple[bytes, NodeStat] | None:
-        with self._lock:
-            node = self._node(watch.path)
+        with self._opened() as database:
             self._armed_for_data.setdefault(watch.path, set()).add(watch)
+            node = database.node(watch.path)
             return (node.data, node.stat()) if node else None
 
-    def _fire_watches(self, operation: Create | SetData | Delete) -> None:
-        fired = self._armed_for_data.pop(operation.path, set())
+    def _fire_watches(self, operation: Operation, result: Any) -> None:
+        if isinstance(operation, Check):
+            return
+        path = result if isinstance(operation, Create) else operation.path  # a sequence node has a number
+        fired = self._armed_for_data.pop(path, set())
         if not isinstance(operation, SetData):
-            for path in (operation.path, parent_of(operation.path)):
-                fired |= self._armed_for_children.pop(path, set())
+            for watched in (path, parent_of(path)):
+                fired |= self._armed_for_children.pop(watched, set())
         for watch in fired:
             watch.fired()
-
-    # -- the file
-
-    def _load(self, values: Sequence[Any]) -> None:
-        if not values:
-            return
-        snapshot, *transactions = values
-        self._zxid = snapshot["zxid"]
-        for path, text, *numbers in snapshot["nodes"]:
-            self._tree.put(path, Znode(_bytes(text), *numbers))
-        for line, (zxid, now_ms, session, *operations) in enumerate(transactions, start=3):
-            if zxid != self._zxid + 1:
-                raise self._journal.damaged(line, f"it should be transaction {self._zxid + 1} and is {zxid}")
-            self._tree.apply(map(_decode, operations), zxid=zxid, now_ms=now_ms, session=session)
-            self._zxid = zxid
-
-    def _snapshot(self) -> dict[str, Any]:
-        nodes = [
-            [path, _text(n.data), n.created_zxid, n.created_ms, n.ephemeral_owner, n.version, n.children_created]
-            for path, n in self._tree
-        ]
-        return {"zxid": self._zxid, "nodes": nodes}
-
-    def _rewrite_if_outgrown(self) -> None:
-        if self._journal.outgrown:
-            try:
-                self._journal.rewrite([self._snapshot()])
-            except OSError as error:
-                log.warning("%s cannot be rewritten and goes on growing: %s", self, error)
-
-
-def _encode(operation: Create | SetData | Delete) -> list[Any]:
-    match operation:
-        case Create(path, data, ephemeral):
-            return ["create", path, _text(data), ephemeral]
-        case SetData(path, data):
-            return ["set", path, _text(data)]
-        case Delete(path):
-            return ["delete", path]
-
-
-def _decode(fields: Sequence[Any]) -> Operation:
-    match fields:
-        case "create", path, text, ephemeral:
-            return Create(path, _bytes(text), ephemeral)
-        case "set", path, text:
-            return SetData(path, _bytes(text))
-        case "delete", path:
-            return Delete(path)
-    raise ValueError(f"not an operation: {fields}")
-
-
-def _text(data: bytes) -> str:
-    """Nodes hold JSON in UTF-8. Other bytes come back as they were, too."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker.errors import ConfigError, ConnectionFailed
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper import znodes
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import NodeExists, NodeStat
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +38,7 @@ class Membership:
     """
 
     def __init__(
-        self,
-        zk: MetadataStore,
-        registry: Registry,
-        info: BrokerInfo,
-        *,
-        session_file: Path | None = None,
+        self, zk: MetadataStore, registry: Registry, info: BrokerInfo, *, session_file: Path | None = None
     ) -> None:
         self._zk = zk
         self._registry = registry

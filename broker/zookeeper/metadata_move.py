@@ -17,9 +17,9 @@ from broker.durable_files import sync_directory
 from broker.errors import ConfigError
 from broker.zookeeper import znodes
 from broker.zookeeper.local_store import LocalStore
+from broker.zookeeper.metadata_database import parent_of
 from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.operations import Create, NodeExists, NoNode, Operation, SetData, in_transactions
-from broker.zookeeper.znode_tree import parent_of
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def _check_empty(store: LocalStore, zookeeper: MetadataStore, *, resumed: bool =
 
 
 def _copy(store: LocalStore, zookeeper: MetadataStore) -> None:
-    paths = [path for path, _ in store.nodes()]
+    paths = [node.path for node in store.nodes()]
     found = zip(paths, zookeeper.get_many(paths), strict=True)
     existing = {path: node[1].version for path, node in found if node is not None}
     for chunk in in_transactions(_writes(store, existing)):
@@ -92,7 +92,8 @@ def _copy(store: LocalStore, zookeeper: MetadataStore) -> None:
 
 def _writes(store: LocalStore, existing: Mapping[str, int]) -> Iterator[Operation]:
     """Writes every node but `/cluster/id`, and those that end with the broker or with their readers."""
-    for path, node in store.nodes():
+    for node in store.nodes():
+        path = node.path
         if node.ephemeral_owner or path == znodes.CLUSTER_ID or parent_of(path) in _NOTIFICATIONS:
             continue
         if path not in existing:
@@ -111,5 +112,7 @@ def _cluster_id(store: MetadataStore) -> str | None:
 
 
 def _rename(old: Path, new: Path) -> None:
+    if (wal := old.with_name(f"{old.name}-wal")).exists():  # it would not come along
+        raise ConfigError(f"{old} could not take the changes in {wal}; make room on the disk and start again")
     old.rename(new)
     sync_directory(new.parent)

@@ -3,14 +3,13 @@
 `ZooKeeper` (client.py) is a session with an ensemble. `LocalStore` (local_store.py) keeps the same tree in a file, for
 a broker that runs without ZooKeeper. All above this layer works with either.
 
-Used from worker threads, never from the event loop (`MetadataCalls` makes the calls from there). All callbacks run in
+Used from worker threads, never from the event loop (`ClusterStore` makes the calls from there). All callbacks run in
 order on one thread of the store, `metadata-events`, and may make calls themselves. Use `call_soon_threadsafe` to reach
 an event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import queue
@@ -18,18 +17,14 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from broker.errors import BrokerError, ConnectionFailed, ErrorCode
-from broker.zookeeper.operations import ANY_VERSION, NodeStat, NoNode, NotAccepted, Operation, ZooKeeperError
+from broker.errors import ConnectionFailed
+from broker.zookeeper.operations import ANY_VERSION, NodeStat, NoNode, Operation, ZooKeeperError
 
 log = logging.getLogger(__name__)
 
 _WATCH_RETRY_S = 0.05
-_CALL_THREADS = 4
-
-T = TypeVar("T")
 
 
 class Watch:
@@ -258,31 +253,3 @@ class _EventThread:
             except Exception:
                 if not self._stopped.is_set():
                     log.exception("a callback about a change of the cluster's metadata failed")
-
-
-class MetadataCalls:
-    """`await calls(function, …)` makes a blocking call to the metadata store from the event loop, in a thread.
-
-    The threads are used for nothing else: while ZooKeeper is away, waiting calls must not block fsyncs.
-    """
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_CALL_THREADS, "metadata-calls")
-
-    async def __call__(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Raises BrokerError `request_timed_out` when the store is away, `invalid_request` if it never takes this,
-        `unknown_server_error` when it refused."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, functools.partial(call, *arguments, **named)
-            )
-        except ConnectionFailed as error:
-            raise BrokerError(ErrorCode.request_timed_out, str(error)) from error
-        except NotAccepted as error:
-            raise BrokerError(ErrorCode.invalid_request, str(error)) from error
-        except ZooKeeperError as error:
-            raise BrokerError(ErrorCode.unknown_server_error, str(error)) from error
-
-    def close(self) -> None:
-        """Take no more calls; do not wait for those that run."""
-        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import logging
 import uuid
@@ -19,20 +20,18 @@ from typing import NamedTuple
 
 from broker.clock import Clock, SystemClock
 from broker.errors import BrokerError, ErrorCode
-from broker.protocol.topic_names import check_collision, check_topic_name
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import NO_STATE, BrokerInfo, ClusterMetadata, PartitionInfo, Topic
 from broker.zookeeper import znodes
-from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
-from broker.zookeeper.config_nodes import alter_config, read_config
+from broker.zookeeper.config_nodes import QuotaNodes, alter_config, read_config
 from broker.zookeeper.consumer_registry import ConsumerRegistry
-from broker.zookeeper.controller_node import ControllerNode
+from broker.zookeeper.controller_election import ControllerNode
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import (
     MAX_TRANSACTION_BYTES,
     BadVersion,
     Check,
     Create,
-    Delete,
     NodeExists,
     NodeStat,
     NoNode,
@@ -41,10 +40,9 @@ from broker.zookeeper.operations import (
     in_transactions,
     request_size,
 )
-from broker.zookeeper.quota_nodes import QuotaNodes
-from broker.zookeeper.reassignment_request import ReassignmentRequest
+from broker.zookeeper.tool_requests import ToolRequest, not_controller
 from broker.zookeeper.topic_deletions import TopicDeletions
-from broker.zookeeper.znodes import NO_STATE, BrokerInfo, MalformedNode, PartitionState, TopicRecord
+from broker.zookeeper.znodes import MalformedNode, PartitionState, TopicRecord
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +72,13 @@ class Registry:
         self._clock = clock or SystemClock()
         self.controller = ControllerNode(zk, self._clock)
         self.deletions = TopicDeletions(zk)
-        self.reassignment_request = ReassignmentRequest(zk)
+        self.wanted_reassignments = ToolRequest(
+            zk, znodes.REASSIGN_PARTITIONS, "reassignments", znodes.decode_reassignment, znodes.encode_reassignment
+        )
+        decode = functools.partial(znodes.decode_isr_change, znodes.PREFERRED_ELECTION)
+        self.wanted_preferred_leaders = ToolRequest(
+            zk, znodes.PREFERRED_ELECTION, "preferred leaders", decode, znodes.encode_isr_change
+        )
         self.quotas = QuotaNodes(zk)
 
     # -- the cluster
@@ -128,14 +132,14 @@ class Registry:
         """
         path = znodes.broker_path(info.broker_id)
         try:
-            self._zk.create(path, info.encode(), ephemeral=True, parents=True)
+            self._zk.create(path, znodes.encode_broker(info), ephemeral=True, parents=True)
         except NodeExists:
             stat = self._zk.exists(path)
             if stat is None:
                 return self.register_broker(info)
             if stat.ephemeral_owner != self._zk.session_id:
                 raise
-            self._zk.set(path, info.encode(), stat.version)
+            self._zk.set(path, znodes.encode_broker(info), stat.version)
 
     def unregister_broker(self, broker_id: int) -> None:
         """Delete a broker's node if it exists, whoever owns it."""
@@ -148,7 +152,7 @@ class Registry:
             data, stat = self._zk.get(znodes.broker_path(broker_id))
         except NoNode:
             return None
-        return BrokerInfo.decode(broker_id, data), stat
+        return znodes.decode_broker(broker_id, data), stat
 
     def brokers(self) -> dict[int, BrokerInfo]:
         """All registered brokers, ordered by id."""
@@ -165,7 +169,7 @@ class Registry:
         for broker_id, node in zip(ids, nodes, strict=True):
             if node is not None:
                 try:
-                    info = BrokerInfo.decode(broker_id, node[0])
+                    info = znodes.decode_broker(broker_id, node[0])
                 except MalformedNode as error:
                     logger.error("broker %d is left out: %s", broker_id, error)
                     continue
@@ -221,7 +225,7 @@ class Registry:
         self.malformed = (self.malformed - set(names)) | malformed.keys()
         for name, reason in malformed.items():
             logger.error("topic %s is %s: %s", name, "left as it was" if name in fallback else "not served", reason)
-        found = {name: Topic.of(record, states) for name, record in records.items() if name not in malformed}
+        found = {name: record.topic(states) for name, record in records.items() if name not in malformed}
         return found | {name: fallback[name] for name in malformed if name in fallback}
 
     def watch_topics(self, callback: Callable[[frozenset[str]], None]) -> Watch:
@@ -252,18 +256,12 @@ class Registry:
         assignment: Mapping[int, Sequence[int]],
         config: Mapping[str, str] | None = None,
         topic_id: uuid.UUID | None = None,
-        *,
-        existing: Collection[str] | None = None,
     ) -> TopicRecord:
         """Create a topic with its config and partition states, or nothing.
 
-        `assignment`: partition → broker ids, the leader first. The name must not collide with `existing` topics (None:
-        read them).
-        Raises BrokerError `invalid_topic_exception` (a bad or colliding name), `topic_already_exists`,
-        `invalid_partitions` (too many for one transaction).
+        `assignment`: partition → broker ids, the leader first. The caller has checked the name. Raises BrokerError
+        `topic_already_exists`, `invalid_partitions` (too many for one transaction).
         """
-        check_topic_name(name)
-        check_collision(name, self.topic_names() if existing is None else existing)
         replicas = {partition: tuple(ids) for partition, ids in sorted(assignment.items())}
         record = TopicRecord(name, topic_id or znodes.new_uuid(), replicas, dict(config or {}))
         new_config: Operation = Create(znodes.topic_config_path(name), znodes.encode_config(record.config))
@@ -373,7 +371,7 @@ class Registry:
             except (BadVersion, NodeExists, NoNode) as error:
                 refused = error.path
                 if refused == znodes.CONTROLLER_EPOCH:
-                    raise _not_controller() from error
+                    raise not_controller() from error
             found = self.partition_states(list(states))
             # The response to an earlier attempt may have been lost: then the next version is ours.
             written |= {
@@ -420,42 +418,9 @@ class Registry:
                 left = {tp: move for tp, move in left.items() if tp not in chunk}
             except (BadVersion, NodeExists, NoNode) as error:
                 if error.path == znodes.CONTROLLER_EPOCH:
-                    raise _not_controller() from error
+                    raise not_controller() from error
                 left = {tp: move for tp, move in left.items() if znodes.state_path(tp) != error.path}
         return written
-
-    # -- preferred elections that Kafka's tools before KIP-460 ask for
-
-    def preferred_election(self) -> tuple[list[TopicPartition], int] | None:
-        """The partitions that their preferred replicas shall lead, and the version of the node; None without a request.
-
-        A node that is not Kafka's JSON asks for nothing, so that the controller deletes it.
-        """
-        try:
-            data, stat = self._zk.get(znodes.PREFERRED_ELECTION)
-        except NoNode:
-            return None
-        try:
-            return znodes.decode_isr_change(znodes.PREFERRED_ELECTION, data), stat.version
-        except znodes.MalformedNode as error:
-            logger.warning("a request for preferred leaders is ignored: %s", error)
-            return [], stat.version
-
-    def end_preferred_election(self, version: int, *, controller_version: int) -> None:
-        """Delete the request that was read with `version`; a tool makes another only after that.
-
-        `controller_version` as in `write_states`. Raises BrokerError `not_controller`.
-        """
-        fence = Check(znodes.CONTROLLER_EPOCH, controller_version)
-        try:
-            self._zk.transaction([fence, Delete(znodes.PREFERRED_ELECTION, version)])
-        except (BadVersion, NoNode) as error:
-            if error.path == znodes.CONTROLLER_EPOCH:
-                raise _not_controller() from error
-
-    def watch_preferred_election(self, callback: Callable[[], None]) -> Watch:
-        """Call back when a request comes or goes."""
-        return self._zk.watch_data(znodes.PREFERRED_ELECTION, lambda *_: callback())
 
     def _create_partition_nodes(self, partitions: Sequence[TopicPartition]) -> None:
         """Create the missing parents of states: Kafka's tools create topics without them."""
@@ -538,10 +503,6 @@ def _secret_config(path: str, data: bytes) -> dict[str, str]:
         return znodes.decode_config(path, data)
     except MalformedNode:
         raise MalformedNode(path, b"(hidden)", "it is not Kafka's JSON for a config") from None
-
-
-def _not_controller() -> BrokerError:
-    return BrokerError(ErrorCode.not_controller, "another broker has become the controller")
 
 
 def _unknown(name: str) -> BrokerError:

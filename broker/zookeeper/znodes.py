@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import NO_LEADER, BrokerInfo, Endpoint, PartitionInfo, Topic
 
 T = TypeVar("T")
 
@@ -44,8 +45,6 @@ CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
 ACL_CHANGES = "/kafka-acl-changes"
 EXTENDED_ACL_CHANGES = "/kafka-acl-extended-changes"
-NO_STATE = -1
-"""As the version of a partition's state: the node does not exist yet."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 CONSUMERS = "/consumers"
 
@@ -128,88 +127,32 @@ def deleted_topic_path(broker_id: int, topic_id: uuid.UUID) -> str:
 # -- brokers, topics, partitions
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One address at which a broker can be reached, `PLAINTEXT://host:9092`."""
-
-    listener: str
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Endpoint:
-        listener, _, address = text.partition("://")
-        host, _, port = address.rpartition(":")
-        return cls(listener, host.strip("[]"), int(port))
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.listener}://{host}:{self.port}"
+def encode_broker(info: BrokerInfo) -> bytes:
+    """Version 5 of the node."""
+    plaintext = "PLAINTEXT" in (info.security_protocols.get(e.listener) for e in info.endpoints)
+    node: dict[str, Any] = {
+        "features": {},
+        "listener_security_protocol_map": dict(info.security_protocols),
+        "endpoints": [str(endpoint) for endpoint in info.endpoints],
+        "jmx_port": -1,
+        "port": info.port if plaintext else -1,
+        "host": info.host if plaintext else None,
+        "version": 5,
+        "timestamp": str(info.timestamp_ms),
+    }
+    return _encode(node | ({"rack": info.rack} if info.rack else {}))
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerInfo:
-    """A registered broker, `/brokers/ids/N`. `security_protocols` maps a listener's name to its protocol."""
-
-    broker_id: int
-    endpoints: tuple[Endpoint, ...]
-    security_protocols: Mapping[str, str] = field(default_factory=lambda: {"PLAINTEXT": "PLAINTEXT"})
-    rack: str | None = None
-    timestamp_ms: int = 0
-    epoch: int = field(default=-1, compare=False)
-    """The broker epoch: the transaction that created the node (czxid); -1 while it is not known. It is higher in each
-    registration of a broker."""
-
-    @classmethod
-    def plaintext(cls, broker_id: int, host: str, port: int, **others: Any) -> BrokerInfo:
-        """A broker with the one listener `PLAINTEXT://host:port`."""
-        return cls(broker_id, (Endpoint("PLAINTEXT", host, port),), **others)
-
-    @property
-    def host(self) -> str:
-        """Host of the first plaintext endpoint, else of the first one."""
-        return self._default_endpoint.host
-
-    @property
-    def port(self) -> int:
-        return self._default_endpoint.port
-
-    def endpoint(self, listener: str) -> Endpoint | None:
-        """The address of the listener of that name, for clients that connected through it."""
-        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
-
-    @property
-    def _default_endpoint(self) -> Endpoint:
-        plaintext = (e for e in self.endpoints if self.security_protocols.get(e.listener) == "PLAINTEXT")
-        return next(plaintext, self.endpoints[0])
-
-    def encode(self) -> bytes:
-        """Version 5 of the node."""
-        plaintext = "PLAINTEXT" in (self.security_protocols.get(e.listener) for e in self.endpoints)
-        node: dict[str, Any] = {
-            "features": {},
-            "listener_security_protocol_map": dict(self.security_protocols),
-            "endpoints": [str(endpoint) for endpoint in self.endpoints],
-            "jmx_port": -1,
-            "port": self.port if plaintext else -1,
-            "host": self.host if plaintext else None,
-            "version": 5,
-            "timestamp": str(self.timestamp_ms),
-        }
-        return _encode(node | ({"rack": self.rack} if self.rack else {}))
-
-    @classmethod
-    def decode(cls, broker_id: int, data: bytes) -> BrokerInfo:
-        path = broker_path(broker_id)
-        try:
-            node = json.loads(data)
-            endpoints = tuple(Endpoint.parse(text) for text in node.get("endpoints") or ())
-            if not endpoints:  # version 1 had host and port only
-                endpoints = (Endpoint("PLAINTEXT", str(node["host"]), int(node["port"])),)
-            protocols = node.get("listener_security_protocol_map") or {e.listener: e.listener for e in endpoints}
-            return cls(broker_id, endpoints, protocols, node.get("rack"), int(node.get("timestamp", 0)))
-        except _UNREADABLE as error:
-            raise MalformedNode(path, data, error) from error
+def decode_broker(broker_id: int, data: bytes) -> BrokerInfo:
+    try:
+        node = json.loads(data)
+        endpoints = tuple(Endpoint.parse(text) for text in node.get("endpoints") or ())
+        if not endpoints:  # version 1 had host and port only
+            endpoints = (Endpoint("PLAINTEXT", str(node["host"]), int(node["port"])),)
+        protocols = node.get("listener_security_protocol_map") or {e.listener: e.listener for e in endpoints}
+        return BrokerInfo(broker_id, endpoints, protocols, node.get("rack"), int(node.get("timestamp", 0)))
+    except _UNREADABLE as error:
+        raise MalformedNode(broker_path(broker_id), data, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +188,18 @@ class TopicRecord:
             adding_replicas=changed(self.adding_replicas, adding),
             removing_replicas=changed(self.removing_replicas, removing),
         )
+
+    def partition(self, partition: int, state: PartitionState | None) -> PartitionInfo:
+        """The partition in the metadata. `state` is None while no leader has been written."""
+        replicas, adding, removing = self.replicas_of(partition)
+        if state is None:
+            return PartitionInfo(NO_LEADER, 0, replicas, (), adding=adding, removing=removing)
+        return PartitionInfo(state.leader, state.leader_epoch, replicas, state.isr, state.version, adding, removing)
+
+    def topic(self, states: Mapping[TopicPartition, PartitionState]) -> Topic:
+        """The topic in the metadata."""
+        partitions = {tp.partition: self.partition(tp.partition, states.get(tp)) for tp in self.partitions()}
+        return Topic(self.name, self.topic_id, partitions, self.config)
 
     def encode(self) -> bytes:
         """The topic's node, without its config, which has a node of its own."""

@@ -157,11 +157,9 @@ LAYERS = [
     [(0, 2.5, "api", False), (2.5, 2.5, "web", False)],
     [(0, 5, "coordinator", False)],
     [(0, 5, "cluster", False)],
+    [(0, 5, "zookeeper", False)],
     [(0, 5, "replica", False)],
-    [
-        *((0, 2.5, "log", False), (2.5, 2.5, "zookeeper", False)),
-        *((5, 2, "mirror", False), (7, 3, "spark_connector", True)),
-    ],
+    [(0, 5, "log", False), (5, 2, "mirror", False), (7, 3, "spark_connector", True)],
     [(0, 5, "net", False), (5, 5, "client", False)],
     [(0, 10, "records", False)],
     [(0, 10, "protocol", False)],

@@ -18,7 +18,7 @@ _TYPES = ("BINARY", "JSON", "STRING")
 
 
 @dataclasses.dataclass(frozen=True)
-class Sent:
+class RecordToSend:
     """A record to write; `timestamp` in ms, None for now."""
 
     key: bytes | None
@@ -46,7 +46,7 @@ def concatenated(text: str) -> Iterator[Any]:
         yield value
 
 
-def parse_sent(document: Any) -> Sent:
+def parse_record(document: Any) -> RecordToSend:
     """A ProduceRequest: `partition_id`, `headers`, `key`, `value`, `timestamp`, each of which may be left out."""
     if not isinstance(document, dict):
         raise ConfigError("a record must be a JSON object")
@@ -55,7 +55,7 @@ def parse_sent(document: Any) -> Sent:
     partition = document.get("partition_id")
     if partition is not None and (not isinstance(partition, int) or partition < 0):
         raise ConfigError(f"partition_id={str(partition)[:40]}: there is no such partition")
-    return Sent(key, value, partition, _headers(document), _timestamp(document), key_type, value_type)
+    return RecordToSend(key, value, partition, _headers(document), _timestamp(document), key_type, value_type)
 
 
 def time_text(ms: int) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, Depends, HTTPException
 from pydantic import BaseModel, Field
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,11 +19,26 @@ from broker.errors import PykafkaError
 from broker.protocol.described_config import ResourceType
 from pykafka_ui.console import DELIVERED_S, Console
 from pykafka_ui.status import status_of
-from pykafka_ui.v3.reads import snapshot_of, topic_document
-from pykafka_ui.v3.record_json import Sent, concatenated, parse_sent, time_text
-from pykafka_ui.v3.resources import Document, Links
+from pykafka_ui.v3.reads import topic
+from pykafka_ui.v3.record_json import RecordToSend, concatenated, parse_record, time_text
+from pykafka_ui.v3.resources import Document, View, snapshot_of
 
 _MOST_BYTES = 16 << 20
+
+
+async def _body(request: Request) -> str:
+    found = bytearray()
+    async for piece in request.stream():
+        found += piece
+        if len(found) > _MOST_BYTES:
+            raise HTTPException(413, f"at most {_MOST_BYTES} bytes at once")
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        raise HTTPException(400, "not UTF-8") from None
+
+
+Body = Annotated[str, Depends(_body)]
 
 
 class Setting(BaseModel):
@@ -82,10 +96,10 @@ class Writes:
         self._console.create_topic(
             NewTopic(name, wanted.partitions_count, wanted.replication_factor, settings, assigned)
         )
-        found = snapshot_of(self._console, cluster_id).topics
-        if name not in found:
+        view = View(self._console, request, {"cluster_id": cluster_id})
+        if name not in view.seen.topics:
             raise HTTPException(503, f"topic {name!r} is made, but not every broker knows it yet")
-        return topic_document(Links(request, cluster_id), found[name])
+        return topic.document(view, ["topics", name], view.seen.topics[name])
 
     def delete(self, cluster_id: str, topic_name: str) -> None:
         """Delete a topic and its records."""
@@ -104,37 +118,18 @@ class Writes:
             lambda admin: admin.alter_configs(ResourceType.TOPIC, topic_name, settings, delete=deleted)
         )
 
-    async def _body(self, request: Request) -> str:
-        found = bytearray()
-        async for piece in request.stream():
-            found += piece
-            if len(found) > _MOST_BYTES:
-                raise HTTPException(413, f"at most {_MOST_BYTES} bytes at once")
-        try:
-            return found.decode()
-        except UnicodeDecodeError:
-            raise HTTPException(400, "not UTF-8") from None
-
-    async def records(self, request: Request, cluster_id: str, topic_name: str) -> Response:
+    def records(self, cluster_id: str, topic_name: str, text: Body) -> Response:
         """Write records: JSON objects, one after the other. The reports follow each other in the same order.
 
         Each report has an `error_code`: 200 if the record is written. All records are taken before the first report.
         """
-        text = await self._body(request)
-        return await run_in_threadpool(self._write_all, cluster_id, topic_name, text)
-
-    def _write_all(self, cluster_id: str, topic_name: str, text: str) -> Response:
         snapshot_of(self._console, cluster_id)
         reports = self._written(cluster_id, topic_name, list(concatenated(text)))
         lines = "".join(json.dumps(report) + "\n" for report in reports)
         return Response(lines, media_type="application/json")
 
-    async def batch(self, request: Request, cluster_id: str, topic_name: str) -> Document:
+    def batch(self, cluster_id: str, topic_name: str, text: Body) -> Document:
         """Write records (`entries`) that have an `id` each, by which the answer tells what became of them."""
-        text = await self._body(request)
-        return await run_in_threadpool(self._write_batch, cluster_id, topic_name, text)
-
-    def _write_batch(self, cluster_id: str, topic_name: str, text: str) -> Document:
         snapshot_of(self._console, cluster_id)
         document = next(concatenated(text), None)
         entries = document.get("entries") if isinstance(document, dict) else None
@@ -153,10 +148,10 @@ class Writes:
     def _written(self, cluster_id: str, topic: str, documents: Sequence[Any]) -> Iterator[Document]:
         """A report for each, when it is acknowledged. Raises UnknownTopic."""
         partitions = self._console.ask(lambda admin: admin.cluster.topic(topic)).partitions
-        waiting: list[tuple[Sent, RecordFuture] | PykafkaError] = []
+        waiting: list[tuple[RecordToSend, RecordFuture] | PykafkaError] = []
         for document in documents:
             try:
-                one = parse_sent(document)
+                one = parse_record(document)
                 if one.partition is not None and one.partition not in partitions:
                     raise UnknownTopic(f"topic {topic!r} has {len(partitions)} partitions, but no {one.partition}")
                 waiting.append((one, self._console.send(topic, one)))
@@ -172,7 +167,7 @@ class Writes:
                 yield {"error_code": status_of(error), "message": str(error)}
 
 
-def _report(cluster_id: str, sent: Sent, future: RecordFuture, timeout_s: float) -> Document:
+def _report(cluster_id: str, sent: RecordToSend, future: RecordFuture, timeout_s: float) -> Document:
     at = future.result(max(timeout_s, 0.001))
     return {
         "error_code": 200,

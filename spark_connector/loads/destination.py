@@ -1,106 +1,32 @@
-"""The contract of a destination: what load.py, planner.py, maintenance.py and the audit ask of the place of the loads.
+"""The contract of a destination: what load.py, plan.py, maintenance.py and the audit ask of the place of the loads.
 
-files/, delta/ and database/ implement it; spark_connector/destinations.py opens the right one for a target. A
-destination is opened for one call and knows neither Spark nor the brokers.
-
-Its commit log says which loads count, and how far the offsets are. `append` is the commit point of a load: it stores
-the offsets and the load in one atomic step, or raises OffsetConflict.
+files/ implements it; delta/ and database/ do on top of table.py. spark_connector/destinations.py opens the right one
+for a target. A destination is opened for one call and knows neither Spark nor the brokers.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
 
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.storage import Storage
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
 Offsets = npt.NDArray[np.int64]
 
-NewSession = Callable[[], "SparkSession"]
-"""Gives the Spark session, and starts it when it is first called."""
-
 
 @dataclass(frozen=True)
-class Newest:
-    """The newest entry of the commit log; number 0 when there is none. `load_id` is None for an entry that is no load.
-
-    `published` is False while the data of a committed load still has to be made visible.
-    """
-
-    sequence: int = 0
-    load_id: str | None = None
-    published: bool = True
-
-
-class CommitLog(ABC):
-    """Loads of one group, numbered from 1."""
-
-    kind = "table"
-
-    @abstractmethod
-    def newest(self) -> Newest:
-        """The entry with the highest number."""
-
-    @abstractmethod
-    def offsets(self, partitions: Collection[TopicPartition] = ()) -> dict[TopicPartition, int]:
-        """Next offset of every partition the group has committed.
-
-        A Delta table cannot list them: it looks up `partitions` and those that its newest records name.
-        """
-
-    @abstractmethod
-    def record(self, sequence: int) -> LoadRecord | None:
-        """The load committed under this number; None when there is none, or the entry is no load."""
-
-    @abstractmethod
-    def sequences(self) -> list[int]:
-        """All numbers, ascending."""
-
-    def records(self) -> list[LoadRecord]:
-        """All loads and rewinds, in order of number."""
-        return [record for record in map(self.record, self.sequences()) if record is not None]
-
-    def has(self, record: LoadRecord) -> bool:
-        """Whether this very attempt is committed."""
-        winner = self.record(record.id.sequence)
-        return winner is not None and winner.load_id == record.load_id
-
-    def check(self, record: LoadRecord) -> None:  # noqa: B027 - most logs have no limit
-        """Raise LoadTooLarge for a load that could not be committed, before its rows are written."""
-
-    @abstractmethod
-    def append(self, record: LoadRecord) -> None:
-        """Commit. Does nothing when a repair has committed this load before. Raises OffsetConflict when another load
-        took the number."""
-
-    def mark_published(self, record: LoadRecord) -> None:  # noqa: B027 - in a table, what is committed is visible
-        """Note that the load's data is in place. May be called again."""
-
-    @abstractmethod
-    def prune(self, keep: int) -> list[int]:
-        """Remove all entries but the newest `keep` (at least 1); gives their numbers, oldest first.
-
-        The oldest entry goes first, so that the log never has a gap.
-        """
-
-    def close(self) -> None:  # noqa: B027 - most logs hold nothing open
-        """The log is not used afterwards."""
-
-
-@dataclass(frozen=True)
-class Held:
+class HeldRows:
     """The rows that a destination has of one load: sorted offsets per partition, duplicates included.
 
     `offsets` is None when they cannot be read; then `problems` or `notes` say why. `notes` do not fail a verification.
@@ -109,6 +35,53 @@ class Held:
     offsets: Mapping[TopicPartition, Offsets] | None
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class RowOffsets:
+    """Offsets per partition, collected part by part. Memory: 8 bytes a row."""
+
+    def __init__(self) -> None:
+        self._parts: dict[TopicPartition, list[Offsets]] = {}
+
+    def add(self, part: pa.Table) -> None:
+        """Add rows with the columns topic, partition and offset. Raises ValueError for a null."""
+        if part.num_rows == 0:
+            return
+        topics = pa.compute.dictionary_encode(part.column("topic").combine_chunks())
+        topics = topics.combine_chunks() if isinstance(topics, pa.ChunkedArray) else topics
+        if topics.null_count or part.column("partition").null_count or part.column("offset").null_count:
+            raise ValueError("a row has no topic, partition or offset")
+        partitions = part.column("partition").to_numpy().astype(np.int64)
+        offsets = part.column("offset").to_numpy().astype(np.int64)
+        keys = topics.indices.to_numpy().astype(np.int64) << 32 | partitions
+        for key in np.unique(keys):
+            tp = TopicPartition(topics.dictionary[int(key) >> 32].as_py(), int(key) & 0xFFFFFFFF)
+            self.append(tp, offsets[keys == key])
+
+    def append(self, tp: TopicPartition, offsets: Offsets) -> None:
+        self._parts.setdefault(tp, []).append(offsets)
+
+    def extend(self, other: RowOffsets) -> None:
+        for tp, parts in other._parts.items():
+            self._parts.setdefault(tp, []).extend(parts)
+
+    def sorted(self) -> dict[TopicPartition, Offsets]:
+        """The offsets of every partition, duplicates included."""
+        return {tp: np.sort(np.concatenate(parts)) for tp, parts in self._parts.items()}
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+NewSession = Callable[[], "SparkSession"]
+"""Gives the Spark session, and starts it when it is first called."""
+
+RowsWriter = Callable[["DataFrame", LoadRecord, str, Mapping[str, str]], LoadRecord]
+"""Writes the frame's rows for the load to the place that `stage` gave, with the user's write options.
+
+Gives the record with files and rows. Raises ConfigError, and LoadError when the output does not hold what it should.
+"""
 
 
 class Destination(ABC):
@@ -139,6 +112,10 @@ class Destination(ABC):
     @abstractmethod
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Make it ready to take rows of this schema (Spark's, as JSON). Raises ConfigError when it cannot take them."""
+
+    def own_writer(self, format: str) -> RowsWriter | None:
+        """What writes rows of this format instead of Spark's writers of files; None for these."""
+        return None
 
     def seal(self, record: LoadRecord) -> None:  # noqa: B027 - tables need none: an unfinished attempt starts again
         """Record that all rows are written and counted."""
@@ -181,7 +158,7 @@ class Destination(ABC):
         """The group's loads. Changes nothing."""
 
     @abstractmethod
-    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, Held]]:
+    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
         """The rows of each of these committed loads, in their order. Changes nothing.
 
         `session` is called only where Spark must read them.

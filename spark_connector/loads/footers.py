@@ -1,6 +1,6 @@
 """Counts and statistics of parquet files from their footers, without reading rows.
 
-output.py counts the written rows with them, delta/commit_log.py makes the statistics of the files that a commit adds.
+write.py counts the written rows with them, delta/delta_log.py makes the statistics of the files that a commit adds.
 Columns that a partitioned layout keeps in directory names are taken from there.
 """
 
@@ -11,19 +11,26 @@ import json
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import MAXYEAR, UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet
 
-from spark_connector.loads.layout import LOAD_COLUMN, values_in_path
+from spark_connector.loads.target import LOAD_COLUMN, values_in_path
 from spark_connector.storage import Storage
-
-Count = tuple[str, int, int, int, int]
-"""(topic, partition, rows, lowest offset, highest offset)"""
 
 _THREADS = 8
 _MEASURED = ("topic", "partition", "offset", "timestamp", LOAD_COLUMN)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Count(NamedTuple):
+    """Rows that were written of one partition, and their lowest and highest offset."""
+
+    topic: str
+    partition: int
+    rows: int
+    low: int
+    high: int
 
 
 def read_footers(storage: Storage, directory: str, names: Collection[str]) -> dict[str, Any]:
@@ -48,7 +55,7 @@ def count_rows(name: str, footer: Any) -> list[Count] | None:
         partition = _only(given.get("partition"), bounds.get("partition"))
         if topic is None or partition is None or "offset" not in bounds:
             return None
-        counts.append((str(topic), int(partition), group.num_rows, *bounds["offset"]))
+        counts.append(Count(str(topic), int(partition), group.num_rows, *bounds["offset"]))
     return counts
 
 

@@ -1,6 +1,6 @@
 """The list of a group's loads: the state of each, what it read, and where its data is. Changes nothing.
 
-Callers use `Destination.history`. files/history.py lists loads into files, `table_history` those into tables.
+Callers use `Destination.history`. files/directory_history.py lists loads into files, table.py those into tables.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import itertools
 import json
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +174,9 @@ def topics_by_group(loads: Iterable[LoadRecord]) -> dict[str, set[str]]:
     return found
 
 
-def undone_by(records: Iterable[LoadRecord]) -> dict[str, LoadRecord]:
-    """Id of each load that was taken back → its rewind."""
-    return {gone.load_id: record for record in records if record.rewind for gone in record.rewind.undone}
+def read_record(storage: Storage, path: str) -> LoadRecord:
+    """The record in a file. Raises FileNotFoundError, and LoadError for a file that is none."""
+    return LoadRecord.from_bytes(storage.read(path), storage.url_of(path))
 
 
 def staged_entries(
@@ -207,36 +207,6 @@ def staged_state(overtaken: bool, sealed: bool, owner: Owner | None) -> LoadStat
         return LoadState.SEALED
     alive = owner.is_alive() if owner is not None else None
     return {True: LoadState.RUNNING, False: LoadState.DEAD, None: LoadState.UNFINISHED}[alive]
-
-
-Trace = tuple[str | None, tuple[LoadFile, ...]]
-"""The URL of a load's files (None when there are none), and those of them that the table still has."""
-
-
-def table_history(
-    records: Sequence[LoadRecord],
-    newest: int,
-    staged: Iterable[HistoryEntry],
-    trace_of: Callable[[LoadRecord], Trace] = lambda record: (None, ()),
-) -> History:
-    """The history of loads into a table. `records` are those of its commit log, `newest` is its highest number.
-
-    All that is committed is visible. Nothing but the log knows a load, so numbers it has lost are `forgotten`.
-    """
-    undone = undone_by(records)
-    entries = [_entry(record, record.load_id in undone, trace_of) for record in records]
-    numbers = {entry.record.id.sequence for entry in entries}
-    entries += staged
-    entries.sort(key=lambda entry: (entry.record.id.sequence, entry.record.load_id))
-    return History(entries, gaps(newest, numbers))
-
-
-def _entry(record: LoadRecord, undone: bool, trace_of: Callable[[LoadRecord], Trace]) -> HistoryEntry:
-    if record.rewind is not None:
-        return HistoryEntry(record, LoadState.REWIND)
-    directory, files = trace_of(record)
-    manifest = replace(record, files=files) if files else None
-    return HistoryEntry(record, LoadState.REWOUND if undone else LoadState.PUBLISHED, directory, manifest)
 
 
 def intent_of(record: LoadRecord) -> bytes:

@@ -15,7 +15,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from broker.errors import ConfigError, PykafkaError
 from spark_connector.loads.record import LoadRecord, LoadResult
@@ -45,75 +45,67 @@ class Outage:
     delay: float | None
 
 
+@dataclass
 class LoadLoop:
     """Iterate over it in the thread that loads; `stop.set()` in another thread ends it soon.
 
     Gives the result of every load that loaded or recovered something. After `stop.set()` no load starts to write, a
     load that is writing is cancelled if `run` fails because of it, and a load that is committing is finished.
+
+    `interval`: seconds. After a load of `max_records`, its limit, the next load starts at once. `max_loads`: end after
+    this number of loads with new records. Raises ConfigError.
     """
 
-    def __init__(
-        self,
-        run: Callable[[Phase], LoadResult],
-        *,
-        interval: float = DEFAULT_INTERVAL,
-        max_loads: int | None = None,
-        max_records: int | None = None,
-        stop: threading.Event,
-        on_outage: Callable[[Outage], None] = lambda outage: None,
-        on_phase: Phase = lambda phase, record: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`interval`: seconds. After a load of `max_records`, its limit, the next load starts at once.
+    run: Callable[[Phase], LoadResult]
+    _: KW_ONLY
+    stop: threading.Event
+    interval: float = DEFAULT_INTERVAL
+    max_loads: int | None = None
+    max_records: int | None = None
+    on_outage: Callable[[Outage], None] = lambda outage: None
+    on_phase: Phase = lambda phase, record: None
+    clock: Callable[[], float] = time.monotonic
 
-        `max_loads`: end after this number of loads with new records. Raises ConfigError.
-        """
-        if not interval > 0:
-            raise ConfigError(f"interval must be more than 0 seconds, not {interval:g}")
-        if max_loads is not None and max_loads < 1:
-            raise ConfigError(f"max_loads must be at least 1, not {max_loads}")
-        self._run = run
-        self._interval = interval
-        self._max_loads = max_loads
-        self._max_records = max_records
-        self._stop = stop
-        self._on_outage = on_outage
-        self._on_phase = on_phase
-        self._clock = clock
+    def __post_init__(self) -> None:
+        if not self.interval > 0:
+            raise ConfigError(f"interval must be more than 0 seconds, not {self.interval:g}")
+        if self.max_loads is not None and self.max_loads < 1:
+            raise ConfigError(f"max_loads must be at least 1, not {self.max_loads}")
         self._failures = 0
         self._last_error: PykafkaError | None = None
 
     def __iter__(self) -> Iterator[LoadResult]:
         """Ends when it is stopped or after `max_loads`. Raises errors that are not retriable."""
         loads = 0
-        while not self._stop.is_set():
-            started = self._clock()
+        while not self.stop.is_set():
+            started = self.clock()
             result = self._load_once()
             if result is None:
                 continue  # an outage, or stopped
             if result.load_id is not None or result.recovered:
                 yield result
             loads += result.load_id is not None
-            if self._max_loads is not None and loads >= self._max_loads:
+            if self.max_loads is not None and loads >= self.max_loads:
                 return
-            if not self._is_behind(result):
-                self._on_phase("wait", None)
-                self._stop.wait(max(0.0, started + self._interval - self._clock()))
+            taken = sum(range.size for range in result.ranges)
+            if self.max_records is None or taken < self.max_records:
+                self.on_phase("wait", None)
+                self.stop.wait(max(0.0, started + self.interval - self.clock()))
 
     def _load_once(self) -> LoadResult | None:
         try:
-            result = self._run(self._phase)
+            result = self.run(self._phase)
         except Stopped:
             return None
         except PykafkaError as error:
-            if self._stop.is_set():
+            if self.stop.is_set():
                 return None  # it was cancelled and has left nothing behind
             if not error.retriable:
                 raise
             self._wait_out(error)
             return None
         if self._last_error is not None:
-            self._on_outage(Outage(self._last_error, self._failures, None))
+            self.on_outage(Outage(self._last_error, self._failures, None))
         self._failures, self._last_error = 0, None
         return result
 
@@ -121,17 +113,13 @@ class LoadLoop:
         """Double the delay from try to try. Only one process loads for a group, so the delay needs no jitter."""
         delay = min(_FIRST_DELAY * 2 ** min(self._failures, 10), _LONGEST_DELAY)
         self._failures, self._last_error = self._failures + 1, error
-        self._on_outage(Outage(error, self._failures, delay))
-        self._stop.wait(delay)
-
-    def _is_behind(self, result: LoadResult) -> bool:
-        taken = sum(range.size for range in result.ranges)
-        return self._max_records is not None and taken >= self._max_records
+        self.on_outage(Outage(error, self._failures, delay))
+        self.stop.wait(delay)
 
     def _phase(self, phase: str, record: LoadRecord | None) -> None:
-        if phase == "write" and self._stop.is_set():
+        if phase == "write" and self.stop.is_set():
             raise Stopped("stopped before anything was written")
-        self._on_phase(phase, record)
+        self.on_phase(phase, record)
 
 
 def parse_interval(text: str) -> float:

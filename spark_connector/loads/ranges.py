@@ -1,6 +1,6 @@
 """Which offsets a load covers: pure functions from the stored offsets and the brokers' logs to ranges.
 
-Called by planner.py. A partition continues where the group's last load ended. A partition that the group has never
+Called by plan.py. A partition continues where the group's last load ended. A partition that the group has never
 loaded begins at `starts`. Records that were deleted before they were loaded are data loss: an error with Spark's
 condition name or, with failOnDataLoss=false, a warning and a range that begins at the first record that is left.
 """
@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import data_loss, report_data_loss
-from spark_connector.loads.record import LoadRange, LoadRecord, Offsets
+from spark_connector.loads.record import LoadRange, LoadRecord
 from spark_connector.loads.rewind import standing
+from spark_connector.offset_store.base import Offsets
 from spark_connector.read.planning import limit_offsets
 
 
@@ -110,36 +111,30 @@ def _start(tp: TopicPartition, stored: Offsets, bounds: Bounds, *, fail: bool) -
     earliest, latest = bounds.earliest[tp], bounds.latest[tp]
     if tp not in stored:
         return min(max(bounds.starts.get(tp, earliest), earliest), latest)
+    lost = _lost(tp, stored[tp], bounds)
+    if lost is None:
+        return stored[tp]
+    condition, what, left = lost
+    report_data_loss(condition, f"Partition {tp} was loaded up to offset {stored[tp]}{what}", fail=fail)
+    return left
+
+
+def _lost(tp: TopicPartition, stored: int, bounds: Bounds) -> tuple[str, str, int] | None:
+    """(Spark's condition, what was lost, the first offset that is left); None when nothing is lost."""
+    earliest, latest = bounds.earliest[tp], bounds.latest[tp]
     if tp.topic in bounds.recreated:
-        report_data_loss(
-            "PARTITION_OFFSET_CHANGED",
-            f"Partition {tp} was loaded up to offset {stored[tp]} of a topic that has been deleted and created again; "
-            "the new topic has not been loaded.",
-            fail=fail,
-        )
-        return earliest
+        what = " of a topic that has been deleted and created again; the new topic has not been loaded."
+        return "PARTITION_OFFSET_CHANGED", what, earliest
     if tp in bounds.cut:
-        what = f"was truncated to {bounds.cut[tp]}" if bounds.cut[tp] >= 0 else "is another one"
-        report_data_loss(
-            "PARTITION_OFFSET_CHANGED",
-            f"Partition {tp} was loaded up to offset {stored[tp]}, but its log {what} since, by a leader that did not "
-            f"have all records, and ends at {latest} now: the new records below {stored[tp]} have not been loaded.",
-            fail=fail,
+        how = f"was truncated to {bounds.cut[tp]}" if bounds.cut[tp] >= 0 else "is another one"
+        what = (
+            f", but its log {how} since, by a leader that did not have all records, and ends at {latest} now: the new "
+            f"records below {stored} have not been loaded."
         )
-        return min(max(bounds.cut[tp], earliest), latest)
-    if stored[tp] > latest:
-        report_data_loss(
-            "PARTITION_OFFSET_CHANGED",
-            f"Partition {tp} was loaded up to offset {stored[tp]}, but ends at {latest}: the topic was created again.",
-            fail=fail,
-        )
-        return earliest
-    if stored[tp] < earliest:
-        report_data_loss(
-            "COULD_NOT_READ_OFFSET_RANGE",
-            f"Partition {tp} was loaded up to offset {stored[tp]}, but begins at {earliest} now: "
-            f"{earliest - stored[tp]} offsets were deleted before they were loaded.",
-            fail=fail,
-        )
-        return earliest
-    return stored[tp]
+        return "PARTITION_OFFSET_CHANGED", what, min(max(bounds.cut[tp], earliest), latest)
+    if stored > latest:
+        return "PARTITION_OFFSET_CHANGED", f", but ends at {latest}: the topic was created again.", earliest
+    if stored < earliest:
+        lost = f"{earliest - stored} offsets were deleted before they were loaded."
+        return "COULD_NOT_READ_OFFSET_RANGE", f", but begins at {earliest} now: {lost}", earliest
+    return None

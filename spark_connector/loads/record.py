@@ -1,7 +1,7 @@
 """A load as a value: its id, the offsets it covers, and where its data is. Pure.
 
 A record is written as JSON three times: as the intent (before Spark runs), as the manifest (the data is complete; with
-files) and as the commit (in the commit log; without files). planner.py makes it.
+files) and as the commit (in the commit log; without files). plan.py makes it.
 
 A load id is `<group>-<number>-<token>`. Loads of one group are numbered from 1. The token distinguishes two attempts at
 the same number, of which only one can be committed, so an id names one attempt of one group for ever.
@@ -18,10 +18,9 @@ from typing import Any
 from broker.client.partition_offsets import Position
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.offset_store.base import Offsets
 from spark_connector.outages import heals_by_waiting
 from spark_connector.url_secrets import text_without_secrets
-
-Offsets = Mapping[TopicPartition, int]
 
 _VERSION = 1
 _LOAD_ID = re.compile(r"(?P<group>.+)-(?P<sequence>\d{6,})-(?P<token>[0-9a-f]{8})")
@@ -127,7 +126,7 @@ class LoadFile:
 
 
 @dataclass(frozen=True)
-class Undone:
+class UndoneLoad:
     """A load that a rewind takes back, and the URL of the directory that it went to."""
 
     load_id: str
@@ -143,7 +142,7 @@ class Rewind:
     """
 
     to_load: str
-    undone: tuple[Undone, ...]
+    undone: tuple[UndoneLoad, ...]
     delete: bool
 
 
@@ -248,7 +247,7 @@ class LoadRecord:
             if document.get("origin") is not None:
                 given["origin"] = Origin(**document["origin"])
             if document.get("rewind") is not None:
-                undone = tuple(Undone(**undone) for undone in document["rewind"]["undone"])
+                undone = tuple(UndoneLoad(**undone) for undone in document["rewind"]["undone"])
                 given["rewind"] = Rewind(**{**document["rewind"], "undone": undone})
             given["positions"] = {
                 TopicPartition(topic, int(partition)): Position(int(offset), int(epoch))

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from broker.errors import ConfigError
-from spark_connector.loads.layout import DERIVED, LOAD_COLUMN, parse_partition_by
-from spark_connector.loads.target import Target
+from spark_connector.loads.target import DERIVED, LOAD_COLUMN, Target, parse_partition_by
 from spark_connector.options.option_table import OPTIONS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 

@@ -5,7 +5,7 @@ to go back to. A load that runs at the same time has the same number, so one of 
 starts later repairs first.
 
 Tables remove the rows in the same commit. For files the rewind is committed first; then its process, or any later
-repair, moves the directories of the undone loads aside (files/destination.py), the newest first: a reader in between
+repair, moves the directories of the undone loads aside (files/directory.py), the newest first: a reader in between
 sees the state after some earlier load, never a gap.
 
 Called by maintenance.py. Pure.
@@ -20,7 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.record import LoadId, LoadRange, LoadRecord, Rewind, Undone, published_directory
+from spark_connector.loads.record import LoadId, LoadRange, LoadRecord, Rewind, UndoneLoad, published_directory
+from spark_connector.loads.target import TABLE_FORMATS
 
 REWOUND = "_rewound"
 """Below the output directory; hidden from readers."""
@@ -29,8 +30,13 @@ REWOUND = "_rewound"
 def standing(records: Iterable[LoadRecord]) -> list[LoadRecord]:
     """The loads that no rewind has taken back, without the rewinds. `records` are in order of number."""
     given = list(records)
-    undone = {gone.load_id for record in given if record.rewind for gone in record.rewind.undone}
+    undone = undone_by(given)
     return [record for record in given if record.rewind is None and record.load_id not in undone]
+
+
+def undone_by(records: Iterable[LoadRecord]) -> dict[str, LoadRecord]:
+    """Id of each load that was taken back → its rewind."""
+    return {gone.load_id: record for record in records if record.rewind for gone in record.rewind.undone}
 
 
 def aside_of(rewind_id: str, load_id: str) -> str:
@@ -83,17 +89,16 @@ def plan_rewind(
         reading=back.reading,
         origin=back.origin,
         positions=back.positions_at(stands),
-        rewind=Rewind(to_load, tuple(Undone(load.load_id, load.output) for load in later), delete),
+        rewind=Rewind(to_load, tuple(UndoneLoad(load.load_id, load.output) for load in later), delete),
     )
 
 
 def fates(plan: LoadRecord) -> list[str]:
     """What a rewind does to the output of each load, newest first, in words."""
     assert plan.rewind is not None
-    if plan.format == "sql":
+    if plan.format in TABLE_FORMATS:
         text = "the rows of {id} in {output} are deleted"
-    elif plan.format == "delta":
-        text = "the rows of {id} in {output} are deleted; VACUUM deletes their files"
+        text += "; VACUUM deletes their files" if plan.format == "delta" else ""
     elif plan.rewind.delete:
         text = "{output}/{directory} is deleted"
     else:

@@ -1,22 +1,27 @@
-"""Where a group's loads go and where its offsets are kept, checked before anything is opened.
+"""Where a group's loads go, how they are laid out there, and where its offsets are kept: checked before anything is
+opened.
 
-Pure: SQLAlchemy is not imported, because those who load into files need not have it.
+The column `load` names the load of a row. `topic` and `partition` are columns of every record; `date` and `hour` are
+made from its timestamp, always in UTC. Pure: SQLAlchemy is not imported, because those who load into files need not
+have it.
 """
 
 from __future__ import annotations
 
 import os
+import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from broker.errors import ConfigError
 from spark_connector.offset_store.base import check_group
 from spark_connector.url_secrets import without_secrets
 
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
-FORMATS = (*FILE_FORMATS, "delta", "sql")
+TABLE_FORMATS = ("delta", "sql")
+FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
 OFFSET_KINDS = ("files", "zookeeper", "table")
 """`table`: in the Delta table's log or in the database. These two have no other kind; files never have this one."""
 
@@ -40,7 +45,7 @@ class Target:
     @property
     def is_table(self) -> bool:
         """Whether data and offsets are one thing: a Delta table or a database."""
-        return self.format in ("delta", "sql")
+        return self.format in TABLE_FORMATS
 
     @property
     def address(self) -> DatabaseAddress:
@@ -52,33 +57,33 @@ class Target:
         if not self.to.strip():
             raise ConfigError("load needs 'to': a directory, local or hdfs://, or a database URL, that the loads go to")
         check_group(self.group)
-        format = self.format or _natural_format(self)
+        natural = "sql" if self.table is not None or is_database_url(self.to) else "parquet"
+        format = self.format or natural
         if format not in FORMATS:
             raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
         if format != "sql" and is_database_url(self.to):
             raise ConfigError(f"'to' is a database: format must be sql, not {format}")
-        is_table = format in ("delta", "sql")
-        offsets = self.offsets or ("table" if is_table else "files")
+        offsets = self.offsets or ("table" if format in TABLE_FORMATS else "files")
         checked = replace(self, format=format, offsets=offsets)
         if format == "sql":
             _ = checked.address
         elif self.table is not None:
             raise ConfigError(f"table (--table) names a table of a database; it has no effect with format={format}")
-        checked._check_offsets(offsets, is_table)
+        checked._check_offsets(offsets)
         return checked
 
-    def _check_offsets(self, offsets: str, is_table: bool) -> None:
+    def _check_offsets(self, offsets: str) -> None:
         if offsets not in OFFSET_KINDS:
             raise ConfigError(
                 f"offsets must be files or zookeeper, or table for format=delta and sql, not '{offsets}': a load "
                 "commits its offsets and its data in one step, which a consumer group cannot"
             )
-        if is_table and offsets != "table":
+        if self.is_table and offsets != "table":
             raise ConfigError(
                 f"format={self.format} keeps its offsets in the table itself, where they commit with the data: leave "
                 f"out offsets={offsets}"
             )
-        if not is_table and offsets == "table":
+        if not self.is_table and offsets == "table":
             raise ConfigError(f"offsets=table goes with format=delta or sql; {self.format} takes files or zookeeper")
         if offsets == "zookeeper" and not self.zookeeper_connect:
             raise ConfigError(
@@ -91,8 +96,10 @@ class Target:
             )
 
 
-def _natural_format(target: Target) -> str:
-    return "sql" if target.table is not None or is_database_url(target.to) else "parquet"
+def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
+    """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
+    prefix = "spark.hadoop."
+    return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
 
 
 _DIALECTS = frozenset({"sqlite", "postgresql", "mysql", "mariadb", "mssql", "oracle"})
@@ -154,3 +161,72 @@ def _absolute(url: str) -> str:
     if path in {"", ":memory:"} or path.startswith("file:") or urlsplit(url).netloc:
         raise ConfigError("a load into SQLite needs a file: sqlite:///path/to/file.db#table")
     return f"{scheme}:///{os.path.abspath(path)}{mark}{query}"
+
+
+LOAD_COLUMN = "load"
+"""Names the load that wrote a row, by its load id: the directory `load=<load id>` of files, a column in tables."""
+
+PARTITION_COLUMNS = ("topic", "partition", "date", "hour")
+
+DERIVED = {
+    # floor: a record without a timestamp has -1 ms, which is still in 1969
+    "date": "date_from_unix_date(CAST(floor(unix_seconds(timestamp) / 86400D) AS INT))",
+    "hour": "CAST(pmod(unix_seconds(timestamp), 86400) DIV 3600 AS INT)",
+}
+"""Columns that a record does not have, as Spark SQL."""
+
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a value
+"""Spark's directory for rows without a value."""
+
+_COPYING = "._COPYING_"
+
+_NOT_TEXT = re.compile(
+    r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[df]?"  # 2024, 007, 1.5, 1e5, 2d
+    r"|[+-]?0x[0-9a-f]*\.?[0-9a-f]*p[+-]?\d+[df]?"
+    r"|[+-]?(nan|infinity)[df]?"
+    r"|[+-]?\d{4,}-\d{1,2}(-\d{1,2})?(t.*)?",  # 2024-01-31, and -2024-01-31, a year before Christ
+    re.IGNORECASE,
+)
+"""Names of directories that Spark reads as a number or a date (and a few more, to be safe)."""
+
+
+def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The columns in their order; a string is a comma-separated list. Raises ConfigError."""
+    names = given.split(",") if isinstance(given, str) else list(given or ())
+    columns = tuple(name.strip() for name in names)
+    for name in columns:
+        if name not in PARTITION_COLUMNS:
+            raise ConfigError(
+                f"partition_by (--partition-by) must name columns of {', '.join(PARTITION_COLUMNS)}, not '{name}'"
+            )
+        if columns.count(name) > 1:
+            raise ConfigError(f"partition_by (--partition-by) names '{name}' twice")
+    return columns
+
+
+def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
+    """Raise ConfigError when Spark would not read a topic's directory back as the topic's name.
+
+    Spark guesses the type of a directory's value: 007 becomes 7. A table has a type for the column and needs no check.
+    """
+    if "topic" not in partition_by:
+        return
+    for topic in sorted(topics):
+        if topic.endswith(_COPYING):
+            raise ConfigError(
+                f"topic '{topic}' cannot be a directory: Spark's readers pass over names that end in {_COPYING}. Leave "
+                "'topic' out of partition_by (--partition-by)"
+            )
+        if topic == NO_VALUE or _NOT_TEXT.fullmatch(topic):
+            raise ConfigError(
+                f"topic '{topic}' cannot be a directory of files: Spark would read topic={topic} back as "
+                f"{'null' if topic == NO_VALUE else 'a number or a date'}. Leave 'topic' out of partition_by "
+                "(--partition-by), or use format=delta, where the column keeps its type"
+            )
+
+
+def values_in_path(name: str) -> dict[str, str | None]:
+    """Column → value of the directories in a file's name: `date=2026-11-21/part-0` → {"date": "2026-11-21"}."""
+    segments = (segment.partition("=") for segment in posixpath.dirname(name).split("/"))
+    found = ((unquote(key), unquote(value)) for key, separator, value in segments if separator)
+    return {key: None if value == NO_VALUE else value for key, value in found}

@@ -1,6 +1,6 @@
 """Times and dates as the integers that they are in Arrow and in Avro: Python's own end with the year 9999. Pure.
 
-files/avro_output.py and database/sql_rows.py turn rows into Python objects; both do it by these types.
+files/avro_files.py and database/sql.py turn rows into Python objects; both do it by these types.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ def refuse_within_table(output: Storage) -> None:
     for above, way in output.parents():
         if any(map(_is_hidden, way.split("/"))):
             return  # nobody who reads or cleans what is above looks there
-        kind = _table(above) or ("Iceberg" if _is_iceberg(above) else None)
+        is_iceberg = any(name.endswith(".metadata.json") for name in _names(above, "metadata"))
+        kind = _table(above) or ("Iceberg" if is_iceberg else None)
         if kind is not None:
             raise ConfigError(
                 f"{output.shown} lies within the {kind} table {above.shown}, which deletes files that are not its own "
@@ -61,10 +62,6 @@ def refuse_within_table(output: Storage) -> None:
 
 def _table(directory: Storage) -> str | None:
     return next((kind for name, kind in _TABLES.items() if directory.exists(name)), None)
-
-
-def _is_iceberg(directory: Storage) -> bool:
-    return any(name.endswith(".metadata.json") for name in _names(directory, "metadata"))
 
 
 def _has_loads(directory: Storage) -> bool:

@@ -11,6 +11,7 @@ executors and drivers that use another store never load it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -202,10 +203,8 @@ class ZooKeeperOffsetStore:
 
     def delete(self, path: str) -> None:
         """Remove the node and everything below it; no error if it does not exist."""
-        try:
+        with contextlib.suppress(NoNodeError):
             self._retrying(lambda: self._client.delete(self._full(path), recursive=True))
-        except NoNodeError:
-            return
 
     def _finish(
         self, group: str, transaction: Any, create: Mapping[str, bytes], must_exist: Sequence[str] = ()
@@ -277,11 +276,9 @@ class ZooKeeperOffsetStore:
         replies = [(tp, self._client.get_async(self._offset_path(group, tp))) for tp in sorted(partitions)]
         found: dict[TopicPartition, tuple[bytes, int]] = {}
         for tp, reply in replies:
-            try:
+            with contextlib.suppress(NoNodeError):
                 data, stat = reply.get()
-            except NoNodeError:
-                continue
-            found[tp] = (data, stat.version)
+                found[tp] = (data, stat.version)
         return found
 
     def _make_parents(self, group: str, offsets: Offsets, create: Mapping[str, bytes]) -> None:

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.records.columns import HEADERS_TYPE
-from broker.records.plain_bytes import Int64s
 from broker.records.record import size_bound
+from broker.records.record_sections import Int64s
 from spark_connector.errors import ConnectorError
 from spark_connector.options.write_options import WriteOptions
 

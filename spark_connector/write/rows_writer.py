@@ -29,9 +29,8 @@ from broker.client.cluster_metadata import Node
 from broker.client.transaction_requests import TransactionHandle, add_partitions
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.columns import encode_columns
+from broker.records.columns import encode_columns, partitions_of_keys
 from broker.records.compression import Codec
-from broker.records.key_hash import partitions_of_keys
 from spark_connector.options.write_options import WriteOptions
 from spark_connector.write.input_columns import refuse_too_large, to_rows
 

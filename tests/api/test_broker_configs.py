@@ -178,7 +178,7 @@ def test_altered_settings_outlive_a_restart(tmp_path: Path, zookeeper: str, topi
 
 
 class TestLogLevels:
-    NAME = "broker.cluster.topics"
+    NAME = "broker.cluster.topic_changes"
 
     def level(self, ask: Requests, name: str = NAME) -> tuple[str, int]:
         (found,) = describe(ask, LOGGER, "7", [name]).configs

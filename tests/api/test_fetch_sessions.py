@@ -14,7 +14,7 @@ import pytest
 from broker.api.fetch_sessions import EVICTION_MS
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import PartitionInfo
+from broker.replica.cluster_metadata import PartitionInfo
 from tests.support.fetch_leader import FetchLeader, seen
 from tests.support.raw_requests import ask_for
 

@@ -10,10 +10,11 @@ import pytest
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo, PartitionState
+from broker.zookeeper.znodes import PartitionState
 from tests.api.test_group_offsets import commit, committed, find
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import SERVED, Requests, versions

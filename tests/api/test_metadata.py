@@ -12,8 +12,7 @@ import pytest
 from broker.api.metadata import describe_topic
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
-from broker.zookeeper.znodes import BrokerInfo
+from broker.replica.cluster_metadata import BrokerInfo, ClusterMetadata, PartitionInfo, Topic
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import NO_ID, Requests, versions
 

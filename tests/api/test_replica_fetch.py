@@ -13,10 +13,10 @@ import pytest
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import LATEST, Requests, ask_for, batch, fetch_body, records_of
 from tests.support.waiting import eventually

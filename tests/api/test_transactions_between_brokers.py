@@ -159,10 +159,10 @@ def _refused_in_a_thread(three: Brokers) -> list[dict[int, object]]:
 
         eventually(is_refused)
         return [
-            server._topics.led_partitions()[TopicPartition(*tp)]._verifications
+            server._topics.replicas.led[TopicPartition(*tp)]._verifications
             for tp in EVERYWHERE
             for server in three.running.values()
-            if TopicPartition(*tp) in server._topics.led_partitions()
+            if TopicPartition(*tp) in server._topics.replicas.led
         ]
 
 

@@ -329,13 +329,13 @@ def test_a_partition_whose_fetch_fails_is_not_fetched_again_at_once(
         sent.append(time.monotonic())
         send_fetch(*args, **named)
 
-    monkeypatch.setattr("broker.client.consumer_fetch.receive_fetch", refused)
-    monkeypatch.setattr("broker.client.consumer_fetch.send_fetch", counted)
+    monkeypatch.setattr("broker.client.leader_fetches.receive_fetch", refused)
+    monkeypatch.setattr("broker.client.leader_fetches.send_fetch", counted)
     consumer.assign([tp])
     consumer.seek(tp, 0)
     eventually(lambda: consumer.poll(0.5) == [] and len(sent) > 5)
     assert min(later - earlier for earlier, later in pairwise(sent)) > 0.09, "every retry.backoff.ms"
-    monkeypatch.setattr("broker.client.consumer_fetch.receive_fetch", receive_fetch)
+    monkeypatch.setattr("broker.client.leader_fetches.receive_fetch", receive_fetch)
     assert len(poll_until(consumer, 10)) == 10
 
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
-from broker.client.partitioner import murmur2, next_sticky_partition, partition_of_key
+from broker.client.partitioner import next_sticky_partition
+from broker.records.key_hash import murmur2, partition_of_key
 
 
 @pytest.mark.parametrize(

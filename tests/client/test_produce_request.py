@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kio.static.constants import EntityType
 
 from broker.client.client_settings import ClientSettings
 from broker.client.produce_request import read_produce_response
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import _codec, _write, decode_response
+from broker.protocol.messages import Request, decode_response, encode_response
 from broker.protocol.topic_partition import TopicPartition
 
 TP = TopicPartition("t", 3)
@@ -26,7 +25,7 @@ def failure(version: int, code: ErrorCode, message: str | None, *records: tuple[
     errors = [{"batch_index": index, "batch_index_error_message": text} for index, text in records]
     row = {"index": 3, "error_code": code, "base_offset": -1, "record_errors": errors, "error_message": message}
     body: dict[str, Any] = {"responses": [{"name": "t", "partition_responses": [row]}]}
-    frame = _write(_codec(ApiKey.PRODUCE, version, EntityType.response), {"correlation_id": 7}, body)  # kio's, not ours
+    frame = encode_response(Request(ApiKey.PRODUCE, version, 7, None, None, 0), body)
     result = read_produce_response(decode_response(ApiKey.PRODUCE, version, frame[4:])[1])[TP]
     return str(result.failure(TP, SETTINGS, None))
 

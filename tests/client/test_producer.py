@@ -13,10 +13,10 @@ import pytest
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer, ConsumerRecord
-from broker.client.partitioner import partition_of_key
 from broker.client.producer import Producer, RecordFuture
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.key_hash import partition_of_key
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
 from tests.support.free_ports import refused_port

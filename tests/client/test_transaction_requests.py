@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import pickle
 from typing import Any
@@ -162,13 +161,13 @@ def test_only_transactional_batches_go_into_a_transaction(cluster: Cluster, tp: 
 
 def with_code(answer: Any, code: ErrorCode) -> Any:
     """The answer with `code` wherever it has one."""
-    if isinstance(answer, tuple):
-        return tuple(with_code(one, code) for one in answer)
-    if not dataclasses.is_dataclass(answer) or isinstance(answer, type):
+    if not isinstance(answer, tuple):
         return answer
-    fields = {one.name: getattr(answer, one.name) for one in dataclasses.fields(answer) if one.init}
-    changed = {name: code if name.endswith("error_code") else with_code(value, code) for name, value in fields.items()}
-    return dataclasses.replace(answer, **changed)
+    if not hasattr(answer, "_fields"):
+        return tuple(with_code(one, code) for one in answer)
+    named: Any = answer
+    fields = named._asdict().items()
+    return type(named)(*(code if name.endswith("error_code") else with_code(value, code) for name, value in fields))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,9 +27,11 @@ from broker.security.acl_types import (
 )
 from broker.security.authorizer import Authorizer
 from broker.zookeeper.acl_store import AclStore, Entries, acl_path
+from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.local_store import LocalStore
-from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.operations import BadVersion, Operation, ZooKeeperError
+from broker.zookeeper.registry import Registry
 
 TOPIC, GROUP, CLUSTER = AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.CLUSTER
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
@@ -111,8 +113,8 @@ def authorizer() -> Authorizer:
 
 
 @pytest.fixture
-def acls(store: FlakyStore, authorizer: Authorizer) -> Iterator[Acls]:
-    calls = MetadataCalls()
+def acls(local: LocalStore, store: FlakyStore, authorizer: Authorizer) -> Iterator[Acls]:
+    calls = ClusterStore(Registry(local), ChangeNotifications(local))
     yield Acls(store, calls, authorizer, allow_if_none=False)
     calls.close()
 
@@ -165,9 +167,9 @@ async def test_the_authorizer_decides_by_what_is_loaded(acls: Acls, other: AclSt
 
 @pytest.mark.parametrize("everyone", [True, False])
 async def test_whether_everyone_may_use_what_has_no_acl_stays_over_changes(
-    store: FlakyStore, authorizer: Authorizer, everyone: bool
+    local: LocalStore, store: FlakyStore, authorizer: Authorizer, everyone: bool
 ) -> None:
-    calls = MetadataCalls()
+    calls = ClusterStore(Registry(local), ChangeNotifications(local))
     acls = Acls(store, calls, authorizer, allow_if_none=everyone)
     await acls.load()
     assert authorizer.allows(Alice(), READING, "u") is everyone
@@ -442,11 +444,11 @@ async def test_thousands_of_patterns_keep_no_revocation_waiting(
 ) -> None:
     await running.create([Acl(T, READ)])
     writing, told, revoked = threading.Event(), threading.Event(), threading.Event()
-    note = running._note
+    set_due = running._due.set
 
-    def noted(patterns: Sequence[ResourcePattern]) -> None:
-        note(patterns)
-        if T in patterns and writing.is_set():
+    def due() -> None:
+        set_due()
+        if T in running._stale and writing.is_set():
             told.set()
 
     def update(pattern: ResourcePattern, change: Callable[[Entries], Entries]) -> Entries:
@@ -457,7 +459,7 @@ async def test_thousands_of_patterns_keep_no_revocation_waiting(
             assert revoked.wait(60)
         return AclStore.update(store, pattern, change)
 
-    monkeypatch.setattr(running, "_note", noted)
+    monkeypatch.setattr(running._due, "set", due)
     monkeypatch.setattr(store, "update", update)
     many = [Acl(ResourcePattern(TOPIC, f"t{number}"), READ) for number in range(800)]
     creating = asyncio.ensure_future(running.create(many))
@@ -485,14 +487,14 @@ class LosesAnAnswer(LocalStore):
 
 
 async def test_what_was_deleted_is_told_also_when_the_first_answer_was_lost(tmp_path: Path) -> None:
-    calls = MetadataCalls()
     with LosesAnAnswer(tmp_path / "metadata") as local:
+        calls = ClusterStore(Registry(local), ChangeNotifications(local))
         acls = Acls(AclStore(local), calls, Authorizer(), allow_if_none=False)
         await acls.create([Acl(T, READ), Acl(T, WRITE)])
         local.answers_lost = 1
         assert await acls.delete([AclFilter(operation=AclOperation.READ)]) == [[Deleted(Acl(T, READ), None)]]
         assert known(acls) == {T: {WRITE}}
-    calls.close()
+        calls.close()
 
 
 # --- what is refused

@@ -13,20 +13,21 @@ import pytest
 from broker.clock import SystemClock
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.log.manager import LogManager
+from broker.replica.cluster_metadata import BrokerInfo
+from broker.replica.replica_manager import ReplicaManager
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
-from broker.zookeeper.metadata_store import MetadataCalls
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo
 from tests.zookeeper.conftest import Connect
 
 TIMEOUT_S = 60
 
-Run = Callable[[Callable[[Topics], Awaitable[None]]], None]
+Run = Callable[[Callable[[MetadataCache], Awaitable[None]]], None]
 
 
 async def soon(condition: Callable[[], bool]) -> None:
@@ -40,12 +41,12 @@ async def soon(condition: Callable[[], bool]) -> None:
 def run(zk: ZooKeeper, registry: Registry, tmp_path: Path) -> Run:
     """`run(steps)` awaits `steps(topics)` of broker 1, whose watch is running."""
 
-    async def main(steps: Callable[[Topics], Awaitable[None]]) -> None:
-        calls, config = MetadataCalls(), BrokerConfig(broker_id=1)
+    async def main(steps: Callable[[MetadataCache], Awaitable[None]]) -> None:
+        store, config = ClusterStore(registry, ChangeNotifications(zk)), BrokerConfig(broker_id=1)
         logs = LogManager([tmp_path / "logs"], SystemClock())
-        topics = Topics(config, registry, logs, registry.load_metadata(), calls)
-        configs = BrokerConfigs(DynamicConfig(config), registry, calls)
-        watch = ClusterWatch(registry, ChangeNotifications(zk), topics, configs)
+        topics = MetadataCache(store, ReplicaManager(config, logs), registry.load_metadata())
+        configs = BrokerConfigs(DynamicConfig(config), store)
+        watch = ClusterWatch(store, topics, configs)
         watch.start()
         running = asyncio.ensure_future(watch.run())
         try:
@@ -55,7 +56,7 @@ def run(zk: ZooKeeper, registry: Registry, tmp_path: Path) -> Run:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await topics.close()
-            calls.close()
+            store.close()
             logs.close()
 
     registry.register_broker(BrokerInfo.plaintext(1, "h", 9092))
@@ -91,7 +92,7 @@ def test_a_new_controller_is_known_though_its_predecessors_end_is_still_being_re
     previous.controller.elect(1)
     told: list[int] = []
 
-    async def steps(topics: Topics) -> None:
+    async def steps(topics: MetadataCache) -> None:
         assert topics.metadata.controller_id == 1
         held = Held(registry, monkeypatch)
         registry.controller.watch(told.append)  # after the broker's own watch, on the same thread
@@ -112,7 +113,7 @@ def test_a_reading_under_way_does_not_undo_what_was_told_of_the_controller(
 ) -> None:
     other = Registry(connect())
 
-    async def steps(topics: Topics) -> None:
+    async def steps(topics: MetadataCache) -> None:
         assert topics.metadata.controller_id == -1
         held = Held(registry, monkeypatch)
         reading = asyncio.ensure_future(topics.refresh())
@@ -133,13 +134,13 @@ def test_a_topic_is_known_that_was_created_again_while_its_deletion_was_read(
     other = Registry(connect())
     other.create_topic("t", {0: [1]})
 
-    async def steps(topics: Topics) -> None:
+    async def steps(topics: MetadataCache) -> None:
         held = Held(registry, monkeypatch, registry, "load_metadata")
         await asyncio.to_thread(other.deletions.delete, "t")
         await asyncio.to_thread(held.begun.wait, TIMEOUT_S)
-        listings = topics._listings
+        listings = topics.listings
         created = await asyncio.to_thread(other.create_topic, "t", {0: [1]})
-        await soon(lambda: topics._listings > listings)
+        await soon(lambda: topics.listings > listings)
         held.let_go.set()
         await soon(lambda: "t" in topics.metadata.topics and topics.metadata.topics["t"].topic_id == created.topic_id)
 

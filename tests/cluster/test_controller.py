@@ -20,23 +20,25 @@ from broker.cluster.controller import Controller
 from broker.cluster.controller_state import state_reassigned
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.leadership_handover import leave_partitions, rejoin_partitions
-from broker.cluster.topics import NewTopic, Topics
+from broker.cluster.metadata_cache import MetadataCache
+from broker.cluster.topic_changes import NewTopic, TopicChanges
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.errors import BrokerError, ConnectionFailed, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import NO_LEADER, BrokerInfo
+from broker.replica.replica_manager import ReplicaManager
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
-from broker.zookeeper.cluster_metadata import NO_LEADER
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
-from broker.zookeeper.metadata_store import MetadataCalls
 from broker.zookeeper.registry import Move, Registry
-from broker.zookeeper.znodes import BrokerInfo, PartitionState
+from broker.zookeeper.znodes import PartitionState
 from tests.zookeeper.conftest import Connect
 
-Steps = Callable[[Topics, Controller], Awaitable[None]]
+Steps = Callable[[MetadataCache, TopicChanges, Controller], Awaitable[None]]
 
 
 @pytest.fixture
@@ -53,43 +55,29 @@ def run(zk: ZooKeeper, registry: Registry, logs: LogManager) -> Callable[..., No
     registry.register_broker(BrokerInfo.plaintext(1, "h", 9092))
 
     async def main(steps: Steps, **settings: Any) -> None:
-        calls, changes = MetadataCalls(), ChangeNotifications(zk)
+        store = ClusterStore(registry, ChangeNotifications(zk))
         config = DynamicConfig(BrokerConfig(broker_id=1, **settings))
-        election = ControllerElection(registry, 1)
+        election = ControllerElection(registry.controller, 1)
         election.start()
-        topics = Topics(
-            config.current,
-            registry,
-            logs,
-            registry.load_metadata(),
-            calls,
-            notify=changes.notify_config_change,
-        )
-        configs = BrokerConfigs(config, registry, calls, notify=changes.notify_config_change)
-        watch = ClusterWatch(registry, changes, topics, configs)
-        controller = Controller(
-            election,
-            registry,
-            calls,
-            topics,
-            config,
-            FailureDetector(1, lambda broker: None),
-            notify=changes.notify_isr_change,
-        )
+        replicas = ReplicaManager(config.current, logs)
+        topics = MetadataCache(store, replicas, registry.load_metadata())
+        changes = TopicChanges(config.current, store, topics)
+        watch = ClusterWatch(store, topics, BrokerConfigs(config, store))
+        controller = Controller(election, store, topics, config, FailureDetector(1, lambda broker: None))
         watch.start()
-        controller.start()
+        wanted_leaders = controller.start()
         tasks = [asyncio.ensure_future(work) for work in (watch.run(), controller.run())]
         try:
             async with asyncio.timeout(60):
-                await steps(topics, controller)
+                await steps(topics, changes, controller)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             watch.stop()
-            controller.stop()
+            wanted_leaders.cancel()
             await topics.close()
-            calls.close()
+            store.close()
 
     return lambda steps, **settings: asyncio.run(main(steps, **settings))
 
@@ -106,7 +94,7 @@ def failing_once(call: Callable[..., None]) -> Callable[..., None]:
     return attempt
 
 
-async def let_3_lead(topics: Topics, registry: Registry, epoch: int) -> None:
+async def let_3_lead(topics: MetadataCache, registry: Registry, epoch: int) -> None:
     """Broker 3 leads the partition of topic t, and 2 is its preferred replica."""
     tp = TopicPartition("t", 0)
     now = registry.partition_states([tp])[tp]
@@ -119,7 +107,7 @@ async def soon(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def leaders(topics: Topics, name: str) -> dict[int, tuple[int, tuple[int, ...]]]:
+def leaders(topics: MetadataCache, name: str) -> dict[int, tuple[int, tuple[int, ...]]]:
     found = topics.metadata.topics[name].partitions
     return {index: (info.leader, info.isr) for index, info in found.items()}
 
@@ -140,9 +128,9 @@ def test_a_dead_brokers_partitions_are_led_by_in_sync_replicas_and_it_leaves_eve
         "t-1: leader 3, leader epoch 0, ISR [3]: broker 2 is not alive or no replica",
     }
 
-    async def steps(topics: Topics, controller: Controller) -> None:
-        await topics.create(NewTopic("t", assignment={0: (2, 3), 1: (3, 2)}))
-        await topics.create(NewTopic("alone", assignment={0: (2,)}))
+    async def steps(topics: MetadataCache, changes: TopicChanges, controller: Controller) -> None:
+        await changes.create(NewTopic("t", assignment={0: (2, 3), 1: (3, 2)}))
+        await changes.create(NewTopic("alone", assignment={0: (2,)}))
         assert leaders(topics, "t") == {0: (2, (2, 3)), 1: (3, (3, 2))}
         with caplog.at_level("INFO", "broker.cluster.controller"):
             await asyncio.to_thread(sessions[2].close)
@@ -161,11 +149,11 @@ def test_a_suspected_leader_is_replaced_by_a_live_in_sync_replica_and_only_by_on
 ) -> None:
     register(connect, 2, 3)
 
-    async def steps(topics: Topics, controller: Controller) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges, controller: Controller) -> None:
         detector = controller._detector
         unclean = {"unclean.leader.election.enable": "true"}
-        await topics.create(NewTopic("t", assignment={0: (2, 3), 1: (3, 2)}, config=unclean))
-        await topics.create(NewTopic("alone", assignment={0: (2,)}, config=unclean))
+        await changes.create(NewTopic("t", assignment={0: (2, 3), 1: (3, 2)}, config=unclean))
+        await changes.create(NewTopic("alone", assignment={0: (2,)}, config=unclean))
         detector._suspect(2)
         await soon(lambda: leaders(topics, "t") == {0: (3, (3,)), 1: (3, (3, 2))})
         detector._suspect(3)
@@ -182,18 +170,18 @@ def test_a_suspected_controller_is_replaced_and_can_write_nothing_more(
     run: Callable[..., None], registry: Registry, connect: Connect
 ) -> None:
     session = register(connect, 2)[2]
-    old = ControllerElection(Registry(session), 2)
+    old = ControllerElection(Registry(session).controller, 2)
     old.start()
     former, tp = old.epoch, TopicPartition("t", 0)
     assert former is not None
 
-    async def steps(topics: Topics, controller: Controller) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges, controller: Controller) -> None:
         await soon(lambda: topics.metadata.controller_id == 2)
         controller._detector._suspect(2)
         await soon(lambda: topics.metadata.controller_id == 1)
         await soon(lambda: old.epoch is None)
         assert registry.controller.epoch().epoch == former.epoch + 1
-        await topics.create(NewTopic("t", assignment={0: (2, 1)}))
+        await changes.create(NewTopic("t", assignment={0: (2, 1)}))
         await soon(lambda: leaders(topics, "t") == {0: (1, (1,))})
         state = registry.partition_states([tp])[tp]
         with pytest.raises(BrokerError) as refusal:
@@ -210,8 +198,8 @@ def test_a_suspected_controller_is_replaced_and_can_write_nothing_more(
 def test_an_unclean_election_waits_for_the_topics_setting(run: Callable[..., None], connect: Connect) -> None:
     sessions = register(connect, 2, 3)
 
-    async def steps(topics: Topics, controller: Controller) -> None:
-        await topics.create(NewTopic("t", assignment={0: (2, 3)}))
+    async def steps(topics: MetadataCache, changes: TopicChanges, controller: Controller) -> None:
+        await changes.create(NewTopic("t", assignment={0: (2, 3)}))
         await asyncio.to_thread(sessions[3].close)
         await soon(lambda: leaders(topics, "t") == {0: (2, (2,))})
         await asyncio.to_thread(sessions[2].close)
@@ -219,7 +207,7 @@ def test_an_unclean_election_waits_for_the_topics_setting(run: Callable[..., Non
         register(connect, 3)
         await soon(lambda: 3 in topics.metadata.brokers)
         assert await controller.elect([TopicPartition("t", 0)]) == set()
-        await topics.alter_config("t", {"unclean.leader.election.enable": "true"}, validate_only=False)
+        await changes.alter_config("t", {"unclean.leader.election.enable": "true"}, validate_only=False)
         await soon(lambda: leaders(topics, "t") == {0: (3, (3,))})
 
     run(steps)
@@ -231,7 +219,7 @@ def test_a_new_controller_mends_what_happened_while_there_was_none(
     register(connect, 2)
     registry.create_topic("t", {0: [3, 2], 1: [2, 1]})
 
-    async def steps(topics: Topics, controller: Controller) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges, controller: Controller) -> None:
         await soon(lambda: leaders(topics, "t") == {0: (2, (2,)), 1: (2, (2, 1))})
         states = await asyncio.to_thread(registry.partition_states, [TopicPartition("t", 0)])
         assert states[TopicPartition("t", 0)].controller_epoch == registry.controller.epoch().epoch
@@ -245,8 +233,8 @@ def test_preferred_leaders_are_elected_and_a_fenced_controller_elects_nothing(
     register(connect, 2, 3)
     tp = TopicPartition("t", 0)
 
-    async def steps(topics: Topics, controller: Controller) -> None:
-        await topics.create(NewTopic("t", assignment={0: (2, 3)}))
+    async def steps(topics: MetadataCache, changes: TopicChanges, controller: Controller) -> None:
+        await changes.create(NewTopic("t", assignment={0: (2, 3)}))
         await let_3_lead(topics, registry, 1)
         assert await controller.elect([tp]) == set()
         assert await controller.elect([tp], prefer=True) == {tp}
@@ -267,12 +255,13 @@ def test_brokers_are_notified_later_of_a_state_whose_notification_failed(
     register(connect, 2, 3)
     tp = TopicPartition("t", 0)
 
-    async def steps(topics: Topics, controller: Controller) -> None:
-        await topics.create(NewTopic("t", assignment={0: (2, 3)}))
+    async def steps(topics: MetadataCache, changes: TopicChanges, controller: Controller) -> None:
+        await changes.create(NewTopic("t", assignment={0: (2, 3)}))
         state = registry.partition_states([tp])[tp]
         registry.write_states({tp: PartitionState(3, 1, (2, 3), 0, state.version)})
         await topics.refresh(["t"])
-        monkeypatch.setattr(controller, "_notify", failing_once(controller._notify))
+        notifications = controller._store.changes
+        monkeypatch.setattr(notifications, "notify_isr_change", failing_once(notifications.notify_isr_change))
         with pytest.raises(BrokerError):
             await controller.elect([tp], prefer=True)
         assert leaders(topics, "t") == {0: (3, (2, 3))}
@@ -286,8 +275,8 @@ def test_leadership_goes_back_to_the_preferred_replicas_by_itself(
 ) -> None:
     register(connect, 2, 3)
 
-    async def steps(topics: Topics, controller: Controller) -> None:
-        await topics.create(NewTopic("t", assignment={0: (2, 3)}))
+    async def steps(topics: MetadataCache, changes: TopicChanges, controller: Controller) -> None:
+        await changes.create(NewTopic("t", assignment={0: (2, 3)}))
         await let_3_lead(topics, registry, 1)
         await soon(lambda: leaders(topics, "t") == {0: (2, (2, 3))})
 
@@ -300,8 +289,8 @@ def test_a_request_of_kafkas_old_tools_elects_preferred_leaders_and_is_deleted(
     register(connect, 2, 3)
     tp, path = TopicPartition("t", 0), "/admin/preferred_replica_election"
 
-    async def steps(topics: Topics, controller: Controller) -> None:
-        await topics.create(NewTopic("t", assignment={0: (2, 3)}))
+    async def steps(topics: MetadataCache, changes: TopicChanges, controller: Controller) -> None:
+        await changes.create(NewTopic("t", assignment={0: (2, 3)}))
         for version, request in enumerate((b'{"version":1,"partitions":[{"topic":"t","partition":0}]}', b"nonsense")):
             await let_3_lead(topics, registry, 1 + version)
             await asyncio.to_thread(zk.create, path, request)
@@ -313,7 +302,7 @@ def test_a_request_of_kafkas_old_tools_elects_preferred_leaders_and_is_deleted(
         zk.set("/controller_epoch", b"99")
         zk.create(path)
         with pytest.raises(BrokerError) as refusal:
-            registry.end_preferred_election(0, controller_version=epoch.version)
+            registry.wanted_preferred_leaders.write([], 0, controller_version=epoch.version)
         assert refusal.value.code is ErrorCode.not_controller
         assert zk.exists(path)
 
@@ -326,8 +315,8 @@ def test_a_reassignment_is_completed_in_both_nodes_at_once(
     register(connect, 2, 3)
     tp = TopicPartition("t", 0)
 
-    async def steps(topics: Topics, controller: Controller) -> None:
-        await topics.create(NewTopic("t", assignment={0: (2,)}))
+    async def steps(topics: MetadataCache, changes: TopicChanges, controller: Controller) -> None:
+        await changes.create(NewTopic("t", assignment={0: (2,)}))
         before = topics.metadata.topics["t"].partitions[0]
         begun = state_reassigned(before, [3])
         epoch = registry.controller.epoch()
@@ -371,7 +360,7 @@ def test_elect_leaders_is_answered_by_the_controllers_election(
     sessions = register(connect, 2, 3)
     asked = [SimpleNamespace(topic="t", partitions=[0, 1])]
 
-    async def steps(topics: Topics, controller: Controller) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges, controller: Controller) -> None:
         async def ask(kind: int) -> list[ErrorCode]:
             context = cast(
                 ApiContext, SimpleNamespace(topics=topics, controller=controller, allows=lambda client, need: True)
@@ -382,7 +371,7 @@ def test_elect_leaders_is_answered_by_the_controllers_election(
             (found,) = answer["replica_election_results"]
             return [one["error_code"] for one in found["partition_result"]]
 
-        await topics.create(NewTopic("t", assignment={0: (2, 3), 1: (3, 2)}))
+        await changes.create(NewTopic("t", assignment={0: (2, 3), 1: (3, 2)}))
         assert await ask(PREFERRED) == [ErrorCode.election_not_needed] * 2
         await asyncio.to_thread(sessions[2].close)
         await soon(lambda: leaders(topics, "t") == {0: (3, (3,)), 1: (3, (3,))})

@@ -15,7 +15,7 @@ from broker.cluster.controller_state import (
     state_without,
 )
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import NO_LEADER, PartitionInfo
+from broker.replica.cluster_metadata import NO_LEADER, PartitionInfo
 
 LED_BY_1 = PartitionInfo(1, 5, (1, 2, 3), (1, 2, 3), version=7)
 ALL = {1, 2, 3, 4, 5}

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from broker.cluster.failure_detector import FailureDetector
 from broker.net.peer_connection import PeerConnection
-from broker.zookeeper.znodes import BrokerInfo
+from broker.replica.cluster_metadata import BrokerInfo
 
 
 class Peer:
@@ -112,7 +112,7 @@ async def test_a_broker_that_never_answered_is_not_suspected() -> None:
     await peer.start()
     await peer.kill()
     async with watching(peer) as detector:
-        (task,) = detector._tasks.values()
+        (task,) = detector._watches.values()
         done, _ = await asyncio.wait([task], timeout=0.1)
         assert not done
         assert not detector.suspected
@@ -132,4 +132,4 @@ async def test_a_broker_that_registers_again_or_no_more_is_not_suspected() -> No
         await until(lambda: peer.connections == 2)
         detector.update_brokers({})
         assert changes == [2]
-        assert not detector._tasks
+        assert not detector._watches

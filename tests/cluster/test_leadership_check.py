@@ -55,13 +55,13 @@ async def test_a_leader_deposed_while_cut_off_from_zookeeper_follows(tmp_path: P
             assert new in (first, second)
             await until(lambda: known_leader(cluster, new) == new == known_leader(cluster, old))
             assert await produce(new) is ErrorCode.none
-            follower, topics = cluster.running[old]._topics.followers()[T0], cluster.running[new]._topics
+            follower, topics = cluster.running[old]._topics.replicas.followed[T0], cluster.running[new]._topics
             await until(lambda: follower.log.log_end_offset == topics.partition(T0).log.log_end_offset)
 
             for broker_id in (first, second):
                 cut_off(cluster.running[broker_id])
             check = LeadershipCheck(
-                new, topics, lambda broker: PeerConnection(broker.host, broker.port, client_id="test"), lambda: False
+                topics, lambda broker: PeerConnection(broker.host, broker.port, client_id="test"), lambda: False
             )
             await check.ask_all()
             check.close()

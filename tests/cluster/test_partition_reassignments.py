@@ -15,7 +15,7 @@ from broker.errors import ErrorCode
 from broker.log.log import Log
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import PartitionInfo
+from broker.replica.cluster_metadata import PartitionInfo
 from broker.zookeeper.znodes import REASSIGN_PARTITIONS, decode_reassignment, encode_reassignment
 from tests.support.console import answer_of
 from tests.support.follower_log import stored
@@ -139,7 +139,7 @@ async def test_replicas_leaders_and_logs_move(tmp_path: Path, zookeeper: str) ->
             assert stored(log) == records
         assert await running(cluster) == {}
         await until(lambda: not any(one.adding for one in states(cluster, broker_id=3).values()))
-        counted = {id: server._topics.metrics["t"] for id, server in cluster.running.items()}
+        counted = {id: server._topics.replicas.metrics["t"] for id, server in cluster.running.items()}
         moved = counted[3].reassignment_bytes_in
         assert moved == sum(log.size for i in (0, 1) for log in cluster.logs("t", i)[:1])
         assert sum(one.reassignment_bytes_out for one in counted.values()) >= moved

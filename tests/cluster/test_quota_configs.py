@@ -18,8 +18,8 @@ from broker.security.scram import ScramCredential, ScramMechanism
 from broker.zookeeper import znodes
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
-from broker.zookeeper.metadata_store import MetadataCalls
-from broker.zookeeper.quota_nodes import entity_of, entity_path
+from broker.zookeeper.cluster_store import ClusterStore
+from broker.zookeeper.config_nodes import entity_of, entity_path
 from broker.zookeeper.registry import Registry
 
 SHA_256, _ = ScramMechanism
@@ -46,8 +46,8 @@ def registry(zk: ZooKeeper) -> Registry:
 
 
 @pytest.fixture
-def calls() -> Iterator[MetadataCalls]:
-    made = MetadataCalls()
+def store(zk: ZooKeeper, registry: Registry) -> Iterator[ClusterStore]:
+    made = ClusterStore(registry, ChangeNotifications(zk))
     yield made
     made.close()
 
@@ -55,15 +55,14 @@ def calls() -> Iterator[MetadataCalls]:
 class Applied:
     """Quotas and where they are applied."""
 
-    def __init__(self, zk: ZooKeeper, registry: Registry, calls: MetadataCalls) -> None:
+    def __init__(self, store: ClusterStore) -> None:
         self.clients, self.connections = ClientQuotas(), ConnectionRates()
-        notify = ChangeNotifications(zk).notify_config_change
-        self.configs = QuotaConfigs(registry, calls, notify=notify, clients=self.clients, connections=self.connections)
+        self.configs = QuotaConfigs(store, clients=self.clients, connections=self.connections)
 
 
 @pytest.fixture
-def applied(zk: ZooKeeper, registry: Registry, calls: MetadataCalls) -> Applied:
-    return Applied(zk, registry, calls)
+def applied(store: ClusterStore) -> Applied:
+    return Applied(store)
 
 
 @pytest.mark.parametrize(("path", "entity"), ENTITIES.items(), ids=str)
@@ -81,12 +80,12 @@ async def test_an_entity_is_kept_as_kafka_keeps_it(
 
 
 async def test_all_that_others_wrote_is_read(
-    zk: ZooKeeper, registry: Registry, calls: MetadataCalls, applied: Applied
+    zk: ZooKeeper, registry: Registry, store: ClusterStore, applied: Applied
 ) -> None:
     for entity in ENTITIES.values():
         key = "connection_creation_rate" if entity.ip is not None else "producer_byte_rate"
         await applied.configs.alter(entity, {key: "1000"})
-    other = Applied(zk, registry, calls)
+    other = Applied(store)
     await other.configs.refresh()
     assert other.configs.quotas() == applied.configs.quotas()
     assert len(other.configs.quotas()) == len(ENTITIES)
@@ -95,9 +94,9 @@ async def test_all_that_others_wrote_is_read(
 
 
 async def test_a_notification_names_what_is_read_again(
-    zk: ZooKeeper, registry: Registry, calls: MetadataCalls, applied: Applied
+    zk: ZooKeeper, registry: Registry, store: ClusterStore, applied: Applied
 ) -> None:
-    other = Applied(zk, registry, calls)
+    other = Applied(store)
     entity = QuotaEntity("bob", DEFAULT)
     await applied.configs.alter(entity, {"consumer_byte_rate": "5"})
     await applied.configs.alter(QuotaEntity("ann"), {"consumer_byte_rate": "6"})
@@ -109,9 +108,9 @@ async def test_a_notification_names_what_is_read_again(
 
 
 async def test_credentials_and_quotas_of_a_user_survive_each_other(
-    zk: ZooKeeper, registry: Registry, calls: MetadataCalls, applied: Applied
+    zk: ZooKeeper, registry: Registry, store: ClusterStore, applied: Applied
 ) -> None:
-    users = Users(registry, calls, notify=lambda path: None)
+    users = Users(store)
     bob = QuotaEntity("bob")
     await users.alter("bob", {SHA_256: MADE})
     await applied.configs.alter(bob, {"producer_byte_rate": "1000"})
@@ -157,7 +156,7 @@ async def test_what_cannot_be_read_is_left_out_and_not_shown(
 
 
 async def test_without_zookeeper_the_last_known_quotas_apply(
-    zk: ZooKeeper, applied: Applied, calls: MetadataCalls
+    zk: ZooKeeper, applied: Applied, store: ClusterStore
 ) -> None:
     await applied.configs.alter(QuotaEntity("bob"), {"producer_byte_rate": "100"})
     zk.close()

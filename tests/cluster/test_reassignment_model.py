@@ -11,7 +11,7 @@ import pytest
 
 from broker.cluster import controller_state
 from broker.cluster.controller_state import Election, state_reassigned
-from broker.zookeeper.cluster_metadata import NO_LEADER, PartitionInfo
+from broker.replica.cluster_metadata import NO_LEADER, PartitionInfo
 from tests.cluster.test_replication_model import MIN_ISR, STEPS, Broker, Replication, Steps, walk
 
 BROKERS = (1, 2, 3, 4)

@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.cluster import controller_state
 from broker.cluster.controller_state import Election, next_state, state_at_start, state_without
+from broker.replica.cluster_metadata import NO_LEADER, PartitionInfo
 from broker.replica.in_sync_state import InSyncState
-from broker.zookeeper.cluster_metadata import NO_LEADER, PartitionInfo
 
 MODEL = sys.modules[__name__]
 BROKERS = (1, 2, 3)
@@ -473,7 +473,7 @@ def _keep_positions(state: InSyncState, isr: Collection[int], now: float) -> boo
 
 def _advance_past_unknown(state: InSyncState, now: float) -> bool:
     known = [f.log_end_offset for r, f in state.followers.items() if r in state.largest_isr and state.is_known(r)]
-    before, state.high_watermark = state.high_watermark, max(state.high_watermark, min([state._end, *known]))
+    before, state.high_watermark = state.high_watermark, max(state.high_watermark, min([state.log_end_offset, *known]))
     return state.high_watermark > before
 
 

@@ -11,15 +11,21 @@ from typing import Any
 import pytest
 
 from broker.clock import SystemClock
-from broker.cluster.topics import NewTopic, Topics
+from broker.cluster.metadata_cache import MetadataCache
+from broker.cluster.topic_changes import NewTopic, TopicChanges
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ConnectionFailed, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.metadata_store import MetadataCalls
+from broker.replica.cluster_metadata import BrokerInfo
+from broker.replica.replica_manager import ReplicaManager
+from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo
+
+Steps = Callable[[MetadataCache, TopicChanges], Awaitable[None]]
 
 
 @pytest.fixture
@@ -31,18 +37,19 @@ def logs(tmp_path: Path) -> Iterator[LogManager]:
 
 
 @pytest.fixture
-def run(registry: Registry, logs: LogManager) -> Callable[[Callable[[Topics], Awaitable[None]]], None]:
-    """`run(steps)` awaits `steps(topics)` of broker 1."""
+def run(zk: ZooKeeper, registry: Registry, logs: LogManager) -> Callable[[Steps], None]:
+    """`run(steps)` awaits `steps(topics, changes)` of broker 1."""
     registry.register_broker(BrokerInfo.plaintext(1, "h", 9092))
 
-    async def main(steps: Callable[[Topics], Awaitable[None]]) -> None:
-        calls = MetadataCalls()
-        topics = Topics(BrokerConfig(broker_id=1), registry, logs, registry.load_metadata(), calls)
+    async def main(steps: Steps) -> None:
+        store = ClusterStore(registry, ChangeNotifications(zk))
+        config = BrokerConfig(broker_id=1)
+        topics = MetadataCache(store, ReplicaManager(config, logs), registry.load_metadata())
         try:
-            await steps(topics)
+            await steps(topics, TopicChanges(config, store, topics))
         finally:
             await topics.close()
-            calls.close()
+            store.close()
 
     return lambda steps: asyncio.run(main(steps))
 
@@ -71,12 +78,12 @@ class Counted:
 def test_what_we_create_and_delete_is_known_without_reading_anything(
     run: Callable[..., None], registry: Registry, logs: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def steps(topics: Topics) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
         counted = Counted(registry, monkeypatch)
         for number in range(5):
-            await topics.create(NewTopic(f"t-{number}", 2))
+            await changes.create(NewTopic(f"t-{number}", 2))
             assert topics.topics_listed(topics.metadata.topics.keys()) is False
-        await topics.delete("t-3")
+        await changes.delete("t-3")
         assert counted.reads == []
         assert set(topics.metadata.topics) == {"t-0", "t-1", "t-2", "t-4"}
         assert {tp.topic for tp in logs.logs()} == {"t-0", "t-1", "t-2", "t-4"}
@@ -89,8 +96,8 @@ def test_what_we_create_and_delete_is_known_without_reading_anything(
 def test_one_topic_of_others_costs_one_topic(
     run: Callable[..., None], registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def steps(topics: Topics) -> None:
-        await topics.create(NewTopic("ours"))
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
+        await changes.create(NewTopic("ours"))
         registry.create_topic("theirs", {0: (1,)}, {"retention.ms": "5"})
         read: list[list[str]] = []
         load = registry.load_topics
@@ -113,7 +120,7 @@ def test_a_listing_of_our_own_doing_needs_no_reading(
 ) -> None:
     """ZooKeeper tells of a topic while we are still making it."""
 
-    async def steps(topics: Topics) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
         counted = Counted(registry, monkeypatch)
         create = registry.create_topic
         loop = asyncio.get_running_loop()
@@ -129,7 +136,7 @@ def test_a_listing_of_our_own_doing_needs_no_reading(
             return made
 
         monkeypatch.setattr(registry, "create_topic", create_and_tell)
-        await topics.create(NewTopic("t"))
+        await changes.create(NewTopic("t"))
         await asyncio.gather(*catching_up)
         assert catching_up
         assert counted.reads == []
@@ -140,7 +147,7 @@ def test_a_listing_of_our_own_doing_needs_no_reading(
 def test_a_topic_deleted_by_others_before_we_heard_of_our_own_making_is_gone(
     run: Callable[..., None], registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def steps(topics: Topics) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
         create = registry.create_topic
 
         def create_and_lose(*arguments: object, **named: object) -> object:
@@ -150,7 +157,7 @@ def test_a_topic_deleted_by_others_before_we_heard_of_our_own_making_is_gone(
             return made
 
         monkeypatch.setattr(registry, "create_topic", create_and_lose)
-        await topics.create(NewTopic("t"))
+        await changes.create(NewTopic("t"))
         assert list(topics.metadata.topics) == []
 
     run(steps)
@@ -159,8 +166,8 @@ def test_a_topic_deleted_by_others_before_we_heard_of_our_own_making_is_gone(
 def test_a_topic_made_again_by_others_while_we_delete_it_is_the_new_one(
     run: Callable[..., None], registry: Registry, logs: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def steps(topics: Topics) -> None:
-        old = (await topics.create(NewTopic("t"))).topic_id
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
+        old = (await changes.create(NewTopic("t"))).topic_id
         delete = registry.deletions.delete
 
         def delete_and_make_again(name: str) -> None:
@@ -169,7 +176,7 @@ def test_a_topic_made_again_by_others_while_we_delete_it_is_the_new_one(
             topics.topics_listed({"t"})
 
         monkeypatch.setattr(registry.deletions, "delete", delete_and_make_again)
-        await topics.delete("t")
+        await changes.delete("t")
         assert topics.metadata.topics["t"].topic_id != old
         log = logs.get(TopicPartition("t", 0))
         assert log is not None
@@ -179,10 +186,10 @@ def test_a_topic_made_again_by_others_while_we_delete_it_is_the_new_one(
 
 
 def test_one_that_another_broker_made_first_is_known_from_then_on(run: Callable[..., None], registry: Registry) -> None:
-    async def steps(topics: Topics) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
         registry.create_topic("t", {0: (1,)})
         with pytest.raises(BrokerError) as refused:
-            await topics.create(NewTopic("t"))
+            await changes.create(NewTopic("t"))
         assert refused.value.code is ErrorCode.topic_already_exists
         assert "t" in topics.metadata.topics
 
@@ -192,13 +199,13 @@ def test_one_that_another_broker_made_first_is_known_from_then_on(run: Callable[
 def test_brokers_that_have_registered_just_now_get_replicas(run: Callable[..., None], registry: Registry) -> None:
     """As when several start at the same time: this one has not heard of the other yet."""
 
-    async def steps(topics: Topics) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
         registry.register_broker(BrokerInfo.plaintext(2, "h", 9092))
         assert topics.metadata.brokers.keys() == {1}
-        await topics.create(NewTopic("t", 1, 2))
+        await changes.create(NewTopic("t", 1, 2))
         assert sorted(topics.metadata.topics["t"].partitions[0].replicas) == [1, 2]
         with pytest.raises(BrokerError, match="larger than the number of available brokers, 2"):
-            await topics.create(NewTopic("u", 1, 3))
+            await changes.create(NewTopic("u", 1, 3))
 
     run(steps)
 
@@ -206,9 +213,9 @@ def test_brokers_that_have_registered_just_now_get_replicas(run: Callable[..., N
 def test_internal_topics_get_replicas_on_brokers_that_have_registered_just_now(
     run: Callable[..., None], registry: Registry
 ) -> None:
-    async def steps(topics: Topics) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
         registry.register_broker(BrokerInfo.plaintext(2, "h", 9092))
-        await topics.create_default("__consumer_offsets")
+        await changes.create_default("__consumer_offsets")
         partitions = topics.metadata.topics["__consumer_offsets"].partitions.values()
         assert {len(one.replicas) for one in partitions} == {2}
 
@@ -218,8 +225,8 @@ def test_internal_topics_get_replicas_on_brokers_that_have_registered_just_now(
 def test_who_leads_again_in_a_later_epoch_was_deposed_meanwhile(run: Callable[..., None], registry: Registry) -> None:
     """The broker has missed the epoch in between. Whoever follows the leadership begins anew."""
 
-    async def steps(topics: Topics) -> None:
-        await topics.create(NewTopic("t", 2))
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
+        await changes.create(NewTopic("t", 2))
         heard: list[tuple[str, int, int]] = []
         topics.add_leadership_listener(
             "t",
@@ -239,10 +246,10 @@ def test_who_leads_again_in_a_later_epoch_was_deposed_meanwhile(run: Callable[..
 
 
 def test_other_settings_of_the_broker_reach_the_logs_of_topics_that_set_none(run: Callable[..., None]) -> None:
-    async def steps(topics: Topics) -> None:
-        await topics.create(NewTopic("plain"))
-        await topics.create(NewTopic("own", config={"retention.ms": "7"}))
-        topics.update_defaults(BrokerConfig(broker_id=1, log_retention_ms=5))
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
+        await changes.create(NewTopic("plain"))
+        await changes.create(NewTopic("own", config={"retention.ms": "7"}))
+        topics.replicas.update_config(BrokerConfig(broker_id=1, log_retention_ms=5))
         kept = {name: topics.partition(TopicPartition(name, 0)).log.config.retention_ms for name in ("plain", "own")}
         assert kept == {"plain": 5, "own": 7}
 
@@ -266,8 +273,8 @@ def test_logs_of_deleted_topics_go_and_those_that_zookeeper_has_only_forgotten_s
     registry.deletions.forget(1, [forgotten.topic_id])
     again = registry.create_topic("deleted", {0: (2,)})
 
-    async def steps(topics: Topics) -> None:
-        await topics.delete_left_logs()
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
+        await topics.deleted_topics.delete_left_logs()
         assert set(logs.logs()) == {TopicPartition("forgotten", 0), tp}
         assert "forgotten-0 is in log.dirs, but the cluster has no such topic" in caplog.text
         assert topics.metadata.topics["deleted"].topic_id == again.topic_id
@@ -283,14 +290,14 @@ def test_a_topic_that_zookeeper_forgets_while_the_broker_runs_keeps_its_log(
     """ZooKeeper came back with an older copy of its data: no note says that the topic was deleted."""
     tp = TopicPartition("forgotten", 0)
 
-    async def steps(topics: Topics) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
         deleted: list[TopicPartition] = []
 
         async def note(gone: Sequence[TopicPartition]) -> None:
             deleted.extend(gone)
 
         topics.add_deletion_listener(note)
-        record = await topics.create(NewTopic("forgotten", 1))
+        record = await changes.create(NewTopic("forgotten", 1))
         log = logs.logs()[tp]
         registry.deletions.delete("forgotten")
         registry.deletions.forget(1, [record.topic_id])
@@ -309,7 +316,7 @@ def test_a_topic_on_other_brokers_is_deleted_without_a_note(
     """A coordinator that has no replica of it deletes the groups' offsets for it all the same."""
     registry.create_topic("theirs", {0: (2,)})
 
-    async def steps(topics: Topics) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
         deleted: list[TopicPartition] = []
 
         async def note(gone: Sequence[TopicPartition]) -> None:
@@ -332,7 +339,7 @@ def test_a_refresh_that_nobody_waits_for_says_why_it_fails(
 ) -> None:
     """A leader complains about old metadata, and ZooKeeper is away or what it has cannot be understood."""
 
-    async def steps(topics: Topics) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
         for error in (ConnectionFailed("ZooKeeper is away"), ValueError("what is this?")):
 
             def fail(*_: object, error: Exception = error) -> None:

@@ -15,7 +15,7 @@ from broker.security.scram import ScramCredential, ScramMechanism
 from broker.zookeeper import znodes
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
-from broker.zookeeper.metadata_store import MetadataCalls
+from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.registry import Registry
 from tests.support.waiting import eventually
 
@@ -32,9 +32,9 @@ def registry(zk: ZooKeeper) -> Registry:
 
 @pytest.fixture
 def users(zk: ZooKeeper, registry: Registry) -> Iterator[Users]:
-    calls = MetadataCalls()
-    yield Users(registry, calls, notify=ChangeNotifications(zk).notify_config_change)
-    calls.close()
+    store = ClusterStore(registry, ChangeNotifications(zk))
+    yield Users(store)
+    store.close()
 
 
 async def test_a_user_is_kept_as_kafka_keeps_him(zk: ZooKeeper, users: Users) -> None:

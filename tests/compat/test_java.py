@@ -12,13 +12,13 @@ from broker.client.batch_producer import BatchProducer
 from broker.client.broker_connection import SOFTWARE
 from broker.client.cluster import Cluster
 from broker.client.fetcher import Fetcher, FetchStream
-from broker.client.partitioner import partition_of_key
 from broker.client.producer import Producer
 from broker.client.transaction_requests import transaction_version
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, decode_columns, encode_columns
 from broker.records.compression import Codec
+from broker.records.key_hash import partition_of_key
 from broker.records.record import decode_records
 from tests.support.kafka import Kafka, await_markers, await_topics
 from tests.support.kafka_java import KafkaJava, each, thrown, type_of

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_markers import ClusterMarkerWriter
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
@@ -20,7 +20,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_request, decode_response, encode_request, encode_response
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
-from broker.zookeeper.cluster_metadata import PartitionInfo
+from broker.replica.cluster_metadata import PartitionInfo
 from tests.support.coordinators import settle
 from tests.support.transactions import MemoryMarkers
 
@@ -45,7 +45,7 @@ class Cluster:
         self.on_change: list[Callable[[Collection[str]], None]] = []
         self.local = MemoryMarkers()
         self.topics = cast(
-            Topics,
+            MetadataCache,
             SimpleNamespace(
                 metadata=SimpleNamespace(partition=self._info),
                 refresh=self._refresh,

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from broker.clock import ManualClock
+from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.producer_ids import ProducerIds
-from broker.cluster.topics import Topics
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator import coordinators
 from broker.coordinator.coordinators import Coordinators
@@ -55,7 +55,7 @@ async def test_a_load_that_failed_is_tried_again_while_this_broker_leads(
 
     monkeypatch.setattr(partition, "drain", drain)
     ids = ProducerIds(lambda: range(0))
-    both = Coordinators(BrokerConfig.load(None, {}), cast(Topics, topics), ids, ManualClock(), _refuse)
+    both = Coordinators(BrokerConfig.load(None, {}), cast(MetadataCache, topics), ids, ManualClock(), _refuse)
     await both.start()
     elected[0](partition)
     await settle()

@@ -41,37 +41,34 @@ async def test_two_members_join_sync_and_beat() -> None:
             assert await groups.coordinator.heartbeat("g", generation, member) is ErrorCode.none
 
 
-async def test_joining_member_waits_until_the_rebalance_is_complete() -> None:
-    async with running_groups() as groups:
-        member = await groups.stable_member()
-        newcomer = asyncio.ensure_future(groups.join())
-        await settle()
-        assert not newcomer.done()
-        rejoined = await groups.join(member=member)
-        assert (await newcomer).generation_id == rejoined.generation_id == 2
+async def test_joining_member_waits_until_the_rebalance_is_complete(groups: Groups) -> None:
+    member = await groups.stable_member()
+    newcomer = asyncio.ensure_future(groups.join())
+    await settle()
+    assert not newcomer.done()
+    rejoined = await groups.join(member=member)
+    assert (await newcomer).generation_id == rejoined.generation_id == 2
 
 
-async def test_caller_that_goes_away_does_not_hold_the_group_up() -> None:
-    async with running_groups() as groups:
-        member = await groups.stable_member()
-        newcomer = asyncio.ensure_future(groups.join())
-        await settle()
-        newcomer.cancel()
-        await asyncio.gather(newcomer, return_exceptions=True)
-        rejoined = await groups.join(member=member)
-        assert [joined.member_id for joined in rejoined.members] == [member]
+async def test_caller_that_goes_away_does_not_hold_the_group_up(groups: Groups) -> None:
+    member = await groups.stable_member()
+    newcomer = asyncio.ensure_future(groups.join())
+    await settle()
+    newcomer.cancel()
+    await asyncio.gather(newcomer, return_exceptions=True)
+    rejoined = await groups.join(member=member)
+    assert [joined.member_id for joined in rejoined.members] == [member]
 
 
-async def test_silent_member_expires_when_its_session_ends() -> None:
-    async with running_groups() as groups:
-        member = await groups.stable_member()
-        groups.advance(9_999)
-        assert await groups.coordinator.heartbeat("g", 1, member) is ErrorCode.none
-        groups.advance(9_999)
-        assert (await groups.coordinator.describe("g")).state == "Stable"
-        groups.advance(1)
-        assert (await groups.coordinator.describe("g")).state == "Empty"
-        assert await groups.coordinator.heartbeat("g", 1, member) is ErrorCode.unknown_member_id
+async def test_silent_member_expires_when_its_session_ends(groups: Groups) -> None:
+    member = await groups.stable_member()
+    groups.advance(9_999)
+    assert await groups.coordinator.heartbeat("g", 1, member) is ErrorCode.none
+    groups.advance(9_999)
+    assert (await groups.coordinator.describe("g")).state == "Stable"
+    groups.advance(1)
+    assert (await groups.coordinator.describe("g")).state == "Empty"
+    assert await groups.coordinator.heartbeat("g", 1, member) is ErrorCode.unknown_member_id
 
 
 async def test_the_loops_own_timer_expires_members_and_ends_the_initial_delay() -> None:
@@ -111,17 +108,16 @@ async def test_restarted_coordinator_expires_who_does_not_come_back() -> None:
         assert (await again.coordinator.describe("g")).state == "Empty"
 
 
-async def test_sessions_of_a_group_end_although_one_of_its_name_was_removed_before() -> None:
+async def test_sessions_of_a_group_end_although_one_of_its_name_was_removed_before(groups: Groups) -> None:
     """The removed group had a timer, which fired when there was no group."""
-    async with running_groups() as groups:
-        pending = await groups.join(two_steps=True)
-        await groups.coordinator.leave("g", [LeavingMember(pending.member_id)])
-        groups.coordinator._expire()
-        assert groups.coordinator.all_groups() == []
-        groups.advance(11_000)
-        await groups.stable_member()
-        groups.advance(10_000)
-        assert (await groups.coordinator.describe("g")).state == "Empty"
+    pending = await groups.join(two_steps=True)
+    await groups.coordinator.leave("g", [LeavingMember(pending.member_id)])
+    groups.coordinator._expire()
+    assert groups.coordinator.all_groups() == []
+    groups.advance(11_000)
+    await groups.stable_member()
+    groups.advance(10_000)
+    assert (await groups.coordinator.describe("g")).state == "Empty"
 
 
 async def test_time_spent_on_replay_does_not_count_against_the_members() -> None:
@@ -161,16 +157,15 @@ async def test_group_that_has_become_too_large_rebalances_when_it_is_loaded() ->
         assert (await back).generation_id == 3
 
 
-async def test_nobody_is_answered_before_the_assignment_is_stored() -> None:
-    async with running_groups() as groups:
-        member = (await groups.join()).member_id
-        groups.store.gate.clear()
-        syncing = asyncio.ensure_future(groups.coordinator.sync(SyncRequest("g", 1, member, {member: b"work"})))
-        await groups.store.until_waiting()
-        await settle()
-        assert not syncing.done()
-        groups.store.gate.set()
-        assert (await syncing).assignment == b"work"
+async def test_nobody_is_answered_before_the_assignment_is_stored(groups: Groups) -> None:
+    member = (await groups.join()).member_id
+    groups.store.gate.clear()
+    syncing = asyncio.ensure_future(groups.coordinator.sync(SyncRequest("g", 1, member, {member: b"work"})))
+    await groups.store.until_waiting()
+    await settle()
+    assert not syncing.done()
+    groups.store.gate.set()
+    assert (await syncing).assignment == b"work"
 
 
 @pytest.mark.parametrize(
@@ -181,66 +176,59 @@ async def test_nobody_is_answered_before_the_assignment_is_stored() -> None:
         (ErrorCode.message_too_large, ErrorCode.unknown_server_error),
     ],
 )
-async def test_assignment_that_cannot_be_stored(code: ErrorCode, told: ErrorCode) -> None:
-    async with running_groups() as groups:
-        member = (await groups.join()).member_id
-        groups.store.fail_with = BrokerError(code)
-        assert (await groups.coordinator.sync(SyncRequest("g", 1, member, {member: b"work"}))).error is told
-        groups.store.fail_with = None
-        assert (await groups.join(member=member)).generation_id == 2
+async def test_assignment_that_cannot_be_stored(groups: Groups, code: ErrorCode, told: ErrorCode) -> None:
+    member = (await groups.join()).member_id
+    groups.store.fail_with = BrokerError(code)
+    assert (await groups.coordinator.sync(SyncRequest("g", 1, member, {member: b"work"}))).error is told
+    groups.store.fail_with = None
+    assert (await groups.join(member=member)).generation_id == 2
 
 
-async def test_assignment_that_fits_no_record() -> None:
-    async with running_groups() as groups:
-        request = JoinRequest("g", "", "c" * 40_000, "/host", "consumer", (("range", b""),), 10_000)
-        member = (await groups.coordinator.join(request)).member_id
-        answer = await groups.coordinator.sync(SyncRequest("g", 1, member, {}))
-        assert answer.error is ErrorCode.unknown_server_error
+async def test_assignment_that_fits_no_record(groups: Groups) -> None:
+    request = JoinRequest("g", "", "c" * 40_000, "/host", "consumer", (("range", b""),), 10_000)
+    member = (await groups.coordinator.join(request)).member_id
+    answer = await groups.coordinator.sync(SyncRequest("g", 1, member, {}))
+    assert answer.error is ErrorCode.unknown_server_error
 
 
 @pytest.mark.parametrize(("session_ms", "allowed"), [(5_999, False), (6_000, True), (1_800_001, False)])
-async def test_session_timeout_must_lie_within_the_limits(session_ms: int, allowed: bool) -> None:
-    async with running_groups() as groups:
-        request = JoinRequest("g", "", "client", "/host", "consumer", (("range", b""),), session_ms)
-        expected = ErrorCode.none if allowed else ErrorCode.invalid_session_timeout
-        assert (await groups.coordinator.join(request)).error is expected
+async def test_session_timeout_must_lie_within_the_limits(groups: Groups, session_ms: int, allowed: bool) -> None:
+    request = JoinRequest("g", "", "client", "/host", "consumer", (("range", b""),), session_ms)
+    expected = ErrorCode.none if allowed else ErrorCode.invalid_session_timeout
+    assert (await groups.coordinator.join(request)).error is expected
 
 
-async def test_first_version_of_join_waits_for_its_session_timeout() -> None:
-    async with running_groups() as groups:
-        request = JoinRequest("g", "", "client", "/host", "consumer", (("range", b""),), 10_000)
-        assert request.effective_rebalance_timeout_ms == 10_000
-        await groups.coordinator.join(request)
+async def test_first_version_of_join_waits_for_its_session_timeout(groups: Groups) -> None:
+    request = JoinRequest("g", "", "client", "/host", "consumer", (("range", b""),), 10_000)
+    assert request.effective_rebalance_timeout_ms == 10_000
+    await groups.coordinator.join(request)
 
 
 @pytest.mark.parametrize("group", ["", "g" * 8_192])
-async def test_group_ids_that_cannot_be(group: str) -> None:
-    async with running_groups() as groups:
-        invalid = ErrorCode.invalid_group_id
-        assert (await groups.join(group)).error is invalid
-        assert (await groups.coordinator.sync(SyncRequest(group, 1, "m", {}))).error is invalid
-        assert await groups.coordinator.heartbeat(group, 1, "m") is invalid
-        assert (await groups.coordinator.leave(group, [LeavingMember("m")])).error is invalid
+async def test_group_ids_that_cannot_be(groups: Groups, group: str) -> None:
+    invalid = ErrorCode.invalid_group_id
+    assert (await groups.join(group)).error is invalid
+    assert (await groups.coordinator.sync(SyncRequest(group, 1, "m", {}))).error is invalid
+    assert await groups.coordinator.heartbeat(group, 1, "m") is invalid
+    assert (await groups.coordinator.leave(group, [LeavingMember("m")])).error is invalid
 
 
-async def test_group_that_does_not_exist() -> None:
-    async with running_groups() as groups:
-        unknown = ErrorCode.unknown_member_id
-        assert (await groups.join(member="m")).error is unknown
-        assert (await groups.coordinator.sync(SyncRequest("g", 1, "m", {}))).error is unknown
-        assert await groups.coordinator.heartbeat("g", 1, "m") is unknown
-        left = await groups.coordinator.leave("g", [LeavingMember("m")])
-        assert (left.error, left.members) == (ErrorCode.none, ((LeavingMember("m"), unknown),))
-        assert await groups.commit(1, generation=3, member="m") is ErrorCode.illegal_generation
-        assert (await groups.coordinator.describe("g")).state == "Dead"
+async def test_group_that_does_not_exist(groups: Groups) -> None:
+    unknown = ErrorCode.unknown_member_id
+    assert (await groups.join(member="m")).error is unknown
+    assert (await groups.coordinator.sync(SyncRequest("g", 1, "m", {}))).error is unknown
+    assert await groups.coordinator.heartbeat("g", 1, "m") is unknown
+    left = await groups.coordinator.leave("g", [LeavingMember("m")])
+    assert (left.error, left.members) == (ErrorCode.none, ((LeavingMember("m"), unknown),))
+    assert await groups.commit(1, generation=3, member="m") is ErrorCode.illegal_generation
+    assert (await groups.coordinator.describe("g")).state == "Dead"
 
 
-async def test_several_members_leave_at_once() -> None:
-    async with running_groups() as groups:
-        member = await groups.stable_member()
-        reply = await groups.coordinator.leave("g", [LeavingMember(member), LeavingMember("stranger")])
-        assert [error for _, error in reply.members] == [ErrorCode.none, ErrorCode.unknown_member_id]
-        assert (await groups.coordinator.describe("g")).state == "Empty"
+async def test_several_members_leave_at_once(groups: Groups) -> None:
+    member = await groups.stable_member()
+    reply = await groups.coordinator.leave("g", [LeavingMember(member), LeavingMember("stranger")])
+    assert [error for _, error in reply.members] == [ErrorCode.none, ErrorCode.unknown_member_id]
+    assert (await groups.coordinator.describe("g")).state == "Empty"
 
 
 async def test_partition_of_another_broker() -> None:
@@ -251,25 +239,23 @@ async def test_partition_of_another_broker() -> None:
     await groups.coordinator.close()
 
 
-async def test_unload_answers_whoever_waits() -> None:
-    async with running_groups() as groups:
-        await groups.stable_member()
-        newcomer = asyncio.ensure_future(groups.join())
-        await settle()
-        groups.coordinator.unload(groups.coordinator.partition_for("g"))
-        assert (await newcomer).error is ErrorCode.not_coordinator
-        assert (await groups.join()).error is ErrorCode.not_coordinator
-        groups.advance(60_000)
+async def test_unload_answers_whoever_waits(groups: Groups) -> None:
+    await groups.stable_member()
+    newcomer = asyncio.ensure_future(groups.join())
+    await settle()
+    groups.coordinator.unload(groups.coordinator.partition_for("g"))
+    assert (await newcomer).error is ErrorCode.not_coordinator
+    assert (await groups.join()).error is ErrorCode.not_coordinator
+    groups.advance(60_000)
 
 
-async def test_close_answers_whoever_waits() -> None:
-    async with running_groups() as groups:
-        await groups.stable_member()
-        newcomer = asyncio.ensure_future(groups.join())
-        await settle()
-        await groups.coordinator.close()
-        assert (await newcomer).error is ErrorCode.coordinator_not_available
-        assert (await groups.join()).error is ErrorCode.coordinator_not_available
+async def test_close_answers_whoever_waits(groups: Groups) -> None:
+    await groups.stable_member()
+    newcomer = asyncio.ensure_future(groups.join())
+    await settle()
+    await groups.coordinator.close()
+    assert (await newcomer).error is ErrorCode.coordinator_not_available
+    assert (await groups.join()).error is ErrorCode.coordinator_not_available
 
 
 async def test_while_a_partition_is_loaded() -> None:
@@ -310,17 +296,16 @@ async def test_record_that_cannot_be_read_does_not_take_the_others_away(caplog: 
     assert caplog.text.count("cannot be read") == 2
 
 
-async def test_list_by_state() -> None:
-    async with running_groups() as groups:
-        await groups.stable_member("one")
-        await groups.commit(1, group="two")
-        error, listed = await groups.coordinator.list_groups()
-        assert error is ErrorCode.none
-        assert {(g.group_id, g.roster.protocol_type or "", g.state.value) for g in listed} == {
-            ("one", "consumer", "Stable"),
-            ("two", "", "Empty"),
-        }
-        assert [g.group_id for g in (await groups.coordinator.list_groups(["stable"]))[1]] == ["one"]
+async def test_list_by_state(groups: Groups) -> None:
+    await groups.stable_member("one")
+    await groups.commit(1, group="two")
+    error, listed = await groups.coordinator.list_groups()
+    assert error is ErrorCode.none
+    assert {(g.group_id, g.roster.protocol_type or "", g.state.value) for g in listed} == {
+        ("one", "consumer", "Stable"),
+        ("two", "", "Empty"),
+    }
+    assert [g.group_id for g in (await groups.coordinator.list_groups(["stable"]))[1]] == ["one"]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ BOTH = (("range", b"t"), ("sticky", b"t"))
 STICKY_FIRST = (("sticky", b"t"), ("range", b"t"))
 
 
-def test_new_dynamic_member_is_given_an_id_to_come_back_with() -> None:
-    driver = GroupDriver()
+def test_new_dynamic_member_is_given_an_id_to_come_back_with(driver: GroupDriver) -> None:
     first = driver.join(require_id=True).joined
     assert (first.error, first.member_id, first.generation_id) == (ErrorCode.member_id_required, "m-1", -1)
     assert driver.group.state is GroupState.EMPTY
@@ -32,8 +31,7 @@ def test_static_member_needs_no_second_step() -> None:
     assert GroupDriver().join(instance="i", require_id=True).joined.generation_id == 1
 
 
-def test_unknown_member_id_is_refused() -> None:
-    driver = GroupDriver()
+def test_unknown_member_id_is_refused(driver: GroupDriver) -> None:
     driver.stable(1)
     assert driver.join("stranger").error is ErrorCode.unknown_member_id
 
@@ -43,9 +41,8 @@ def test_unknown_member_id_is_refused() -> None:
     [("connect", RANGE), ("consumer", (("other", b""),)), ("consumer", ()), ("", RANGE)],
 )
 def test_joiner_without_a_common_protocol_is_refused(
-    protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
+    driver: GroupDriver, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
-    driver = GroupDriver()
     driver.stable(1)
     refused = driver.join(protocol_type=protocol_type, protocols=protocols)
     assert refused.error is ErrorCode.inconsistent_group_protocol
@@ -60,15 +57,13 @@ def test_first_joiner_must_have_a_type_and_a_protocol(
     assert refused.error is ErrorCode.inconsistent_group_protocol
 
 
-def test_an_emptied_group_takes_another_protocol_type() -> None:
-    driver = GroupDriver()
+def test_an_emptied_group_takes_another_protocol_type(driver: GroupDriver) -> None:
     (member,) = driver.stable(1)
     driver.leave(member)
     assert driver.join(protocol_type="connect", protocols=(("v1", b""),)).joined.protocol_type == "connect"
 
 
-def test_leader_gets_everybodys_metadata_and_the_others_none() -> None:
-    driver = GroupDriver()
+def test_leader_gets_everybodys_metadata_and_the_others_none(driver: GroupDriver) -> None:
     first = driver.join(protocols=(("range", b"one"),)).joined.member_id
     second = driver.join(protocols=(("range", b"two"),))
     leader = driver.join(first, protocols=(("range", b"one"),)).joined
@@ -95,8 +90,7 @@ def test_only_a_protocol_all_support_is_chosen() -> None:
     assert {call.joined.protocol_name for call in calls} == {"range"}
 
 
-def test_join_into_a_stable_group_waits_for_the_others() -> None:
-    driver = GroupDriver()
+def test_join_into_a_stable_group_waits_for_the_others(driver: GroupDriver) -> None:
     old = driver.stable(2)
     newcomer = driver.join()
     assert newcomer.waits
@@ -107,8 +101,7 @@ def test_join_into_a_stable_group_waits_for_the_others() -> None:
     assert newcomer.joined.generation_id == rejoined.joined.generation_id == 3
 
 
-def test_pending_member_holds_the_rebalance_up_until_its_session_lapses() -> None:
-    driver = GroupDriver()
+def test_pending_member_holds_the_rebalance_up_until_its_session_lapses(driver: GroupDriver) -> None:
     (old,) = driver.stable(1)
     driver.join(require_id=True, session_ms=6_000)
     rejoined = driver.join(old)
@@ -119,8 +112,7 @@ def test_pending_member_holds_the_rebalance_up_until_its_session_lapses() -> Non
     assert not driver.group.roster.pending
 
 
-def test_an_id_that_nobody_joins_with_expires_without_a_rebalance() -> None:
-    driver = GroupDriver()
+def test_an_id_that_nobody_joins_with_expires_without_a_rebalance(driver: GroupDriver) -> None:
     (member,) = driver.stable(1, session_ms=100_000)
     driver.join(require_id=True, session_ms=6_000)
     driver.advance(6_000)
@@ -129,38 +121,33 @@ def test_an_id_that_nobody_joins_with_expires_without_a_rebalance() -> None:
     assert driver.group.state is GroupState.STABLE
 
 
-def test_follower_that_repeats_its_join_gets_the_generation_again() -> None:
-    driver = GroupDriver()
+def test_follower_that_repeats_its_join_gets_the_generation_again(driver: GroupDriver) -> None:
     _, follower = driver.stable(2)
     repeated = driver.join(follower).joined
     assert (repeated.error, repeated.generation_id, repeated.members) == (ErrorCode.none, 2, ())
     assert driver.group.state is GroupState.STABLE
 
 
-def test_leader_that_joins_again_forces_a_rebalance() -> None:
-    driver = GroupDriver()
+def test_leader_that_joins_again_forces_a_rebalance(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     assert driver.join(leader).waits
     assert driver.heartbeat(follower) is ErrorCode.rebalance_in_progress
 
 
-def test_member_with_new_metadata_forces_a_rebalance() -> None:
-    driver = GroupDriver()
+def test_member_with_new_metadata_forces_a_rebalance(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     assert driver.join(follower, protocols=(("range", b"more topics"),)).waits
     assert driver.join(leader).joined.generation_id == 3
 
 
-def test_leader_that_missed_the_answer_gets_it_again_with_the_members() -> None:
-    driver = GroupDriver()
+def test_leader_that_missed_the_answer_gets_it_again_with_the_members(driver: GroupDriver) -> None:
     leader = driver.join().joined.member_id
     assert driver.group.state is GroupState.COMPLETING_REBALANCE
     repeated = driver.join(leader).joined
     assert (repeated.generation_id, len(repeated.members)) == (1, 1)
 
 
-def test_second_join_of_a_waiting_member_answers_the_first() -> None:
-    driver = GroupDriver()
+def test_second_join_of_a_waiting_member_answers_the_first(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     first = driver.join(leader)
     second = driver.join(leader)
@@ -188,7 +175,6 @@ def test_while_a_rebalance_is_prepared_the_last_to_come_back_is_too_many() -> No
     assert set(driver.group.roster.members) == {leader, newcomer.joined.member_id}
 
 
-def test_dead_group_refuses() -> None:
-    driver = GroupDriver()
+def test_dead_group_refuses(driver: GroupDriver) -> None:
     driver.perform(driver.group.kill(ErrorCode.not_coordinator, driver.now()))
     assert driver.join().error is ErrorCode.coordinator_not_available

@@ -75,8 +75,7 @@ def test_plain_commit_after_a_pending_one_wins() -> None:
     assert offsets.all() == {A0: committed(6)}
 
 
-def test_offset_that_a_transaction_moves_does_not_expire() -> None:
-    driver = GroupDriver()
+def test_offset_that_a_transaction_moves_does_not_expire(driver: GroupDriver) -> None:
     for partition in (A0, A1):
         driver.group.offsets.apply(partition, committed(START_MS))
     driver.group.offsets.add_pending(7, A0, committed(START_MS))
@@ -85,16 +84,14 @@ def test_offset_that_a_transaction_moves_does_not_expire() -> None:
     assert expired_at(driver, START_MS + WEEK_MS) == [A0, A1]
 
 
-def test_simple_consumers_offsets_expire_by_their_age() -> None:
-    driver = GroupDriver()
+def test_simple_consumers_offsets_expire_by_their_age(driver: GroupDriver) -> None:
     driver.group.offsets.apply(A0, committed(START_MS))
     driver.group.offsets.apply(A1, committed(START_MS + 1))
     assert expired_at(driver, START_MS + WEEK_MS - 1) == []
     assert expired_at(driver, START_MS + WEEK_MS) == [A0]
 
 
-def test_empty_groups_offsets_expire_together_after_it_became_empty() -> None:
-    driver = GroupDriver()
+def test_empty_groups_offsets_expire_together_after_it_became_empty(driver: GroupDriver) -> None:
     driver.stable(1)
     driver.group.offsets.apply(A0, committed(START_MS - WEEK_MS))
     driver.advance(10_000)
@@ -103,16 +100,14 @@ def test_empty_groups_offsets_expire_together_after_it_became_empty() -> None:
     assert expired_at(driver, empty_since + WEEK_MS) == [A0]
 
 
-def test_stable_groups_offsets_expire_where_nobody_subscribes() -> None:
-    driver = GroupDriver()
+def test_stable_groups_offsets_expire_where_nobody_subscribes(driver: GroupDriver) -> None:
     driver.stable(1, protocols=READS_A)
     for partition in (A0, B0):
         driver.group.offsets.apply(partition, committed(START_MS))
     assert expired_at(driver, START_MS + WEEK_MS) == [B0]
 
 
-def test_nothing_expires_while_a_rebalance_goes_on_or_subscriptions_are_unreadable() -> None:
-    driver = GroupDriver()
+def test_nothing_expires_while_a_rebalance_goes_on_or_subscriptions_are_unreadable(driver: GroupDriver) -> None:
     driver.stable(1, protocols=(("range", b"?"),))
     driver.group.offsets.apply(A0, committed(START_MS))
     assert expired_at(driver, START_MS + 2 * WEEK_MS) == []
@@ -120,8 +115,7 @@ def test_nothing_expires_while_a_rebalance_goes_on_or_subscriptions_are_unreadab
     assert expired_at(driver, START_MS + 2 * WEEK_MS) == []
 
 
-def test_offset_with_an_expiry_of_its_own_keeps_to_it() -> None:
-    driver = GroupDriver()
+def test_offset_with_an_expiry_of_its_own_keeps_to_it(driver: GroupDriver) -> None:
     driver.group.offsets.apply(A0, committed(START_MS, START_MS + 5))
     assert expired_at(driver, START_MS + 4) == []
     assert expired_at(driver, START_MS + 5) == [A0]

@@ -65,8 +65,7 @@ def test_only_the_first_generation_of_a_group_is_delayed_again_by_newcomers() ->
     assert len({call.joined.generation_id for call in calls}) == 1
 
 
-def test_members_that_do_not_come_back_in_time_are_dropped() -> None:
-    driver = GroupDriver()
+def test_members_that_do_not_come_back_in_time_are_dropped(driver: GroupDriver) -> None:
     leader, lost = driver.stable(2, session_ms=100_000)
     rejoined = driver.join(leader)
     driver.advance(59_999)
@@ -76,16 +75,14 @@ def test_members_that_do_not_come_back_in_time_are_dropped() -> None:
     assert driver.heartbeat(lost) is ErrorCode.unknown_member_id
 
 
-def test_lost_leader_is_replaced_by_one_that_came_back() -> None:
-    driver = GroupDriver()
+def test_lost_leader_is_replaced_by_one_that_came_back(driver: GroupDriver) -> None:
     _, follower = driver.stable(2, session_ms=100_000)
     rejoined = driver.join(follower, protocols=(("range", b"new"),))
     driver.advance(60_000)
     assert rejoined.joined.leader == follower
 
 
-def test_silent_member_is_expired_after_its_session() -> None:
-    driver = GroupDriver()
+def test_silent_member_is_expired_after_its_session(driver: GroupDriver) -> None:
     leader, silent = driver.stable(2)
     for _ in range(3):
         driver.advance(3_000)
@@ -95,8 +92,7 @@ def test_silent_member_is_expired_after_its_session() -> None:
     assert driver.heartbeat(leader) is ErrorCode.rebalance_in_progress
 
 
-def test_when_all_are_silent_the_group_is_empty_and_that_is_stored() -> None:
-    driver = GroupDriver()
+def test_when_all_are_silent_the_group_is_empty_and_that_is_stored(driver: GroupDriver) -> None:
     driver.stable(2)
     driver.advance(10_000)
     assert driver.group.state is GroupState.EMPTY
@@ -105,8 +101,7 @@ def test_when_all_are_silent_the_group_is_empty_and_that_is_stored() -> None:
     assert driver.group.state_timestamp_ms == START_MS + 10_000
 
 
-def test_waiting_for_a_rebalance_is_no_silence() -> None:
-    driver = GroupDriver()
+def test_waiting_for_a_rebalance_is_no_silence(driver: GroupDriver) -> None:
     leader, other = driver.stable(2, session_ms=10_000)
     driver.group.roster.members[other].session_timeout_ms = 100_000
     driver.heartbeat(other)
@@ -116,8 +111,7 @@ def test_waiting_for_a_rebalance_is_no_silence() -> None:
     assert leader in driver.group.roster.members
 
 
-def test_session_begins_anew_when_a_long_sync_is_answered() -> None:
-    driver = GroupDriver()
+def test_session_begins_anew_when_a_long_sync_is_answered(driver: GroupDriver) -> None:
     leader = driver.join(session_ms=100_000).joined.member_id
     follower = driver.join(session_ms=10_000)
     driver.join(leader, session_ms=100_000)
@@ -131,8 +125,7 @@ def test_session_begins_anew_when_a_long_sync_is_answered() -> None:
     assert follower.joined.member_id not in driver.group.roster.members
 
 
-def test_newcomer_waits_five_minutes_at_most() -> None:
-    driver = GroupDriver()
+def test_newcomer_waits_five_minutes_at_most(driver: GroupDriver) -> None:
     (old,) = driver.stable(1, session_ms=1_000_000, rebalance_ms=1_000_000)
     newcomer = driver.join()
     driver.advance(300_000)
@@ -140,8 +133,7 @@ def test_newcomer_waits_five_minutes_at_most() -> None:
     assert driver.join(old).joined.generation_id == 2
 
 
-def test_members_that_do_not_sync_in_time_are_dropped() -> None:
-    driver = GroupDriver()
+def test_members_that_do_not_sync_in_time_are_dropped(driver: GroupDriver) -> None:
     first = driver.join(session_ms=100_000).joined.member_id
     second = driver.join(session_ms=100_000)
     driver.join(first, session_ms=100_000)
@@ -153,8 +145,7 @@ def test_members_that_do_not_sync_in_time_are_dropped() -> None:
     assert list(driver.group.roster.members) == [second.joined.member_id]
 
 
-def test_a_follower_that_never_syncs_is_dropped_from_a_stable_group() -> None:
-    driver = GroupDriver()
+def test_a_follower_that_never_syncs_is_dropped_from_a_stable_group(driver: GroupDriver) -> None:
     first = driver.join(session_ms=100_000).joined.member_id
     second = driver.join(session_ms=100_000)
     driver.join(first, session_ms=100_000)
@@ -167,8 +158,7 @@ def test_a_follower_that_never_syncs_is_dropped_from_a_stable_group() -> None:
 
 
 @pytest.mark.parametrize("can_return", [True, False])
-def test_lost_connection_of_a_waiting_newcomer(can_return: bool) -> None:
-    driver = GroupDriver()
+def test_lost_connection_of_a_waiting_newcomer(driver: GroupDriver, can_return: bool) -> None:
     (old,) = driver.stable(1, session_ms=100_000)
     newcomer = driver.join(session_ms=10_000)
     driver.abandon(newcomer, can_return=can_return)
@@ -179,8 +169,7 @@ def test_lost_connection_of_a_waiting_newcomer(can_return: bool) -> None:
     assert newcomer.waits
 
 
-def test_lost_connection_of_a_waiting_leader_does_not_hold_the_group_up() -> None:
-    driver = GroupDriver()
+def test_lost_connection_of_a_waiting_leader_does_not_hold_the_group_up(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     lost = driver.join(leader)
     driver.abandon(lost)
@@ -189,15 +178,13 @@ def test_lost_connection_of_a_waiting_leader_does_not_hold_the_group_up() -> Non
     assert rejoined.joined.leader == follower
 
 
-def test_lost_connection_of_an_answered_call_changes_nothing() -> None:
-    driver = GroupDriver()
+def test_lost_connection_of_an_answered_call_changes_nothing(driver: GroupDriver) -> None:
     call = driver.join()
     driver.abandon(call, can_return=False)
     assert len(driver.group.roster) == 1
 
 
-def test_replay_gives_the_same_generation_back() -> None:
-    driver = GroupDriver()
+def test_replay_gives_the_same_generation_back(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     replayed = GroupDriver()
     replayed.group.install(driver.stored[-1], replayed.now())
@@ -207,8 +194,7 @@ def test_replay_gives_the_same_generation_back() -> None:
     assert replayed.join(follower).joined.generation_id == 2
 
 
-def test_a_replayed_group_rebalances_as_soon_as_all_have_joined() -> None:
-    driver = GroupDriver()
+def test_a_replayed_group_rebalances_as_soon_as_all_have_joined(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     replayed = GroupDriver(initial_delay_ms=3_000)
     replayed.group.install(driver.stored[-1], replayed.now())
@@ -218,8 +204,7 @@ def test_a_replayed_group_rebalances_as_soon_as_all_have_joined() -> None:
     assert newcomer.joined.generation_id == rejoined.joined.generation_id == 3
 
 
-def test_replay_knows_the_leader_the_protocol_and_the_time_of_the_generation() -> None:
-    driver = GroupDriver()
+def test_replay_knows_the_leader_the_protocol_and_the_time_of_the_generation(driver: GroupDriver) -> None:
     first, second = driver.stable(2)
     stored = replace(driver.stored[-1], leader=second, state_timestamp_ms=START_MS - 5)
     replayed = GroupDriver()
@@ -230,8 +215,7 @@ def test_replay_knows_the_leader_the_protocol_and_the_time_of_the_generation() -
     assert replayed.join(first).joined.leader == second
 
 
-def test_replayed_members_that_do_not_show_up_expire() -> None:
-    driver = GroupDriver()
+def test_replayed_members_that_do_not_show_up_expire(driver: GroupDriver) -> None:
     driver.stable(2)
     replayed = GroupDriver()
     replayed.group.install(driver.stored[-1], replayed.now())
@@ -240,8 +224,7 @@ def test_replayed_members_that_do_not_show_up_expire() -> None:
     assert replayed.group.generation_id == 3
 
 
-def test_kill_answers_whoever_waits() -> None:
-    driver = GroupDriver()
+def test_kill_answers_whoever_waits(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     joining = driver.join(leader)
     driver.elapsed_ms += 7
@@ -287,8 +270,9 @@ def test_operator_reads_how_a_group_loses_its_members(caplog: pytest.LogCaptureF
     ]
 
 
-def test_operator_reads_who_was_silent_and_what_was_not_stored(caplog: pytest.LogCaptureFixture) -> None:
-    driver = GroupDriver()
+def test_operator_reads_who_was_silent_and_what_was_not_stored(
+    driver: GroupDriver, caplog: pytest.LogCaptureFixture
+) -> None:
     member = driver.join().joined.member_id
     caplog.set_level("INFO", "broker.coordinator")
     driver.hold = True

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from broker.coordinator.group_records import (
     GroupKey,
     GroupMetadata,
-    MalformedRecord,
     MemberMetadata,
     OffsetAndMetadata,
     OffsetKey,
@@ -24,6 +23,7 @@ from broker.coordinator.group_records import (
     encode_offset_key,
     subscribed_topics,
 )
+from broker.coordinator.record_reader import MalformedRecord
 
 text = st.text(max_size=40)
 i32 = st.integers(-(2**31), 2**31 - 1)

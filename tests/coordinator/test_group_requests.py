@@ -26,8 +26,7 @@ def completing(driver: GroupDriver) -> tuple[str, str]:
     return leader, follower.joined.member_id
 
 
-def test_leaders_sync_answers_everybody() -> None:
-    driver = GroupDriver()
+def test_leaders_sync_answers_everybody(driver: GroupDriver) -> None:
     leader, follower = completing(driver)
     waiting = driver.sync(follower, {follower: b"of a follower: not heard"})
     assert waiting.waits
@@ -37,8 +36,7 @@ def test_leaders_sync_answers_everybody() -> None:
     assert driver.group.state is GroupState.STABLE
 
 
-def test_assignment_is_stored_before_anybody_is_answered() -> None:
-    driver = GroupDriver()
+def test_assignment_is_stored_before_anybody_is_answered(driver: GroupDriver) -> None:
     leader, follower = completing(driver)
     driver.hold = True
     calls = [driver.sync(follower), driver.sync(leader, {leader: b"1"})]
@@ -49,8 +47,7 @@ def test_assignment_is_stored_before_anybody_is_answered() -> None:
     assert {m.member_id: m.assignment for m in driver.stored[-1].members} == {leader: b"1", follower: b""}
 
 
-def test_assignment_that_cannot_be_stored_makes_the_group_rebalance() -> None:
-    driver = GroupDriver()
+def test_assignment_that_cannot_be_stored_makes_the_group_rebalance(driver: GroupDriver) -> None:
     leader, follower = completing(driver)
     driver.hold = True
     calls = [driver.sync(follower), driver.sync(leader, {leader: b"1"})]
@@ -59,8 +56,7 @@ def test_assignment_that_cannot_be_stored_makes_the_group_rebalance() -> None:
     assert driver.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_assignment_of_a_generation_that_is_over_is_not_taken() -> None:
-    driver = GroupDriver()
+def test_assignment_of_a_generation_that_is_over_is_not_taken(driver: GroupDriver) -> None:
     leader, _ = completing(driver)
     driver.hold = True
     syncing = driver.sync(leader, {leader: b"old"})
@@ -72,8 +68,7 @@ def test_assignment_of_a_generation_that_is_over_is_not_taken() -> None:
     assert driver.group.roster.members[leader].assignment == b""
 
 
-def test_repeated_sync_of_the_leader_stores_once() -> None:
-    driver = GroupDriver()
+def test_repeated_sync_of_the_leader_stores_once(driver: GroupDriver) -> None:
     leader, _ = completing(driver)
     driver.hold = True
     first = driver.sync(leader, {leader: b"first"})
@@ -84,8 +79,7 @@ def test_repeated_sync_of_the_leader_stores_once() -> None:
     assert len(driver.stored) == 1
 
 
-def test_sync_to_a_stable_group_gets_the_current_assignment() -> None:
-    driver = GroupDriver()
+def test_sync_to_a_stable_group_gets_the_current_assignment(driver: GroupDriver) -> None:
     _, follower = driver.stable(2)
     assert driver.sync(follower).synced.assignment == follower.encode()
 
@@ -95,8 +89,7 @@ def test_sync_to_a_stable_group_gets_the_current_assignment() -> None:
     ("generation", "stranger", "expected"),
     [(7, False, ErrorCode.illegal_generation), (2, True, ErrorCode.unknown_member_id)],
 )
-def test_fencing(event: str, generation: int, stranger: bool, expected: ErrorCode) -> None:
-    driver = GroupDriver()
+def test_fencing(driver: GroupDriver, event: str, generation: int, stranger: bool, expected: ErrorCode) -> None:
     member = driver.stable(2)[1]
     if stranger:
         member = "stranger"
@@ -108,8 +101,7 @@ def test_fencing(event: str, generation: int, stranger: bool, expected: ErrorCod
         assert driver.check_commit(member, generation=generation) is expected
 
 
-def test_sync_with_another_protocol_is_refused() -> None:
-    driver = GroupDriver()
+def test_sync_with_another_protocol_is_refused(driver: GroupDriver) -> None:
     leader, _ = driver.stable(2)
     wrong = ErrorCode.inconsistent_group_protocol
     assert driver.sync(leader, protocol_type="connect").error is wrong
@@ -117,15 +109,13 @@ def test_sync_with_another_protocol_is_refused() -> None:
     assert driver.sync(leader, protocol_type="consumer", protocol_name="range").error is ErrorCode.none
 
 
-def test_sync_while_a_rebalance_is_prepared_is_refused() -> None:
-    driver = GroupDriver()
+def test_sync_while_a_rebalance_is_prepared_is_refused(driver: GroupDriver) -> None:
     leader, _ = driver.stable(2)
     driver.join()
     assert driver.sync(leader).error is ErrorCode.rebalance_in_progress
 
 
-def test_heartbeat_by_state() -> None:
-    driver = GroupDriver()
+def test_heartbeat_by_state(driver: GroupDriver) -> None:
     assert driver.heartbeat("m-1", generation=0) is ErrorCode.unknown_member_id
     leader, _ = completing(driver)
     assert driver.heartbeat(leader) is ErrorCode.none
@@ -133,14 +123,12 @@ def test_heartbeat_by_state() -> None:
     assert driver.heartbeat(leader) is ErrorCode.rebalance_in_progress
 
 
-def test_pending_member_has_no_heartbeat() -> None:
-    driver = GroupDriver()
+def test_pending_member_has_no_heartbeat(driver: GroupDriver) -> None:
     pending = driver.join(require_id=True).joined.member_id
     assert driver.heartbeat(pending, generation=0) is ErrorCode.unknown_member_id
 
 
-def test_leaving_makes_the_others_rebalance() -> None:
-    driver = GroupDriver()
+def test_leaving_makes_the_others_rebalance(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     assert driver.leave(leader) is ErrorCode.none
     assert driver.heartbeat(follower) is ErrorCode.rebalance_in_progress
@@ -148,8 +136,7 @@ def test_leaving_makes_the_others_rebalance() -> None:
     assert driver.leave(leader) is ErrorCode.unknown_member_id
 
 
-def test_leaving_of_a_waiting_member_answers_it() -> None:
-    driver = GroupDriver()
+def test_leaving_of_a_waiting_member_answers_it(driver: GroupDriver) -> None:
     leader, follower = completing(driver)
     syncing = driver.sync(follower)
     driver.leave(follower)
@@ -161,8 +148,7 @@ def test_leaving_of_a_waiting_member_answers_it() -> None:
     assert leader in driver.group.roster.members
 
 
-def test_leaving_of_a_pending_member_lets_the_rebalance_go_on() -> None:
-    driver = GroupDriver()
+def test_leaving_of_a_pending_member_lets_the_rebalance_go_on(driver: GroupDriver) -> None:
     (old,) = driver.stable(1)
     pending = driver.join(require_id=True).joined.member_id
     rejoined = driver.join(old)
@@ -171,8 +157,7 @@ def test_leaving_of_a_pending_member_lets_the_rebalance_go_on() -> None:
     assert rejoined.joined.generation_id == 2
 
 
-def test_commit_by_state() -> None:
-    driver = GroupDriver()
+def test_commit_by_state(driver: GroupDriver) -> None:
     assert driver.check_commit() is ErrorCode.none
     assert driver.check_commit("m-1", generation=1) is ErrorCode.unknown_member_id
     leader, follower = completing(driver)
@@ -185,41 +170,36 @@ def test_commit_by_state() -> None:
     assert driver.check_commit(leader, generation=2) is ErrorCode.none
 
 
-def test_commit_counts_as_a_heartbeat() -> None:
-    driver = GroupDriver()
+def test_commit_counts_as_a_heartbeat(driver: GroupDriver) -> None:
     (member,) = driver.stable(1)
     for _ in range(4):
         driver.advance(6_000)
         assert driver.check_commit(member, generation=1) is ErrorCode.none
 
 
-def test_members_data_is_described_in_a_stable_group_only() -> None:
-    driver = GroupDriver()
+def test_members_data_is_described_in_a_stable_group_only(driver: GroupDriver) -> None:
     (member,) = driver.stable(1)
     described = group_requests.describe(driver.group)
     assert (described.state, described.protocol_type, described.protocol_name) == ("Stable", "consumer", "range")
-    assert (described.members[0].metadata, described.members[0].assignment) == (b"topics", member.encode())
+    assert (described.members[0].subscription, described.members[0].assignment) == (b"topics", member.encode())
     driver.join()
     described = group_requests.describe(driver.group)
     assert (described.state, described.protocol_name) == ("PreparingRebalance", "")
-    assert {(m.metadata, m.assignment) for m in described.members} == {(b"", b"")}
+    assert {(m.subscription, m.assignment) for m in described.members} == {(b"", b"")}
 
 
-def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
-    driver = GroupDriver()
+def test_offsets_of_subscribed_topics_cannot_be_deleted(driver: GroupDriver) -> None:
     driver.stable(1, protocols=READS_A)
     refused, allowed = ErrorCode.group_subscribed_to_topic, ErrorCode.none
     assert group_requests.deletable_offsets(driver.group, [A0, B0]) == {A0: refused, B0: allowed}
 
 
-def test_offsets_of_unreadable_subscriptions_cannot_be_deleted() -> None:
-    driver = GroupDriver()
+def test_offsets_of_unreadable_subscriptions_cannot_be_deleted(driver: GroupDriver) -> None:
     driver.stable(1, protocols=(("range", b"?"),))
     assert group_requests.deletable_offsets(driver.group, [A0]) == {A0: ErrorCode.group_subscribed_to_topic}
 
 
-def test_offsets_of_a_group_that_is_no_consumer_group_cannot_be_deleted() -> None:
-    driver = GroupDriver()
+def test_offsets_of_a_group_that_is_no_consumer_group_cannot_be_deleted(driver: GroupDriver) -> None:
     (member,) = driver.stable(1, protocol_type="connect")
     assert group_requests.deletable_offsets(driver.group, [A0]) is None
     driver.leave(member)

@@ -20,8 +20,7 @@ def stable_static(driver: GroupDriver) -> tuple[str, str]:
     return members
 
 
-def test_returning_static_member_takes_its_place_without_a_rebalance() -> None:
-    driver = GroupDriver()
+def test_returning_static_member_takes_its_place_without_a_rebalance(driver: GroupDriver) -> None:
     _, old = stable_static(driver)
     reply = driver.join(instance="b").joined
     assert (reply.error, reply.generation_id, reply.members) == (ErrorCode.none, 2, ())
@@ -30,8 +29,7 @@ def test_returning_static_member_takes_its_place_without_a_rebalance() -> None:
     assert driver.sync(reply.member_id, instance="b").synced.assignment == old.encode()
 
 
-def test_its_new_id_is_stored_before_it_is_told() -> None:
-    driver = GroupDriver()
+def test_its_new_id_is_stored_before_it_is_told(driver: GroupDriver) -> None:
     stable_static(driver)
     driver.hold = True
     call = driver.join(instance="b")
@@ -40,8 +38,7 @@ def test_its_new_id_is_stored_before_it_is_told() -> None:
     assert call.joined.member_id in {member.member_id for member in driver.stored[-1].members}
 
 
-def test_failure_to_store_its_new_id_is_told() -> None:
-    driver = GroupDriver()
+def test_failure_to_store_its_new_id_is_told(driver: GroupDriver) -> None:
     stable_static(driver)
     driver.hold = True
     call = driver.join(instance="b")
@@ -49,8 +46,7 @@ def test_failure_to_store_its_new_id_is_told() -> None:
     assert call.error is ErrorCode.coordinator_not_available
 
 
-def test_member_whose_new_id_cannot_be_stored_keeps_its_old_one() -> None:
-    driver = GroupDriver()
+def test_member_whose_new_id_cannot_be_stored_keeps_its_old_one(driver: GroupDriver) -> None:
     _, old = stable_static(driver)
     driver.hold = True
     call = driver.join(instance="b", protocols=(("range", b"changed"),), session_ms=20_000)
@@ -63,8 +59,7 @@ def test_member_whose_new_id_cannot_be_stored_keeps_its_old_one() -> None:
     assert driver.group.roster.static_ids["b"] == old
 
 
-def test_of_two_returns_at_once_the_first_is_fenced_though_it_is_stored() -> None:
-    driver = GroupDriver()
+def test_of_two_returns_at_once_the_first_is_fenced_though_it_is_stored(driver: GroupDriver) -> None:
     stable_static(driver)
     driver.hold = True
     first, second = driver.join(instance="b"), driver.join(instance="b")
@@ -74,8 +69,7 @@ def test_of_two_returns_at_once_the_first_is_fenced_though_it_is_stored() -> Non
     assert driver.group.roster.static_ids["b"] == second.joined.member_id
 
 
-def test_failure_of_an_earlier_return_does_not_undo_a_later_one() -> None:
-    driver = GroupDriver()
+def test_failure_of_an_earlier_return_does_not_undo_a_later_one(driver: GroupDriver) -> None:
     stable_static(driver)
     driver.hold = True
     first, second = driver.join(instance="b"), driver.join(instance="b")
@@ -88,8 +82,7 @@ def test_failure_of_an_earlier_return_does_not_undo_a_later_one() -> None:
     assert driver.heartbeat(second.joined.member_id, instance="b") is ErrorCode.none
 
 
-def test_member_that_an_operator_removes_while_its_return_is_stored_is_unknown() -> None:
-    driver = GroupDriver()
+def test_member_that_an_operator_removes_while_its_return_is_stored_is_unknown(driver: GroupDriver) -> None:
     stable_static(driver)
     driver.hold = True
     call = driver.join(instance="b")
@@ -98,8 +91,7 @@ def test_member_that_an_operator_removes_while_its_return_is_stored_is_unknown()
     assert call.error is ErrorCode.unknown_member_id
 
 
-def test_old_id_is_fenced() -> None:
-    driver = GroupDriver()
+def test_old_id_is_fenced(driver: GroupDriver) -> None:
     _, old = stable_static(driver)
     driver.join(instance="b")
     fenced = ErrorCode.fenced_instance_id
@@ -111,8 +103,7 @@ def test_old_id_is_fenced() -> None:
     assert driver.heartbeat(old) is ErrorCode.unknown_member_id
 
 
-def test_whoever_waits_under_the_old_id_is_fenced() -> None:
-    driver = GroupDriver()
+def test_whoever_waits_under_the_old_id_is_fenced(driver: GroupDriver) -> None:
     leader, follower = stable_static(driver)
     driver.join(leader, instance="a")
     waiting = driver.join(instance="a")
@@ -124,8 +115,7 @@ def test_whoever_waits_under_the_old_id_is_fenced() -> None:
     assert again.joined.generation_id == 3
 
 
-def test_member_that_comes_back_must_still_sync_in_time() -> None:
-    driver = GroupDriver()
+def test_member_that_comes_back_must_still_sync_in_time(driver: GroupDriver) -> None:
     leader = driver.join(instance="a", session_ms=100_000).joined.member_id
     driver.join(instance="b", session_ms=100_000)
     driver.join(leader, instance="a", session_ms=100_000)
@@ -137,14 +127,12 @@ def test_member_that_comes_back_must_still_sync_in_time() -> None:
     assert set(driver.group.roster.members) == {leader}
 
 
-def test_unknown_instance_with_a_member_id_is_refused() -> None:
-    driver = GroupDriver()
+def test_unknown_instance_with_a_member_id_is_refused(driver: GroupDriver) -> None:
     leader, _ = stable_static(driver)
     assert driver.join(leader, instance="c").error is ErrorCode.unknown_member_id
 
 
-def test_returning_leader_may_be_told_to_skip_the_assignment() -> None:
-    driver = GroupDriver()
+def test_returning_leader_may_be_told_to_skip_the_assignment(driver: GroupDriver) -> None:
     stable_static(driver)
     reply = driver.join(instance="a", can_skip=True).joined
     assert reply.skip_assignment
@@ -152,16 +140,14 @@ def test_returning_leader_may_be_told_to_skip_the_assignment() -> None:
     assert len(reply.members) == 2
 
 
-def test_returning_leader_of_an_older_version_does_not_think_it_leads() -> None:
-    driver = GroupDriver()
+def test_returning_leader_of_an_older_version_does_not_think_it_leads(driver: GroupDriver) -> None:
     leader, _ = stable_static(driver)
     reply = driver.join(instance="a").joined
     assert (reply.leader, reply.members, reply.skip_assignment) == (leader, (), False)
     assert driver.group.roster.leader == reply.member_id
 
 
-def test_return_that_changes_the_protocol_makes_the_group_rebalance() -> None:
-    driver = GroupDriver()
+def test_return_that_changes_the_protocol_makes_the_group_rebalance(driver: GroupDriver) -> None:
     leader = driver.join(instance="a", protocols=BOTH).joined.member_id
     driver.sync_all([leader])
     assert driver.group.protocol_name == "range"
@@ -169,8 +155,7 @@ def test_return_that_changes_the_protocol_makes_the_group_rebalance() -> None:
     assert (reply.generation_id, reply.protocol_name) == (2, "sticky")
 
 
-def test_return_between_join_and_sync_makes_the_group_rebalance() -> None:
-    driver = GroupDriver()
+def test_return_between_join_and_sync_makes_the_group_rebalance(driver: GroupDriver) -> None:
     leader = driver.join(instance="a").joined.member_id
     follower = driver.join(instance="b")
     driver.join(leader, instance="a")
@@ -181,8 +166,7 @@ def test_return_between_join_and_sync_makes_the_group_rebalance() -> None:
     assert returned.joined.generation_id == 3
 
 
-def test_rebalance_does_not_drop_a_static_member_that_is_late() -> None:
-    driver = GroupDriver()
+def test_rebalance_does_not_drop_a_static_member_that_is_late(driver: GroupDriver) -> None:
     leader, follower = stable_static(driver)
     driver.group.roster.members[follower].session_timeout_ms = 120_000
     driver.heartbeat(follower, instance="b")
@@ -191,8 +175,7 @@ def test_rebalance_does_not_drop_a_static_member_that_is_late() -> None:
     assert len(rejoined.joined.members) == 2
 
 
-def test_rebalance_to_which_nobody_comes_back_waits_for_the_sessions() -> None:
-    driver = GroupDriver()
+def test_rebalance_to_which_nobody_comes_back_waits_for_the_sessions(driver: GroupDriver) -> None:
     leader, follower = stable_static(driver)
     for member in (leader, follower):
         driver.group.roster.members[member].session_timeout_ms = 100_000
@@ -204,8 +187,7 @@ def test_rebalance_to_which_nobody_comes_back_waits_for_the_sessions() -> None:
     assert driver.group.state is GroupState.EMPTY
 
 
-def test_operator_removes_a_static_member_by_its_instance() -> None:
-    driver = GroupDriver()
+def test_operator_removes_a_static_member_by_its_instance(driver: GroupDriver) -> None:
     leader, _ = stable_static(driver)
     assert driver.leave(instance="b") is ErrorCode.none
     assert driver.leave(instance="nobody") is ErrorCode.unknown_member_id

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator import read_index
 from broker.coordinator.read_index import ReadIndex
 from broker.errors import BrokerError, ErrorCode
@@ -25,7 +25,7 @@ class Cluster:
         self.isr = frozenset(isr)
         self.epochs: dict[int, int] = {}
         self.is_led = True
-        self.check = ReadIndex(cast(Topics, SimpleNamespace(partition=self._partition)), HERE, self._connect)
+        self.check = ReadIndex(cast(MetadataCache, SimpleNamespace(partition=self._partition)), HERE, self._connect)
 
     def _partition(self, tp: TopicPartition) -> object:
         if not self.is_led:

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from broker.clock import ManualClock
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator import record_store
 from broker.coordinator.record_store import KeyValue, LogRecordStore, RecordRun
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
@@ -35,7 +35,7 @@ def partition(tmp_path: Path) -> Iterator[Partition]:
 @pytest.fixture
 def store(partition: Partition) -> LogRecordStore:
     topics = SimpleNamespace(partition=lambda tp: {partition.tp: partition}[tp])
-    return LogRecordStore(cast(Topics, topics), TOPIC, ManualClock())
+    return LogRecordStore(cast(MetadataCache, topics), TOPIC, ManualClock())
 
 
 def record(number: int) -> KeyValue:

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from broker.clock import ManualClock
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import CommitRequest
@@ -39,7 +39,7 @@ class Broker:
     def __init__(self, directory: Path, clock: ManualClock, threads: ThreadPoolExecutor) -> None:
         self.log = open_log(directory / "__consumer_offsets-0", LogConfig(), clock)
         self.partition = Partition(OFFSETS, self.log, 0, threads, threads)
-        topics = cast(Topics, SimpleNamespace(partition=lambda tp: {OFFSETS: self.partition}[tp]))
+        topics = cast(MetadataCache, SimpleNamespace(partition=lambda tp: {OFFSETS: self.partition}[tp]))
         self.store = LogRecordStore(topics, OFFSETS.topic, clock)
         self._clock = clock
         self.groups = self.coordinator()

@@ -19,7 +19,16 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
 from tests.support.coordinators import settle
 from tests.support.record_stores import GatedRecordStore, SyncingRecordStore
-from tests.support.transactions import P0, P1, P2, PARTITIONS, TIMEOUT, Transactions, running_transactions
+from tests.support.transactions import (
+    P0,
+    P1,
+    P2,
+    PARTITIONS,
+    TIMEOUT,
+    Transactions,
+    open_transaction,
+    running_transactions,
+)
 
 RETRY_MS = int(MARKER_RETRY_S * 1_000)
 
@@ -47,9 +56,7 @@ async def test_what_takes_no_wait_is_answered_at_once() -> None:
 
 
 async def test_whoever_knows_id_and_epoch_may_end_the_transaction() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0) as (transactions, producer):
         somebody_else = ProducerIdAndEpoch(producer.producer_id, producer.epoch)
         assert await transactions.end(somebody_else) is ErrorCode.none
         assert await transactions.end(producer) is ErrorCode.none  # sent again
@@ -58,9 +65,7 @@ async def test_whoever_knows_id_and_epoch_may_end_the_transaction() -> None:
 
 async def test_decision_is_stored_before_any_marker_is_written() -> None:
     store = GatedRecordStore()
-    async with running_transactions(Transactions(store)) as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0, of=Transactions(store)) as (transactions, producer):
         store.gate.clear()
         ending = asyncio.ensure_future(transactions.end(producer))
         await store.until_waiting()
@@ -77,9 +82,7 @@ async def test_decision_is_stored_before_any_marker_is_written() -> None:
 async def test_caller_that_goes_away_does_not_hold_the_decision_up() -> None:
     store = SyncingRecordStore()
     store.gate.set()
-    async with running_transactions(Transactions(store)) as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0, of=Transactions(store)) as (transactions, producer):
         store.gate.clear()
         ending = asyncio.ensure_future(transactions.end(producer))
         await settle()
@@ -91,9 +94,7 @@ async def test_caller_that_goes_away_does_not_hold_the_decision_up() -> None:
 
 
 async def test_decision_that_cannot_be_stored_is_refused_and_may_be_taken_anew() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0) as (transactions, producer):
         transactions.store.fail_with = BrokerError(ErrorCode.kafka_storage_error)
         assert await transactions.end(producer) is ErrorCode.not_coordinator
         assert not transactions.markers.written
@@ -103,9 +104,7 @@ async def test_decision_that_cannot_be_stored_is_refused_and_may_be_taken_anew()
 
 
 async def test_marker_that_cannot_be_written_is_tried_again_and_nothing_begins_before() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0, P1)
+    async with open_transaction(P0, P1) as (transactions, producer):
         transactions.markers.failing[P1] = ErrorCode.kafka_storage_error
         assert await transactions.end(producer) is ErrorCode.none  # decided
         assert transactions.stored().state is TransactionState.PREPARE_COMMIT
@@ -120,9 +119,7 @@ async def test_marker_that_cannot_be_written_is_tried_again_and_nothing_begins_b
 
 @pytest.mark.parametrize("failing", [P0, P1, P2])
 async def test_partition_that_takes_no_marker_leaves_the_others_alone(failing: TopicPartition) -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0, P1, P2)
+    async with open_transaction(P0, P1, P2) as (transactions, producer):
         transactions.markers.failing[failing] = ErrorCode.kafka_storage_error
         await transactions.end(producer)
         transactions.advance(5 * RETRY_MS)
@@ -134,9 +131,7 @@ async def test_partition_that_takes_no_marker_leaves_the_others_alone(failing: T
 
 
 async def test_completion_is_stored_with_the_next_record() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0) as (transactions, producer):
         await transactions.end(producer)
         appends = transactions.store.appends
         assert stored_states(transactions)[-1] is TransactionState.PREPARE_COMMIT
@@ -146,17 +141,13 @@ async def test_completion_is_stored_with_the_next_record() -> None:
 
 
 async def test_completion_is_stored_when_the_broker_stops() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0) as (transactions, producer):
         await transactions.end(producer)
     assert stored_states(transactions)[-1] is TransactionState.COMPLETE_COMMIT
 
 
 async def test_completion_that_cannot_be_stored_is_tried_again() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0) as (transactions, producer):
         await transactions.end(producer)
         transactions.store.fail_with = BrokerError(ErrorCode.kafka_storage_error)
         assert await transactions.add(producer, P0) is ErrorCode.not_coordinator
@@ -179,9 +170,7 @@ async def test_completion_that_is_tried_again_does_not_come_behind_the_next_tran
 
     store = RefusesCompletions()
     store.gate.set()
-    async with running_transactions(Transactions(store)) as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0, of=Transactions(store)) as (transactions, producer):
         await transactions.end(producer)
         await settle()
         store.refuses = False
@@ -204,9 +193,7 @@ def stored_states(transactions: Transactions) -> list[TransactionState]:
 
 @pytest.mark.parametrize("code", [ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch])
 async def test_partition_that_is_gone_holds_nobody_up(code: ErrorCode) -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0, P1)
+    async with open_transaction(P0, P1) as (transactions, producer):
         transactions.markers.failing[P0] = code
         assert await transactions.end(producer) is ErrorCode.none
         assert transactions.markers.of(P1) == [True]
@@ -214,9 +201,7 @@ async def test_partition_that_is_gone_holds_nobody_up(code: ErrorCode) -> None:
 
 
 async def test_a_fenced_coordinator_completes_nothing() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0, P1)
+    async with open_transaction(P0, P1) as (transactions, producer):
         transactions.markers.failing[P0] = ErrorCode.transaction_coordinator_fenced
         assert await transactions.end(producer) is ErrorCode.none
         await settle()
@@ -224,9 +209,7 @@ async def test_a_fenced_coordinator_completes_nothing() -> None:
 
 
 async def test_markers_that_must_be_synced_are_waited_for() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0) as (transactions, producer):
         synced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         transactions.markers.flush = synced
         assert await transactions.end(producer) is ErrorCode.none
@@ -238,9 +221,7 @@ async def test_markers_that_must_be_synced_are_waited_for() -> None:
 
 
 async def test_the_next_transaction_begins_when_the_markers_of_the_last_one_are_written() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0) as (transactions, producer):
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         transactions.markers.flush = written
         await transactions.end(producer)
@@ -257,9 +238,7 @@ async def test_the_next_transaction_begins_when_the_markers_of_the_last_one_are_
 
 
 async def test_new_producer_ends_what_the_older_one_left_open() -> None:
-    async with running_transactions() as transactions:
-        zombie = await transactions.begin()
-        await transactions.add(zombie, P0)
+    async with open_transaction(P0) as (transactions, zombie):
         successor = await transactions.begin()
         assert transactions.markers.of(P0) == [False]
         assert successor == (zombie.producer_id, zombie.epoch + 2)
@@ -270,9 +249,7 @@ async def test_new_producer_ends_what_the_older_one_left_open() -> None:
 
 
 async def test_new_producer_asks_again_while_the_markers_of_the_older_one_cannot_be_written() -> None:
-    async with running_transactions() as transactions:
-        zombie = await transactions.begin()
-        await transactions.add(zombie, P0)
+    async with open_transaction(P0) as (transactions, zombie):
         transactions.markers.failing[P0] = ErrorCode.kafka_storage_error
         for _ in range(2):
             reply = await transactions.coordinator.init_producer_id("id", TIMEOUT)
@@ -325,9 +302,7 @@ async def test_partitions_that_are_not_coordinated_here_say_so() -> None:
 
 
 async def test_transaction_that_takes_too_long_is_aborted() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0) as (transactions, producer):
         transactions.advance(TIMEOUT)
         assert transactions.stored().state is TransactionState.ONGOING
         transactions.advance(10_000)
@@ -336,9 +311,7 @@ async def test_transaction_that_takes_too_long_is_aborted() -> None:
 
 
 async def test_time_goes_on_while_the_broker_is_down() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0) as (transactions, _):
         transactions.clock.advance(TIMEOUT)
         await transactions.restart()
         transactions.advance(10_001)
@@ -426,9 +399,7 @@ async def test_a_change_that_is_slow_to_be_stored_stays_pending_and_its_client_t
 
 
 async def test_the_first_tries_to_write_a_marker_follow_each_other_soon() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0) as (transactions, producer):
         transactions.markers.failing[P0] = ErrorCode.not_leader_or_follower
         await transactions.end(producer)
         transactions.advance(20)

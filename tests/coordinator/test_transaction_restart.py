@@ -10,13 +10,11 @@ from broker.coordinator.transaction_records import TransactionMetadata, Transact
 from broker.errors import ErrorCode
 from broker.records.control import ControlType
 from tests.support.crashing import Crash, CrashPoint
-from tests.support.transactions import P0, P1, TIMEOUT, Transactions, running_transactions
+from tests.support.transactions import P0, P1, TIMEOUT, Transactions, open_transaction, running_transactions
 
 
 async def test_open_transaction_goes_on_after_a_restart() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
+    async with open_transaction(P0) as (transactions, producer):
         await transactions.restart()
         assert await transactions.add(producer, P1) is ErrorCode.none
         assert await transactions.end(producer) is ErrorCode.none
@@ -25,9 +23,7 @@ async def test_open_transaction_goes_on_after_a_restart() -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_what_was_decided_is_carried_out_after_a_restart(commit: bool) -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0, P1)
+    async with open_transaction(P0, P1) as (transactions, producer):
         transactions.markers.failing[P1] = ErrorCode.kafka_storage_error
         await transactions.end(producer, commit=commit)
         transactions.markers.failing.clear()

@@ -11,6 +11,7 @@ import pytest
 
 from broker.clock import ManualClock
 from broker.errors import BrokerError
+from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from tests.support.batches import NOW, fill, open_log, read_all
 from tests.support.waiting import eventually
@@ -123,9 +124,8 @@ def test_appends_rolls_and_deletes_go_on_meanwhile(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made_anew", [False, True])
-def test_a_log_that_is_deleted_meanwhile_needs_none(tmp_path: Path, *, made_anew: bool) -> None:
+def test_a_log_that_is_deleted_meanwhile_needs_none(log: Log, tmp_path: Path, *, made_anew: bool) -> None:
     """The topic may be made anew at once, in the same place."""
-    log = open_log(tmp_path / "t-0")
     fill(log, 1)
     log.roll()
     assert not log.epochs.is_saved
@@ -137,9 +137,8 @@ def test_a_log_that_is_deleted_meanwhile_needs_none(tmp_path: Path, *, made_anew
     assert [path.name for path in tmp_path.glob("t-0/*")] == []
 
 
-def test_a_truncation_is_not_overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncation_is_not_overtaken(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """The records that a running flush has synced may be gone before it ends."""
-    log = open_log(tmp_path / "t-0")
     fill(log, 10)
     began, go_on = threading.Event(), threading.Event()
     real = os.fsync
@@ -159,9 +158,8 @@ def test_a_truncation_is_not_overtaken(tmp_path: Path, monkeypatch: pytest.Monke
     assert log.recovery_point <= 4
 
 
-def test_a_failed_fsync_is_not_made_good_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_fsync_is_not_made_good_by_the_next(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel reports lost pages once, and then forgets them."""
-    log = open_log(tmp_path / "t-0")
     fill(log, 1)
 
     def fails(_: int) -> None:
@@ -177,8 +175,9 @@ def test_a_failed_fsync_is_not_made_good_by_the_next(tmp_path: Path, monkeypatch
     assert log.recovery_point == 0
 
 
-def test_close_writes_nothing_when_nothing_was_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = open_log(tmp_path / "t-0")
+def test_close_writes_nothing_when_nothing_was_appended(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(log, 3)
     log.close()
     log = open_log(tmp_path / "t-0")

@@ -22,21 +22,18 @@ from tests.support.batches import NOW, append, append_as_coordinator, batch, fil
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
 
-def test_a_new_log_is_empty(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0")
+def test_a_new_log_is_empty(log: Log) -> None:
     assert (log.log_start_offset, log.log_end_offset, log.size) == (0, 0, 0)
     assert log.read(0, 100) is None
 
 
-def test_records_come_back_as_they_went_in(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0")
+def test_records_come_back_as_they_went_in(log: Log) -> None:
     append(log, batch(b"a", b"b"))
     append(log, batch(b"c"))
     assert read_all(log) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_the_stored_bytes_are_the_sent_ones_but_for_offset_and_epoch(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0")
+def test_the_stored_bytes_are_the_sent_ones_but_for_offset_and_epoch(log: Log) -> None:
     fill(log, 1)
     sent = batch(b"value" * 100, codec=Codec.GZIP)
     append(log, sent, leader_epoch=7)
@@ -48,8 +45,7 @@ def test_the_stored_bytes_are_the_sent_ones_but_for_offset_and_epoch(tmp_path: P
     assert stored[8:12] + stored[16:] == sent[8:12] + sent[16:]
 
 
-def test_the_result_tells_the_offsets(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0")
+def test_the_result_tells_the_offsets(log: Log) -> None:
     fill(log, 3)
     result = append_as_coordinator(log, batch(b"a") + batch(b"b", b"c"))
     assert result == (3, 5, -1, 0, False)
@@ -57,8 +53,7 @@ def test_the_result_tells_the_offsets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrap", [bytearray, lambda data: memoryview(bytearray(data))])
-def test_a_writable_buffer_is_patched_in_place(tmp_path: Path, wrap: type[bytearray]) -> None:
-    log = open_log(tmp_path / "t-0")
+def test_a_writable_buffer_is_patched_in_place(log: Log, wrap: type[bytearray]) -> None:
     fill(log, 2)
     buffer = wrap(batch(b"a"))
     append_as_coordinator(log, buffer, leader_epoch=3)
@@ -67,8 +62,7 @@ def test_a_writable_buffer_is_patched_in_place(tmp_path: Path, wrap: type[bytear
 
 
 @pytest.mark.parametrize("wrap", [bytes, memoryview])
-def test_a_read_only_buffer_is_left_alone(tmp_path: Path, wrap: type[bytes]) -> None:
-    log = open_log(tmp_path / "t-0")
+def test_a_read_only_buffer_is_left_alone(log: Log, wrap: type[bytes]) -> None:
     fill(log, 2)
     sent = batch(b"a")
     buffer = wrap(bytes(sent))
@@ -244,8 +238,7 @@ class TestReading:
 class TestDiskErrors:
     """A full disk, by way of a limit on the file size."""
 
-    def test_nothing_half_written_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        log = open_log(tmp_path / "t-0")
+    def test_nothing_half_written_stays(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         fill(log, 3)
         real = os.pwrite
 
@@ -263,15 +256,13 @@ class TestDiskErrors:
         append(log, batch(b"after"))
         assert read_all(log)[3:] == [(3, b"after")]
 
-    def test_a_short_write_is_continued(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        log = open_log(tmp_path / "t-0")
+    def test_a_short_write_is_continued(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         real = os.pwrite
         monkeypatch.setattr(os, "pwrite", lambda fd, data, position: real(fd, bytes(data)[:7], position))
         append(log, batch(b"in pieces"))
         assert read_all(log) == [(0, b"in pieces")]
 
-    def test_after_a_failed_fsync_nothing_is_appended(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        log = open_log(tmp_path / "t-0")
+    def test_after_a_failed_fsync_nothing_is_appended(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         fill(log, 1)
 
         def fails(_: int) -> None:

@@ -50,6 +50,11 @@ def start(tmp_path: Path, clock: ManualClock) -> Iterator[Start]:
     crash(running)
 
 
+@pytest.fixture
+def manager(start: Start) -> LogManager:
+    return start()
+
+
 def crash(running: list[LogManager]) -> None:
     """Let go of the locks without closing anything."""
     for manager in running:
@@ -63,8 +68,7 @@ def held(manager: LogManager) -> dict[TopicPartition, list[tuple[int, bytes]]]:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["after a clean stop", "after a crash"])
-def test_a_restart_finds_everything(start: Start, clean: bool) -> None:
-    manager = start()
+def test_a_restart_finds_everything(manager: LogManager, start: Start, clean: bool) -> None:
     for tp in (T0, T1, U0):
         fill(manager.create(tp, SMALL), 7)
     before = held(manager)
@@ -80,8 +84,7 @@ def test_directories_are_named_by_topic_and_partition(start: Start, tmp_path: Pa
     assert (tmp_path / "data" / "u-x-0").is_dir()
 
 
-def test_creating_twice_gives_the_same_log(start: Start) -> None:
-    manager = start()
+def test_creating_twice_gives_the_same_log(manager: LogManager, start: Start) -> None:
     assert manager.create(T0, SMALL) is manager.create(T0, SMALL) is manager.get(T0)
     assert manager.get(T1) is None
 
@@ -112,8 +115,9 @@ def test_what_is_no_partition_is_left_alone(start: Start, tmp_path: Path) -> Non
 
 
 class TestCleanStop:
-    def test_the_mark_stands_only_between_stop_and_start(self, start: Start, tmp_path: Path) -> None:
-        manager = start()
+    def test_the_mark_stands_only_between_stop_and_start(
+        self, manager: LogManager, start: Start, tmp_path: Path
+    ) -> None:
         manager.create(T0, SMALL)
         mark = tmp_path / "data" / CLEAN_MARK
         assert not mark.exists()
@@ -137,13 +141,11 @@ class TestCleanStop:
         monkeypatch.setattr(os, "fsync", real)
         assert not (tmp_path / "data" / CLEAN_MARK).exists()
 
-    def test_closing_twice_is_harmless(self, start: Start) -> None:
-        manager = start()
+    def test_closing_twice_is_harmless(self, manager: LogManager, start: Start) -> None:
         manager.close()
         manager.close()
 
-    def test_no_append_after_it(self, start: Start) -> None:
-        manager = start()
+    def test_no_append_after_it(self, manager: LogManager, start: Start) -> None:
         log = manager.create(T0, SMALL)
         manager.close()
         with pytest.raises(BrokerError, match="is closed"):
@@ -224,8 +226,9 @@ def test_many_logs_are_flushed_at_once(start: Start, monkeypatch: pytest.MonkeyP
 
 
 class TestDelete:
-    def test_the_files_go_after_the_delay(self, start: Start, tmp_path: Path, clock: ManualClock) -> None:
-        manager = start()
+    def test_the_files_go_after_the_delay(
+        self, manager: LogManager, start: Start, tmp_path: Path, clock: ManualClock
+    ) -> None:
         fill(manager.create(T0, SMALL), 5)
         manager.delete(T0)
         manager.delete(T0)
@@ -238,21 +241,18 @@ class TestDelete:
         manager.tick()
         assert not doomed.exists()
 
-    def test_the_name_is_free_at_once(self, start: Start) -> None:
-        manager = start()
+    def test_the_name_is_free_at_once(self, manager: LogManager, start: Start) -> None:
         fill(manager.create(T0, SMALL), 5)
         manager.delete(T0)
         assert manager.create(T0, SMALL).log_end_offset == 0
 
-    def test_a_restart_removes_what_waited(self, start: Start, tmp_path: Path) -> None:
-        manager = start()
+    def test_a_restart_removes_what_waited(self, manager: LogManager, start: Start, tmp_path: Path) -> None:
         fill(manager.create(T0, SMALL), 5)
         manager.delete(T0)
         assert not start().logs()
         assert not list((tmp_path / "data").glob("*-delete"))
 
-    def test_the_longest_topic_name_can_be_deleted(self, start: Start) -> None:
-        manager = start()
+    def test_the_longest_topic_name_can_be_deleted(self, manager: LogManager, start: Start) -> None:
         tp = TopicPartition("n" * 249, 0)
         manager.create(tp, SMALL)
         manager.delete(tp)
@@ -289,8 +289,9 @@ class TestTick:
         manager.tick()
         assert len(log.producers) == 0
 
-    def test_a_segment_is_rolled_by_time_and_then_synced(self, start: Start, clock: ManualClock) -> None:
-        manager = start()
+    def test_a_segment_is_rolled_by_time_and_then_synced(
+        self, manager: LogManager, start: Start, clock: ManualClock
+    ) -> None:
         log = manager.create(T0, replace(SMALL, segment_ms=1000))
         fill(log, 1)
         clock.advance(1001)
@@ -298,8 +299,7 @@ class TestTick:
         assert len(log.segments) == 2
         assert log.recovery_point == 1
 
-    def test_flush_by_time(self, start: Start, clock: ManualClock) -> None:
-        manager = start()
+    def test_flush_by_time(self, manager: LogManager, start: Start, clock: ManualClock) -> None:
         log = manager.create(T0, replace(SMALL, flush_ms=100))
         fill(log, 1)
         manager.tick()
@@ -321,8 +321,9 @@ class TestTick:
         log = start().logs()[T0]
         assert (log.log_start_offset, log.recovery_point, log.log_end_offset) == (4, 8, 8)
 
-    def test_blocking_work_is_handed_out_one_job_at_a_time(self, start: Start, clock: ManualClock) -> None:
-        manager = start()
+    def test_blocking_work_is_handed_out_one_job_at_a_time(
+        self, manager: LogManager, start: Start, clock: ManualClock
+    ) -> None:
         log = manager.create(T0, replace(SMALL, flush_ms=0))
         jobs: list[Callable[[], None]] = []
         fill(log, 1)
@@ -337,8 +338,7 @@ class TestTick:
         manager.tick(jobs.append)
         assert len(jobs) == 2
 
-    def test_a_runner_that_fails_does_not_end_the_work(self, start: Start) -> None:
-        manager = start()
+    def test_a_runner_that_fails_does_not_end_the_work(self, manager: LogManager, start: Start) -> None:
         log = manager.create(T0, replace(SMALL, flush_ms=0))
         fill(log, 1)
 
@@ -384,8 +384,7 @@ class TestTick:
         assert record.exc_info
 
 
-def test_new_settings_reach_every_partition(start: Start) -> None:
-    manager = start()
+def test_new_settings_reach_every_partition(manager: LogManager, start: Start) -> None:
     logs = [manager.create(tp, SMALL) for tp in (T0, T1, U0)]
     manager.update_config("t", LogConfig(retention_ms=5))
     assert [log.config.retention_ms == 5 for log in logs] == [True, True, False]
@@ -411,16 +410,16 @@ class TestHighWatermarks:
     def path(self, manager: LogManager) -> Path:
         return manager.directories[0] / HIGH_WATERMARKS
 
-    def test_there_is_no_file_before_a_partition_is_replicated(self, start: Start) -> None:
-        manager = start()
+    def test_there_is_no_file_before_a_partition_is_replicated(self, manager: LogManager, start: Start) -> None:
         fill(manager.create(T0, SMALL), 3)
         assert manager.high_watermark(T0) == 0
         manager.close()
         assert not self.path(manager).exists()
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_they_are_known_after_a_start(self, start: Start, clock: ManualClock, clean: bool) -> None:
-        manager = start()
+    def test_they_are_known_after_a_start(
+        self, manager: LogManager, start: Start, clock: ManualClock, clean: bool
+    ) -> None:
         for tp in (T0, T1):
             fill(manager.create(tp, SMALL), 7)
         manager.high_watermarks = lambda: {T0: 5, T1: 99}
@@ -435,16 +434,14 @@ class TestHighWatermarks:
         again.tick()  # nobody says anything about T0 and T1 yet, as without ZooKeeper
         assert read_offsets(self.path(again)) == {T0: 5, T1: 99}
 
-    def test_a_damaged_file_counts_as_none(self, start: Start) -> None:
-        manager = start()
+    def test_a_damaged_file_counts_as_none(self, manager: LogManager, start: Start) -> None:
         fill(manager.create(T0, SMALL), 3)
         manager.high_watermarks = lambda: {T0: 2}
         manager.close()
         self.path(manager).write_text("?")
         assert start().high_watermark(T0) == 0
 
-    def test_a_new_partition_does_not_inherit_that_of_a_deleted_one(self, start: Start) -> None:
-        manager = start()
+    def test_a_new_partition_does_not_inherit_that_of_a_deleted_one(self, manager: LogManager, start: Start) -> None:
         fill(manager.create(T0, SMALL), 7)
         manager.high_watermarks = lambda: {T0: 5}
         manager.close()
@@ -456,9 +453,8 @@ class TestHighWatermarks:
         assert manager.high_watermark(T0) == 0
 
 
-def test_a_truncation_lowers_every_checkpoint_first(start: Start, clock: ManualClock) -> None:
+def test_a_truncation_lowers_every_checkpoint_first(manager: LogManager, start: Start, clock: ManualClock) -> None:
     """After a crash, records appended there later would count as flushed, committed or compacted."""
-    manager = start()
     log, other = manager.create(T0, SMALL), manager.create(T1, SMALL)
     for one in (log, other):
         fill(one, 9)
@@ -485,8 +481,9 @@ def test_a_truncation_lowers_every_checkpoint_first(start: Start, clock: ManualC
     assert (again.logs()[T0].log_start_offset, again.logs()[T0].log_end_offset) == (1, 10)
 
 
-def test_a_truncation_inside_a_batch_lowers_them_to_its_start(start: Start, clock: ManualClock) -> None:
-    manager = start()
+def test_a_truncation_inside_a_batch_lowers_them_to_its_start(
+    manager: LogManager, start: Start, clock: ManualClock
+) -> None:
     log = manager.create(T0, SMALL)
     fill(log, 2)
     append(log, batch(b"a", b"b", b"c"))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from broker.clock import ManualClock
 from broker.log.checkpoints import LEADER_EPOCHS
+from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import snapshot_offsets
 from broker.log.segment import segment_path
@@ -132,8 +133,7 @@ def record_count(path: Path) -> int:
     return len(batch_spans(path.read_bytes()))
 
 
-def test_segments_after_the_damage_are_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    directory = tmp_path / "t-0"
+def test_segments_after_the_damage_are_deleted(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     held = crashed(directory, SMALL, count=20)
     paths = sorted(directory.glob("*.log"))
     assert len(paths) >= 3
@@ -151,8 +151,7 @@ def test_segments_after_the_damage_are_deleted(tmp_path: Path, caplog: pytest.Lo
     assert len(list(directory.glob("*.log"))) == 2
 
 
-def test_a_missing_segment_ends_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    directory = tmp_path / "t-0"
+def test_a_missing_segment_ends_the_log(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     held = crashed(directory, SMALL, count=20)
     paths = sorted(directory.glob("*.log"))
     paths[1].unlink()
@@ -162,9 +161,8 @@ def test_a_missing_segment_ends_the_log(tmp_path: Path, caplog: pytest.LogCaptur
     assert caplog.messages == [f"{path} is deleted: {reason}" for path in paths[2:]]
 
 
-def test_what_lies_before_the_recovery_point_is_trusted(tmp_path: Path) -> None:
+def test_what_lies_before_the_recovery_point_is_trusted(directory: Path) -> None:
     """The cost of a start does not grow with the log: bytes that were fsynced are not read again."""
-    directory = tmp_path / "t-0"
     crashed(directory, SMALL, count=20)
     paths = sorted(directory.glob("*.log"))
     data = bytearray(paths[0].read_bytes())
@@ -175,9 +173,7 @@ def test_what_lies_before_the_recovery_point_is_trusted(tmp_path: Path) -> None:
     assert open_log(directory, SMALL, clean=False, recovery_point=99).recovery_point == 20
 
 
-def test_a_clean_start_reads_only_the_tail(tmp_path: Path) -> None:
-    directory = tmp_path / "t-0"
-    log = open_log(directory)
+def test_a_clean_start_reads_only_the_tail(log: Log, directory: Path) -> None:
     append(log, batch(b"x", producer_id=9, producer_epoch=0, sequence=0))
     fill(log, 199)
     log.close()
@@ -227,8 +223,7 @@ def test_the_age_of_a_segment_without_timestamps_counts_from_the_start(tmp_path:
     assert counts == [1, 2, 2, 3]
 
 
-def test_a_recovered_log_that_closes_needs_no_recovery(tmp_path: Path) -> None:
-    directory = tmp_path / "t-0"
+def test_a_recovered_log_that_closes_needs_no_recovery(directory: Path) -> None:
     crashed(directory)
     log = open_log(directory, clean=False)
     assert (log.log_end_offset, log.recovery_point) == (5, 0)
@@ -277,9 +272,7 @@ def test_a_broken_index_is_made_anew(tmp_path: Path, suffix: str, damage: object
     assert log.max_timestamp() == newest
 
 
-def test_an_index_that_points_into_a_batch_is_made_anew(tmp_path: Path) -> None:
-    directory = tmp_path / "t-0"
-    log = open_log(directory)
+def test_an_index_that_points_into_a_batch_is_made_anew(log: Log, directory: Path) -> None:
     fill(log, 200)
     held = read_all(log)
     log.close()
@@ -290,8 +283,7 @@ def test_an_index_that_points_into_a_batch_is_made_anew(tmp_path: Path) -> None:
     assert read_all(open_log(directory), 60) == held[60:]
 
 
-def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
-    directory = tmp_path / "t-0"
+def test_leftovers_of_a_crash_are_removed(directory: Path) -> None:
     crashed(directory)
     leftovers = ["00000000000000000003.log.deleted", LEADER_EPOCHS + ".tmp", "00000000000000000099.index"]
     for name in leftovers:
@@ -300,8 +292,7 @@ def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     assert not any((directory / name).exists() for name in leftovers)
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
-    directory = tmp_path / "t-0"
+def test_files_of_others_are_left_alone(directory: Path) -> None:
     crashed(directory)
     for name in ("notes.log", "notes.index", "7.txt"):
         (directory / name).write_bytes(b"mine")
@@ -309,9 +300,8 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     assert all((directory / name).read_bytes() == b"mine" for name in ("notes.log", "notes.index", "7.txt"))
 
 
-def test_a_repeated_offset_ends_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_repeated_offset_ends_the_log(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Base offsets lie outside the CRC: a batch that repeats one is sound by itself and wrong in its place."""
-    directory = tmp_path / "t-0"
     held = crashed(directory, count=3)
     extra = bytearray(batch(b"stray"))
     patch_base_offset(extra, 0, 1, 0)
@@ -322,8 +312,7 @@ def test_a_repeated_offset_ends_the_log(tmp_path: Path, caplog: pytest.LogCaptur
     assert warning.endswith(": offset 1 where 3 was expected")
 
 
-def test_a_marker_that_cannot_be_read_is_reported_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    directory = tmp_path / "t-0"
+def test_a_marker_that_cannot_be_read_is_reported_and_kept(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     crashed(directory, count=3)
     marker = build_batch(
         encode_record(0, 0, None, b""),
@@ -382,8 +371,7 @@ def test_a_preallocated_segment_loses_only_its_zeros(tmp_path: Path) -> None:
     assert log_path(directory).stat().st_size == log.size
 
 
-def test_a_log_that_lost_what_its_start_says_begins_there(tmp_path: Path) -> None:
-    directory = tmp_path / "t-0"
+def test_a_log_that_lost_what_its_start_says_begins_there(directory: Path) -> None:
     crashed(directory)
     log = open_log(directory, clean=False, log_start_offset=100)
     assert (log.log_start_offset, log.log_end_offset, log.size) == (100, 100, 0)
@@ -392,9 +380,7 @@ def test_a_log_that_lost_what_its_start_says_begins_there(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_log_whose_records_are_all_deleted_still_knows_its_producers(tmp_path: Path, clean: bool) -> None:
-    directory = tmp_path / "t-0"
-    log = open_log(directory)
+def test_a_log_whose_records_are_all_deleted_still_knows_its_producers(log: Log, directory: Path, clean: bool) -> None:
     append(log, batch(b"x", producer_id=9, producer_epoch=0, sequence=0))
     if clean:
         log.close()
@@ -404,9 +390,7 @@ def test_a_log_whose_records_are_all_deleted_still_knows_its_producers(tmp_path:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_leader_epochs_are_found_in_the_batches(tmp_path: Path, clean: bool) -> None:
-    directory = tmp_path / "t-0"
-    log = open_log(directory)
+def test_leader_epochs_are_found_in_the_batches(log: Log, directory: Path, clean: bool) -> None:
     for epoch in (0, 0, 3, 4):
         append(log, batch(b"a"), leader_epoch=epoch)
     expected = log.epochs.entries
@@ -416,9 +400,7 @@ def test_leader_epochs_are_found_in_the_batches(tmp_path: Path, clean: bool) -> 
     assert open_log(directory, clean=clean).epochs.entries == expected == [(0, 0), (3, 2), (4, 3)]
 
 
-def test_leader_epochs_of_records_that_are_gone_are_forgotten(tmp_path: Path) -> None:
-    directory = tmp_path / "t-0"
-    log = open_log(directory)
+def test_leader_epochs_of_records_that_are_gone_are_forgotten(log: Log, directory: Path) -> None:
     for epoch in (0, 0, 3, 3, 4):
         append(log, batch(b"a"), leader_epoch=epoch)
     log.close()
@@ -436,8 +418,7 @@ class TestProducerState:
             append(log, batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=sequence))
 
     @pytest.mark.parametrize("config", [None, SMALL], ids=["one segment", "many segments"])
-    def test_after_a_crash(self, tmp_path: Path, config: LogConfig | None) -> None:
-        directory = tmp_path / "t-0"
+    def test_after_a_crash(self, directory: Path, config: LogConfig | None) -> None:
         self.send(directory, range(25), config=config)
         last = max(int(path.stem) for path in directory.glob("*.log"))
         log = open_log(directory, config, clean=False, recovery_point=last)
@@ -445,9 +426,7 @@ class TestProducerState:
             again = batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=sequence)
             assert append(log, again)[::4] == (sequence, True)
 
-    def test_after_a_clean_stop(self, tmp_path: Path) -> None:
-        directory = tmp_path / "t-0"
-        log = open_log(directory)
+    def test_after_a_clean_stop(self, log: Log, directory: Path) -> None:
         for sequence in range(8):
             append(log, batch(b"x", producer_id=9, producer_epoch=0, sequence=sequence))
         log.close()
@@ -457,8 +436,7 @@ class TestProducerState:
             again = batch(b"x", producer_id=9, producer_epoch=0, sequence=sequence)
             assert append(log, again).duplicate
 
-    def test_a_batch_that_was_cut_is_not_remembered(self, tmp_path: Path) -> None:
-        directory = tmp_path / "t-0"
+    def test_a_batch_that_was_cut_is_not_remembered(self, directory: Path) -> None:
         self.send(directory, range(5))
         os.truncate(log_path(directory), log_path(directory).stat().st_size - 1)
         log = open_log(directory, clean=False)
@@ -466,9 +444,9 @@ class TestProducerState:
         assert append(log, again)[::4] == (4, False)
 
     @pytest.mark.parametrize("clean", [True, False])
-    def test_each_producer_is_as_it_was_and_counts_as_seen_at_the_start(self, tmp_path: Path, clean: bool) -> None:
-        directory = tmp_path / "t-0"
-        log = open_log(directory)
+    def test_each_producer_is_as_it_was_and_counts_as_seen_at_the_start(
+        self, log: Log, directory: Path, clean: bool
+    ) -> None:
         for producer, transactional in ((0, False), (1, True), (2, True)):
             for sequence in range(2):
                 append(
@@ -492,8 +470,7 @@ class TestProducerState:
         clock.advance(1)
         assert log.producers.expire(clock.now_ms(), 100) == 2
 
-    def test_a_snapshot_from_behind_the_end_is_dropped(self, tmp_path: Path) -> None:
-        directory = tmp_path / "t-0"
+    def test_a_snapshot_from_behind_the_end_is_dropped(self, directory: Path, tmp_path: Path) -> None:
         self.send(directory, range(3))
         shutil.copy(segment_path(directory, 0, ".log"), tmp_path / "kept")
         log = open_log(directory, clean=False)
@@ -506,8 +483,7 @@ class TestProducerState:
         again = batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=3)
         assert append(log, again)[::4] == (3, False)
 
-    def test_a_broken_snapshot_is_replaced_by_the_log(self, tmp_path: Path) -> None:
-        directory = tmp_path / "t-0"
+    def test_a_broken_snapshot_is_replaced_by_the_log(self, directory: Path) -> None:
         self.send(directory, range(25), config=SMALL)
         for path in directory.glob("*.snapshot"):
             path.write_bytes(b"broken")
@@ -517,8 +493,7 @@ class TestProducerState:
         assert entry.batches[-1].last_sequence == 24
 
     @pytest.mark.parametrize("kept", [0, 1, -1])
-    def test_every_batch_after_a_snapshot_is_replayed(self, tmp_path: Path, kept: int) -> None:
-        directory = tmp_path / "t-0"
+    def test_every_batch_after_a_snapshot_is_replayed(self, directory: Path, kept: int) -> None:
         log = open_log(directory, SMALL)
         for number in range(25):
             append(log, batch(b"x" * 100, producer_id=number, producer_epoch=0, sequence=0))

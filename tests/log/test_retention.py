@@ -133,8 +133,7 @@ class TestRoll:
         assert rolled[-1] == 20
         assert len(set(rolled)) > 5
 
-    def test_new_settings_hold_from_the_next_append(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path / "t-0")
+    def test_new_settings_hold_from_the_next_append(self, log: Log) -> None:
         fill(log, 4)
         log.update_config(THREE_PER_SEGMENT)
         fill(log, 1)
@@ -274,8 +273,7 @@ class TestDeleteRecords:
         assert (log.log_start_offset, bases(log)) == (4, [3, 6])
         assert log.delete_records(2) == 4, "it never moves back"
 
-    def test_past_the_end_is_refused(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path / "t-0")
+    def test_past_the_end_is_refused(self, log: Log) -> None:
         fill(log, 2)
         with pytest.raises(BrokerError, match="the log ends at 2") as caught:
             log.delete_records(3)

@@ -85,7 +85,7 @@ def write(root: Path) -> LogManager:
             append(log, batch(b"x" * 100, timestamp=NOW + number), leader_epoch=5)
     manager.tick()
     clean = next(iter(manager._directories))
-    clean.write_clean_offsets(lambda: {SOUND: 3})
+    clean.write(CLEAN_OFFSETS, lambda: {SOUND: 3})
     manager._write_checkpoints(clean)
     return manager
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.clock import ManualClock
+from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.segment import Segment
 from broker.records.batch import BatchHeader
@@ -68,14 +69,12 @@ def test_what_lies_before_the_start_is_not_walked(tmp_path: Path, monkeypatch: p
     assert walked < 50
 
 
-def test_an_empty_log_has_no_times(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0")
+def test_an_empty_log_has_no_times(log: Log) -> None:
     assert log.offset_for_timestamp(0) is None
     assert log.max_timestamp() is None
 
 
-def test_records_without_time_are_not_found(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0")
+def test_records_without_time_are_not_found(log: Log) -> None:
     append(log, batch(b"x", timestamp=-1))
     assert log.offset_for_timestamp(0) is None
     assert log.max_timestamp() is None

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from broker.metrics import Metrics
+from broker.net.connection import ConnectionState
 from broker.net.delayed_answer import DelayedAnswer
 from broker.net.listener import ListenerSet
 from broker.net.router import Client
@@ -118,7 +119,7 @@ async def hung_up_on(site: Site, data: bytes) -> None:
         await send_and_leave(host, port, data)
         await until(lambda: bool(listeners._connections))
         (connection,) = listeners._connections
-        await until(lambda: connection._hung_up)
+        await until(lambda: connection.state is not ConnectionState.OPEN)
         site.gate.set()
         await until(lambda: not listeners.connection_count)
         assert listeners.memory.used == 0
@@ -159,7 +160,7 @@ async def test_a_broker_that_stops_forgets_a_connection_that_was_reset() -> None
         await until(lambda: any(len(connection._queue) == 1 for connection in listeners._connections))
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.close()
-        await until(lambda: any(connection._lost for connection in listeners._connections))
+        await until(lambda: any(connection.state is ConnectionState.LOST for connection in listeners._connections))
     await until(lambda: site.cancelled == 1 and not listeners.connection_count and not listeners.memory.used)
     assert site.handled == []
 
@@ -178,7 +179,7 @@ async def test_half_a_request_at_the_end_is_dropped_and_gives_its_memory_back() 
     async with serving(site) as (host, port, listeners):
         large = encode_request(ApiKey.METADATA, 4, 2, "t", {"topics": [{"name": "x" * 30_000}] * 30})
         await send_and_leave(host, port, produce(0) + produce(1) + large[:-1])
-        await until(lambda: any(connection._hung_up for connection in listeners._connections))
+        await until(lambda: any(connection.state is not ConnectionState.OPEN for connection in listeners._connections))
         assert listeners.memory.used == len(produce(0)) + len(produce(1)) - 2 * 4
         site.gate.set()
         await until(lambda: not listeners.connection_count)
@@ -239,7 +240,7 @@ async def test_what_follows_a_close_notify_is_not_read(tmp_path: Path) -> None:
         client = await asyncio.to_thread(TlsClient, (host, port), context)
         await asyncio.to_thread(client.send, produce(0))
         client.say_the_end()
-        await until(lambda: any(connection._hung_up for connection in listeners._connections))
+        await until(lambda: any(connection.state is not ConnectionState.OPEN for connection in listeners._connections))
         assert await asyncio.to_thread(client.send_in_plain, 64) < 64
         client.leave()
         site.gate.set()
@@ -251,7 +252,7 @@ async def test_a_broker_that_stops_does_not_wait_for_them() -> None:
     site = Site()
     async with serving(site) as (host, port, listeners):
         await send_and_leave(host, port, produce(0) + produce(1))
-        await until(lambda: any(connection._hung_up for connection in listeners._connections))
+        await until(lambda: any(connection.state is not ConnectionState.OPEN for connection in listeners._connections))
     await until(lambda: site.cancelled == 1 and not listeners.connection_count)
     assert site.handled == []
 

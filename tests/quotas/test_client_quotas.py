@@ -35,10 +35,12 @@ def test_a_users_clients_share_the_users_quota() -> None:
 
 def test_a_fetch_is_withheld_and_not_counted_while_an_earlier_one_is_not_paid_for() -> None:
     made = quotas(QuotaEntity("u"), consumer_byte_rate=100)
-    assert made.fetched("u", "a", 110, 0.0) == (1000, True)
-    assert made.fetched("u", "b", 10**6, 0.5) == (500, False)
-    assert made.fetched("u", "b", 10**6, 0.5) == (500, False)
-    assert made.fetched("u", "b", 100, 1.0) == (1000, True)
+    assert made.unpaid_ms("u", "a", 0.0) == 0
+    assert made.fetched("u", "a", 110, 0.0) == 1000
+    assert made.unpaid_ms("u", "b", 0.5) == 500
+    assert made.unpaid_ms("u", "b", 0.5) == 500
+    assert made.unpaid_ms("u", "b", 1.0) == 0
+    assert made.fetched("u", "b", 100, 1.0) == 1000
     assert made.most_to_fetch("u", "a") == 10
     assert made.most_to_fetch("v", "a") is None
 
@@ -57,10 +59,11 @@ def test_no_span_of_time_has_more_than_its_share(requests: list[tuple[int, int, 
     for size, connection, idle in requests:
         now = max(now, free_at[connection]) + idle
         if fetches:
-            throttle_ms, may_pass = made.fetched("u", "a", size, now)
+            unpaid_ms = made.unpaid_ms("u", "a", now)
+            throttle_ms = unpaid_ms or made.fetched("u", "a", size, now)
         else:
-            throttle_ms, may_pass = made.produced("u", "a", size, now), True
-        if may_pass:
+            throttle_ms, unpaid_ms = made.produced("u", "a", size, now), 0
+        if not unpaid_ms:
             sent.append((now, size))
         free_at[connection] = now + throttle_ms / 1000
     for index, (begin, _) in enumerate(sent):
@@ -130,6 +133,7 @@ def test_clients_without_a_quota_leave_no_trace() -> None:
     made = quotas(QuotaEntity("u"), producer_byte_rate=1, consumer_byte_rate=1, request_percentage=1)
     for number in range(100):
         made.produced("v", f"c{number}", 1000, 0.0)
+        made.unpaid_ms("v", f"c{number}", 0.0)
         made.fetched("v", f"c{number}", 1000, 0.0)
         made.handled("v", f"c{number}", 1000, 0.0)
         made.mutations("v", f"c{number}", 0.0, strict=True).record(1000)

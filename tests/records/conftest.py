@@ -9,7 +9,7 @@ import pytest
 from tests.support.codec_choice import BUILT, using
 
 
-@pytest.fixture(scope="module", params=["native", "numpy"])
+@pytest.fixture(scope="module", params=["native", "plain"])
 def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs a module's tests once with the kernel and once without."""
     if request.param == "native" and not BUILT:

@@ -1,4 +1,4 @@
-"""broker/records/key_hash.py against the partitioner's rule for a single key."""
+"""The partitions of a column of keys against the rule for a single key."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.partitioner import partition_of_key
 from broker.errors import ConfigError
-from broker.records.key_hash import partitions_of_keys
+from broker.records.columns import partitions_of_keys
+from broker.records.key_hash import partition_of_key
 
 pytestmark = pytest.mark.usefixtures("implementation")
 

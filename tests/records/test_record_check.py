@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -15,8 +15,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.records.batch import HEADER_SIZE, build_batch, parse_header
 from broker.records.columns import decode_columns
 from broker.records.record import decode_batch, encode_record
-from broker.records.record_check import RecordCheck
-from broker.records.record_rules import MOST_FAULTS, Fault, RecordRules
+from broker.records.record_check import MOST_FAULTS, Fault, RecordCheck, RecordRules
 from broker.records.varint import encode_varint
 from tests.support.codec_choice import in_turn
 from tests.support.record_batches import NOW, Row, build, rows
@@ -47,20 +46,9 @@ def verdict(batch: bytes, rules: RecordRules = ANY, cuts: Sequence[int] = ()) ->
     return Verdict(error, check.newest_timestamp, check.faults, check.fault_count)
 
 
-def ways() -> Iterator[str]:
-    """Each implementation in turn; numpy's with few records, too, which it takes step by step otherwise."""
-    for name in in_turn():
-        yield name
-        if name == "numpy":
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("broker.records.record_walk._FEWEST_AT_ONCE", 1)
-                patch.setattr("broker.records.record_walk._FEWEST_WITH_HEADERS", 1)
-                yield "numpy at once"
-
-
 def of_all(batch: bytes, rules: RecordRules = ANY, cuts: Sequence[int] = ()) -> Verdict:
     """What every implementation says, which is one thing, however the section is cut."""
-    verdicts = {name: (verdict(batch, rules), verdict(batch, rules, cuts)) for name in ways()}
+    verdicts = {name: (verdict(batch, rules), verdict(batch, rules, cuts)) for name in in_turn()}
     first, *others = [each for pair in verdicts.values() for each in pair]
     assert all(each == first for each in others), verdicts
     return first
@@ -156,7 +144,7 @@ def test_a_records_attributes_are_let_pass_as_kafka_does(attributes: int) -> Non
     assert not of_all(build_batch(record(attributes=attributes), 1)).error
 
 
-def test_numpy_takes_numbers_of_every_length() -> None:
+def test_numbers_of_every_length_are_taken() -> None:
     """8,200 records make offset deltas of three bytes, and the values' lengths have one to four."""
     sections = [encode_record(place * 7, place, b"k" * (place % 130), b"v") for place in range(8200)]
     sections += [encode_record(0, 8200 + more, None, bytes(1 << 7 * more)) for more in range(4)]

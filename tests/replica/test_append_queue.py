@@ -223,7 +223,7 @@ async def test_an_append_whose_client_left_is_made_all_the_same(led: Led, disk: 
     await disk.writing()
     for one in gone:
         one.cancel()
-    drained = asyncio.ensure_future(led.partition.drain())
+    drained = asyncio.ensure_future(led.partition.queue.drain())
     await asyncio.sleep(0)
     assert not drained.done()
     disk.free.set()
@@ -270,7 +270,7 @@ async def test_an_fsync_during_the_write_of_a_marker_shows_no_less_after_it(
     monkeypatch.setattr(os, "fsync", lambda fd: synced.acquire(timeout=60) and fsync(fd))
     disk.free.set()
     waiting = [led.begin(b"a"), led.begin(b"b", producer_id=1, producer_epoch=0, sequence=0, transactional=True)]
-    await led.partition.drain()
+    await led.partition.queue.drain()
     assert led.partition.high_watermark == 0
     disk.free.clear()
     for _ in waiting:
@@ -283,7 +283,7 @@ async def test_an_fsync_during_the_write_of_a_marker_shows_no_less_after_it(
     while synced.acquire(blocking=False):
         pass
     disk.free.set()
-    await led.partition.drain()
+    await led.partition.queue.drain()
     assert (led.partition.high_watermark, led.partition.last_stable_offset) == (3, 2)
     synced.release(10)
     await ended

@@ -22,7 +22,7 @@ from broker.errors import ConfigError, ErrorCode
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.cluster_metadata import PartitionInfo
+from broker.replica.cluster_metadata import PartitionInfo
 from tests.support.fetch_leader import FetchLeader
 from tests.support.raw_requests import ask_for, fetch_body, records_of
 from tests.support.replicating import IDS, Brokers, brokers, until
@@ -48,7 +48,7 @@ class Racks:
 
     def bytes_out(self, broker_id: int) -> int:
         """What a broker has sent to consumers."""
-        return self.cluster.running[broker_id]._topics.metrics["t"].bytes_out
+        return self.cluster.running[broker_id]._topics.replicas.metrics["t"].bytes_out
 
     async def ask(self, broker_id: int, api: ApiKey, version: int, fields: dict[str, Any]) -> Any:
         host, _, port = self.cluster.addresses[broker_id]["PLAINTEXT"].rpartition(":")
@@ -109,7 +109,7 @@ async def test_leaders_send_consumers_to_the_follower_in_their_rack(tmp_path: Pa
         answer = await found.fetch(found.leader, offset=101, rack=rack)
         assert answer.error_code is ErrorCode.offset_out_of_range  # no follower has it either
 
-        await until(lambda: found.cluster.running[found.near]._topics.followers()[TP].high_watermark == 100)
+        await until(lambda: found.cluster.running[found.near]._topics.replicas.followed[TP].high_watermark == 100)
         answer = await found.fetch(found.near, rack=rack, epoch=found.epoch)
         assert (answer.error_code, answer.high_watermark, answer.preferred_read_replica) == (ErrorCode.none, 100, -1)
         assert len(records_of(answer)) == 100
@@ -145,7 +145,7 @@ async def test_committed_reads_at_a_follower_end_at_its_last_stable_offset(tmp_p
     async with racks(tmp_path, f"{zookeeper}/racks-committed") as found:
         with Producer(found.cluster.bootstrap, {"transactional.id": "x"}) as producer:
             await asyncio.to_thread(begin, producer)
-            await until(lambda: found.cluster.running[found.near]._topics.followers()[TP].high_watermark == 101)
+            await until(lambda: found.cluster.running[found.near]._topics.replicas.followed[TP].high_watermark == 101)
             answer = await found.fetch(found.near, isolation_level=1)
             assert (answer.high_watermark, answer.last_stable_offset, len(records_of(answer))) == (101, 100, 100)
             async with asyncio.timeout(60):

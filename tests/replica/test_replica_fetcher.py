@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from broker.background_tasks import BackgroundTasks
 from broker.config.setting_groups import ReplicaSettings
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log import Log
@@ -41,7 +42,8 @@ class Cluster:
         self.followers: dict[int, Follower] = {}
         self._directory = directory
         peer = PeerConnection("127.0.0.1", leader.port, client_id="broker-2", timeout_s=20)
-        self.fetcher = ReplicaFetcher(2, peer, settings, self.stale.append)
+        self.tasks = BackgroundTasks()
+        self.fetcher = ReplicaFetcher(2, peer, settings, self.tasks, self.stale.append)
 
     def led(self, partition: int = 0) -> LedLog:
         return self.leader.logs[TOPIC, partition]
@@ -85,7 +87,8 @@ async def cluster(
         try:
             yield made
         finally:
-            await asyncio.gather(made.fetcher.stop(), return_exceptions=True)
+            made.fetcher.stop()
+            await made.tasks.close()
 
 
 def answer(one: dict[str, Any], **fields: Any) -> dict[str, Any]:

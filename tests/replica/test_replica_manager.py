@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
+
+import pytest
 
 from broker.clock import ManualClock
 from broker.config.broker_config import BrokerConfig
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica import replica_manager
+from broker.replica.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionInfo, Topic
 from broker.replica.replica_manager import ReplicaManager
-from broker.zookeeper.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionInfo, Topic
 from tests.support.batches import NOW, batch, fill
 
 TP = TopicPartition("t", 0)
@@ -26,7 +30,7 @@ class Replicas:
 
     def __init__(self, logs: LogManager) -> None:
         self.logs = logs
-        self.manager = ReplicaManager(BrokerConfig(broker_id=ME), logs, LogConfig())
+        self.manager = ReplicaManager(BrokerConfig(broker_id=ME), logs)
         self.metadata = ClusterMetadata("c")
 
     async def learn(
@@ -45,9 +49,9 @@ class Replicas:
     async def become(self, after: ClusterMetadata) -> list[TopicPartition]:
         names = self.metadata.topics.keys() | after.topics.keys()
         await self.manager.open_new(after, names)
-        led, gone = self.manager.apply(self.metadata, after, names)
+        led, gone = self.manager.apply(after, names)
         self.metadata = after
-        await self.manager.delete(gone, after)
+        await self.manager.delete(gone)
         return led
 
     def hosts_nothing(self) -> bool:
@@ -56,7 +60,7 @@ class Replicas:
     @property
     def role(self) -> tuple[str, int] | None:
         """("leads" or "follows", leader epoch)."""
-        partition, follower = self.manager.get(TP), self.manager.followers().get(TP)
+        partition, follower = self.manager.led.get(TP), self.manager.followed.get(TP)
         assert partition is None or follower is None
         if partition is not None:
             return "leads", partition.leader_epoch
@@ -92,13 +96,13 @@ async def test_roles_follow_the_metadata_and_epochs_go_only_forward(tmp_path: Pa
         assert r.role == ("follows", 3)
         assert await r.learn(NO_LEADER, 4) == []
         assert r.role == ("follows", 4)
-        assert r.manager.followers()[TP].log is log
+        assert r.manager.followed[TP].log is log
 
 
 async def test_the_high_watermark_goes_from_role_to_role_and_over_a_restart(tmp_path: Path) -> None:
     async with replicas(tmp_path) as r:
         await r.learn(ME, 0)
-        partition = r.manager.get(TP)
+        partition = r.manager.led.get(TP)
         assert partition is not None
         for _ in range(5):
             partition.append(batch(b"x"))
@@ -106,32 +110,32 @@ async def test_the_high_watermark_goes_from_role_to_role_and_over_a_restart(tmp_
         partition.fetched_by(THIRD, 3)
         assert partition.high_watermark == 3
         await r.learn(OTHER, 1)
-        follower = r.manager.followers()[TP]
+        follower = r.manager.followed[TP]
         assert (follower.high_watermark, follower.log.committed) == (3, 3)
         await follower.append(bytearray(), 4, 0)
         await r.learn(ME, 2)
-        led = r.manager.get(TP)
+        led = r.manager.led.get(TP)
         assert led is not None
         assert led.high_watermark == 4
         assert r.manager.high_watermarks() == {TP: 4}
     async with replicas(tmp_path) as r:
         await r.learn(OTHER, 3)
-        assert r.manager.followers()[TP].high_watermark == 4
+        assert r.manager.followed[TP].high_watermark == 4
 
 
 async def test_the_same_role_stays_the_same_object(tmp_path: Path) -> None:
     async with replicas(tmp_path) as r:
         await r.learn(OTHER, 1)
-        follower = r.manager.followers()[TP]
+        follower = r.manager.followed[TP]
         await r.learn(OTHER, 1)
-        assert r.manager.followers()[TP] is follower
+        assert r.manager.followed[TP] is follower
         await r.learn(OTHER, 2)
-        assert r.manager.followers()[TP] is not follower
+        assert r.manager.followed[TP] is not follower
         assert follower.is_closed
         await r.learn(ME, 3)
-        partition = r.manager.get(TP)
+        partition = r.manager.led.get(TP)
         assert await r.learn(ME, 4) == []
-        assert r.manager.get(TP) is partition
+        assert r.manager.led.get(TP) is partition
         assert r.role == ("leads", 4)
 
 
@@ -139,17 +143,17 @@ async def test_a_reassignment_may_end_within_the_leader_epoch(tmp_path: Path) ->
     """A topic and the states of its partitions are read at different times."""
     async with replicas(tmp_path) as r:
         await r.learn(OTHER, 1, adding=(ME,))
-        follower = r.manager.followers()[TP]
+        follower = r.manager.followed[TP]
         assert follower.is_added
         await r.learn(OTHER, 1)
-        assert r.manager.followers()[TP] is follower
+        assert r.manager.followed[TP] is follower
         assert not follower.is_added
 
 
 async def test_one_replica_needs_no_watermark(tmp_path: Path) -> None:
     async with replicas(tmp_path) as r:
         await r.learn(ME, 0, replicas=(ME,))
-        partition = r.manager.get(TP)
+        partition = r.manager.led.get(TP)
         assert partition is not None
         assert (partition.in_sync, partition.log.committed, r.manager.high_watermarks()) == (None, None, {})
 
@@ -182,7 +186,7 @@ async def test_a_log_that_is_newer_than_the_reassignment_stays(tmp_path: Path) -
     """ZooKeeper's data were restored from a copy that is older than the log."""
     async with replicas(tmp_path) as r:
         await r.learn(ME, 0)
-        fill(r.manager.all()[TP].log, 3)
+        fill(r.manager.led[TP].log, 3)
         await r.learn(OTHER, 0, replicas=(OTHER, THIRD))
         assert r.role is None
         assert r.logs.get(TP) is not None
@@ -205,11 +209,23 @@ async def test_a_topic_that_was_created_again_elsewhere_leaves_no_log(tmp_path: 
         assert r.hosts_nothing()
 
 
+async def test_nothing_is_reported_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be read from a store that is closed."""
+    monkeypatch.setattr(replica_manager, "STALE_DELAY_S", 0.0)
+    async with replicas(tmp_path) as r:
+        reported: list[Collection[str]] = []
+        r.manager.on_stale = reported.append
+        r.manager._note_stale("t")
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert reported == []
+
+
 async def test_a_topic_that_was_created_again_gets_a_new_log(tmp_path: Path) -> None:
     async with replicas(tmp_path) as r:
         await r.learn(OTHER, 7)
-        fill(r.manager.followers()[TP].log, 3)
+        fill(r.manager.followed[TP].log, 3)
         await r.learn(OTHER, 0, topic_id=6)
-        follower = r.manager.followers()[TP]
+        follower = r.manager.followed[TP]
         assert (follower.leader_epoch, follower.log.log_end_offset) == (0, 0)
         assert follower.log.topic_id == uuid.UUID(int=6)

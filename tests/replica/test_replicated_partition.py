@@ -13,10 +13,9 @@ from typing import cast
 
 import pytest
 
-from broker.api.context import ApiContext
-from broker.api.produce import _DelayedProduce, _Unsafe
+from broker.api.produce import _DelayedProduce, _Part, _Produce
 from broker.clock import ManualClock
-from broker.cluster.topics import Topics
+from broker.cluster.metadata_cache import MetadataCache
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import CommitRequest
@@ -27,8 +26,8 @@ from broker.log.log_config import LogConfig
 from broker.log.segment_file import ColdRead
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
+from broker.replica.cluster_metadata import PartitionInfo
 from broker.replica.partition import Partition
-from broker.zookeeper.cluster_metadata import PartitionInfo
 from tests.support.batches import append, batch, open_log
 from tests.support.delayed import WaitingFetch, committed
 
@@ -107,7 +106,7 @@ async def test_the_watermark_is_the_lowest_position_in_the_isr(leader: Leader) -
     leader.fetch(3, offset=2)
     assert leader.high_watermark == 2
     assert leader.partition.read(2, 1000) is None
-    assert leader.partition.read_as_replica(2, 1000) is not None
+    assert leader.partition.log.read(2, 1000) is not None
     leader.append()
     leader.fetch(3)
     assert leader.high_watermark == leader.log.committed == 3
@@ -168,7 +167,8 @@ async def test_an_append_goes_on_waiting_while_too_few_replicas_are_in_sync(lead
 async def test_a_produce_that_nobody_waits_for_is_forgotten(leader: Leader) -> None:
     """The ISR may be too small for hours, and clients repeat their requests."""
     leader.append()
-    produce = _DelayedProduce(cast(ApiContext, None), [_Unsafe(leader.partition, {}, None, 0)], dict)
+    unsafe = _Part(leader.partition.tp, leader.partition, last_offset=0)
+    produce = _DelayedProduce(cast(_Produce, SimpleNamespace(unsafe=[unsafe])))
     assert produce.begin(60)
     kept = weakref.ref(produce)
     produce.answer.cancel()
@@ -457,7 +457,7 @@ async def test_a_coordinator_waits_for_all_in_sync_replicas_also_while_too_few_a
 
 async def test_a_commit_is_refused_at_once_while_too_few_are_in_sync_whatever_waits(leader: Leader) -> None:
     """As in Kafka. Behind the commit that waits it would wait until the replicas are back."""
-    topics = cast(Topics, SimpleNamespace(partition=lambda tp: leader.partition))
+    topics = cast(MetadataCache, SimpleNamespace(partition=lambda tp: leader.partition))
     groups = GroupCoordinator(LogRecordStore(topics, "t", leader.clock), leader.clock, GroupSettings(), 1)
     loading = groups.load(0)
     leader.fetch(2, 3)

@@ -18,8 +18,7 @@ from broker.security.acl_types import (
     AclResourceType,
     ResourcePattern,
 )
-from broker.security.authorizer import Authorizer
-from broker.security.decision_log import MAX_LINES, DecisionLog
+from broker.security.authorizer import MAX_LINES, Authorizer, DecisionLog
 
 LOGGER = "kafka.authorizer.logger"
 

@@ -19,7 +19,7 @@ from spark_connector.load import LoadResult, load, recover
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.target import Target
 from spark_connector.maintenance import history, rewind, verify
-from tests.spark_connector.loads.test_layout import NAMES_OF_NUMBERS, NAMES_OF_TEXT
+from tests.spark_connector.loads.test_target import NAMES_OF_NUMBERS, NAMES_OF_TEXT
 from tests.support.kafka import Kafka
 from tests.support.topic_data import TopicData
 

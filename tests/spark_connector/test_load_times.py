@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from broker.client.producer import Producer
 from spark_connector.load import load
-from spark_connector.loads.database.destination import open_engine
+from spark_connector.loads.database.sql import open_engine
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.target import Target
 from spark_connector.maintenance import verify

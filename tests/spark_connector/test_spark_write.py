@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from broker.client.partitioner import partition_of_key
+from broker.records.key_hash import partition_of_key
 from tests.support.all_available import take_all
 from tests.support.committed_records import committed_records, committed_values
 from tests.support.kafka import Kafka

@@ -16,7 +16,7 @@ BUILT: Final = _KERNEL is not None
 
 @contextlib.contextmanager
 def using(implementation: str) -> Iterator[None]:
-    """Inside, the codec is "native", which must be `BUILT`, or "numpy"."""
+    """Inside, the codec is "native", which must be `BUILT`, or "plain"."""
     before = native.kernel
     native.kernel = _KERNEL if implementation == "native" else None
     try:
@@ -28,6 +28,6 @@ def using(implementation: str) -> Iterator[None]:
 
 def in_turn() -> Iterator[str]:
     """Each implementation there is, in use while the loop's body runs."""
-    for implementation in ("native", "numpy") if BUILT else ("numpy",):
+    for implementation in ("native", "plain") if BUILT else ("plain",):
         with using(implementation):
             yield implementation

@@ -23,11 +23,11 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas
 from broker.records.control import ControlType, EndMarker
 from broker.records.record import decode_records
+from broker.replica.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.replica.partition import Partition
 from broker.replica.replica import check_leader_epoch
 from broker.replica.replication_quota import ReplicationQuota
 from broker.security.authorizer import Authorizer
-from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 from tests.support.batches import batch, open_log
 from tests.support.raw_requests import fetch_body
 
@@ -122,8 +122,9 @@ class FetchLeader:
         metadata = ClusterMetadata(
             "c", topics={name: Topic(name, topic_id, partitions={}) for topic_id, name in self.topic_ids.items()}
         )
+        replicas = SimpleNamespace(leader_quota=ReplicationQuota(1))
         topics = SimpleNamespace(
-            partition=self._partition, replica=self._partition, metadata=metadata, leader_quota=ReplicationQuota(1)
+            partition=self._partition, replica=self._partition, metadata=metadata, replicas=replicas
         )
         authorizer = Authorizer(open_listener="PLAINTEXT")
         context = SimpleNamespace(

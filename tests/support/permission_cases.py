@@ -140,10 +140,9 @@ class World:
 def codes_in(answer: Any) -> set[ErrorCode]:
     """Every error code in an answer, whatever its field."""
     found: set[ErrorCode] = set()
-    if dataclasses.is_dataclass(answer) and not isinstance(answer, type):
-        for one in dataclasses.fields(answer):
-            value = getattr(answer, one.name)
-            if one.name.endswith("error_code"):
+    if hasattr(answer, "_fields"):
+        for name, value in answer._asdict().items():
+            if name.endswith("error_code"):
                 found.add(ErrorCode(value))
             else:
                 found |= codes_in(value)

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from spark_connector.destinations import open_destination
-from spark_connector.loads.files.destination import FilesDestination
+from spark_connector.loads.files.directory import FilesDestination
 from spark_connector.loads.load_loop import LoadLoop
-from spark_connector.loads.planner import confirm_topics, plan_load
+from spark_connector.loads.plan import confirm_topics, plan_load
 from spark_connector.loads.record import LoadRange, LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest
 from spark_connector.loads.target import Target

@@ -22,7 +22,7 @@ from broker.mirror.mirror_settings import MirrorSettings
 from broker.mirror.sync_topic import sync_topic
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.audit.kafka_log import KafkaLog
-from spark_connector.loads.publication import publish_offsets
+from spark_connector.loads.commit import publish_offsets
 from spark_connector.maintenance import verify
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.write_options import parse_write_options

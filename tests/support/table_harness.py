@@ -23,11 +23,12 @@ import sqlalchemy
 from deltalake import DeltaTable
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.database.commit_log import DatabaseCommitLog
-from spark_connector.loads.database.destination import DatabaseDestination, TableName, open_engine
-from spark_connector.loads.database.output import _Attempt, _DatabaseWriter
-from spark_connector.loads.delta.commit_log import DeltaCommitLog
-from spark_connector.loads.delta.destination import DeltaDestination
+from spark_connector.loads.database.database_log import DatabaseCommitLog
+from spark_connector.loads.database.database_table import DatabaseDestination, TableName
+from spark_connector.loads.database.sql import open_engine
+from spark_connector.loads.database.staged_rows import _Attempt, _DatabaseWriter
+from spark_connector.loads.delta.delta_log import DeltaCommitLog
+from spark_connector.loads.delta.delta_table import DeltaDestination
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
 from spark_connector.loads.target import DatabaseAddress, Target
@@ -240,7 +241,7 @@ class DatabaseWorld(TableWorld):
 
     def leftovers(self) -> list[str]:
         with self.opened(CrashPoint()) as site:
-            return sorted(site._staged())
+            return sorted(site.staged())
 
     def _counts(self, site: DatabaseDestination, record: LoadRecord) -> list[Any]:
         return site.count(record.load_id)

@@ -129,3 +129,14 @@ async def running_transactions(transactions: Transactions | None = None) -> Asyn
         yield transactions
     finally:
         await transactions.coordinator.close()
+
+
+@asynccontextmanager
+async def open_transaction(
+    *partitions: TopicPartition, of: Transactions | None = None
+) -> AsyncIterator[tuple[Transactions, ProducerIdAndEpoch]]:
+    """A producer that has added the partitions to its first transaction."""
+    async with running_transactions(of) as transactions:
+        producer = await transactions.begin()
+        assert await transactions.add(producer, *partitions) is ErrorCode.none
+        yield transactions, producer

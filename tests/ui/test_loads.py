@@ -15,11 +15,11 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from broker.errors import ConfigError
-from pykafka_ui.loads.asked import LoadsAsked
+from pykafka_ui.command import UiOptions
 from pykafka_ui.loads.places import LoadPlace, LoadPlaces, UnknownPlace
 from pykafka_ui.loads.verifications import LogSource, Verifications, VerificationState
 from spark_connector.loads.history import Owner, intent_of
-from spark_connector.loads.planner import plan_load
+from spark_connector.loads.plan import plan_load
 from spark_connector.storage import LocalStorage
 from tests.support.chromium import Tab
 from tests.support.kafka import Kafka
@@ -235,8 +235,8 @@ def test_a_process_that_dies_is_told(silent: str, loaded: Loaded) -> None:
 
 def test_no_secret_is_in_a_repr() -> None:
     source = LogSource("broker:9092", {"kafka.sasl.jaas.config": "secret"})
-    asked = LoadsAsked(["postgres://ann:secret@db/lake#t"], None, {"token": "secret"}, "broker:9092", source.options)
-    for one in (source, asked, LoadPlace("postgres://ann:secret@db/lake#t")):
+    options = UiOptions(loads=["postgres://ann:secret@db/lake#t"], hadoop=["token=secret"])
+    for one in (source, options, LoadPlace("postgres://ann:secret@db/lake#t")):
         assert "secret" not in repr(one)
 
 

@@ -21,7 +21,7 @@ from broker.client.consumer import Consumer, ConsumerRecord
 from broker.errors import ConfigError
 from broker.protocol.described_config import ResourceType
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.v3.record_json import concatenated, parse_sent, time_text
+from pykafka_ui.v3.record_json import concatenated, parse_record, time_text
 from pykafka_ui.v3.resources import upper_snake
 from tests.support.kafka import Kafka
 from tests.support.ui_process import Answer, UiProcess
@@ -177,7 +177,7 @@ def test_records_are_written_as_they_are_sent(ui: UiProcess, cluster_path: str, 
 )
 def test_a_record_that_cannot_be_taken(record: Any, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        parse_sent(record)
+        parse_record(record)
     assert message in str(refused.value)
 
 
@@ -268,7 +268,7 @@ JSON = st.recursive(
 )
 def test_whatever_a_record_is_it_is_taken_or_refused(record: Any) -> None:
     with contextlib.suppress(ConfigError):
-        sent = parse_sent(record)
+        sent = parse_record(record)
         assert sent.timestamp is None or isinstance(time_text(sent.timestamp), str)
 
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from broker.records.record import Record
+from broker.tools.record_text import as_json_data
 from pykafka_ui import serve
 from pykafka_ui.filters import record_filter
-from pykafka_ui.values import MOST_SHOWN, As, Decoder, as_json_data
+from pykafka_ui.values import MOST_SHOWN, As, Decoder
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.schema_registry import UnknownSchema
 from spark_connector.formats.value_format import AvroSchema

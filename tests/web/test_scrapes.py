@@ -19,7 +19,7 @@ from broker.coordinator.group_state import GroupState
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.web import collector
-from broker.web.scrapes import FRESH_S, LARGE, Scrapes
+from broker.web.app import FRESH_S, LARGE, Scrapes
 from tests.conftest import BrokerFactory
 from tests.support.scrape import health
 
@@ -37,9 +37,8 @@ def sources_with_groups() -> Any:
         roster = SimpleNamespace(members={})
         groups.append(SimpleNamespace(group_id=f"g{number}", state=GroupState.EMPTY, roster=roster, offsets=offsets))
     led = {tp: SimpleNamespace(high_watermark=10) for tp in partitions}
-    return SimpleNamespace(
-        groups=SimpleNamespace(all_groups=lambda: groups), topics=SimpleNamespace(led_partitions=lambda: led)
-    )
+    replicas = SimpleNamespace(led=led)
+    return SimpleNamespace(groups=SimpleNamespace(all_groups=lambda: groups), topics=SimpleNamespace(replicas=replicas))
 
 
 async def test_requests_are_served_between_slices_of_what_groups_have_committed() -> None:

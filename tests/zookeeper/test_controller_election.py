@@ -5,19 +5,20 @@ from __future__ import annotations
 import queue
 import time
 
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.membership import Membership
 from broker.zookeeper.operations import Create, Delete, SetData
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import CONTROLLER, CONTROLLER_EPOCH, BrokerInfo
+from broker.zookeeper.znodes import CONTROLLER, CONTROLLER_EPOCH
 from tests.support.waiting import eventually
 from tests.support.zookeeper import ZooKeeperServer, expire_session
 from tests.zookeeper.conftest import Connect
 
 
 def test_the_first_candidate_is_controller_when_start_returns(registry: Registry) -> None:
-    election = ControllerElection(registry, 7)
+    election = ControllerElection(registry.controller, 7)
     election.start()
     assert (registry.controller.id(), registry.controller.epoch().epoch) == (7, 1)
     election.stop()
@@ -27,15 +28,15 @@ def test_the_first_candidate_is_controller_when_start_returns(registry: Registry
 
 def test_another_takes_over_when_the_controllers_session_ends(connect: Connect, registry: Registry) -> None:
     first, second = connect(), connect()
-    ControllerElection(Registry(first), 1).start()
-    ControllerElection(Registry(second), 2).start()
+    ControllerElection(Registry(first).controller, 1).start()
+    ControllerElection(Registry(second).controller, 2).start()
     assert (registry.controller.id(), registry.controller.epoch().epoch) == (1, 1)
     first.close()
     eventually(lambda: (registry.controller.id(), registry.controller.epoch().epoch) == (2, 2))
 
 
 def test_a_lone_controller_is_controller_again_after_its_session_expired(zk: ZooKeeper, registry: Registry) -> None:
-    ControllerElection(registry, 1).start()
+    ControllerElection(registry.controller, 1).start()
     expire_session(zk)
     eventually(lambda: (registry.controller.id(), registry.controller.epoch().epoch) == (1, 2))
     assert registry.controller.elect(1) == (2, 2)  # it is ours in the new session
@@ -43,7 +44,7 @@ def test_a_lone_controller_is_controller_again_after_its_session_expired(zk: Zoo
 
 def test_a_controller_whose_epoch_changed_without_its_knowledge_learns_it(zk: ZooKeeper, registry: Registry) -> None:
     """Its transaction was applied, and the answer was lost. Writes in the old epoch would be refused for ever."""
-    election = ControllerElection(registry, 1)
+    election = ControllerElection(registry.controller, 1)
     election.start()
     before = election.epoch
     epoch = registry.controller.epoch()
@@ -57,7 +58,7 @@ def test_a_controller_whose_epoch_changed_without_its_knowledge_learns_it(zk: Zo
 def test_a_broker_that_has_stopped_stands_no_more(connect: Connect, registry: Registry) -> None:
     other = connect()
     Registry(other).controller.elect(2)
-    election = ControllerElection(registry, 1)
+    election = ControllerElection(registry.controller, 1)
     election.start()
     election.stop()
     other.close()
@@ -70,7 +71,7 @@ def test_a_broker_that_has_stopped_stands_no_more(connect: Connect, registry: Re
 def test_stopping_does_not_wait_for_a_zookeeper_that_is_gone(server: ZooKeeperServer) -> None:
     with ZooKeeper(server.address, session_timeout_ms=4000) as zk:
         info = BrokerInfo.plaintext(1, "h", 1)
-        membership, election = Membership(zk, Registry(zk), info), ControllerElection(Registry(zk), 1)
+        membership, election = Membership(zk, Registry(zk), info), ControllerElection(Registry(zk).controller, 1)
         membership.start()
         election.start()
         server.kill()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
+import os
+import re
 import resource
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +37,12 @@ from broker.zookeeper.operations import (
     ZooKeeperError,
 )
 from tests.support.source_tree import ROOT
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metadata"
+
 
 PATHS = st.sampled_from(["/a", "/b", "/a/x", "/a/y", "/b/x", "/a/x/deep"])
 DATA = st.sampled_from([b"", b"1", b"\xff\x00\n", "höhe".encode()])
@@ -127,60 +138,123 @@ def test_it_answers_as_a_real_zookeeper_does(zookeeper: str, tmp_path: Path, ste
         local.close()
 
 
-def test_a_file_cut_at_any_byte_has_the_last_answered_state(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
-    sizes: list[tuple[int, Any]] = []
-    changes: list[list[Operation]] = [
-        [Create("/a", b"1")],
-        [SetData("/a", b"2"), Create("/a/x-", sequence=True)],
-        [Create("/a/x-", b"\xff", sequence=True)],
-        [Delete("/a/x-0000000000")],
-    ]
-    with LocalStore(path) as store:
-        sizes.append((path.stat().st_size, nodes(store)))
-        for change in changes:
-            store.transaction(change)
-            sizes.append((path.stat().st_size, nodes(store)))
-    whole = path.read_bytes()
-    for size in range(sizes[0][0], len(whole)):
-        for tail in (b"", b"\0" * (len(whole) - size)):  # a block that never reached the disk is read as zeros
-            path.write_bytes(whole[:size] + tail)
-            with LocalStore(path) as store:
-                assert nodes(store) == [state for end, state in sizes if end <= size][-1]
-                store.create("/after")
-            with LocalStore(path) as store:
-                assert store.exists("/after")
+CHANGES: list[list[Operation]] = [
+    [Create("/a", b"1")],
+    [SetData("/a", b"2"), Create("/a/x-", sequence=True)],
+    [Create("/a/x-", b"\xff", sequence=True)],
+    [Delete("/a/x-0000000000")],
+]
 
 
 def nodes(store: LocalStore) -> list[Any]:
-    return [
-        (path, node.data, node.version, node.children_created, sorted(node.children)) for path, node in store.nodes()
-    ]
+    return [(n.path, n.data, n.version, n.children, n.children_created, store.children(n.path)) for n in store.nodes()]
 
 
-def test_a_file_that_was_damaged_later_is_refused_and_named(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+class Killed:
+    """The files that a killed process leaves, and what it had answered when the second one had a size."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.wal = path, path.with_name(f"{path.name}-wal")
+        self.answered: list[tuple[int, Any]] = []
+        self.first = self.second = b""
+        with LocalStore(path) as store:
+            for change in [[], *CHANGES]:
+                store.transaction(change)
+                self.answered.append((self.wal.stat().st_size, nodes(store)))
+            self.first, self.second = path.read_bytes(), self.wal.read_bytes()
+
+    def leave(self, first: bytes, second: bytes) -> None:
+        self.path.write_bytes(first)
+        self.wal.write_bytes(second)
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Killed:
+    return Killed(tmp_path / "metadata")
+
+
+def test_a_process_killed_at_any_write_leaves_the_last_answered_state(killed: Killed) -> None:
+    ends = {end for end, _ in killed.answered}
+    for size in sorted({*range(0, len(killed.second), 997), *ends, *(end - 1 for end in ends if end)}):
+        for tail in (b"", b"\0" * (len(killed.second) - size)):  # a block that never reached the disk is read as zeros
+            killed.leave(killed.first, killed.second[:size] + tail)
+            with LocalStore(killed.path) as store:
+                assert nodes(store) == [state for end, state in killed.answered if end <= size][-1]
+                store.create("/after")
+            with LocalStore(killed.path) as store:
+                assert store.exists("/after")
+
+
+def test_a_process_killed_while_it_writes_into_the_file_loses_nothing(killed: Killed) -> None:
+    killed.leave(killed.first, killed.second)
+    with LocalStore(killed.path):
+        pass
+    whole = killed.path.read_bytes()
+    for size in range(0, len(whole), 512):
+        killed.leave(whole[:size] + killed.first[size:], killed.second)
+        with LocalStore(killed.path) as store:
+            assert nodes(store) == killed.answered[-1][1]
+
+
+def spoilt(content: bytes, step: int) -> Iterator[bytes]:
+    for position in range(0, len(content), step):
+        yield content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+
+
+def test_a_file_that_was_damaged_later_is_refused_or_has_lost_nothing(path: Path) -> None:
     with LocalStore(path) as store:
-        for number in range(3):
-            store.create(f"/n{number}")
-    whole = path.read_bytes()
-    for position in range(len(whole) - 1):
-        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        with pytest.raises(
-            ConfigError, match=rf"^{path} (is damaged in line \d|is not a metadata file|was written by)"
-        ):
-            LocalStore(path).start()
-    lines = whole.splitlines(keepends=True)
-    for half in (lines[1][:-10], lines[1][:-10] + b"\0" * 9 + b"\n"):  # a snapshot is never torn
-        path.write_bytes(lines[0] + half)
-        with pytest.raises(ConfigError, match="is damaged in line 2 .its snapshot"):
-            LocalStore(path).start()
-    path.write_bytes(b"".join(lines[:2] + lines[3:]))
-    with pytest.raises(ConfigError, match="is damaged in line 3 .it should be transaction 1 and is 2"):
+        for change in CHANGES:
+            store.transaction(change)
+        state = nodes(store)
+    whole, refusals = path.read_bytes(), set()
+    for damaged in spoilt(whole, 9):
+        path.write_bytes(damaged)
+        try:
+            with LocalStore(path) as store:
+                assert nodes(store) == state
+        except ConfigError as error:
+            refusals.add(re.sub(rf"^{path} (is damaged|was written by) [^\n]+$", r"\1", str(error)))
+    assert refusals == {"is damaged", "was written by"}
+
+
+def test_damage_beside_the_file_loses_no_more_than_a_torn_write_does(killed: Killed) -> None:
+    last, refusals = [state for _, state in killed.answered[-2:]], set()
+    for damaged in spoilt(killed.second, 101):
+        killed.leave(killed.first, damaged)
+        try:
+            with LocalStore(killed.path) as store:
+                assert nodes(store) in last
+        except ConfigError as error:
+            refusals.add(re.sub(r"\d", "N", str(error).removeprefix(f"{killed.wal} ").partition(".")[0]))
+            assert killed.wal.read_bytes() == damaged
+    assert refusals == {"is damaged before the last N transactions"}
+
+
+def set_format(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version = 3")
+
+
+def test_a_file_of_another_version_or_program_is_refused(path: Path) -> None:
+    path.write_bytes(b"text\n" * 100)
+    with pytest.raises(ConfigError, match="is damaged .file is not a database"):
         LocalStore(path).start()
-    path.write_bytes(b"pykafka metadata 2\n")
+    path.unlink()
+    set_format(path)
+    with pytest.raises(ConfigError, match="is not a metadata file of pykafka, or its first page is damaged"):
+        LocalStore(path).start()
+    path.unlink()
+    LocalStore(path).start().close()
+    set_format(path)
     with pytest.raises(ConfigError, match="was written by a newer pykafka"):
         LocalStore(path).start()
+
+
+def test_two_processes_do_not_open_one_file(path: Path) -> None:
+    with LocalStore(path):
+        again = [sys.executable, "-c", _WRITER, str(path)]
+        refused = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert f"ConfigError: {path} cannot be opened: another process has it open" in refused.stderr
 
 
 _WRITER = """
@@ -195,8 +269,7 @@ for number in range(100_000):
 """
 
 
-def test_a_killed_process_loses_nothing_that_was_answered(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_a_killed_process_loses_nothing_that_was_answered(path: Path) -> None:
     command = [sys.executable, "-c", _WRITER, str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -210,42 +283,86 @@ def test_a_killed_process_loses_nothing_that_was_answered(tmp_path: Path) -> Non
         assert len(names) - answered in (0, 1)
 
 
-def test_a_full_disk_refuses_the_change_and_keeps_the_state(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_a_full_disk_refuses_the_change_and_keeps_the_state(path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with LocalStore(path) as store:
         store.create("/a", b"1")
-        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))  # half a line fits
-        try:
-            with pytest.raises(ZooKeeperError, match=rf"^/a: {path} cannot be written: File too large"):
-                store.set("/a", b"2")
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert store.get("/a")[0] == b"1"
-        assert store.connected
+        size = path.with_name("metadata-wal").stat().st_size
+        for room in range(0, 8000, 500):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + room, hard))
+            try:
+                with pytest.raises(
+                    ZooKeeperError, match=rf"^/a: {path} cannot be written: the disk, a quota or a limit"
+                ):
+                    store.set("/a", b"2" * 10_000)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            assert store.get("/a")[0] == b"1"
+            assert store.connected
         store.set("/a", b"3", version=0)
     with LocalStore(path) as store:
         assert store.get("/a")[0] == b"3"
 
 
-def test_after_a_failed_sync_it_takes_no_more_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: int) -> None:
-        raise OSError(5, "Input/output error")
+def test_it_says_when_no_space_is_left_and_goes_on_when_there_is(path: Path) -> None:
+    with LocalStore(path) as store:
+        store.create("/a", b"1")
+        store._database._run("PRAGMA max_page_count = 1")
+        for _ in range(2):
+            with pytest.raises(ZooKeeperError, match=rf"^/a: {path} cannot be written: No space left on device"):
+                store.set("/a", b"2" * 10_000)
+        store._database._run("PRAGMA max_page_count = 1000000")
+        store.set("/a", b"3" * 10_000, version=0)
 
+
+@contextlib.contextmanager
+def in_place_of(file: Path, name: Path, flags: int) -> Iterator[None]:
+    """Put another file behind the descriptor that this process has of a file."""
+    [fd] = [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and fd.readlink() == file]
+    kept, other = os.dup(int(fd.name)), os.open(name, flags)
+    os.dup2(other, int(fd.name))
+    try:
+        yield
+    finally:
+        os.dup2(kept, int(fd.name))
+        os.close(kept)
+        os.close(other)
+
+
+def test_a_file_that_cannot_take_the_changes_leaves_them_beside_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, wal = tmp_path / "metadata", tmp_path / "metadata-wal"
+    with LocalStore(path) as store:
+        store.create("/a", b"1")
+        with in_place_of(path, path, os.O_RDONLY):
+            for _ in range(3):
+                store.set("/a", b"2" * 600_000)
+        assert f"{path} cannot be written: the disk, a quota or a limit of file sizes takes no more; " in caplog.text
+        assert store.connected
+        assert wal.stat().st_size > 1_800_000
+        store.set("/a", b"3", version=3)
+        assert wal.stat().st_size == 0
+    with LocalStore(path) as store:
+        assert store.get("/a")[0] == b"3"
+
+
+def test_after_a_failed_sync_it_takes_no_more_writes(tmp_path: Path) -> None:
     with LocalStore(tmp_path / "metadata") as store:
         store.create("/a", b"1")
-        with monkeypatch.context() as patch:
-            patch.setattr("os.fsync", fail)
-            with pytest.raises(ZooKeeperError, match="Input/output error"):
-                store.set("/a", b"2")
+        with (  # takes all bytes and cannot sync them
+            in_place_of(tmp_path / "metadata-wal", Path("/dev/null"), os.O_RDWR),
+            pytest.raises(ZooKeeperError, match="/metadata cannot be written: disk I/O error"),
+        ):
+            store.set("/a", b"2")
         assert not store.connected
         assert store.get("/a")[0] == b"1"
         with pytest.raises(ConnectionFailed, match="restart the broker"):
             store.set("/a", b"2")
 
 
-def test_it_is_rewritten_when_it_has_grown(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_what_is_beside_it_does_not_outgrow_it(tmp_path: Path) -> None:
+    path, wal = tmp_path / "metadata", tmp_path / "metadata-wal"
     with LocalStore(path) as store:
         store.create("/a")
         store.delete(store.create("/a/n-", sequence=True))
@@ -253,18 +370,18 @@ def test_it_is_rewritten_when_it_has_grown(tmp_path: Path) -> None:
         largest = 0
         for _ in range(50):
             store.set("/a", b"x" * 60_000)
-            largest = max(largest, path.stat().st_size)
-        state = [one for one in nodes(store) if one[0] == "/a"]
-        assert 1 << 20 < largest < 1_200_000
+            largest = max(largest, wal.stat().st_size)
+        state = [node for node in nodes(store) if node[0] == "/a"]
+        assert 900_000 < largest < 1_200_000
         assert path.stat().st_size < 1 << 20
+    assert not wal.exists()
     with LocalStore(path) as store:
-        assert [one for one in nodes(store) if one[0] == "/a"] == state
+        assert [node for node in nodes(store) if node[0] == "/a"] == state
         with pytest.raises(BadVersion):
             store.set("/a", b"", version=49)
 
 
-def test_many_short_lives_do_not_make_it_grow(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+def test_many_short_lives_do_not_make_it_grow(path: Path) -> None:
     for _ in range(5):
         with LocalStore(path) as store:
             store.create("/n-", b"x" * 300_000, sequence=True)
@@ -272,8 +389,75 @@ def test_many_short_lives_do_not_make_it_grow(tmp_path: Path) -> None:
     assert path.stat().st_size < 1_400_000
 
 
-def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "metadata"
+JOURNAL = (
+    b"pykafka metadata 1\n"
+    b'397014b1 {"zxid":7,"nodes":[["/","",0,0,0,0,1],["/a","1",3,100,0,4,2],["/a/mine","",6,100,6,0,0]]}\n'
+    b'13569066 [8,200,8,["delete","/a/mine"],["create","/a/x-0000000002","\\udcff",false]]\n'
+    b'c70d994f [9,300,8,["set","/a","h\\u00f6he"],["create","/mine","",true]]\n'
+)
+"""As version 1 wrote it; tests may cut and spoil it."""
+
+
+def test_a_file_of_the_first_form_is_taken_over_once(path: Path, tmp_path: Path) -> None:
+    path.write_bytes(JOURNAL)
+    for _ in range(2):
+        with LocalStore(path) as store:
+            assert nodes(store) == [
+                ("/", b"", 0, 1, 2, ["a"]),
+                ("/a", "höhe".encode(), 5, 1, 3, ["x-0000000002"]),
+                ("/a/x-0000000002", b"\xff", 0, 0, 0, []),
+            ]
+            stat = store.get("/a/x-0000000002")[1]
+            assert (stat.created_zxid, stat.created_ms) == (8, 200)
+            assert store.session_id > 9
+        assert path.read_bytes().startswith(b"SQLite format 3\0")
+        assert os.listdir(tmp_path) == ["metadata"]
+
+
+def test_a_crash_while_it_is_taken_over_leaves_the_first_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, left, wal = (tmp_path / name for name in ("metadata", "metadata.tmp", "metadata.tmp-wal"))
+    path.write_bytes(JOURNAL)
+
+    def crash(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", crash)
+        with pytest.raises(ConfigError, match=rf"^{path} cannot be opened: .*No space left"):
+            LocalStore(path).start()
+    assert path.read_bytes() == JOURNAL
+    half = left.read_bytes()
+    for size in (0, 100, len(half) - 1000):
+        left.write_bytes(half[:size])
+        wal.write_bytes(half[size:])
+        path.write_bytes(JOURNAL)
+        with LocalStore(path) as store:
+            assert store.children("/a") == ["x-0000000002"]
+        assert os.listdir(tmp_path) == ["metadata"]
+
+
+def test_a_torn_write_of_the_first_form_is_left_out_and_damage_is_refused(path: Path) -> None:
+    start = len(JOURNAL) - len(JOURNAL.splitlines()[-1]) - 1
+    for size in range(start, len(JOURNAL)):
+        for tail in (b"", b"\0" * (len(JOURNAL) - size - 1) + b"\n"):
+            path.write_bytes(JOURNAL[:size] + tail)
+            with LocalStore(path) as store:
+                assert store.get("/a")[0] == (b"1" if size < len(JOURNAL) - 1 or not tail else "höhe".encode())
+    for spoilt_journal in spoilt(JOURNAL[:-1], 1):
+        path.write_bytes(spoilt_journal + b"\n")
+        with pytest.raises(ConfigError, match=rf"^{path} is damaged (in line \d|.file is not a database)"):
+            LocalStore(path).start()
+    lines = JOURNAL.splitlines(keepends=True)
+    for half in (lines[1][:-10], lines[1][:-10] + b"\0" * 9 + b"\n"):  # a snapshot is never torn
+        path.write_bytes(lines[0] + half)
+        with pytest.raises(ConfigError, match="is damaged in line 2 .its snapshot"):
+            LocalStore(path).start()
+    path.write_bytes(b"".join(lines[:2] + lines[3:]))
+    with pytest.raises(ConfigError, match="is damaged in line 3 .it should be transaction 8 and is 9"):
+        LocalStore(path).start()
+
+
+def test_only_the_owner_may_read_the_file(path: Path) -> None:
     with LocalStore(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.membership import Membership
 from broker.zookeeper.operations import Create, Delete
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo
+from broker.zookeeper.znodes import encode_broker
 from tests.support.free_ports import refused_port
 from tests.support.waiting import eventually
 from tests.support.zookeeper import ZooKeeperServer, expire_session
@@ -177,7 +178,7 @@ def test_a_duplicate_that_came_while_we_were_away_is_waited_for(
     membership = member(zk)
     membership.start()
     other = connect()
-    node = BrokerInfo.plaintext(1, "h", 1).encode()
+    node = encode_broker(BrokerInfo.plaintext(1, "h", 1))
     other.transaction([Delete("/brokers/ids/1"), Create("/brokers/ids/1", node, ephemeral=True)])
     eventually(lambda: "broker id 1 is registered by another session" in caplog.text)
     assert not membership.registered

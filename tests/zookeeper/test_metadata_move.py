@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ import pytest
 from broker.clock import SystemClock
 from broker.errors import ConfigError, ConnectionFailed
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper import operations, znodes
 from broker.zookeeper.local_store import LocalStore
 from broker.zookeeper.metadata_move import METADATA_FILE, move_into_zookeeper, standalone_store
 from broker.zookeeper.operations import Operation
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import BrokerInfo
 
 
 class FailingStore(LocalStore):
@@ -47,17 +48,18 @@ def zookeeper(tmp_path: Path) -> Iterator[FailingStore]:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """The first log directory of a standalone broker that was killed."""
-    directory = tmp_path / "logs"
-    directory.mkdir()
-    store = LocalStore(directory / METADATA_FILE).start()
-    registry = Registry(store)
-    registry.ensure_paths()
-    registry.cluster_id()
-    registry.generate_broker_id()
-    registry.register_broker(BrokerInfo.plaintext(1001, "h", 9092))
-    registry.create_topic("t", {0: [1001], 1: [1001]}, {"retention.ms": "1"})
-    registry.alter_user_config("alice", {"SCRAM-SHA-256": "x"})
-    store.create(f"{znodes.CONFIG_CHANGES}/config_change_", b"{}", sequence=True)
+    running, directory = tmp_path / "running", tmp_path / "logs"
+    running.mkdir()
+    with LocalStore(running / METADATA_FILE) as store:
+        registry = Registry(store)
+        registry.ensure_paths()
+        registry.cluster_id()
+        registry.generate_broker_id()
+        registry.register_broker(BrokerInfo.plaintext(1001, "h", 9092))
+        registry.create_topic("t", {0: [1001], 1: [1001]}, {"retention.ms": "1"})
+        registry.alter_user_config("alice", {"SCRAM-SHA-256": "x"})
+        store.create(f"{znodes.CONFIG_CHANGES}/config_change_", b"{}", sequence=True)
+        shutil.copytree(running, directory)
     return directory
 
 

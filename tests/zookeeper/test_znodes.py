@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import BrokerInfo, Endpoint
 from broker.zookeeper import znodes
-from broker.zookeeper.znodes import BrokerInfo, Endpoint, MalformedNode, PartitionState, TopicRecord
+from broker.zookeeper.znodes import MalformedNode, PartitionState, TopicRecord, decode_broker, encode_broker
 
 TP = TopicPartition("t", 0)
 
@@ -31,7 +32,7 @@ STATE = '{"controller_epoch":3,"leader":1,"version":1,"leader_epoch":2,"isr":[1,
 
 
 def test_a_broker_is_read_and_written_as_kafka_does() -> None:
-    broker = BrokerInfo.decode(1, BROKER.encode())
+    broker = decode_broker(1, BROKER.encode())
     assert broker == BrokerInfo(
         broker_id=1,
         endpoints=(Endpoint("PLAINTEXT", "host-1", 9092), Endpoint("TLS", "::1", 9093)),
@@ -39,7 +40,7 @@ def test_a_broker_is_read_and_written_as_kafka_does() -> None:
         rack="r1",
         timestamp_ms=1_700_000_000_000,
     )
-    assert json.loads(broker.encode()) == json.loads(BROKER)
+    assert json.loads(encode_broker(broker)) == json.loads(BROKER)
     assert (broker.host, broker.port) == ("host-1", 9092)
     assert broker.endpoint("TLS") == Endpoint("TLS", "::1", 9093)
     assert broker.endpoint("NONE") is None
@@ -47,14 +48,14 @@ def test_a_broker_is_read_and_written_as_kafka_does() -> None:
 
 def test_a_broker_without_a_plaintext_listener_has_no_host_and_port_of_its_own() -> None:
     broker = BrokerInfo(1, (Endpoint("TLS", "h", 9093),), {"TLS": "SSL"})
-    node = json.loads(broker.encode())
+    node = json.loads(encode_broker(broker))
     assert (node["host"], node["port"]) == (None, -1)
     assert (broker.host, broker.port) == ("h", 9093)
 
 
 def test_a_broker_of_the_first_generation_is_read() -> None:
     old = b'{"jmx_port":-1,"timestamp":"1","host":"h","version":1,"port":9092}'
-    assert BrokerInfo.decode(4, old) == BrokerInfo.plaintext(4, "h", 9092, timestamp_ms=1)
+    assert decode_broker(4, old) == BrokerInfo.plaintext(4, "h", 9092, timestamp_ms=1)
 
 
 def test_a_topic_is_read_and_written_as_kafka_does() -> None:
@@ -116,7 +117,7 @@ def test_new_uuids_never_look_like_an_option(monkeypatch: pytest.MonkeyPatch) ->
 
 
 DECODERS: dict[str, Callable[[bytes], Any]] = {
-    "/brokers/ids/1": lambda data: BrokerInfo.decode(1, data),
+    "/brokers/ids/1": lambda data: decode_broker(1, data),
     "/brokers/topics/t": lambda data: TopicRecord.decode("t", data, {}),
     "/brokers/topics/t/partitions/0/state": lambda data: PartitionState.decode(TP, data, 0),
     "/cluster/id": znodes.decode_cluster_id,

@@ -6,6 +6,7 @@ rows. A topic that no longer exists is an empty log. Raises ConfigError and the 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
@@ -73,12 +74,14 @@ class KafkaLog:
         """The extent of the partition that was loaded, asked once. Empty when the load is from another cluster, or when
         the topic was deleted and created again since."""
         topic_id = load.topic_ids.get(tp.topic)
-        if load.origin is not None and load.origin.differs_from(self.cluster_id):
-            return Extent(0, 0)
-        if topic_id is not None and self._id(tp.topic) not in (None, topic_id):
+        elsewhere = load.origin is not None and load.origin.differs_from(self.cluster_id)
+        if elsewhere or (topic_id is not None and self._id(tp.topic) not in (None, topic_id)):
             return Extent(0, 0)
         if tp not in self._extents:
-            self._extents[tp] = self._ask_extent(tp)
+            self._extents[tp] = Extent(0, 0)
+            with contextlib.suppress(UnknownTopic):
+                ends = (list_offsets(self._cluster, {tp: place})[tp].offset for place in (EARLIEST, LATEST))
+                self._extents[tp] = Extent(*ends)
         return self._extents[tp]
 
     def offsets(self, tp: TopicPartition, start: int, end: int, load: LoadRecord) -> Iterator[Offsets]:
@@ -102,11 +105,10 @@ class KafkaLog:
     def is_compacted(self, topic: str) -> bool:
         """Whether records may disappear from the middle of the log. True when the broker does not tell."""
         if topic not in self._compacted:
-            try:
+            self._compacted[topic] = True
+            with contextlib.suppress(BrokerError):
                 entry = Admin(self._cluster).describe_configs(ResourceType.TOPIC, topic, [_POLICY]).get(_POLICY)
                 self._compacted[topic] = entry is None or "compact" in (entry.value or "")
-            except BrokerError:
-                self._compacted[topic] = True
         return self._compacted[topic]
 
     def _parse(self, reading: Mapping[str, str]) -> SourceOptions:
@@ -123,30 +125,18 @@ class KafkaLog:
 
     def _id(self, topic: str) -> str | None:
         if topic not in self._ids:
-            try:
+            self._ids[topic] = None
+            with contextlib.suppress(UnknownTopic):
                 id_ = self._cluster.topic(topic).topic_id
-            except UnknownTopic:
-                id_ = None
-            self._ids[topic] = None if id_ is None else str(id_)
+                self._ids[topic] = None if id_ is None else str(id_)
         return self._ids[topic]
 
-    def _ask_extent(self, tp: TopicPartition) -> Extent:
-        try:
-            earliest, latest = (list_offsets(self._cluster, {tp: place})[tp].offset for place in (EARLIEST, LATEST))
-        except UnknownTopic:
-            return Extent(0, 0)
-        return Extent(earliest, latest)
 
-
-def _relevant(options: Mapping[str, str], bootstrap_servers: str) -> dict[str, str]:
-    """Those of `options` (names in lower case) that decide which offsets have a row."""
-    given = options
+def _relevant(given: Mapping[str, str], bootstrap_servers: str) -> dict[str, str]:
+    """Those of the options `given` (names in lower case) that decide which offsets have a row."""
     drops = given.get("mode", "").strip().upper() == "DROPMALFORMED"
     names = _RELEVANT + _FORMATS if drops else _RELEVANT
     decoded = [name for name in ("key", "value") if drops and f"{name}format" in given]
-    ours = {
-        "kafka.bootstrap.servers": bootstrap_servers,
-        "subscribe": "any",
-        "columns": ",".join(["offset", *decoded]),
-    }
-    return {**{name: value for name, value in given.items() if name.startswith(names)}, **ours}
+    kept = {name: value for name, value in given.items() if name.startswith(names)}
+    columns = ",".join(["offset", *decoded])
+    return {**kept, "kafka.bootstrap.servers": bootstrap_servers, "subscribe": "any", "columns": columns}

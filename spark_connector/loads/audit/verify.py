@@ -1,7 +1,7 @@
 """Recount every committed load: the commit log, the rows in the destination, and Kafka's log must agree.
 
 Reads only offsets, of rows and of Kafka's log, and changes nothing. Memory: 8 bytes for every row of one load, or of
-the loads of a table that one query reads (row_offsets.py).
+the loads of a table that one query reads (table.py).
 
 Problems are: missing rows, rows that are there twice or not in the log; loads that overlap or leave out records; rows
 in a table of a load that does not stand; files that are missing, damaged, of another size or not of the load; a
@@ -23,7 +23,7 @@ import numpy as np
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.audit.kafka_log import KafkaLog
-from spark_connector.loads.destination import Destination, Held, NewSession, Offsets
+from spark_connector.loads.destination import Destination, HeldRows, NewSession, Offsets
 from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.record import LoadRange, LoadRecord
 
@@ -70,29 +70,24 @@ class PartitionCount:
 
     def problems(self, place: str) -> list[str]:
         """What does not add up. `place` is where the rows are, in words."""
-        found = []
-        if self.rows != self.file_rows:
-            found.append(f"{self.tp}: {self.rows:,} rows were committed, {self.file_rows:,} are in {place}")
-        if self.doubled:
-            found.append(f"{self.tp}: {self.doubled:,} rows are there more than once{self._such_as()}")
-        if self.outside:
-            found.append(f"{self.tp}: {self.outside:,} rows lie outside the range {self.start} to {self.end - 1}")
-        if self.missing:
-            found.append(f"{self.tp}: {self.missing:,} records of the log are not in {place}{self._such_as()}")
-        if self.extra:
-            found.append(f"{self.tp}: {self.extra:,} rows are not in the log{self._such_as()}")
-        return found
+        such_as = f", such as offset {', '.join(map(str, self.examples))}" if self.examples else ""
+        unequal = self.rows != self.file_rows
+        return self._told(
+            (unequal, f"{self.rows:,} rows were committed, {self.file_rows:,} are in {place}"),
+            (self.doubled, f"{self.doubled:,} rows are there more than once{such_as}"),
+            (self.outside, f"{self.outside:,} rows lie outside the range {self.start} to {self.end - 1}"),
+            (self.missing, f"{self.missing:,} records of the log are not in {place}{such_as}"),
+            (self.extra, f"{self.extra:,} rows are not in the log{such_as}"),
+        )
 
     def notes(self) -> list[str]:
-        found = []
-        if self.gone:
-            found.append(f"{self.tp}: {self.gone:,} of {self.end - self.start:,} offsets are no longer in the log")
-        if self.compacted:
-            found.append(f"{self.tp}: {self.compacted:,} rows were compacted away in the log, or never were in it")
-        return found
+        return self._told(
+            (self.gone, f"{self.gone:,} of {self.end - self.start:,} offsets are no longer in the log"),
+            (self.compacted, f"{self.compacted:,} rows were compacted away in the log, or never were in it"),
+        )
 
-    def _such_as(self) -> str:
-        return f", such as offset {', '.join(map(str, self.examples))}" if self.examples else ""
+    def _told(self, *texts: tuple[int, str]) -> list[str]:
+        return [f"{self.tp}: {text}" for count, text in texts if count]
 
 
 class Totals(NamedTuple):
@@ -126,14 +121,9 @@ class LoadCheck:
 
     @property
     def totals(self) -> Totals:
-        counts = self.partitions
-        return Totals(
-            len(counts),
-            sum(count.rows for count in counts),
-            sum(count.file_rows for count in counts),
-            sum(count.log_rows or 0 for count in counts),
-            sum(count.gone for count in counts),
-        )
+        sums = [(count.rows, count.file_rows, count.log_rows or 0, count.gone) for count in self.partitions]
+        committed, found, logged, gone = map(sum, zip(*sums, strict=True)) if sums else (0, 0, 0, 0)
+        return Totals(len(sums), committed, found, logged, gone)
 
     def to_json(self) -> dict[str, Any]:
         return {"verdict": self.verdict, **asdict(self)}
@@ -152,16 +142,12 @@ class Verification:
         return not self.problems and all(load.verdict != "mismatch" for load in self.loads)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "ok": self.ok,
-            "problems": list(self.problems),
-            "notes": list(self.notes),
-            "loads": [load.to_json() for load in self.loads],
-        }
+        loads = [load.to_json() for load in self.loads]
+        return {"ok": self.ok, "problems": list(self.problems), "notes": list(self.notes), "loads": loads}
 
 
 def verify_loads(
-    site: Destination,
+    destination: Destination,
     bootstrap_servers: str,
     *,
     only: Collection[str],
@@ -171,7 +157,7 @@ def verify_loads(
 ) -> Verification:
     """Recount the loads that stand, or those of the ids `only`. maintenance.py's `verify` describes the arguments."""
     with KafkaLog(bootstrap_servers, options) as log:
-        history = site.history()
+        history = destination.history()
         loads = history.committed
         unknown = set(only) - {entry.record.load_id for entry in loads}
         if unknown:
@@ -180,12 +166,17 @@ def verify_loads(
         elsewhere = _of_other_clusters(chosen, bootstrap_servers, log)
         checks = []
         on_load(0, len(chosen))
-        for entry, held in site.held(chosen, session):
-            checks.append(_check_load(entry, held, site.rows_are_in, log))
+        for entry, held in destination.held(chosen, session):
+            checks.append(_check_load(entry, held, destination.rows_are_in, log))
             on_load(len(checks), len(chosen))
         if only:
             return Verification(tuple(checks), elsewhere)
-        problems = (*site.unknown_loads(history), *_joints(loads, log), *_standing_offsets(loads, site), *elsewhere)
+        problems = (
+            *destination.unknown_loads(history),
+            *_joints(loads, log),
+            *_standing_offsets(loads, destination),
+            *elsewhere,
+        )
         forgotten = history.describe_forgotten()
         return Verification(tuple(checks), problems, (forgotten,) if forgotten else ())
 
@@ -206,7 +197,7 @@ def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, lo
     return (f"{problem} Check each load against its own cluster: only (--load), the servers (--bootstrap-server)",)
 
 
-def _check_load(entry: HistoryEntry, held: Held, place: str, log: KafkaLog) -> LoadCheck:
+def _check_load(entry: HistoryEntry, held: HeldRows, place: str, log: KafkaLog) -> LoadCheck:
     record = entry.record
     if held.offsets is None:
         return LoadCheck(record.load_id, (), held.problems, held.notes)
@@ -257,13 +248,13 @@ def _joints(loads: Sequence[HistoryEntry], log: KafkaLog) -> list[str]:
     return problems
 
 
-def _standing_offsets(loads: Sequence[HistoryEntry], site: Destination) -> list[str]:
+def _standing_offsets(loads: Sequence[HistoryEntry], destination: Destination) -> list[str]:
     """Problems of offsets that are below the end of the last load: the next load would load records again."""
     ends: dict[TopicPartition, int] = {}
     for entry in loads:
         if entry.record.rerun_of is None:
             ends.update({range.tp: range.end for range in entry.record.ranges})
-    stored = site.log.offsets(ends)
+    stored = destination.log.offsets(ends)
     return [
         f"{tp}: loaded up to offset {end}, but the group stands at {stored.get(tp, 'none')}: the next load doubles rows"
         for tp, end in sorted(ends.items())

@@ -17,10 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.destination import NewSession, Offsets
-from spark_connector.loads.layout import values_in_path
-from spark_connector.loads.row_offsets import RowOffsets
-from spark_connector.loads.spark_failure import summary
+from spark_connector.loads.destination import NewSession, Offsets, RowOffsets
+from spark_connector.loads.target import values_in_path
+from spark_connector.outages import summary
 from spark_connector.storage import Storage
 
 _FILES_AT_ONCE = 4

@@ -1,6 +1,6 @@
 """What a crash can leave behind, and what to do about it. Pure: facts in, steps out.
 
-destination.py collects the facts (the newest commit, the staged attempts) and carries out the steps until none is left.
+directory.py collects the facts (the newest commit, the staged attempts) and carries out the steps until none is left.
 
     newest commit, not yet published     → publish it: its data is complete, only the rename is missing
     attempt at a number that is taken    → discard it: it can never be committed
@@ -9,7 +9,7 @@ destination.py collects the facts (the newest commit, the staged attempts) and c
 
 The rules rest on one invariant: attempts at number N+1 start only after number N is committed and published. So only
 the newest commit can be unpublished, and only attempts at the next number can still succeed. (A stream that commits to
-the same group does not wait for publishing. Therefore destination.py looks into the log before it discards.)
+the same group does not wait for publishing. Therefore directory.py looks into the log before it discards.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import enum
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from spark_connector.loads.destination import Newest
+from spark_connector.loads.commit import Newest
 
 
 class Act(enum.Enum):
@@ -36,7 +36,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedLoad:
     """A directory in the staging area. `complete`: its manifest and all its files are written."""
 
     load_id: str
@@ -44,7 +44,7 @@ class Staged:
     complete: bool
 
 
-def repair_steps(newest: Newest, staged: Collection[Staged]) -> list[Step]:
+def repair_steps(newest: Newest, staged: Collection[StagedLoad]) -> list[Step]:
     """The steps to take now, in order; empty when nothing is left to do. After a COMMIT, collect the facts again."""
     if newest.load_id is not None and not newest.published:
         return [Step(Act.PUBLISH, newest.load_id)]

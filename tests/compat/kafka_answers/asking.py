@@ -6,7 +6,6 @@ An answer that never comes is "no answer", a closed connection "closed".
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import enum
 import json
@@ -124,6 +123,8 @@ class Asking:
                 return value.name
             case None | bool() | int() | float():
                 return value
+            case tuple() if hasattr(value, "_fields"):
+                return {name: self.neutral(getattr(value, name)) for name in value._fields if name not in _TEXTS}
             case tuple() | list():
                 return [self.neutral(item) for item in value]
             case uuid.UUID():
@@ -134,9 +135,6 @@ class Asking:
                 return value.total_seconds()
             case datetime.datetime():
                 return "time"
-        if dataclasses.is_dataclass(value):
-            fields = (field.name for field in dataclasses.fields(value) if field.name not in _TEXTS)
-            return {name: self.neutral(getattr(value, name)) for name in fields}
         return _UUID.sub("UUID", _NUMBERED.sub(r"\1", str(value).replace(self.prefix, "U")))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_connector.cli.screen import Screen
+from spark_connector.cli.screen import Screen, print_ranges
 from spark_connector.cli.session import LazySession
 from spark_connector.loads.record import LoadRange, LoadRecord
 from tests.support.console import command
@@ -128,3 +128,14 @@ def test_a_service_in_a_terminal(tmp_path: Path, broker: Kafka, topic: str) -> N
     assert any(re.search(r"Z service-000001-\w{8}: 510 rows, 510 offsets of 1 partition$", line) for line in lines)
     assert any(re.search(r"Z Done\. The service ran for \d+ s\.$", line) for line in lines)
     assert "/?" not in said
+
+
+def test_ranges_are_a_line_each_however_narrow_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    topic = "t" * 249
+    print_ranges([LoadRange(topic, 0, 0, 1_200_000, None, 1_200_000), LoadRange(topic, 17, 5, 9, 5)])
+    head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head == ["topic", "partition", "from", "to", "rows"]
+    assert rows == [[topic, "0", "0", "1,200,000", "1,200,000"], [topic, "17", "5", "9", "-"]]

@@ -14,7 +14,7 @@ from broker.errors import ConfigError
 from spark_connector.destinations import open_destination
 from spark_connector.errors import DataLoss
 from spark_connector.load import recover as recover_from_python
-from spark_connector.loads.planner import refuse_doubling_group
+from spark_connector.loads.plan import refuse_doubling_group
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.target import Target
 from spark_connector.maintenance import history, prune, recover, rewind, verify

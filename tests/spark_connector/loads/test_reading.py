@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
-from spark_connector.loads.planner import plan_load
+from spark_connector.loads.plan import plan_load
 from spark_connector.loads.request import LoadRequest, describe_changes, reading_of
 from spark_connector.maintenance import history, rewind, verify
 from tests.support.kafka import Kafka, await_markers

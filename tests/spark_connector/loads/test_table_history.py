@@ -15,8 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.database.destination import open_engine
-from spark_connector.loads.delta.commit_log import DeltaCommitLog
+from spark_connector.loads.database.sql import open_engine
+from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.history import HistoryEntry, LoadState
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
 from spark_connector.loads.rewind import plan_rewind, standing

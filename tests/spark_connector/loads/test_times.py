@@ -11,8 +11,7 @@ import sqlalchemy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_connector.loads.database.destination import open_engine
-from spark_connector.loads.database.sql_rows import as_copy, as_rows
+from spark_connector.loads.database.sql import as_copy, as_rows, open_engine
 from spark_connector.loads.times import as_text, fits_python, without_times
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ def ten(broker: Kafka, topic: str) -> Topic:
     return made
 
 
-@pytest.mark.skipif(native.kernel is None, reason="numpy's way makes scalars, for which pyarrow imports pandas")
+@pytest.mark.skipif(native.kernel is None, reason="the plain way makes scalars, for which pyarrow imports pandas")
 def test_a_task_does_not_wait_for_pandas(ten: Topic) -> None:
     script = (
         "import sys\n"

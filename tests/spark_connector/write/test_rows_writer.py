@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
-from broker.client.partitioner import partition_of_key
 from broker.client.transaction_requests import end_transaction, init_transactional_id
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.records.columns import HEADERS_TYPE
+from broker.records.key_hash import partition_of_key
 from broker.records.record import size_bound
 from spark_connector.options.write_options import parse_write_options
 from spark_connector.write import rows_writer

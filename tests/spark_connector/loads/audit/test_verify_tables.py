@@ -18,7 +18,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.audit.verify import LoadCheck, Verification
-from spark_connector.loads.database.destination import open_engine
+from spark_connector.loads.database.sql import open_engine
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadRange, LoadRecord
 from spark_connector.loads.target import DatabaseAddress

@@ -11,8 +11,9 @@ import sqlalchemy
 
 from broker.errors import ConfigError
 from spark_connector.destinations import open_destination
-from spark_connector.loads.database.destination import ATTEMPT, DatabaseDestination, open_database, open_engine
-from spark_connector.loads.database.output import _DatabaseWriter
+from spark_connector.loads.database.database_table import DatabaseDestination, open_database
+from spark_connector.loads.database.sql import ATTEMPT, open_engine
+from spark_connector.loads.database.staged_rows import _DatabaseWriter
 from spark_connector.loads.record import LoadError, LoadInterrupted
 from spark_connector.loads.target import DatabaseAddress, Target
 from spark_connector.offset_store.base import OffsetConflict

@@ -15,9 +15,9 @@ from deltalake.schema import PrimitiveType
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.delta import commit_log
-from spark_connector.loads.delta.commit_log import DeltaCommitLog
-from spark_connector.loads.delta.destination import open_delta
+from spark_connector.loads.delta import delta_log
+from spark_connector.loads.delta.delta_log import DeltaCommitLog
+from spark_connector.loads.delta.delta_table import open_delta
 from spark_connector.loads.record import LoadRange
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import open_storage
@@ -64,7 +64,7 @@ def test_the_position_outlives_the_log(delta: DeltaWorld) -> None:
 
 def test_offsets_are_found_behind_the_commits_of_others(delta: DeltaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream may commit to the table many times between two loads."""
-    monkeypatch.setattr(commit_log, "_NEAR", 1)
+    monkeypatch.setattr(delta_log, "_NEAR", 1)
     write_deltalake(delta.output.url, rows_of_partition_7(), mode="append")
     assert DeltaCommitLog(delta.output, delta.group).offsets() == dict.fromkeys(delta.ends, 3)
 

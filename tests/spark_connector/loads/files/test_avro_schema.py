@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from broker.errors import ConfigError
-from spark_connector.loads.files.avro_output import avro_schema
+from spark_connector.loads.files.avro_files import avro_schema
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ROW: list[tuple[str, Any, Any]] = [

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_connector.loads.destination import Newest
-from spark_connector.loads.files.repair_state import Act, Staged, Step, repair_steps
+from spark_connector.loads.commit import Newest
+from spark_connector.loads.files.repair_state import Act, StagedLoad, Step, repair_steps
 
 
 @pytest.mark.parametrize(
@@ -18,30 +18,38 @@ from spark_connector.loads.files.repair_state import Act, Staged, Step, repair_s
         pytest.param(Newest(3, None, published=True), [], [], id="the newest entry is a stream's"),
         pytest.param(
             Newest(3, "c3", published=False),
-            [Staged("c3", 3, complete=True), Staged("x3", 3, complete=True)],
+            [StagedLoad("c3", 3, complete=True), StagedLoad("x3", 3, complete=True)],
             [Step(Act.PUBLISH, "c3")],
             id="publishing comes before anything else",
         ),
         pytest.param(
             Newest(3, "c3"),
-            [Staged("c3", 3, complete=False), Staged("x3", 3, complete=True), Staged("x2", 2, complete=False)],
+            [
+                StagedLoad("c3", 3, complete=False),
+                StagedLoad("x3", 3, complete=True),
+                StagedLoad("x2", 2, complete=False),
+            ],
             [Step(Act.DISCARD, "x2"), Step(Act.DISCARD, "c3"), Step(Act.DISCARD, "x3")],
             id="attempts at numbers that are taken are void",
         ),
         pytest.param(
-            Newest(3, "c3"), [Staged("x4", 4, complete=False)], [], id="a partial attempt at the next may be alive"
+            Newest(3, "c3"), [StagedLoad("x4", 4, complete=False)], [], id="a partial attempt at the next may be alive"
         ),
         pytest.param(
             Newest(3, "c3"),
-            [Staged("y4", 4, complete=True), Staged("x4", 4, complete=True), Staged("w4", 4, complete=False)],
+            [
+                StagedLoad("y4", 4, complete=True),
+                StagedLoad("x4", 4, complete=True),
+                StagedLoad("w4", 4, complete=False),
+            ],
             [Step(Act.COMMIT, "x4")],
             id="one complete attempt is committed",
         ),
-        pytest.param(Newest(), [Staged("x1", 1, complete=True)], [Step(Act.COMMIT, "x1")], id="the very first"),
-        pytest.param(Newest(3, "c3"), [Staged("x5", 5, complete=True)], [], id="not next: its log is another one"),
+        pytest.param(Newest(), [StagedLoad("x1", 1, complete=True)], [Step(Act.COMMIT, "x1")], id="the very first"),
+        pytest.param(Newest(3, "c3"), [StagedLoad("x5", 5, complete=True)], [], id="not next: its log is another one"),
     ],
 )
-def test_repair_steps(newest: Newest, staged: list[Staged], steps: list[Step]) -> None:
+def test_repair_steps(newest: Newest, staged: list[StagedLoad], steps: list[Step]) -> None:
     assert repair_steps(newest, staged) == steps
 
 
@@ -54,7 +62,7 @@ def test_repair_comes_to_an_end_with_nothing_void_left(
     sequence: int, published: bool, attempts: list[tuple[int, bool]]
 ) -> None:
     newest = Newest(sequence, f"c{sequence}", published) if sequence else Newest()
-    staged = {f"a{i}": Staged(f"a{i}", number, complete) for i, (number, complete) in enumerate(attempts)}
+    staged = {f"a{i}": StagedLoad(f"a{i}", number, complete) for i, (number, complete) in enumerate(attempts)}
     for _ in range(2 * len(attempts) + 3):
         steps = repair_steps(newest, list(staged.values()))
         if not steps:

@@ -1,0 +1,224 @@
+"""The console command `pykafka load`: an exactly-once load from a terminal or a scheduler.
+
+The console finds it through the entry point group `pykafka.commands`. Shows the phases and Spark's tasks while it runs,
+and the loaded rows per partition at the end. `--json` prints one document and nothing else. With `--watch` it is a
+service (cli/service.py). PykafkaErrors are raised: the console prints them in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from broker.errors import ConfigError
+from broker.tools.client_options import parse_pairs, with_options
+from spark_connector import maintenance
+from spark_connector.cli.load_options import (
+    WHERE,
+    BootstrapServer,
+    ConfigFile,
+    OffsetsOption,
+    TableOption,
+    ZooKeeperOption,
+    cluster_options,
+)
+from spark_connector.cli.screen import Screen, print_ranges, print_recovered, print_verified
+from spark_connector.cli.session import LazySession, quiet_session, spark_log
+from spark_connector.loads.load_loop import DEFAULT_INTERVAL
+from spark_connector.loads.record import LoadResult
+from spark_connector.loads.request import LoadRequest
+from spark_connector.loads.target import FORMATS, PARTITION_COLUMNS, Target, hadoop_settings
+
+INTERRUPTED = 128 + signal.SIGINT
+
+_ARGUMENTS = (
+    *("topic", "partition_by", "starting_offsets", "max_records", "from_load", "from_directory"),
+    *("allow_changed_options", "new_group", "publish_offsets"),
+)
+"""Options that are arguments of `load`, too, by the same name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """The options of `pykafka load`."""
+
+    to: Annotated[str, typer.Option(help=WHERE, metavar="DIR|URL")]
+    group: Annotated[str, typer.Option(help="Name of this sequence of loads.", metavar="NAME")]
+    bootstrap_server: BootstrapServer = None
+    config: ConfigFile = None
+    topic: Annotated[str | None, typer.Option(help="Topics, comma-separated.", metavar="NAME,…")] = None
+    offsets: OffsetsOption = None
+    zookeeper: ZooKeeperOption = None
+    format: Annotated[
+        str | None,
+        typer.Option(help=f"Output format: {', '.join(FORMATS)}. Default: parquet or sql.", metavar="NAME"),
+    ] = None
+    table: TableOption = None
+    partition_by: Annotated[
+        str | None,
+        typer.Option(help=f"Columns that become directories: {', '.join(PARTITION_COLUMNS)}.", metavar="COLUMN,…"),
+    ] = None
+    starting_offsets: Annotated[
+        str, typer.Option(help="Where a partition begins that was never loaded: earliest or JSON.", metavar="OFFSETS")
+    ] = "earliest"
+    max_records: Annotated[int | None, typer.Option(min=1, help="Offsets in this load at most.", metavar="N")] = None
+    from_load: Annotated[
+        str | None, typer.Option("--from", help="Load again from this load on, into an empty --to.", metavar="LOAD_ID")
+    ] = None
+    from_directory: Annotated[
+        str | None, typer.Option("--from-dir", help="Where that load lies (--offsets files).", metavar="DIR")
+    ] = None
+    option: Annotated[
+        list[str] | None, typer.Option(help="Option of the reader; may be repeated.", metavar="NAME=VALUE")
+    ] = None
+    write_option: Annotated[
+        list[str] | None, typer.Option(help="Option of the output format; may be repeated.", metavar="NAME=VALUE")
+    ] = None
+    new_group: Annotated[
+        bool, typer.Option("--new-group", help="Load what other groups have loaded there, once more beside it.")
+    ] = False
+    publish_offsets: Annotated[
+        bool,
+        typer.Option(
+            "--publish-offsets/--no-publish-offsets",
+            help="Commit the offsets to the brokers' consumer group, too, where lag tools see them.",
+        ),
+    ] = True
+    allow_changed_options: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changed-options", help="Go on although --option reads otherwise than the group's loads so far."
+        ),
+    ] = False
+    conf: Annotated[list[str] | None, typer.Option(help="Spark setting; may be repeated.", metavar="NAME=VALUE")] = None
+    master: Annotated[str, typer.Option(help="Spark master.", metavar="URL")] = "local[*]"
+    recover: Annotated[bool, typer.Option("--recover", help="Only finish loads that were killed; no Spark.")] = False
+    verify: Annotated[bool, typer.Option("--verify", help="Only recount what was loaded against the log.")] = False
+    watch: Annotated[bool, typer.Option("--watch", help="Go on loading until told to stop (SIGTERM, Ctrl-C).")] = False
+    interval: Annotated[
+        str | None,
+        typer.Option(help=f"With --watch: time between loads. Default: {DEFAULT_INTERVAL:g}s.", metavar="TIME"),
+    ] = None
+    max_loads: Annotated[int | None, typer.Option(min=1, help="With --watch: loads to make.", metavar="N")] = None
+    history_keep: Annotated[
+        int | None,
+        typer.Option(min=1, help="Entries of the commit log to keep. Default: all.", metavar="N"),
+    ] = None
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="With --watch: serve metrics for Prometheus there.", metavar="HTTP://HOST:PORT"),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+
+    @property
+    def spark_settings(self) -> dict[str, str]:
+        return parse_pairs(self.conf, "--conf")
+
+    @property
+    def target(self) -> Target:
+        hadoop = hadoop_settings(self.spark_settings)
+        return Target(self.to, self.group, self.offsets, self.zookeeper, hadoop, self.format, self.table)
+
+    def cluster(self) -> tuple[str, dict[str, str]]:
+        """Bootstrap servers, and options of the reader."""
+        return cluster_options(self.bootstrap_server, self.config, parse_pairs(self.option, "--option"))
+
+    def request(self) -> LoadRequest:
+        """Raises ConfigError."""
+        servers, options = self.cluster()
+        request = LoadRequest.build(
+            self.target,
+            bootstrap_servers=servers,
+            options=options,
+            write_options=parse_pairs(self.write_option, "--write-option"),
+            **{name: getattr(self, name) for name in _ARGUMENTS},
+        )
+        if self.history_keep is not None and request.format == "delta":
+            raise ConfigError(
+                "--history-keep does not go with format=delta: "
+                "the table prunes its log itself (delta.logRetentionDuration)"
+            )
+        return request
+
+
+@with_options
+def load(options: LoadOptions) -> None:
+    """Load what is new in topics into files or a table, each record exactly once.
+
+    \b
+    Examples:
+      pykafka load --topic flights --to data/flights --group etl
+      pykafka load --topic flights --to data/flights-delta --group etl --format delta --watch --interval 1m
+      pykafka load --topic flights --to postgresql://localhost/db#flights --group etl
+    """
+    as_json = options.as_json
+    modes = {"--recover": options.recover, "--verify": options.verify, "--watch": options.watch}
+    if sum(modes.values()) > 1:
+        given = [name for name, wanted in modes.items() if wanted]
+        raise ConfigError(f"give one of {', '.join(given)}, not {len(given)} of them")
+    if not options.watch and (options.interval or options.max_loads or options.metrics):
+        raise ConfigError("--interval, --max-loads and --metrics go with --watch")
+    if options.recover:
+        print_recovered(maintenance.recover(options.target), as_json)
+    elif options.verify:
+        servers, reader = options.cluster()
+        with quiet_session("pykafka load --verify", options.target.storage_options) as session:
+            verified = maintenance.verify(options.target, servers, options=reader, session=session)
+        print_verified(verified, as_json)
+        raise typer.Exit(0 if verified.ok else 1)
+    elif options.watch:
+        # Importing Spark takes half a second, which --help and --recover do not need.
+        from spark_connector.cli.service import serve
+
+        serve(options)
+    else:
+        result = _run(options.request(), options)
+        typer.echo(json.dumps(result.to_json())) if as_json else _print_result(result)
+        if options.history_keep is not None:
+            maintenance.prune(options.target, options.history_keep)
+
+
+def _run(request: LoadRequest, options: LoadOptions) -> LoadResult:
+    # Importing Spark takes half a second, which --help and --recover do not need.
+    from spark_connector.load import run_load
+
+    try:
+        with (
+            spark_log() as log,
+            LazySession(f"pykafka load {options.group}", options.master, options.spark_settings, log) as spark,
+            Screen(quiet=options.as_json) as screen,
+            spark.shown(screen) as on_phase,
+        ):
+            spark.on_start = lambda: signal.signal(signal.SIGINT, _interrupt)
+            return run_load(request, spark.session, on_phase)
+    except KeyboardInterrupt:
+        typer.echo("pykafka: interrupted; the next load loads what this one has not committed", err=True)
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)  # Spark ends with this process; stopping it takes longer than a person waits
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Replaces the handler of PySpark, which cancels jobs over the connection that waits for them, and fails."""
+    logging.disable()  # py4j logs the interrupt with a traceback
+    raise KeyboardInterrupt
+
+
+def _print_result(result: LoadResult) -> None:
+    console = Console()
+    for load_id in result.recovered:
+        console.print(f"Finished load [bold]{load_id}[/bold], which had been killed.")
+    if result.load_id is None:
+        console.print(f"Nothing new for group [bold]{result.group}[/bold]; {result.output} is up to date.")
+        return
+    console.print(f"Load {result.load_id}: {result.rows:,} rows")
+    print_ranges(result.ranges)
+    console.print(f"{result.format} in {result.path}", soft_wrap=True)

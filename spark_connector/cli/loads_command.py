@@ -1,0 +1,243 @@
+"""The console command `pykafka loads`: lists, shows, verifies, rewinds, prunes and recovers the loads of a group.
+
+The work is done in maintenance.py. Spark starts only when `verify` meets orc or json. The exit status is 1 also when
+`verify` finds a problem.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from broker.errors import ConfigError
+from broker.tools.client_options import parse_pairs
+from spark_connector.cli.load_options import BootstrapServer, ConfigFile, Place, cluster_options, placed
+from spark_connector.cli.screen import print_ranges, print_recovered, print_table, print_verified
+from spark_connector.cli.session import quiet_session
+from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadState
+from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.rewind import fates
+from spark_connector.maintenance import history, prune, recover, rewind, verify
+
+app = typer.Typer(
+    help="List and show loads; verify, rewind, prune and recover them.\n\n\b\nExamples:\n"
+    "  pykafka loads --to data/flights --group etl\n"
+    "  pykafka loads verify --to data/flights --group etl",
+    invoke_without_command=True,
+)
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@app.callback()
+@placed
+def loads(
+    context: typer.Context,
+    place: Place,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the newest so many.", metavar="N")] = None,
+) -> None:
+    """List what has been loaded, and what is under way."""
+    if context.invoked_subcommand is not None:
+        return
+    known = history(place.target)
+    shown = known.entries[-last:] if last else known.entries
+    if place.as_json:
+        typer.echo(json.dumps([entry.to_json() for entry in shown], indent=2))
+    else:
+        _print_list(shown)
+    if forgotten := known.describe_forgotten():
+        typer.echo(forgotten, err=place.as_json)
+
+
+@app.command()
+@placed
+def show(
+    place: Place,
+    load_id: Annotated[str, typer.Argument(help="A load, as `pykafka loads` names it.", metavar="LOAD_ID")],
+) -> None:
+    """Show one load: its ranges, its files, its state.
+
+    \b
+    Examples:
+      pykafka loads show --to data/flights --group etl etl-000042-5f0c7a1e
+    """
+    entry = _find(history(place.target).entries, load_id)
+    if place.as_json:
+        files = None if entry.files is None else [asdict(file) for file in entry.files]
+        typer.echo(json.dumps({**entry.to_json(), "file_list": files}, indent=2))
+    else:
+        _print_entry(entry)
+
+
+@app.command("verify")
+@placed
+def verify_command(
+    place: Place,
+    bootstrap_server: BootstrapServer = None,
+    config: ConfigFile = None,
+    load_id: Annotated[
+        list[str] | None, typer.Option("--load", help="Only this load; may be repeated.", metavar="LOAD_ID")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Option of the reader, such as a login; wins over what the loads have kept. May be repeated.",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+) -> None:
+    """Recount every committed load: its rows against Kafka's log.
+
+    \b
+    Examples:
+      pykafka loads verify --to data/flights --group etl
+    """
+    servers, options = cluster_options(bootstrap_server, config, parse_pairs(option, "--option"))
+    target = place.target
+    with quiet_session("pykafka loads verify", target.storage_options) as session:
+        verified = verify(target, servers, only=load_id or (), options=options, session=session)
+    print_verified(verified, place.as_json)
+    if not verified.ok:
+        raise typer.Exit(1)
+
+
+@app.command("rewind")
+@placed
+def rewind_command(
+    place: Place,
+    to_load: Annotated[str, typer.Option("--to-load", help="The load to go back to.", metavar="LOAD_ID")],
+    delete: Annotated[
+        bool,
+        typer.Option("--delete", help="Delete the later loads' output; else files are moved to _rewound/."),
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Set the group back to an earlier load, and take back the output of the later loads.
+
+    \b
+    Examples:
+      pykafka loads rewind --to data/flights --group etl --to-load etl-000042-5f0c7a1e
+    """
+    if place.as_json and not yes:
+        raise ConfigError("rewind asks before it does anything; with --json give --yes")
+
+    def confirm(plan: LoadRecord) -> bool:
+        if not place.as_json:
+            _print_plan(plan)
+        return yes or typer.confirm("Rewind?", default=False)
+
+    done = rewind(place.target, to_load, delete=delete, confirm=confirm)
+    if place.as_json and done is not None:
+        typer.echo(json.dumps(done.to_json(), indent=2))
+    elif done is None:
+        typer.echo("Nothing was changed.")
+        raise typer.Exit(1)
+    else:
+        typer.echo(f"Group {done.id.group} stands at {to_load} again (rewind {done.load_id}).")
+
+
+@app.command("prune")
+@placed
+def prune_command(
+    place: Place,
+    keep: Annotated[int, typer.Option(min=1, help="How many of the newest entries stay.", metavar="N")],
+) -> None:
+    """Forget old entries of the commit log; data is not touched.
+
+    \b
+    Examples:
+      pykafka loads prune --to data/flights --group etl --keep 100
+    """
+    pruned = prune(place.target, keep)
+    text = f"Forgot {len(pruned)} entries, {pruned[0]} to {pruned[-1]}." if pruned else "Nothing to forget."
+    typer.echo(json.dumps({"pruned": pruned}) if place.as_json else text)
+
+
+@app.command("recover")
+@placed
+def recover_command(place: Place) -> None:
+    """Finish loads and rewinds that were killed, as the next load would.
+
+    \b
+    Examples:
+      pykafka loads recover --to data/flights --group etl
+    """
+    print_recovered(recover(place.target), place.as_json)
+
+
+def _find(entries: Sequence[HistoryEntry], load_id: str) -> HistoryEntry:
+    for entry in entries:
+        if entry.record.load_id == load_id:
+            return entry
+    raise ConfigError(f"there is no load '{load_id}'; the newest is {entries[-1].record.load_id}")
+
+
+def _print_list(entries: Sequence[HistoryEntry]) -> None:
+    rows = []
+    for entry in entries:
+        record = entry.record
+        numbers = (len(record.ranges), record.rows, None if entry.files is None else len(entry.files), entry.bytes)
+        cells = ["-" if number is None else f"{number:,}" for number in numbers]
+        if record.rewind is not None:
+            cells = ["-"] * len(cells)
+        rows.append([record.load_id, _time(record), _state(entry), ", ".join(entry.topics), *cells])
+    print_table(["load", "time (UTC)", "state", "topics"], ["partitions", "rows", "files", "bytes"], rows)
+    for entry in entries:
+        if entry.state in WHAT_TO_DO:
+            typer.echo(f"{entry.record.load_id} {WHAT_TO_DO[entry.state]}")
+
+
+def _print_entry(entry: HistoryEntry) -> None:
+    record = entry.record
+    facts: dict[str, Any] = {
+        "load": record.load_id,
+        "time": f"{_time(record)} UTC",
+        "state": _state(entry),
+        "format": record.format or None,
+        "output": record.output,
+        "directory": entry.directory,
+        "rows": f"{record.rows:,}",
+        "files": None if entry.files is None else f"{len(entry.files):,} with {entry.bytes or 0:,} bytes",
+        "from": record.origin,
+        "read with": ", ".join(f"{name}={value}" for name, value in (record.reading or {}).items()) or None,
+        "again since": record.rerun_of,
+        "process": f"{entry.owner.pid} on {entry.owner.host}" if entry.owner else None,
+    }
+    for name, value in facts.items():
+        if value is not None:
+            typer.echo(f"{name + ':':12} {value}")
+    for undone in record.rewind.undone if record.rewind else ():
+        typer.echo(f"took back    {undone.load_id}")
+    print_ranges(record.ranges)
+    for file in entry.files or ():
+        typer.echo(f"{file.size:>14,}  {file.name}")
+    if entry.state in WHAT_TO_DO:
+        typer.echo(f"{record.load_id} {WHAT_TO_DO[entry.state]}")
+
+
+def _print_plan(plan: LoadRecord) -> None:
+    assert plan.rewind is not None
+    typer.echo(f"Group {plan.id.group} goes back to {plan.rewind.to_load}:")
+    for fate in fates(plan):
+        typer.echo(f"  {fate}")
+    for range in plan.ranges:
+        typer.echo(f"  {range.topic}-{range.partition}: offset {range.stored} becomes {range.end}")
+
+
+def _state(entry: HistoryEntry) -> str:
+    if entry.record.rewind is not None:
+        return f"rewind to {entry.record.rewind.to_load}"
+    if entry.state is LoadState.REWOUND and entry.directory is None:
+        return "rewound, deleted"
+    return entry.state.value
+
+
+def _time(record: LoadRecord) -> str:
+    if record.created_ms < 0:
+        return "-"
+    return datetime.fromtimestamp(record.created_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,210 @@
+"""The commit log of loads into a Delta table is the table's own log: a commit has rows and offsets, or neither.
+
+The commit of a load adds its files. The commit of a rewind deletes the rows of the loads that it takes back. Both set
+application transactions (Delta's `txn` actions):
+
+    appId <group>                       version <number of the load>
+    appId <group>/<topic>/<partition>   version <next offset>
+
+Transactions outlive the clean-up of the log, because checkpoints keep them. The load's record is in the commit's
+`userMetadata` and is lost with the log's retention; the row's column `load` is not. Of two commits with the same appId
+Delta lets one win, and a table may have loads of several groups. Uses `deltalake`: no JVM, no jar.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.commit import Newest
+from spark_connector.loads.footers import delta_statistics, read_footers
+from spark_connector.loads.record import LoadError, LoadRecord, failed_load
+from spark_connector.loads.table import TableLog
+from spark_connector.loads.target import LOAD_COLUMN, values_in_path
+from spark_connector.offset_store.base import OffsetConflict, check_expected
+from spark_connector.storage import Storage
+
+_RECORD = "pykafka.load"
+_NEAR = 50  # commits to search first for a load's record
+_TRIES = 20  # of a rewind, which fails when rows are moved in between
+
+
+class DeltaCommitLog(TableLog):
+    """Loads of one group in the log of one table, which need not exist yet."""
+
+    def __init__(self, storage: Storage, group: str) -> None:
+        super().__init__(group)
+        self._storage = storage
+
+    def table(self) -> DeltaTable | None:
+        """The table as it is now; None when there is none. Raises LoadError when it cannot be opened."""
+        try:
+            return DeltaTable(self._storage.url, storage_options=self._storage.options or None)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise failed_load(f"the Delta table {self._storage.shown} cannot be opened: {error}", error) from error
+
+    def newest(self) -> Newest:
+        table = self.table()
+        number = self._number(table)
+        record = self._find(table, number) if table is not None and number else None
+        return Newest(number, record.load_id if record else None)
+
+    def offsets(self, partitions: Collection[TopicPartition] = ()) -> dict[TopicPartition, int]:
+        table = self.table()
+        if table is None:
+            return {}
+        known = set(partitions)
+        # Commits of other writers may have come since the group's newest record.
+        records = self._records(table, _NEAR) or (self._records(table) if self._number(table) else {})
+        for record in records.values():
+            known.update(record.committed, record.positions)
+        return self._offsets(table, known)
+
+    def record(self, sequence: int) -> LoadRecord | None:
+        """Also None when the log's retention has removed it."""
+        table = self.table()
+        return None if table is None else self._find(table, sequence)
+
+    def sequences(self) -> list[int]:
+        table = self.table()
+        return [] if table is None else sorted(self._records(table))
+
+    def records_of_all(self) -> list[LoadRecord]:
+        table = self.table()
+        found = [] if table is None else [record for record in map(self._record_of, table.history()) if record]
+        return sorted(found, key=lambda record: (record.id.group, record.id.sequence))
+
+    def append(self, record: LoadRecord) -> None:
+        for _ in range(_TRIES):
+            table = self.table()
+            if table is None:
+                raise LoadError(f"the Delta table {self._storage.shown} no longer exists")
+            if self._is_taken(table, record):
+                return
+            check_expected(self._group, self._offsets(table, record.committed), record.expected, record.committed)
+            try:
+                self._commit(table, record)
+                self._sync(table.version())
+                return
+            except PykafkaError:
+                raise  # some of them are ValueErrors too
+            except (DeltaError, OSError, ValueError) as error:
+                failed = error
+                after = self.table()
+                if after is not None and self._is_taken(after, record):
+                    return
+                if record.rewind is None or after is None or after.version() == table.version():
+                    break
+        raise failed_load(f"load {record.load_id}: Delta's commit failed: {failed}", failed) from failed
+
+    def prune(self, keep: int) -> list[int]:
+        raise ConfigError("a Delta table prunes its log itself: set delta.logRetentionDuration")
+
+    def _sync(self, version: int) -> None:
+        """Make the commits behind this version survive a power failure; the library does not."""
+        names = self._storage.names("_delta_log")
+        for name in names:
+            if name.endswith(".json") and name.removesuffix(".json") > f"{version:020d}":
+                self._storage.sync(f"_delta_log/{name}")
+
+    def _commit(self, table: DeltaTable, record: LoadRecord) -> None:
+        """Commit against this state of the table. Another commit of the same group in between makes it fail.
+
+        The DELETE of a rewind also fails when another commit has moved or removed rows; rows that a stream adds in the
+        meantime do not matter. A rewind without a row to delete fails on any other commit.
+        """
+
+        def properties(tries: int | None) -> CommitProperties:
+            metadata = {"userMetadata": json.dumps({_RECORD: record.without_files().to_json()})}
+            return CommitProperties(metadata, tries, self._transactions(record))
+
+        if record.rewind is not None:
+            undone = loads_are(load.load_id for load in record.rewind.undone)
+            version = table.version()
+            table.delete(undone, commit_properties=properties(None))
+            if table.version() > version:
+                return
+            # No row was left to delete, so nothing was committed. The offsets still have to go back.
+        table.create_write_transaction(
+            self._add_actions(record),
+            "append",
+            table.schema(),
+            partition_by=table.metadata().partition_columns,
+            commit_properties=properties(None if record.rewind is None else 0),
+        )
+
+    def _number(self, table: DeltaTable | None) -> int:
+        return 0 if table is None else table.transaction_version(self._group) or 0
+
+    def _is_taken(self, table: DeltaTable, record: LoadRecord) -> bool:
+        """Whether the record is committed. Raises OffsetConflict when another load has its number or a later one."""
+        number, newest = record.id.sequence, self._number(table)
+        if newest == number - 1:
+            return False
+        winner = self._find(table, number)
+        if winner is not None and winner.load_id == record.load_id:
+            return True
+        raise OffsetConflict(
+            f"group '{self._group}': another load has committed number {newest} to {self._storage.shown}; "
+            f"{record.load_id} is not committed"
+        )
+
+    def _find(self, table: DeltaTable, sequence: int) -> LoadRecord | None:
+        return self._records(table, _NEAR).get(sequence) or self._records(table).get(sequence)
+
+    def _records(self, table: DeltaTable, limit: int | None = None) -> dict[int, LoadRecord]:
+        """The group's loads among the newest `limit` commits, by number."""
+        records = [record for record in map(self._record_of, table.history(limit)) if record is not None]
+        return {record.id.sequence: record for record in records if record.id.group == self._group}
+
+    def _record_of(self, commit: dict[str, Any]) -> LoadRecord | None:
+        metadata = commit.get("userMetadata")
+        if not isinstance(metadata, str) or _RECORD not in metadata:
+            return None
+        where = f"version {commit.get('version')} of {self._storage.shown}"
+        try:
+            return LoadRecord.from_json(json.loads(metadata)[_RECORD], where)
+        except (ValueError, KeyError, TypeError) as error:
+            raise LoadError(f"{where} does not hold the record of a load: {error!r}") from error
+
+    def _offsets(self, table: DeltaTable, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        found = ((tp, table.transaction_version(self._app_id(tp))) for tp in partitions)
+        return {tp: offset for tp, offset in found if offset is not None}
+
+    def _app_id(self, tp: TopicPartition) -> str:
+        return f"{self._group}/{tp.topic}/{tp.partition}"
+
+    def _transactions(self, record: LoadRecord) -> list[Transaction]:
+        now = time.time_ns() // 1_000_000
+        partitions = [Transaction(self._app_id(tp), offset, now) for tp, offset in sorted(record.committed.items())]
+        return [Transaction(self._group, record.id.sequence, now), *partitions]
+
+    def _add_actions(self, record: LoadRecord) -> list[AddAction | RemoveAction]:
+        footers = read_footers(self._storage, record.load_id, [file.name for file in record.files])
+        return [
+            AddAction(
+                path=f"{record.load_id}/{file.name}",
+                size=file.size,
+                partition_values=values_in_path(file.name),
+                modification_time=record.created_ms,
+                data_change=True,
+                stats=delta_statistics(footers[file.name]),
+            )
+            for file in record.files
+        ]
+
+
+def loads_are(load_ids: Iterable[str]) -> str:
+    """The SQL condition for the rows of these loads."""
+    quoted = ("'" + load_id.replace("'", "''") + "'" for load_id in load_ids)
+    return f"{LOAD_COLUMN} IN ({', '.join(quoted)})"

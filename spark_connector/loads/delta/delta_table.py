@@ -1,0 +1,278 @@
+"""A Delta table as the destination of loads: Spark writes parquet files into it, and one commit adds them.
+
+    <table>/_staging/table/<load id>/intent.json   1. what will be loaded
+    <table>/<load id>/part-…                       2. Spark writes; not in the table's log, so no reader sees it
+    <table>/_delta_log/<version>.json              3. committed: files, number and offsets in one entry (delta_log.py)
+
+Nothing has to be published: what a crash leaves behind is committed or no part of the table, and committing twice does
+nothing. Every row names its load in the column `load`; a rewind is one commit that deletes the rows of loads by it. An
+attempt that can no longer be committed is removed when its number is taken.
+
+Imported only for format=delta, because `deltalake` is an extra.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder, Schema
+from deltalake.exceptions import DeltaError
+
+from broker.errors import ConfigError
+from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
+from spark_connector.loads.destination import HeldRows, NewSession
+from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries, topics_by_group
+from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord, failed_load
+from spark_connector.loads.rewind import standing
+from spark_connector.loads.table import ROW_SCHEMA, TableDestination, first_line
+from spark_connector.loads.target import LOAD_COLUMN
+from spark_connector.loads.visibility import refuse_within_table
+from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.storage import Storage
+
+_STAGING = "_staging/table"
+_MISREAD = re.compile(r"[#%?^|\[\]\\\x00-\x1f\x7f]")
+"""Characters of a path that `deltalake` misreads or cannot open, and Spark takes literally."""
+_FORGETS = "delta.setTransactionRetentionDuration"
+_APPEND_ONLY = "delta.appendOnly"
+
+
+def open_delta(output: Storage, group: str) -> DeltaDestination:
+    """The table in the directory `output`, which need not exist yet. Raises ConfigError for loads into files."""
+    if found := _MISREAD.search(output.url.partition("://")[2]):
+        character = found[0] if found[0].isprintable() else repr(found[0])
+        raise ConfigError(f"'{output.shown}': the name of a Delta table's directory cannot hold a {character}")
+    if output.names("_offsets"):
+        raise ConfigError(f"{output.shown} holds loads into files: a Delta table needs its own directory")
+    return DeltaDestination(output, DeltaCommitLog(output, group), group)
+
+
+class DeltaDestination(TableDestination[DeltaTable | None]):
+    """The table, and the loads of one group in it."""
+
+    log: DeltaCommitLog
+    output: Storage
+    unreadable = (DeltaError, pa.ArrowException, OSError, ValueError)
+
+    def __init__(self, output: Storage, log: DeltaCommitLog, group: str) -> None:
+        super().__init__(output.shown, log, group)
+        self.output = output
+
+    def stage(self, record: LoadRecord) -> str:
+        self.output.create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
+        return record.load_id
+
+    def prepare(self, record: LoadRecord, schema: str) -> None:
+        """Create the table, or check that it takes these columns. Raises ConfigError, LoadError."""
+        fields = [*_fields(schema), {"name": LOAD_COLUMN, "type": "string", "nullable": True, "metadata": {}}]
+        table = self.log.table()
+        if table is None:
+            refuse_within_table(self.output)
+            table = self._create(fields, record.partition_by)
+        _check_table(table, self.url, fields, record.partition_by)
+
+    def seal(self, record: LoadRecord) -> None:
+        """Sync the files: after a power failure, a table whose log names empty files could not be read."""
+        self.output.sync(record.load_id)
+
+    def commit(self, record: LoadRecord) -> None:
+        try:
+            self.log.append(record)
+        except OffsetConflict:
+            self.discard(record.load_id)
+            raise
+        self.output.remove(f"{_STAGING}/{record.load_id}")
+        self.repair()
+
+    def discard(self, load_id: str) -> None:
+        self.output.remove(load_id)
+        self.output.remove(f"{_STAGING}/{load_id}")
+
+    def staged(self) -> dict[str, int]:
+        names = (name for name in self.output.names(_STAGING) if is_of(self._group, name))
+        return {name: LoadId.of(name).sequence for name in names}
+
+    def clear(self, name: str) -> None:
+        """Remove the intent, and also the files when they are certainly no part of the table."""
+        winner = self.log.record(LoadId.of(name).sequence)
+        if winner is not None and winner.load_id != name:
+            self.discard(name)
+        else:  # committed, or so old that the log does not know: VACUUM finds out
+            self.output.remove(f"{_STAGING}/{name}")
+
+    def staged_entries(self, newest: int, known: Collection[str]) -> list[HistoryEntry]:
+        return staged_entries(self.output, _STAGING, self._group, newest=newest, known=known)
+
+    def topics_by_group(self) -> Mapping[str, set[str]]:
+        """By the rows, two columns of the whole table, and by the log for loads whose rows do not name them."""
+        found = topics_by_group(standing(self.log.records_of_all()))
+        table = self.log.table()
+        if table is not None and {LOAD_COLUMN, "topic"} <= _column_names(table):
+            for row in pa.table(_query(table, f"SELECT DISTINCT {LOAD_COLUMN}, topic FROM t")).to_pylist():
+                load_id = LoadId.parse(str(row[LOAD_COLUMN]))
+                if load_id is not None:
+                    found.setdefault(load_id.group, set()).add(row["topic"])
+        return found
+
+    def table_of(self, output: str) -> DeltaTable | None:
+        return self.log.table()
+
+    def why_unreadable(self, table: DeltaTable | None, columns: Sequence[str]) -> str | None:
+        missing = [name for name in columns if name not in _column_names(table)]
+        return f"the Delta table has no column {', '.join(missing)}: its rows cannot be told apart" if missing else None
+
+    def read_rows(self, table: DeltaTable | None, load_ids: Sequence[str]) -> Iterator[pa.Table]:
+        columns = ", ".join(f'"{name}"' for name in ROW_SCHEMA.names)
+        found = _query(table, f"SELECT {columns} FROM t WHERE {loads_are(load_ids)}")
+        for part in pa.RecordBatchReader.from_stream(found):
+            yield pa.Table.from_batches([part]).cast(ROW_SCHEMA)
+
+    def rows_by_load(self, table: DeltaTable | None, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
+        return _count_rows(table, "true" if load_ids is None else f"{LOAD_COLUMN} IS NULL OR {loads_are(load_ids)}")
+
+    def unnamed_rows(self, table: DeltaTable | None, range: LoadRange) -> int:
+        position = f"topic = '{range.topic}' AND partition = {range.partition}"
+        offsets = f'"offset" >= {range.start} AND "offset" < {range.end}'
+        return _count_rows(table, f"{LOAD_COLUMN} IS NULL AND {position} AND {offsets}").get(None, 0)
+
+    def files_of_loads(self, records: Sequence[LoadRecord]) -> dict[str, tuple[str, tuple[LoadFile, ...]]]:
+        files = _files_by_load(self.log.table())
+        listed = {record.load_id: files.get(record.load_id, ()) for record in records if record.rewind is None}
+        return {
+            load_id: (self.output.url_of(load_id), files)
+            for load_id, files in listed.items()
+            if files or self.output.exists(load_id)  # until VACUUM
+        }
+
+    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
+        """Also checks the files that the loads have written themselves."""
+        files = _files_by_load(self.log.table())
+        for entry, held in super().held(entries, session):
+            written = () if held.notes else files.get(entry.record.load_id, ())
+            damage = [problem for file in written if (problem := self._damage(entry.record.load_id, file.name))]
+            yield entry, replace(held, problems=(*held.problems, *damage))
+
+    def check_rewind(self, rewind: LoadRecord) -> None:
+        assert rewind.rewind is not None
+        if rewind.rewind.delete:
+            raise ConfigError(
+                "a rewind always deletes the rows of a Delta table; VACUUM, not --delete, deletes the files"
+            )
+        table = self.log.table()
+        if table is None:
+            return
+        if table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
+            raise ConfigError(f"the Delta table {self.url} has {_APPEND_ONLY}: no rows can be deleted from it")
+        if LOAD_COLUMN not in _column_names(table):
+            raise ConfigError(
+                f"the Delta table {self.url} has no column '{LOAD_COLUMN}': the rows of a load cannot be found"
+            )
+        super().check_rewind(rewind)
+
+    def plain_error(self, error: Exception) -> LoadError | None:
+        is_ours = isinstance(error, DeltaError | pa.ArrowException)  # of a commit, of a query
+        return failed_load(f"the Delta table {self.url}: {first_line(error)}", error) if is_ours else None
+
+    def _create(self, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> DeltaTable:
+        try:
+            table = DeltaTable.create(
+                self.output.url,
+                Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
+                mode="ignore",
+                partition_by=list(partition_by),
+                storage_options=self.output.options or None,
+            )
+            self.output.sync("_delta_log")
+            return table
+        except (DeltaError, OSError) as error:
+            there = self.log.table()  # another process may have created it
+            if there is None:
+                raise failed_load(f"the Delta table {self.url} cannot be created: {error}", error) from error
+            return there
+
+    def _damage(self, load_id: str, name: str) -> str | None:
+        """What is wrong with a file that the load itself has written, by Hadoop's checksums."""
+        try:
+            is_whole = self.output.agrees_with_checksums(f"{load_id}/{name}")
+        except FileNotFoundError:
+            return f"{load_id}/{name} is missing"
+        return None if is_whole else f"{load_id}/{name} is damaged: its bytes do not agree with the checksums beside it"
+
+
+def _check_table(table: DeltaTable, url: str, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
+    metadata = table.metadata()
+    if list(partition_by) != metadata.partition_columns:
+        raise ConfigError(
+            f"the Delta table {url} is partitioned by {metadata.partition_columns or 'nothing'}: set partition_by so"
+        )
+    if _FORGETS in metadata.configuration:
+        raise ConfigError(
+            f"the Delta table {url} has {_FORGETS}: it would forget how far the loads are, and rows would be loaded "
+            "twice; remove that property"
+        )
+    unfit = [name for name in metadata.configuration if name.startswith(("delta.constraints.", "delta.columnMapping."))]
+    if unfit:
+        raise ConfigError(f"the Delta table {url} has {', '.join(unfit)}, which loads cannot obey: they only add files")
+    there = {field["name"]: field for field in _fields(table.schema().to_json())}
+    for field in fields:
+        _check_column(there, field, url)
+    wanted = {field["name"] for field in fields}
+    required = [name for name, field in there.items() if name not in wanted and not field["nullable"]]
+    if required:
+        raise ConfigError(f"the Delta table {url} has columns that a load cannot fill: {', '.join(required)}")
+
+
+def _check_column(there: Mapping[str, Mapping[str, Any]], field: Mapping[str, Any], url: str) -> None:
+    name = field["name"]
+    if name not in there:
+        if other := [one for one in there if one.lower() == name.lower()]:
+            raise ConfigError(f"the Delta table {url} has a column '{other[0]}', which is '{name}' to Spark: rename it")
+        if name == LOAD_COLUMN:
+            raise ConfigError(
+                f"the Delta table {url} has no column '{LOAD_COLUMN}', in which a load writes its id to every row: add "
+                f"it (ALTER TABLE … ADD COLUMNS ({LOAD_COLUMN} STRING)), or use another table"
+            )
+        raise ConfigError(f"the Delta table {url} has no column '{name}': add it, or leave it out (option columns)")
+    if there[name]["type"] != field["type"]:
+        if name == LOAD_COLUMN:
+            raise ConfigError(
+                f"the Delta table {url} has a column '{LOAD_COLUMN}' of its own, of type {there[name]['type']}: a load "
+                "writes its id there, as a string. Rename that column, or use another table"
+            )
+        raise ConfigError(f"the Delta table {url} has column '{name}' as {there[name]['type']}, not {field['type']}")
+
+
+def _fields(schema: str) -> list[dict[str, Any]]:
+    fields: list[dict[str, Any]] = json.loads(schema)["fields"]
+    return fields
+
+
+def _count_rows(table: DeltaTable | None, where: str) -> dict[str | None, int]:
+    """The rows of each load, None for those without one."""
+    query = f"SELECT {LOAD_COLUMN}, count(*) AS rows FROM t WHERE {where} GROUP BY {LOAD_COLUMN}"
+    return {row[LOAD_COLUMN]: row["rows"] for row in pa.table(_query(table, query)).to_pylist()}
+
+
+def _files_by_load(table: DeltaTable | None) -> dict[str, tuple[LoadFile, ...]]:
+    """Load id → the files that the load has written and the table still has, by name below the load's directory."""
+    found: dict[str, list[LoadFile]] = {}
+    for file in pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist() if table else ():
+        directory, _, name = unquote(file["path"]).partition("/")
+        if LoadId.parse(directory) is not None:
+            found.setdefault(directory, []).append(LoadFile(name, file["size_bytes"]))
+    return {load_id: tuple(sorted(files, key=lambda file: file.name)) for load_id, files in found.items()}
+
+
+def _query(table: DeltaTable | None, sql: str) -> Any:
+    assert table is not None
+    return QueryBuilder().register("t", table).execute(sql)
+
+
+def _column_names(table: DeltaTable | None) -> set[str]:
+    return set() if table is None else {field.name for field in table.schema().fields}

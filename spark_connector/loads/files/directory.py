@@ -1,0 +1,355 @@
+"""A directory as the destination of loads: every load is a directory `load=<load id>` of data files.
+
+A load's files and offsets become visible together: stage, seal, commit, publish, and repair after a crash.
+
+    <output>/_staging/<kind>/<load id>/intent.json           1. what will be loaded
+    <output>/_staging/<kind>/<load id>/data/part-…           2. Spark writes
+    <output>/_staging/<kind>/<load id>/data/_manifest.json   3. sealed: all rows are written and counted
+    the commit log (files_log.py, zookeeper_log.py)          4. committed: offsets and load, in one atomic step
+    <output>/load=<load id>/                                 5. published: the data directory renamed
+
+Readers never see uncommitted rows: until step 5 all names begin with `_`. Committed rows are never lost: a crash
+between 4 and 5 leaves a sealed directory, and the next repair renames it. Renaming one directory is atomic, renaming
+many files is not; and `key=value` is the only kind of directory that Spark reads without being told to.
+
+A rewind is committed in the same way; to publish it means to move the directories of the undone loads aside. Two
+processes may run any of this for one group at the same time: the commit log lets one of them win.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.commit import CommitLog
+from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
+from spark_connector.loads.files.directory_history import DirectoryHistory
+from spark_connector.loads.files.file_rows import read_offsets
+from spark_connector.loads.files.repair_state import Act, StagedLoad, Step, repair_steps
+from spark_connector.loads.history import (
+    MANIFEST,
+    History,
+    HistoryEntry,
+    LoadState,
+    intent_of,
+    read_record,
+    topics_by_group,
+)
+from spark_connector.loads.record import (
+    LoadError,
+    LoadId,
+    LoadRange,
+    LoadRecord,
+    LoadTooLarge,
+    Rewind,
+    published_directory,
+)
+from spark_connector.loads.rewind import aside_of, manifest_of, standing
+from spark_connector.loads.target import check_topics
+from spark_connector.loads.visibility import refuse_unseen
+from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.storage import Storage
+
+_STAGING = "_staging"
+_MAX_ROUNDS = 100  # of a repair; each round finishes at least one load
+
+
+class FilesDestination(Destination):
+    """The output directory of one group's loads. The group's earlier loads may have gone to other directories."""
+
+    rows_are_in = "the files"
+    output: Storage
+
+    def __init__(self, output: Storage, log: CommitLog, group: str, open_output: Callable[[str], Storage]) -> None:
+        """`open_output` opens the output directory of an earlier load by its URL."""
+        self.url = output.shown
+        self.output = output
+        self.log = log
+        self._group = group
+        self._open_output = open_output
+        self._opened = {output.shown: output}  # as records name it
+        self._staging = f"{_STAGING}/{log.kind}"
+
+    def repair(self) -> list[str]:
+        """Publish what is committed, commit what is complete, remove what can no longer be committed.
+
+        Gives the ids of the loads that were published. Does not disturb a load that is running.
+        """
+        finished: dict[str, None] = {}
+        for _ in range(_MAX_ROUNDS):
+            steps = repair_steps(self.log.newest(), self._staged())
+            if not steps:
+                return list(finished)
+            for step in steps:
+                if self._take(step):
+                    finished[step.load_id] = None
+        raise LoadError(f"group '{self._group}': other loads commit faster than this repair can follow; try again")
+
+    def stage(self, record: LoadRecord) -> str:
+        """Write the intent; gives the directory, relative to the output, for the data.
+
+        Raises LoadTooLarge, before anything is written, when the load could not be committed, and ConfigError where
+        readers would not see it.
+        """
+        refuse_unseen(self.output)
+        self.log.check(record)
+        self.output.create(f"{self._staging}/{record.load_id}/intent.json", intent_of(record))
+        return self._data(record.load_id)
+
+    def prepare(self, record: LoadRecord, schema: str) -> None:
+        """Check that this load has the format and layout of the loads before, so that all can be read as one."""
+        check_topics(record.partition_by, {range.topic for range in record.ranges})
+        for before in self._manifests(lambda manifest: manifest.rows > 0):
+            if not before.rows:
+                continue
+            if before.format != record.format:
+                raise ConfigError(
+                    f"{self.url} holds loads in {before.format} so far, not in {record.format}, and they could not be "
+                    "read as one: keep the format, or use another directory"
+                )
+            if before.partition_by != record.partition_by:
+                raise ConfigError(
+                    f"{self.url} is partitioned by {', '.join(before.partition_by) or 'nothing'} so far, not by "
+                    f"{', '.join(record.partition_by) or 'nothing'}: keep partition_by, or use another directory"
+                )
+
+    def own_writer(self, format: str) -> RowsWriter | None:
+        if format != "avro":
+            return None
+        # Spark behind it, which a repair does not need
+        from spark_connector.loads.files.avro_files import write_rows
+
+        return functools.partial(write_rows, self)
+
+    def seal(self, record: LoadRecord) -> None:
+        """Write the manifest: the data is complete. From now on the load will be committed, here or by a repair.
+
+        The data is synced first: after a power failure, files that the commit log counts must not be empty. On an error
+        nothing is left behind, unless the manifest exists: then a repair may be committing the load.
+        """
+        manifest = f"{self._data(record.load_id)}/{MANIFEST}"
+        try:
+            self.output.sync(self._data(record.load_id))
+            self.output.create(manifest, record.to_bytes())
+        except OSError:
+            if not self.output.exists(manifest):
+                self.discard(record.load_id)
+            raise
+
+    def commit(self, record: LoadRecord) -> None:
+        """Commit a sealed load and publish it.
+
+        Raises OffsetConflict when another load was first, or LoadTooLarge; then nothing is left behind.
+        """
+        try:
+            self.log.append(record)
+        except (OffsetConflict, LoadTooLarge):
+            self.discard(record.load_id)
+            raise
+        self.repair()
+
+    def discard(self, load_id: str) -> None:
+        self.output.remove(f"{self._staging}/{load_id}")
+
+    def published(self, group: str) -> list[str]:
+        return [str(load_id) for load_id in self._newest_first() if load_id.group == group]
+
+    def groups(self) -> Mapping[str, str]:
+        """From the newest manifest of each group, and from the staging areas for those that have published nothing."""
+        kinds: dict[str, str] = {}
+        for load_id in self._newest_first():
+            if load_id.group not in kinds:
+                manifest = self._manifest(load_id)
+                kinds[load_id.group] = self.log.kind if manifest is None else manifest.offsets
+        for kind in self.output.names(_STAGING):
+            for attempt in map(LoadId.parse, self.output.names(f"{_STAGING}/{kind}")):
+                if attempt is not None:
+                    kinds.setdefault(attempt.group, kind)
+        return kinds
+
+    def topics_by_group(self) -> Mapping[str, set[str]]:
+        """Of each group from the newest manifest, and older ones until one has topic ids."""
+        return topics_by_group(self._manifests(lambda record: bool(record.topic_ids)))
+
+    def path_of(self, load_id: str) -> str:
+        return self.output.url_of(published_directory(load_id))
+
+    def history(self) -> History:
+        return DirectoryHistory(self._group, self.output, self.log, self._output_at).read()
+
+    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
+        for entry in entries:
+            yield entry, self._held(entry, session)
+
+    def unknown_loads(self, history: History) -> list[str]:
+        """Visible entries that are no load, or no load of the commit log. Other groups may share the directory."""
+        problems = []
+        states = ((entry.state, f"load={entry.record.load_id}") for entry in history.entries)
+        unknown = {name for state, name in states if state is LoadState.UNKNOWN}
+        for name in self.output.names(""):
+            if name.startswith(("_", ".")):
+                continue
+            is_load = name.startswith("load=") and LoadId.parse(name.removeprefix("load=")) is not None
+            if not is_load or name in unknown:
+                problems.append(f"{self.output.url_of(name)} is visible to readers, but no load of this group")
+        return problems
+
+    def _output_at(self, url: str) -> Storage:
+        if url not in self._opened:
+            self._opened[url] = self._open_output(url)
+        return self._opened[url]
+
+    def _staged(self) -> list[StagedLoad]:
+        attempts = ((name, LoadId.parse(name)) for name in self.output.names(self._staging))
+        return [
+            StagedLoad(name, load_id.sequence, self._is_complete(name))
+            for name, load_id in attempts
+            if load_id is not None and load_id.group == self._group
+        ]
+
+    def _is_complete(self, load_id: str) -> bool:
+        """Whether it is sealed and every file has its size."""
+        sizes = self.output.tree_sizes(self._data(load_id))
+        if MANIFEST not in sizes:
+            return False
+        try:
+            record = self._sealed(load_id)
+        except FileNotFoundError:
+            return False  # another process has just published or discarded it
+        return all(sizes.get(file.name) == file.size for file in record.files)
+
+    def _take(self, step: Step) -> bool:
+        """Carry out one step; True when it published a load."""
+        if step.act is Act.PUBLISH or self._is_unpublished(step):
+            self._publish(step.load_id)
+            return True
+        if step.act is Act.COMMIT:
+            try:
+                self.log.append(self._sealed(step.load_id))
+            except FileNotFoundError:
+                return False  # its owner was faster
+            except (OffsetConflict, LoadTooLarge):
+                self.discard(step.load_id)  # another load took the offsets, or the record is too large
+            return False
+        self.discard(step.load_id)
+        return False
+
+    def _is_unpublished(self, step: Step) -> bool:
+        """Whether this attempt is committed under an older number: its owner was killed before the rename, and a stream
+        of the same group has committed since."""
+        if step.act is not Act.DISCARD or not self._is_complete(step.load_id):
+            return False
+        return any(record.load_id == step.load_id for record in standing(self.log.records()))
+
+    def _publish(self, load_id: str) -> None:
+        record = self.log.record(LoadId.of(load_id).sequence)
+        if record is None:
+            raise LoadError(f"load {load_id} is no longer in the commit log of group '{self._group}'")
+        if record.rewind is not None:
+            self._undo_outputs(record, record.rewind)
+            self.log.mark_published(record)
+            return
+        output = self._output_at(record.output)
+        target = published_directory(load_id)
+        try:
+            output.rename(self._data(load_id), target)
+        except (FileNotFoundError, FileExistsError) as error:
+            if not output.exists(f"{target}/{MANIFEST}"):  # otherwise another repair has renamed it
+                raise LoadError(
+                    f"load {load_id} is committed, but its data is neither in {output.url_of(self._data(load_id))} nor "
+                    f"in {output.url_of(target)}: run this where that directory can be reached, or restore it"
+                ) from error
+        self.log.mark_published(record)
+        output.remove(f"{self._staging}/{load_id}")
+
+    def _undo_outputs(self, record: LoadRecord, rewind: Rewind) -> None:
+        """Move the directories of the undone loads aside, or delete them. Directories that are gone are skipped.
+
+        Leaves the rewind's record beside them, for the time when the commit log has forgotten it. May be called again,
+        and by two processes at once.
+        """
+        with contextlib.suppress(FileExistsError):
+            self._output_at(record.output).create(manifest_of(record.load_id), record.to_bytes())
+        for undone in reversed(rewind.undone):
+            output, source = self._output_at(undone.output), published_directory(undone.load_id)
+            aside = aside_of(record.load_id, undone.load_id)
+            try:
+                output.rename(source, aside)
+            except FileNotFoundError:
+                continue  # an earlier try has moved it, or a person
+            except FileExistsError as error:
+                if output.exists(source):
+                    raise LoadError(
+                        f"rewind {record.load_id}: {output.url_of(source)} and {output.url_of(aside)} both exist: "
+                        "remove the wrong one"
+                    ) from error
+        if rewind.delete:
+            for undone in rewind.undone:
+                self._output_at(undone.output).remove(aside_of(record.load_id, undone.load_id))
+
+    def _sealed(self, load_id: str) -> LoadRecord:
+        return read_record(self.output, f"{self._data(load_id)}/{MANIFEST}")
+
+    def _data(self, load_id: str) -> str:
+        return f"{self._staging}/{load_id}/data"
+
+    def _held(self, entry: HistoryEntry, session: NewSession) -> HeldRows:
+        record = entry.record
+        if not record.format:
+            return HeldRows(None, ("its manifest is missing, and the commit log has forgotten it",))
+        if entry.directory is None:
+            return HeldRows(None, (f"its directory, {record.output}/load={record.load_id}, is gone",))
+        output = self._output_at(record.output)
+        directory = entry.directory.removeprefix(output.url + "/")
+        hidden = "it is committed, but not visible yet; the next load or a recovery makes it visible"
+        files = output.data_files(directory)
+        problems = _check_manifest(record, output.url_of(f"{directory}/{MANIFEST}"), entry, files)
+        held, unreadable = read_offsets(output, directory, sorted(files), record.format, session)
+        return HeldRows(held, (*problems, *unreadable), (hidden,) if entry.state is LoadState.HIDDEN else ())
+
+    def _manifests(self, is_enough: Callable[[LoadRecord], bool]) -> Iterator[LoadRecord]:
+        """The manifests of every group that has loads in this directory, the newest first, until one is enough."""
+        complete: set[str] = set()
+        for load_id in self._newest_first():
+            if load_id.group not in complete and (manifest := self._manifest(load_id)) is not None:
+                if is_enough(manifest):
+                    complete.add(load_id.group)
+                yield manifest
+
+    def _manifest(self, load_id: LoadId) -> LoadRecord | None:
+        """The manifest of a published load; None if it cannot be read."""
+        with contextlib.suppress(FileNotFoundError, LoadError):
+            return read_record(self.output, f"{published_directory(str(load_id))}/{MANIFEST}")
+        return None
+
+    def _newest_first(self) -> list[LoadId]:
+        """The loads that readers see, of all groups."""
+        prefix = published_directory("")
+        names = (name.removeprefix(prefix) for name in self.output.names("") if name.startswith(prefix))
+        loads = [load_id for load_id in map(LoadId.parse, names) if load_id is not None]
+        return sorted(loads, key=lambda load_id: load_id.sequence, reverse=True)
+
+
+def _check_manifest(record: LoadRecord, where: str, entry: HistoryEntry, files: Mapping[str, int]) -> list[str]:
+    """Compare the manifest with the commit log, and the directory with the manifest."""
+    if entry.manifest is None:
+        return [f"{where} is missing, or is not the manifest of this load"]
+    problems = []
+    if _counted(entry.manifest.ranges) != _counted(record.ranges):
+        problems.append(f"{where} disagrees with the commit log about what was loaded")
+    listed = {file.name: file.size for file in entry.manifest.files}
+    problems += [f"{name} is missing" for name in sorted(listed.keys() - files.keys())]
+    problems += [f"{name} is not a file of this load" for name in sorted(files.keys() - listed.keys())]
+    problems += [
+        f"{name} has {files[name]:,} bytes, the load has written {size:,}"
+        for name, size in sorted(listed.items())
+        if files.get(name, size) != size
+    ]
+    return problems
+
+
+def _counted(ranges: Sequence[LoadRange]) -> list[tuple[TopicPartition, int, int, int | None]]:
+    return [(range.tp, range.start, range.end, range.rows) for range in ranges]

@@ -1,0 +1,588 @@
+"""A connection under whatever its peer, its handlers and its clock do, in any order.
+
+The transport is the test's own, as is the time. Requests arrive whole and in pieces; their handlers answer at once or
+later, fail, throttle the client; the peer takes what it is sent slowly, hangs up, or resets the connection; memory is
+short; the broker stops. What must hold: requests are handled one at a time in their order, and answered so; nothing is
+handled after the end, except records with acks=0 whose producer has left; whatever a request held is given back; a
+connection reads whenever it may; it ends once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import tempfile
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from broker.config.broker_config import BrokerConfig
+from broker.config.security_settings import SecuritySettings
+from broker.errors import ProtocolError
+from broker.metrics import Metrics
+from broker.net import connection as module
+from broker.net.connection import MAX_QUEUED, Connection
+from broker.net.delayed_answer import DelayedAnswer
+from broker.net.listener import ListenerSet
+from broker.net.request_log import RequestLog
+from broker.net.response import EncryptedWriter
+from broker.net.router import Client, Route, Router
+from broker.net.throttling import Throttling
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import Request, encode_request
+from broker.quotas.client_quotas import ClientQuotas
+from broker.quotas.quota_entity import QuotaEntity
+from broker.security.principal_mapping import PrincipalMapping
+from tests.support.listening import answer_with
+
+THROTTLE_S, IDLE_S, RECEIVE_S = 1.0, 600.0, 30.0
+QUEUE_BYTES, LIMIT, LARGEST = 300_000, 400_000, 200_000
+HIGH_WATER, FILE_BYTES = 60_000, 250_000
+CONTENT = bytes(range(250)) * (FILE_BYTES // 250)
+
+NOW, LATER, TASK, STUBBORN = "answers now", "answers later", "answers in a task", "goes on when it is cancelled"
+FAILS, REFUSES, FAILS_LATER = "fails", "refuses", "fails later"
+UNANSWERED, UNANSWERED_TASK = "acks=0", "acks=0 in a task"
+LOGIN, WRONG_LOGIN = "logs in", "a wrong password"
+UNKNOWN_API, TOO_LARGE, NO_BODY = "unknown API", "too large", "no body"
+NO_ANSWER = (UNANSWERED, UNANSWERED_TASK)
+ENDS = {FAILS: "failed", REFUSES: "malformed", FAILS_LATER: "failed", WRONG_LOGIN: "login"}
+NEVER_HANDLED = {UNKNOWN_API: "unsupported", TOO_LARGE: "too_large", NO_BODY: "malformed"}
+USUAL = (NOW, NOW, LATER, TASK, *NO_ANSWER)
+kinds = st.sampled_from((*USUAL, *USUAL, *USUAL, STUBBORN, FAILS, REFUSES, FAILS_LATER, *NEVER_HANDLED, WRONG_LOGIN))
+answers = st.sampled_from(("small", "small", "throttled", "file"))
+
+
+class ManualLoop(asyncio.SelectorEventLoop):
+    """Its time goes on when a test says so."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def turn(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.call_soon(self.stop)
+            self.run_forever()
+
+
+class Slice(NamedTuple):
+    """A file range, as the log hands out."""
+
+    file: Any
+    position: int
+    length: int
+
+
+class Wire(asyncio.Transport):
+    """A transport without a socket. What is written waits until the peer takes it."""
+
+    def __init__(self, loop: ManualLoop) -> None:
+        super().__init__()
+        self.loop = loop
+        self.connection: Connection
+        self.reading, self.has_reader = True, True
+        self.closing = self.closed_by_broker = self.lost = self.paused = False
+        self.peer_takes = True
+        self.buffered = bytearray()
+        self.written = bytearray()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return SimpleNamespace(setsockopt=lambda *_: None) if name == "socket" else ("10.0.0.1", 1234)
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def is_reading(self) -> bool:
+        return self.reading and not self.closing
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = self.has_reader = True
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.buffered)
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        if self.lost or (self.closing and not self.buffered):
+            return
+        self.written += data
+        if not self.peer_takes:
+            self.buffered += data
+        if len(self.buffered) > HIGH_WATER and not self.paused:
+            self.paused = True
+            self.connection.pause_writing()
+
+    def take(self, size: int) -> None:
+        """The peer takes some of what waits."""
+        del self.buffered[:size]
+        if self.paused and len(self.buffered) < HIGH_WATER // 4:
+            self.paused = False
+            self.connection.resume_writing()
+        if self.closing and not self.buffered:
+            self.loop.call_soon(self._lose, None)
+
+    def close(self) -> None:
+        if not self.closing:
+            self.closing = self.closed_by_broker = True
+            if not self.buffered:
+                self.loop.call_soon(self._lose, None)
+
+    def abort(self) -> None:
+        self.closed_by_broker = self.closed_by_broker or not self.closing
+        self.drop(None)
+
+    def drop(self, error: Exception | None) -> None:
+        """It ends at once, as after a reset."""
+        self.closing = True
+        self.buffered.clear()
+        self.loop.call_soon(self._lose, error)
+
+    def _lose(self, error: Exception | None) -> None:
+        if not self.lost:
+            self.lost = True
+            self.connection.connection_lost(error)
+
+
+class StubLogin:
+    """A login of one message."""
+
+    raw, lifetime_ms, max_request_bytes, failure_delay_s = False, 0, LARGEST, 0.0
+
+    def __init__(self) -> None:
+        self.done = self.failed = False
+        self.principal: str | None = None
+        self.failure = "the password is wrong"
+
+    def admits(self, api_key: int) -> bool:
+        return not self.failed and (self.done or api_key == ApiKey.SASL_AUTHENTICATE)
+
+
+class Sent(NamedTuple):
+    kind: str
+    answer: str
+    end: int
+    """Where its last byte stands in what the peer sends."""
+    size: int
+
+
+class ConnectionHistory(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(module, "MAX_QUEUED_BYTES", QUEUE_BYTES)
+        self.patch.setattr(module.logger, "disabled", True)
+        self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed in teardown)
+        self.file.write(CONTENT)
+        self.errors: list[BaseException] = []
+        self.loop = ManualLoop()
+        self.loop.set_exception_handler(lambda loop, context: self.errors.append(context["exception"]))
+        self.wire = Wire(self.loop)
+        self.requests: dict[int, Sent] = {}
+        self.unsent = bytearray()
+        self.total_sent = self.delivered = 0
+        self.has_hung_up = self.peer_is_gone = self.was_stopped = False
+        """The peer has hung up; the connection knows; the broker has closed it by itself."""
+        self.handled: list[int] = []
+        self.answered: list[int] = []
+        self.pending: dict[int, Callable[[bool], None]] = {}
+        """What ends the wait of each request, well or by an error."""
+        self.stubborn: dict[int, asyncio.Future[None]] = {}
+        self.free_at = 0.0
+        self.reasons: list[str] = []
+        self.read_to = 0
+        self.seen: list[int] = []
+        self.hog = 0
+
+    @initialize(with_login=st.booleans(), limited=st.booleans())
+    def open(self, with_login: bool, limited: bool) -> None:
+        config = BrokerConfig(
+            listeners=("PLAINTEXT://127.0.0.1:0",),
+            connections_max_idle_ms=int(IDLE_S * 1000),
+            socket_request_receive_timeout_ms=int(RECEIVE_S * 1000),
+            queued_max_request_bytes=LIMIT if limited else -1,
+        )
+        self.metrics = Metrics()
+        quotas = ClientQuotas()
+        quotas.update({QuotaEntity("nobody"): {"producer_byte_rate": 1.0}})  # so that answers are looked at
+        served = ((ApiKey.METADATA, 4), (ApiKey.PRODUCE, 8), (ApiKey.SASL_AUTHENTICATE, 2))
+        routes = [Route(api, version, version, self.handle) for api, version in served]
+        router = Router(routes, RequestLog(self.metrics), Throttling(quotas, self.metrics))
+        self.login = StubLogin() if with_login else None
+
+        def make() -> None:
+            self.listeners = ListenerSet(config, self.metrics)
+            self.counts = self.metrics.listeners["PLAINTEXT"]
+            self.connection = self.wire.connection = Connection(
+                router,
+                LARGEST,
+                self.listeners.memory,
+                self.counts,
+                on_open=self.listeners._admit,
+                on_close=self.listeners._forget,
+                listener="PLAINTEXT",
+                sasl=cast(Any, self.login),
+                mapping=PrincipalMapping(SecuritySettings().ssl_principal_mapping_rules),
+            )
+            self.connection.connection_made(self.wire)
+            self.connection._writer = EncryptedWriter(self.wire, self.loop)  # sends file ranges without a socket
+
+        self.do(make)
+        if with_login:
+            self.send(LOGIN)
+            self.deliver(1 << 20)
+
+    def do(self, action: Callable[[], Any]) -> Any:
+        """One step of the event loop with `action` in it."""
+        outcome: list[Any] = []
+        self.loop.call_soon(lambda: outcome.append(action()))
+        self.loop.turn()
+        self.nothing_was_violated()
+        return outcome[0]
+
+    @invariant()
+    def nothing_was_violated(self) -> None:
+        """Errors in the handler and in callbacks do not come up to here by themselves."""
+        for error in self.errors:
+            raise error
+
+    # --- the handler
+
+    def handle(self, request: Request, client: Client) -> Any:
+        try:
+            return self._handle(request, client)
+        except AssertionError as error:
+            self.errors.append(error)
+            raise
+
+    def _handle(self, request: Request, client: Client) -> Any:
+        number = request.correlation_id
+        kind, _, end, _ = self.requests[number]
+        assert end <= self.delivered
+        assert not self.pending, "one at a time"
+        assert not self.stubborn or not self.peer_is_gone
+        assert not self.wire.closed_by_broker, "nothing after the end"
+        assert self.loop.now >= self.free_at, "the client is throttled"
+        earlier = [one for one in self.requests if one < number and one not in self.handled]
+        if self.peer_is_gone:
+            assert kind in NO_ANSWER
+            assert all(self.requests[one].kind not in NO_ANSWER for one in earlier)
+        else:
+            assert not earlier, "in order"
+            assert not self.wire.paused
+            self.look_at_answers()
+            assert self.seen == self.answered, "each response is written before the next request is handled"
+        if self.login is not None and kind not in (LOGIN, WRONG_LOGIN):
+            assert (self.login.done, client.principal) == (True, "User:a")
+        self.handled.append(number)
+        if kind in ENDS and not self.peer_is_gone:
+            self.reasons.append(ENDS[kind])
+        if kind == FAILS:
+            raise RuntimeError("the handler is broken")
+        if kind == REFUSES:
+            raise ProtocolError("no such thing")
+        if kind in (LOGIN, WRONG_LOGIN):
+            return self.log_in(kind)
+        if kind in (NOW, UNANSWERED):
+            return self.answer(number)
+        return self.wait_with(DelayedAnswer, number) if kind in (LATER, FAILS_LATER) else self.in_task(number)
+
+    def log_in(self, kind: str) -> Any:
+        if self.login is not None and not self.login.done:
+            self.login.done, self.login.failed = kind == LOGIN, kind == WRONG_LOGIN
+            self.login.principal = "User:a" if kind == LOGIN else None
+        self.answered.append(self.handled[-1])
+        return {"error_code": 0, "auth_bytes": b""}
+
+    def answer(self, number: int) -> Any:
+        kind, answer, *_ = self.requests[number]
+        if kind in NO_ANSWER:
+            return None
+        self.answered.append(number)
+        if answer == "file":
+            head = struct.pack(">ii", 4 + FILE_BYTES + 3, number)
+            return [head, Slice(self.file, 0, FILE_BYTES), b"end"]
+        if answer == "throttled":
+            self.free_at = self.loop.now + THROTTLE_S
+            return {**answer_with("x"), "throttle_time": int(THROTTLE_S * 1000)}
+        return answer_with("x")
+
+    def wait_with(self, delayed: type[DelayedAnswer[Any]], number: int) -> DelayedAnswer[Any]:
+        made = delayed(lambda: self.pending.pop(number))
+
+        def end(well: bool) -> None:
+            del self.pending[number]
+            if well:
+                made.complete(self.answer(number))
+            else:
+                made.fail(RuntimeError("the answer is broken"))
+
+        self.pending[number] = end
+        return made
+
+    async def in_task(self, number: int) -> Any:
+        ended: asyncio.Future[None] = self.loop.create_future()
+        errors = {False: RuntimeError("the answer is broken")}
+        self.pending[number] = lambda well: ended.set_result(None) if well else ended.set_exception(errors[False])
+        try:
+            await ended
+        except asyncio.CancelledError:
+            if self.requests[number].kind == STUBBORN:
+                self.stubborn[number] = self.loop.create_future()
+                del self.pending[number]
+                await self.stubborn[number]
+                del self.stubborn[number]
+            raise
+        finally:
+            self.pending.pop(number, None)
+        return self.answer(number)
+
+    # --- the peer
+
+    @precondition(lambda self: not self.has_hung_up)
+    @rule(kind=kinds, answer=answers, size=st.sampled_from((10, 10, 10, 30_000, 100_000)))
+    def send(self, kind: str, answer: str = "small", size: int = 10) -> None:
+        number = len(self.requests) + 1
+        if kind in NO_ANSWER:
+            body: dict[str, Any] = {"transactional_id": None, "acks": 0, "timeout": 1000, "topic_data": []}
+            frame = encode_request(ApiKey.PRODUCE, 8, number, "c" * min(size, 30_000), body)
+        elif kind in (LOGIN, WRONG_LOGIN):
+            frame = encode_request(ApiKey.SASL_AUTHENTICATE, 2, number, "c", {"auth_bytes": b""})
+        elif kind in NEVER_HANDLED:
+            bodies = {UNKNOWN_API: (12, 999), TOO_LARGE: (LARGEST + 1, 3), NO_BODY: (10, 3)}
+            frame = struct.pack(">ihhi", *bodies[kind], 4, number) + b"\xff\xff\0\0\0\0"
+            frame = frame[: 4 + bodies[kind][0]]
+        else:
+            names = [{"name": "n" * 10_000} for _ in range(size // 10_000)]
+            frame = encode_request(ApiKey.METADATA, 4, number, "t", {"topics": names})
+        self.unsent += frame
+        self.total_sent += len(frame)
+        self.requests[number] = Sent(kind, answer, self.total_sent, len(frame) - 4)
+
+    @rule(size=st.sampled_from((1, 3, 5, 50, 20_000, 90_000, 1 << 20)), reads=st.integers(1, 4))
+    def deliver(self, size: int, reads: int = 4) -> None:
+        """The broker reads, as far as it wants to."""
+        for _ in range(reads):
+            self.do(lambda: self._deliver(size))
+
+    def _deliver(self, size: int) -> None:
+        wire = self.wire
+        if not (wire.is_reading() and wire.has_reader):
+            return
+        if self.unsent:
+            view = self.connection.get_buffer(-1)
+            count = min(size, len(view), len(self.unsent))
+            assert count
+            view[:count] = self.unsent[:count]
+            view.release()
+            del self.unsent[:count]
+            self.delivered += count
+            self.connection.buffer_updated(count)
+        elif self.has_hung_up:
+            self.peer_is_gone = wire.has_reader = True
+            if self.connection.eof_received():
+                wire.has_reader = False
+            else:
+                wire.closing or wire.close()
+
+    @precondition(lambda self: not self.has_hung_up)
+    @rule()
+    def hang_up(self) -> None:
+        self.has_hung_up = True
+
+    @precondition(lambda self: self.wire.is_reading())
+    @rule(lose_all=st.booleans())
+    def reset(self, lose_all: bool) -> None:
+        if not lose_all:
+            self.deliver(1 << 20)
+        if not self.wire.closing:
+            self.has_hung_up = self.peer_is_gone = True
+            self.do(lambda: self.wire.drop(ConnectionResetError()))
+
+    @rule(takes=st.booleans())
+    def take_or_not(self, takes: bool) -> None:
+        self.wire.peer_takes = takes
+        if takes:
+            self.do(lambda: self.wire.take(1 << 30))
+
+    @precondition(lambda self: self.wire.buffered)
+    @rule(size=st.sampled_from((1000, 50_000)))
+    def take(self, size: int) -> None:
+        self.do(lambda: self.wire.take(size))
+
+    # --- the broker
+
+    @precondition(lambda self: self.pending)
+    @rule()
+    def end_wait(self) -> None:
+        self.do(self._end_wait)
+
+    def _end_wait(self) -> None:
+        number, end = next(iter(self.pending.items()))
+        end(self.requests[number].kind != FAILS_LATER)
+
+    @precondition(lambda self: self.stubborn)
+    @rule()
+    def let_go(self) -> None:
+        for future in tuple(self.stubborn.values()):
+            self.do(lambda future=future: future.done() or future.set_result(None))
+
+    @rule(seconds=st.sampled_from((0.2, THROTTLE_S, RECEIVE_S / 2)))
+    def wait(self, seconds: float) -> None:
+        self.loop.now += seconds
+        self.loop.turn()
+
+    @rule()
+    def settle(self) -> None:
+        self.loop.turn(12)
+
+    @precondition(lambda self: not self.connection.muted and not self.wire.lost)
+    @rule()
+    def look_for_idle(self) -> None:
+        """After a long silence. The peer is idle unless it waits for the broker; a frame may not take so long."""
+        self.loop.turn(12)
+        self.loop.now += IDLE_S + RECEIVE_S
+        self.loop.turn(2)
+        if self.connection not in self.listeners._connections or self.connection.muted:
+            return
+        waits = bool(self.pending or self.stubborn)
+        is_late = self.has_part_of_a_frame and self.wire.is_reading() and not self.peer_is_gone
+        assert self.do(self.listeners.close_idle) == (not waits or is_late)
+        if not waits or is_late:
+            self.reasons += ["idle", "slow"]
+            self.was_stopped = True
+
+    @precondition(lambda self: not self.wire.lost)
+    @rule()
+    def look_at_once(self) -> None:
+        """A peer that has just sent something is not idle."""
+        if not self.has_part_of_a_frame and self.connection.last_active > self.loop.now - IDLE_S:
+            assert self.do(self.listeners.close_idle) == 0
+
+    @rule(hurry=st.booleans())
+    def stop(self, hurry: bool) -> None:
+        if len(self.requests) > 6:
+            self.was_stopped = True
+            self.reasons.append("shutdown")
+            self.do(lambda: (self.connection.abort if hurry else self.connection.close)("shutdown"))
+
+    @rule(size=st.sampled_from((0, LIMIT)))
+    def use_memory(self, size: int) -> None:
+        """Other connections hold memory, or release it."""
+        self.do(lambda: self.listeners.memory.hold(size) or self.listeners.memory.release(self.hog))
+        self.hog = size
+
+    # --- what must hold
+
+    @property
+    def arrived(self) -> list[int]:
+        return [number for number, one in self.requests.items() if one.end <= self.delivered]
+
+    @property
+    def has_part_of_a_frame(self) -> bool:
+        return self.delivered not in {0, *(one.end for one in self.requests.values())}
+
+    def look_at_answers(self) -> None:
+        """Read the responses that are written as a whole."""
+        written = self.wire.written
+        while len(written) - self.read_to >= 8:
+            length, number = struct.unpack_from(">ii", written, self.read_to)
+            end = self.read_to + 4 + length
+            if end > len(written):
+                return
+            if self.requests[number].answer == "file" and length > FILE_BYTES:
+                assert written[self.read_to + 8 : end] == CONTENT + b"end"
+            self.seen.append(number)
+            self.read_to = end
+
+    @invariant()
+    def responses_are_in_order(self) -> None:
+        self.look_at_answers()
+        assert self.seen == self.answered[: len(self.seen)]
+
+    @invariant()
+    def it_does_what_it_can(self) -> None:
+        if self.loop._ready:  # type: ignore[attr-defined]
+            return
+        wire, connection, memory = self.wire, self.connection, self.listeners.memory
+        if wire.lost or wire.closing or self.has_hung_up:
+            return
+        queue = [one for one in self.arrived if one not in self.handled]
+        queued = sum(self.requests[one].size for one in queue)
+        is_free = not (self.pending or self.stubborn or connection.muted or wire.paused or connection._writer.sending)
+        assert not (is_free and queue), "it handles what it may"
+        assert connection.muted == (self.loop.now < self.free_at)
+        if not queue and not connection._reader.starved:
+            assert wire.is_reading(), "it reads when it may"
+        if len(queue) >= MAX_QUEUED or queued >= QUEUE_BYTES or (connection.muted and queue):
+            assert not wire.is_reading(), "it does not read more than it can hold"
+        if not self.has_part_of_a_frame and not connection._writer.sending:
+            held = sum(self.requests[one].size for one in self.pending)
+            assert memory.used == self.hog + queued + held + connection._untaken_bytes
+            assert bool(connection._untaken_bytes) == wire.paused
+
+    @invariant()
+    def it_ends_once(self) -> None:
+        closed = sum(self.counts.closed.values())
+        assert closed + self.listeners.connection_count == 1
+        if closed:
+            assert self.wire.lost
+            assert not self.pending
+            held = sum(self.requests[one].size for one in self.stubborn)
+            if not self.loop._ready:  # type: ignore[attr-defined]
+                assert self.listeners.memory.used == self.hog + held
+
+    def teardown(self) -> None:
+        try:
+            if not self.errors:
+                self.bring_to_an_end()
+        finally:
+            self.patch.undo()
+            self.file.close()
+            self.loop.close()
+
+    def bring_to_an_end(self) -> None:
+        """Nobody waits for anything any more: all that arrives is handled, and everything is given back."""
+        self.use_memory(0)
+        for _ in range(2 * len(self.requests) + 5):
+            self.take_or_not(True)
+            self.let_go()
+            if self.pending:
+                self.end_wait()
+            self.deliver(1 << 20)
+            self.loop.now += THROTTLE_S
+            self.loop.turn(12)
+            self.it_does_what_it_can()
+        bad = [number for number, one in self.requests.items() if one.kind in {*ENDS, *NEVER_HANDLED}]
+        self.look_at_answers()
+        if not (self.has_hung_up or self.was_stopped or bad):
+            assert self.handled == list(self.requests)
+            assert self.seen == [one for one in self.handled if self.requests[one].kind not in NO_ANSWER]
+        if self.has_hung_up and not (self.was_stopped or bad):
+            without_answer = {one for one in self.arrived if self.requests[one].kind in NO_ANSWER}
+            assert without_answer <= set(self.handled)
+        self.has_hung_up = True
+        self.deliver(1 << 20)
+        self.loop.turn(12)
+        self.look_at_answers()
+        assert self.wire.lost
+        assert (self.listeners.connection_count, self.listeners.memory.used) == (0, 0)
+        (reason,) = self.counts.closed
+        expected = {*self.reasons, *(NEVER_HANDLED.get(self.requests[one].kind) for one in bad)}
+        assert reason in {"client", *expected}
+        assert self.connection.end_reason == reason
+        assert self.counts.successful_authentications == (self.login is not None and self.login.done)
+
+
+ConnectionHistory.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, report_multiple_bugs=False
+)
+TestConnectionHistory = ConnectionHistory.TestCase

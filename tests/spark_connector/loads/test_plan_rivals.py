@@ -1,0 +1,106 @@
+"""A rival between two looks at the commit log: planning and rewinding see one state of it, or do not commit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_connector.loads.files.directory import FilesDestination
+from spark_connector.loads.files.files_log import FilesCommitLog
+from spark_connector.loads.record import LoadRecord
+from spark_connector.maintenance import rewind
+from spark_connector.offset_store.base import OffsetConflict
+from tests.support.crashing import Crash
+from tests.support.kafka import Kafka
+from tests.support.plain_loads import PlainLoads
+from tests.support.topic_data import TopicData
+
+
+@pytest.fixture
+def data(broker: Kafka, topic: str) -> TopicData:
+    data = TopicData(broker.bootstrap, topic, partitions=2)
+    data.produce(20)
+    return data
+
+
+def loads_of(data: TopicData, to: Path) -> PlainLoads:
+    return PlainLoads(data.bootstrap, data.topic, to)
+
+
+def once_after(patch: pytest.MonkeyPatch, owner: type, name: str, act: Callable[[], object]) -> None:
+    """`act` comes right after the next call of this method has looked."""
+    look = getattr(owner, name)
+
+    def looked(self: Any, *arguments: Any) -> Any:
+        found = look(self, *arguments)
+        patch.undo()
+        act()
+        return found
+
+    patch.setattr(owner, name, looked)
+
+
+@pytest.mark.parametrize("loaded", [True, False], ids=["later", "first"])
+@pytest.mark.parametrize("look", ["offsets", "newest", "sequences"])
+def test_a_load_that_comes_while_another_plans_doubles_nothing(
+    data: TopicData, tmp_path: Path, look: str, loaded: bool
+) -> None:
+    loads, rival = loads_of(data, tmp_path), loads_of(data, tmp_path)
+    if loaded:
+        loads.must_load()
+        data.produce(20)
+    patch = pytest.MonkeyPatch()
+
+    def begin(phase: str, _: LoadRecord | None) -> None:
+        if phase == "plan":
+            once_after(patch, FilesCommitLog, look, rival.must_load)
+
+    with contextlib.suppress(OffsetConflict):
+        loads.load(begin)
+    assert loads.visible() == data.positions()
+
+
+@pytest.mark.parametrize("kind", ["files", "zookeeper"])
+def test_a_load_whose_rival_was_killed_before_it_showed_its_rows_loses_none(
+    request: pytest.FixtureRequest, data: TopicData, tmp_path: Path, kind: str
+) -> None:
+    zookeeper = None if kind == "files" else request.getfixturevalue("zookeeper")
+    loads, rival = (PlainLoads(data.bootstrap, data.topic, tmp_path, zookeeper=zookeeper) for _ in range(2))
+
+    def kill_rival(phase: str, _: LoadRecord | None) -> None:
+        if phase == "plan":
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(FilesDestination, "_publish", killed)
+                with pytest.raises(Crash):
+                    rival.load()
+            data.produce(20)
+
+    loads.load(kill_rival)
+    assert loads.visible() == data.positions()
+
+
+@pytest.mark.parametrize(
+    ("owner", "look"), [(FilesDestination, "history"), (FilesCommitLog, "offsets"), (FilesCommitLog, "records")]
+)
+def test_a_load_that_comes_while_a_rewind_is_planned_is_not_left_behind(
+    data: TopicData, tmp_path: Path, owner: type, look: str
+) -> None:
+    loads, rival = loads_of(data, tmp_path), loads_of(data, tmp_path)
+    first = loads.must_load()
+    data.produce(20)
+    loads.must_load()
+    data.produce(20)
+    with pytest.MonkeyPatch.context() as patch:
+        once_after(patch, owner, look, rival.must_load)
+        with pytest.raises(OffsetConflict):
+            rewind(loads.target, first)
+    loads.load()
+    assert loads.visible() == data.positions()
+
+
+def killed(*_: object) -> None:
+    raise Crash
