@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.errors import ErrorCode
-from broker.protocol.node_endpoints import CurrentLeader
+from broker.protocol.fetch_response import CurrentLeader
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import ClusterMetadata
 

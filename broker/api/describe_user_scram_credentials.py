@@ -15,7 +15,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
         told = {"error_code": refused.code, "error_message": refused.message}
         each = {**told, "user": "", "credential_infos": ()}  # Kafka names nobody here
         return {**told, "results": [each for _ in request.body.users or ()]}
-    known = context.users.credentials()
+    known = context.users.credentials
     asked = collections.Counter(user.name for user in request.body.users or ()) or collections.Counter(list(known))
     return {
         "error_code": ErrorCode.none,

@@ -372,9 +372,7 @@ class Admin:
         def read(row: Any) -> list[ProducerState]:
             return sorted(map(decode_producer, row.active_producers))
 
-        def what(tp: TopicPartition) -> str:
-            return f"describing the producers of {tp}"
-
+        what = "describing the producers of {}".format
         return ask_leaders(self.cluster, ApiKey.DESCRIBE_PRODUCERS, list(partitions), ask, read, what)
 
     def abort_transaction(self, tp: TopicPartition, producer: ProducerState) -> None:

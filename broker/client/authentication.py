@@ -6,6 +6,7 @@ non-blocking.
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import ssl
@@ -93,14 +94,19 @@ def _shake_hands(secure: ssl.SSLSocket, deadline: float) -> None:
 
 def wait_for(sock: socket.socket, event: int, deadline: float) -> None:
     """Wait until the socket can be read (POLLIN) or written (POLLOUT). Raises TimeoutError."""
+    left = deadline - time.monotonic()
+    if left <= 0 or not is_ready(sock, event, left):
+        raise TimeoutError
+
+
+def is_ready(sock: socket.socket, event: int, timeout_s: float) -> bool:
+    """As `wait_for`: False if it takes longer than `timeout_s`."""
     poller = select.poll()
     try:
         poller.register(sock, event)
     except (OSError, ValueError):
-        return  # closed by another thread: the next read or write raises
-    left = deadline - time.monotonic()
-    if left <= 0 or not poller.poll(left * 1000 + 1):
-        raise TimeoutError
+        return True  # closed by another thread: the next read or write raises
+    return bool(poller.poll(math.ceil(timeout_s * 1000)))
 
 
 def log_in(login: Login, ask: Callable[[ApiKey, Mapping[str, Any]], Any], address: str) -> int:

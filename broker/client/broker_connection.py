@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from broker.client.authentication import log_in, start_tls, wait_for
+from broker.client.authentication import is_ready, log_in, start_tls, wait_for
 from broker.client.auto_closeable import AutoCloseable
 from broker.errors import (
     AuthenticationFailed,
@@ -197,7 +197,7 @@ class BrokerConnection(AutoCloseable):
             return True
         if self.login_is_old:
             return False  # whoever opens a new one has no need to wait for a login on this one
-        return not _poll(sock, select.POLLIN, 0) or _only_tls(sock)
+        return not is_ready(sock, select.POLLIN, 0) or _only_tls(sock)
 
     @property
     def login_is_old(self) -> bool:
@@ -281,13 +281,9 @@ class BrokerConnection(AutoCloseable):
 
     def wait_readable(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` until a response, or a part of it, has arrived; False if none has."""
-        return self.has_buffered or _poll(self._open_socket(), select.POLLIN, timeout_s)
-
-    @property
-    def has_buffered(self) -> bool:
-        """Whether there are bytes that TLS has decrypted already and no selector reports."""
-        sock = self._socket
-        return isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
+        sock = self._open_socket()
+        decrypted = isinstance(sock, ssl.SSLSocket) and sock.pending() > 0  # bytes that no selector reports
+        return decrypted or is_ready(sock, select.POLLIN, timeout_s)
 
     def close(self) -> None:
         """Close it; requests in flight get no response. May be called again, and from another thread."""
@@ -421,15 +417,6 @@ def _send_some(sock: socket.socket, parts: deque[memoryview]) -> None:
         sent -= len(parts.popleft())
     if sent:
         parts[0] = parts[0][sent:]
-
-
-def _poll(sock: socket.socket, event: int, timeout_s: float) -> bool:
-    poller = select.poll()
-    try:
-        poller.register(sock, event)
-    except (OSError, ValueError):
-        return True  # closed under our feet: the next read or write says so
-    return bool(poller.poll(math.ceil(timeout_s * 1000)))
 
 
 def _only_tls(sock: socket.socket) -> bool:

@@ -68,7 +68,6 @@ class CompletedFetch:
         """The epoch of the leader that responded."""
         self.position = offset = asked.offset
         """Offset of the next record. Continue only while it is the consumer's position."""
-        self.high_watermark = fetched.high_watermark
         self._end, self._batches = measure_batches(fetched.records, offset)
         self._size = len(fetched.records)
         self._error: CorruptBatch | None = None

@@ -457,7 +457,8 @@ class GroupSubscription:
     def _renew_topics(self) -> None:
         """Look up the topics; rejoin when they have changed."""
         settings = self._cluster.settings
-        counts = self._matching(self._count_partitions())
+        existing = self._count_partitions()
+        counts = {topic: existing.get(topic, 0) for topic in self._wanted.of(existing)}  # 0: it does not exist yet
         missing = [topic for topic, count in counts.items() if not count]
         if settings.allow_auto_create_topics:
             for topic in missing:
@@ -467,10 +468,6 @@ class GroupSubscription:
         if counts != self._counts:
             self._counts = counts
             self._member.request_rejoin()
-
-    def _matching(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """The topics to join with and their partitions; 0 for a topic that does not exist yet."""
-        return {topic: counts.get(topic, 0) for topic in self._wanted.of(counts)}
 
     def _count_partitions(self) -> dict[str, int]:
         """The partitions of every topic; internal topics only if they are subscribed to by name."""

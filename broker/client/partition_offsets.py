@@ -99,9 +99,7 @@ def list_offsets(
             int(row.offset), int(field(row, "timestamp", -1)), int(field(row, "leader_epoch", NO_EPOCH))
         )
 
-    def what(tp: TopicPartition) -> str:
-        return f"listing the offsets of {tp}"
-
+    what = "listing the offsets of {}".format
     return ask_leaders(cluster, ApiKey.LIST_OFFSETS, timestamps, ask, read, what, timeout_s=timeout_s)
 
 
@@ -169,7 +167,7 @@ def find_truncations(
             positions,
             ask,
             lambda row: int(row.end_offset),
-            lambda tp: f"asking for the leader epochs of {tp}",
+            "asking for the leader epochs of {}".format,
         )
     except UnsupportedVersion:
         return {}

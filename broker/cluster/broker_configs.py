@@ -12,7 +12,7 @@ from broker.config.dynamic_config import DynamicConfig
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.zookeeper.cluster_store import ClusterStore
-from broker.zookeeper.znodes import ALL_BROKERS
+from broker.zookeeper.znodes import DEFAULT_ENTITY
 
 
 class BrokerConfigs:
@@ -39,7 +39,7 @@ class BrokerConfigs:
             raise BrokerError(ErrorCode.invalid_request, str(error)) from error
         if validate_only:
             return
-        entity = ALL_BROKERS if cluster_wide else str(self.dynamic.static.broker_id)
+        entity = DEFAULT_ENTITY if cluster_wide else str(self.dynamic.static.broker_id)
         await self._store(self._registry.alter_broker_config, entity, changes)
         await self.refresh()
         await self._store(self._store.changes.notify_config_change, f"brokers/{entity}")

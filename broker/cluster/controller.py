@@ -171,7 +171,6 @@ class Controller:
 
     @property
     def live(self) -> Collection[int]:
-        """The brokers that are alive."""
         return self._topics.metadata.brokers
 
     # --- inside

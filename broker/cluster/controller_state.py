@@ -41,7 +41,6 @@ class Election:
     """Whether the new leader was not in the ISR."""
 
     def __str__(self) -> str:
-        """For the log."""
         now = self.after
         leader = "no leader" if now.leader == NO_LEADER else f"leader {now.leader}"
         return f"{leader}, leader epoch {now.leader_epoch}, ISR {list(now.isr)}: {self.reason}"

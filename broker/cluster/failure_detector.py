@@ -74,7 +74,6 @@ class FailureDetector:
                 self._watches[broker_id] = self._tasks.begin(f"watching broker {broker_id}", watching)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._tasks.close()
 
     async def _watch(self, broker: BrokerInfo) -> None:

@@ -33,12 +33,9 @@ class QuotaConfigs:
         self._store = store
         self._clients = clients
         self._connections = connections
-        self._known: dict[QuotaEntity, Mapping[str, float]] = {}
-        self._changing = asyncio.Lock()
-
-    def quotas(self) -> Quotas:
+        self.known: dict[QuotaEntity, Mapping[str, float]] = {}
         """Entity → key → limit, of the entities that have some."""
-        return self._known
+        self._changing = asyncio.Lock()
 
     def watch(self, changes: ClusterWatch) -> None:
         """Read again what notifications name."""
@@ -59,7 +56,7 @@ class QuotaConfigs:
         async with self._changing:
             if entity is None:
                 found = await self._store(self._registry.quotas.read_all)
-                self._known = {one: limits for one, texts in found.items() if (limits := parse_limits(one, texts))}
+                self.known = {one: limits for one, texts in found.items() if (limits := parse_limits(one, texts))}
             else:
                 self._put(entity, await self._store(self._registry.quotas.read, entity))
             await self._apply(by_address=entity is None or entity.ip is not None)
@@ -77,17 +74,17 @@ class QuotaConfigs:
         return quotas
 
     def _put(self, entity: QuotaEntity, texts: Mapping[str, str]) -> None:
-        known = dict(self._known)
+        known = dict(self.known)
         if limits := parse_limits(entity, texts):
             known[entity] = limits
         else:
             known.pop(entity, None)
-        self._known = known
+        self.known = known
 
     async def _apply(self, *, by_address: bool) -> None:
-        self._clients.update(self._known)
+        self._clients.update(self.known)
         if by_address:
-            limits = {entity.ip: found[CONNECTION_CREATION_RATE] for entity, found in _of_ips(self._known)}
+            limits = {entity.ip: found[CONNECTION_CREATION_RATE] for entity, found in _of_ips(self.known)}
             default = limits.pop(DEFAULT, NO_LIMIT)
             self._connections.update_ips(await asyncio.to_thread(_resolved, limits), default)
 
@@ -109,7 +106,7 @@ class QuotaConfigs:
                 "Invalid entity filter component combination, IP filter component should not be used with user or "
                 "clientId filter component.",
             )
-        for entity, limits in self._known.items():
+        for entity, limits in self.known.items():
             parts = entity.parts()
             matches = all(kind in parts and name in (None, parts[kind]) for kind, name in wanted.items())
             if matches and not (strict and parts.keys() - wanted.keys()):

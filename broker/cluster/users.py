@@ -25,14 +25,11 @@ class Users:
     def __init__(self, store: ClusterStore) -> None:
         self._registry = store.registry
         self._store = store
-        self._known: dict[str, Credentials] = {}
+        self.credentials: dict[str, Credentials] = {}
+        """Of each user who has any."""
 
     def credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
-        return self._known.get(user, {}).get(mechanism)
-
-    def credentials(self) -> Mapping[str, Credentials]:
-        """The credentials of each user who has any."""
-        return self._known
+        return self.credentials.get(user, {}).get(mechanism)
 
     async def refresh(self, name: str = "") -> None:
         """Read all users: they are few and change rarely. Raises BrokerError when ZooKeeper is away.
@@ -43,15 +40,15 @@ class Users:
             return
         configs = await self._store(self._registry.user_configs)
         found = {user: decode_credentials(user, config) for user, config in configs.items()}
-        self._known = {user: credentials for user, credentials in found.items() if credentials}
+        self.credentials = {user: credentials for user, credentials in found.items() if credentials}
 
     async def alter(self, user: str, changes: Mapping[ScramMechanism, ScramCredential | None]) -> None:
         """Set credentials of a user, or remove those that are None. Raises BrokerError when ZooKeeper is away."""
         config = await self._store(self._alter, user, encode_changes(changes))
         if credentials := decode_credentials(user, config):
-            self._known[user] = credentials
+            self.credentials[user] = credentials
         else:
-            self._known.pop(user, None)
+            self.credentials.pop(user, None)
 
     def _alter(self, user: str, changes: Mapping[str, str | None]) -> Mapping[str, str]:
         """In one call of the thread, so that all brokers are notified even if the client leaves between the two."""

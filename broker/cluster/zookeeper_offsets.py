@@ -30,7 +30,7 @@ class ZooKeeperOffsets:
         """The offsets of those partitions that have one."""
         _check_name(group)
         try:
-            return await self._store(self._registry.offsets_of, group, list(partitions))
+            return await self._store(self._registry.offsets, group, list(partitions))
         except MalformedNode as error:
             raise BrokerError(ErrorCode.unknown_server_error, str(error)) from error
 

@@ -93,7 +93,11 @@ def _translate_kraft(properties: dict[str, str]) -> None:
         raise ConfigError(f"node.id={node_id} and broker.id={properties['broker.id']}: set one of them")
     controllers = {name.upper() for name in _words(properties.get("controller.listener.names", ""))}
     for key in ("listeners", "advertised.listeners"):
-        kept = [one for one in _words(properties.get(key, "")) if one.partition("://")[0].upper() not in controllers]
+        kept = [
+            address
+            for address in _words(properties.get(key, ""))
+            if address.partition("://")[0].upper() not in controllers
+        ]
         if controllers and kept:
             properties[key] = ",".join(kept)
 
@@ -192,7 +196,7 @@ class BrokerConfig(
         overrides = {
             key: text for key, text in self.listener_overrides.items() if not is_connection_rate_of_listener(key)
         }
-        return {one.name: listener_security(self, one, overrides) for one in self.parsed_listeners()}
+        return {listener.name: listener_security(self, listener, overrides) for listener in self.parsed_listeners()}
 
     def connection_rates(self) -> dict[str, int]:
         """The highest rate of new connections by listener name, of the listeners that have one. Raises ConfigError."""
@@ -214,7 +218,7 @@ class BrokerConfig(
         """
         found = inter_broker(self, self.listener_security())
         name = found.security.listener.name
-        advertised = [one.name for one in self.parsed_advertised()]
+        advertised = [listener.name for listener in self.parsed_advertised()]
         if advertised and name not in advertised:
             raise ConfigError(
                 f"advertised.listeners does not have {name}, which brokers use among themselves: add it, or set "

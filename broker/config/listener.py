@@ -90,9 +90,9 @@ def advertised_listeners(bound: Iterable[Listener], advertised: Iterable[Listene
     chosen = list(advertised) or list(by_name.values())
     return [
         dataclasses.replace(
-            one,
-            host="localhost" if one.host in ("", "0.0.0.0", "::") else one.host,
-            port=one.port or by_name[one.name].port,
+            listener,
+            host="localhost" if listener.host in ("", "0.0.0.0", "::") else listener.host,
+            port=listener.port or by_name[listener.name].port,
         )
-        for one in chosen
+        for listener in chosen
     ]

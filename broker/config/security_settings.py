@@ -61,7 +61,7 @@ def _supported(value: tuple[str, ...] | str | None) -> str | None:
 
 def parse_super_users(text: str) -> frozenset[str]:
     """The principals in `super.users`, which are separated by semicolons since names of certificates have commas."""
-    return frozenset(one.strip() for one in text.split(";") if one.strip())
+    return frozenset(principal.strip() for principal in text.split(";") if principal.strip())
 
 
 def _mapping_rules(value: str) -> str | None:
@@ -73,7 +73,7 @@ def _mapping_rules(value: str) -> str | None:
 
 
 def _principals(value: str) -> str | None:
-    wrong = sorted(one for one in parse_super_users(value) if not one.startswith("User:"))
+    wrong = sorted(principal for principal in parse_super_users(value) if not principal.startswith("User:"))
     return f"expected User:name;User:name, found {wrong[0]!r}" if wrong else None
 
 
@@ -240,7 +240,7 @@ def _overridden(settings: SecuritySettings, own: dict[str, str], prefix: str) ->
     for key in own:
         if key not in known or key in _NOT_PER_LISTENER:
             raise ConfigError(f"{prefix}{key}: {key!r} cannot be set for one listener{did_you_mean(key, known)}")
-    base = SecuritySettings(**{one.attribute: getattr(settings, one.attribute) for one in known.values()})
+    base = SecuritySettings(**{field.attribute: getattr(settings, field.attribute) for field in known.values()})
     return parse_properties(SecuritySettings, own, base=base)
 
 
@@ -290,9 +290,10 @@ def _logins(key: str, mechanism: str, module: LoginModule) -> dict[str, Login]:
     user, password = module.options.get("username"), module.options.get("password")
     if not user or password is None:
         return {}
-    fitting = [one for one, name in _LOGIN_MODULES.items() if name == module.name]
     return {
-        one: Login(one, user, password, f"username and password in {key}") for one in fitting if mechanism in ("", one)
+        fitting: Login(fitting, user, password, f"username and password in {key}")
+        for fitting, name in _LOGIN_MODULES.items()
+        if name == module.name and mechanism in ("", fitting)
     }
 
 
@@ -308,7 +309,7 @@ class InterBroker:
 
 def inter_broker(settings: SecuritySettings, listeners: Mapping[str, ListenerSecurity]) -> InterBroker:
     """How brokers with these settings and listeners talk to each other. Raises ConfigError when they cannot."""
-    security = listeners[inter_broker_listener(settings, [one.listener for one in listeners.values()])]
+    security = listeners[inter_broker_listener(settings, [found.listener for found in listeners.values()])]
     name = security.listener.name
     if not security.listener.sasl:
         if security.authenticates and not parse_super_users(settings.super_users):
@@ -323,7 +324,7 @@ def inter_broker(settings: SecuritySettings, listeners: Mapping[str, ListenerSec
             f"sasl.mechanism.inter.broker.protocol={wanted}: listener {name} does not offer it; add it to "
             "sasl.enabled.mechanisms"
         )
-    mechanism = wanted or next((one for one in enabled if one in security.logins), enabled[0])
+    mechanism = wanted or next((known for known in enabled if known in security.logins), enabled[0])
     login = security.logins.get(mechanism)
     if login is None:
         if mechanism == OAUTHBEARER:
@@ -348,7 +349,7 @@ def inter_broker(settings: SecuritySettings, listeners: Mapping[str, ListenerSec
 
 def inter_broker_listener(settings: SecuritySettings, listeners: Sequence[Listener]) -> str:
     """The name of the listener that brokers use among themselves. Raises ConfigError."""
-    names = [one.name for one in listeners]
+    names = [listener.name for listener in listeners]
     name, protocol = settings.inter_broker_listener_name, settings.security_inter_broker_protocol
     if name and protocol:
         raise ConfigError("set inter.broker.listener.name or security.inter.broker.protocol, not both")
@@ -358,5 +359,5 @@ def inter_broker_listener(settings: SecuritySettings, listeners: Sequence[Listen
         if wanted not in names:
             raise ConfigError(f"{key}={name or protocol}: there is no such listener in listeners ({', '.join(names)})")
         return wanted
-    protocols = {one.protocol: one.name for one in reversed(listeners)}
+    protocols = {listener.protocol: listener.name for listener in reversed(listeners)}
     return protocols.get("PLAINTEXT") or protocols.get("SSL") or names[0]

@@ -86,9 +86,9 @@ class LogRecordStore:
         now = self._clock.now_ms()
         for key, value in records:
             builder.append(now, key, value)
-        held = self._topics.partition(TopicPartition(self._topic, partition))
-        held.check_min_isr()
-        return held.until_safe(held.append(builder.build()))
+        leader = self._topics.partition(TopicPartition(self._topic, partition))
+        leader.check_min_isr()
+        return leader.until_safe(leader.append(builder.build()))
 
     async def read(self, partition: int) -> AsyncIterator[RecordRun]:
         """Reads what `RecordStore.read` promises, including appends that are still under way.
@@ -98,21 +98,21 @@ class LogRecordStore:
         worker thread reads and decodes 1 MiB at a time.
         """
         tp = TopicPartition(self._topic, partition)
-        held = self._topics.partition(tp)
-        await held.queue.drain()
-        waiting = held.caught_up()
+        leader = self._topics.partition(tp)
+        await leader.queue.drain()
+        waiting = leader.caught_up()
         if waiting is not None:
             await asyncio.wait([waiting])
             waiting.result()
-        offset = held.log.log_start_offset
-        while (found := held.read(offset, READ_BYTES)) is not None:
+        offset = leader.log.log_start_offset
+        while (found := leader.read(offset, READ_BYTES)) is not None:
             before = offset
             runs, offset = await asyncio.to_thread(_decode, found, before)
             if offset <= before:
                 raise CorruptBatch(f"{self._topic}-{partition} has no whole batch at offset {before}")
             for run in runs:
                 yield run
-            if self._topics.partition(tp) is not held:
+            if self._topics.partition(tp) is not leader:
                 raise BrokerError(ErrorCode.not_leader_or_follower, f"{tp} has another leader epoch")
 
 

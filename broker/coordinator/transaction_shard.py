@@ -87,9 +87,6 @@ class TransactionShard:
         self._completions: dict[Transaction, asyncio.Future[None]] = {}
         """For those who wait for the markers of a transaction (`until_complete`)."""
 
-    def now_ms(self) -> int:
-        return self._clock.now_ms()
-
     def described(self) -> list[tuple[str, TransactionMetadata]]:
         """Every transactional id with its stored state."""
         return [(name, transaction.current) for name, transaction in self.transactions.items()]
@@ -240,7 +237,7 @@ class TransactionShard:
 
         If it is lost, a replay writes the markers again before the next transaction begins, which is harmless.
         """
-        transaction.complete(self.now_ms())
+        transaction.complete(self._clock.now_ms())
         transaction.stored(ErrorCode.none)
         completion = self._completions.pop(transaction, None)
         if completion is not None:
@@ -292,14 +289,14 @@ class TransactionShard:
         if self._unloaded:
             return
         self._schedule_time_out_check()
-        now_ms = self.now_ms()
+        now_ms = self._clock.now_ms()
         for transaction in list(self.transactions.values()):
             if transaction.time_out(now_ms):
                 self.end(transaction, partial(_timed_out, transaction.transactional_id))
 
     def expire(self) -> None:
         """Forget ids that were not used for long. Their tombstones are appended together, because no request waits."""
-        now_ms = self.now_ms()
+        now_ms = self._clock.now_ms()
         for transaction in list(self.transactions.values()):
             if transaction.expire(now_ms, self._settings.transactional_id_expiration_ms):
                 tombstone = encode_transaction_key(transaction.transactional_id), None

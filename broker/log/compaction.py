@@ -100,7 +100,7 @@ class _Compaction:
     def _gather_keys(self, files: list[SegmentFile], offsets: OffsetMap) -> None:
         """Collect the keys of committed records of the dirty part, until the map is full."""
         plan, start = self._plan, self._plan.first_dirty_offset
-        transactions = CleanedTransactions(one for one in plan.aborted if one.last_offset >= start)
+        transactions = CleanedTransactions(entry for entry in plan.aborted if entry.last_offset >= start)
         for number, (file, segment) in enumerate(zip(files, plan.segments, strict=True)):
             if number + 1 < len(files) and plan.segments[number + 1].base_offset <= start:
                 continue

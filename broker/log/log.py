@@ -3,8 +3,8 @@
 The partition's leader or follower appends and reads; manager.py flushes, rolls, applies retention and closes. Batches
 of a leader, checked by append_checks.py, get offsets and the leader epoch in their headers. Those of a follower,
 checked by follower_append.py, stay as they are. A method that raises leaves the log unchanged. The event loop's thread
-owns a log. Only two things may run in another thread: `flush`, and the write of a `PendingAppend`, which nobody sees
-before the owner resumes that append. Idea: Kafka's `UnifiedLog`.
+owns a log. Two things may run in another thread: `flush`, and the write of a `PendingAppend`. Readers see that write
+when the owner resumes the append. Idea: Kafka's `UnifiedLog`.
 """
 
 from __future__ import annotations

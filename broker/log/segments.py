@@ -237,7 +237,7 @@ def expired_segments(
             (_too_many(segments, config.retention_bytes), f"retention.bytes is {config.retention_bytes}"),
             (_too_old(segments, config.retention_ms, now_ms), f"retention.ms is {config.retention_ms}"),
         ]
-    return max(found, key=lambda one: one[0])
+    return max(found, key=lambda counted: counted[0])
 
 
 def _too_old(segments: Sequence[Segment], retention_ms: int, now_ms: int) -> int:

@@ -63,7 +63,6 @@ class GroupSync:
     def __init__(self, source: Admin, target: Admin, settings: MirrorSettings) -> None:
         self._source = source
         self._target = target
-        self._settings = settings
         self._filter = settings.group_filter
         self._known: dict[tuple[str, TopicPartition], Checkpoint] = {}
         self._done: dict[tuple[str, TopicPartition], Checkpoint] = {}

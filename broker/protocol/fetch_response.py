@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from broker.protocol.node_endpoints import CurrentLeader, encode_leader, encode_node_endpoints
-from broker.protocol.wire import array_length, string
+from broker.protocol.wire import array_length, nullable_string, string, unsigned_varint
 
 FETCH_VERSIONS = (4, 16)
 
@@ -30,7 +29,8 @@ _FLEXIBLE_PARTITION = struct.Struct(">ihqqqBi")
 _DIVERGING_EPOCH = struct.Struct(">BBiqB")
 _DIVERGING_TAG = (0, 13)
 """Tag 0 with 13 bytes, which are the epoch, its end offset, and no further tagged fields."""
-_LEADER_TAG = 1
+_LEADER = struct.Struct(">BBiiB")
+_LEADER_TAG, _LEADER_SIZE = 1, 9
 
 
 class Sized(Protocol):
@@ -38,6 +38,16 @@ class Sized(Protocol):
 
     @property
     def length(self) -> int: ...
+
+
+class CurrentLeader(NamedTuple):
+    """The leader that a broker knows; id -1 if there is none, and no host if it has no address for the client."""
+
+    broker_id: int
+    epoch: int
+    host: str = ""
+    port: int = -1
+    rack: str | None = None
 
 
 class PartitionAnswer(NamedTuple):
@@ -96,7 +106,7 @@ def encode_fetch_response(
         if flexible:
             head += b"\0"
     if flexible:
-        head += encode_node_endpoints(leaders.values()) if leaders and version >= _FIRST_WITH_LEADERS else b"\0"
+        head += _node_endpoints(leaders.values()) if leaders and version >= _FIRST_WITH_LEADERS else b"\0"
     parts.append(bytes(head))
     size = sum([len(part) if isinstance(part, bytes) else part.length for part in parts])
     first = parts[0]
@@ -112,7 +122,7 @@ def _tagged(partition: PartitionAnswer) -> bytes:
         return b"\0"
     fields = [] if diverging is None else [_DIVERGING_EPOCH.pack(*_DIVERGING_TAG, *diverging, 0)]
     if leader is not None:
-        fields.append(encode_leader(_LEADER_TAG, leader))
+        fields.append(_LEADER.pack(_LEADER_TAG, _LEADER_SIZE, leader.broker_id, leader.epoch, 0))
     return bytes((len(fields), *b"".join(fields)))
 
 
@@ -136,3 +146,12 @@ def _partition(version: int, partition: PartitionAnswer, flexible: bool) -> byte
         out += struct.pack(">i", partition.preferred)
     out += array_length(length, flexible)
     return bytes(out)
+
+
+def _node_endpoints(leaders: Collection[CurrentLeader]) -> bytes:
+    """All tagged fields of the response: field 0 with the addresses."""
+    value = bytearray(array_length(len(leaders), True))
+    for one in leaders:
+        value += _LENGTH.pack(one.broker_id) + string(one.host, True) + _LENGTH.pack(one.port)
+        value += nullable_string(one.rack, True) + b"\0"
+    return b"\x01\0" + unsigned_varint(len(value)) + bytes(value)

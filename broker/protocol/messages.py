@@ -8,7 +8,6 @@ a field that some versions lack. Raises ProtocolError for invalid bytes and Unsu
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import functools
 import struct
@@ -20,7 +19,7 @@ from kio.static.constants import EntityType
 
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.entities import entity_class
+from broker.protocol.entities import entity_class, fields_of
 from broker.protocol.struct_codec import Reader, Writer, reader, skip_tags, writer
 from broker.protocol.wire import nullable_string
 
@@ -210,7 +209,7 @@ def with_throttle_time(request: Request, parts: Sequence[Any] | None, throttle_m
 def _throttle_time_at(api: int, version: int) -> int | None:
     """The position of the throttle time in a frame, whose length comes first."""
     entity = entity_class(api, version, EntityType.response)
-    if next(iter(dataclasses.fields(entity))).name != "throttle_time":
+    if fields_of(entity)[0].name != "throttle_time":
         return None
     return 9 if entity.__header_schema__.__flexible__ else 8
 

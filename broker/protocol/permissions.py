@@ -23,9 +23,12 @@ _CODES = {
 }
 
 
+_ROWS: list[Permission] = []
+
+
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Permission:
-    """A right that requests of one API need. Equal only to itself."""
+    """A right that requests of one API need, and a row of `PERMISSIONS`. Equal only to itself."""
 
     api: ApiKey
     operation: AclOperation
@@ -34,13 +37,14 @@ class Permission:
     """Of which resources, or when; empty for each that the request names."""
     otherwise: str = ""
     """What is answered without the right, if not the error code of the resource's type."""
-    low: int = 0
-    high: int | None = None
+    low: int = dataclasses.field(default=0, kw_only=True)
+    high: int | None = dataclasses.field(default=None, kw_only=True)
     """The API's versions that ask for it."""
     code: ErrorCode = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "code", _CODES[self.resource])
+        _ROWS.append(self)
 
     @property
     def request(self) -> str:
@@ -48,25 +52,7 @@ class Permission:
         return self.api.title
 
 
-_ROWS: list[Permission] = []
-
-
-def _row(
-    api: ApiKey,
-    operation: AclOperation,
-    resource: AclResourceType,
-    asked: str = "",
-    otherwise: str = "",
-    *,
-    low: int = 0,
-    high: int | None = None,
-) -> Permission:
-    row = Permission(api, operation, resource, asked, otherwise, low, high)
-    _ROWS.append(row)
-    return row
-
-
-_A, _O = ApiKey, AclOperation
+_row, _A, _O = Permission, ApiKey, AclOperation
 _TOPIC, _GROUP, _CLUSTER = AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.CLUSTER
 _TRANSACTION = AclResourceType.TRANSACTIONAL_ID
 _LEFT_OUT = "is left out"

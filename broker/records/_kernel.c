@@ -1,7 +1,7 @@
 /* The record-batch codec's inner loops: records <-> Arrow buffers, without an object per record.
  *
- * Optional: called through native.py where it was built; column_decoder.py, column_encoder.py, record_sections.py
- * and key_hash.py do the same with numpy, record_check.py in Python; the tests hold both against one reference. Layouts
+ * Optional: called through native.py where it was built; column_decoder.py, column_encoder.py, record_sections.py,
+ * record_check.py and columns.py do the same in Python; the tests hold both against one reference. Layouts
  * are those of batch.py (KIP-98) and of Arrow's binary and list arrays. No global state; the GIL is released in every loop.
  *
  * Whatever is read from batches is checked before it is followed, whatever is written is checked against the

@@ -1,4 +1,4 @@
-/* Arrow columns to record batches, and the partitions of keys: the twin of column_encoder.py and key_hash.py.
+/* Arrow columns to record batches, and the partitions of keys: the twin of column_encoder.py and columns.py.
  * See _kernel.c. */
 #include "_kernel.h"
 
@@ -175,8 +175,6 @@ static uint8_t *write_record(uint8_t *p, const uint8_t *end, const input_t *in, 
     }
     return p;
 }
-
-enum { HEADER_SIZE = 61, LENGTH_END = 12, CRC_POSITION = 17, CHECKED = 21 };
 
 typedef struct {
     long long producer_id, base_sequence;

@@ -4,7 +4,6 @@
 /* ---- walking the batches of a fetch ----------------------------------------------------------------------- */
 
 enum { POSITION, SIZE, BASE_OFFSET, LAST_DELTA, COUNT, ATTRIBUTES, BASE_TIME, MAX_TIME, PRODUCER, MAGIC, CRC, HEADER_WIDTH };
-enum { HEADER_SIZE = 61, LENGTH_END = 12, CHECKED = 21 };
 
 /* scan(chunk, rows | None) -> (batches, position of a length that no batch can have, or -1)
  * With rows, an int64 matrix of that many lines, the headers are written to it. */

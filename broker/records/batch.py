@@ -203,8 +203,7 @@ def _patch_time(
 ) -> None:
     struct.pack_into(">h", buffer, position + 21, attributes)
     struct.pack_into(">q", buffer, position + 35, max_timestamp)
-    checked = memoryview(buffer)[position + _CHECKED_POSITION : position + header.size]
-    struct.pack_into(">I", buffer, position + _CRC_POSITION, crc32c(checked))
+    _patch_crc(buffer, position, header)
 
 
 def patch_producer(
@@ -212,6 +211,10 @@ def patch_producer(
 ) -> None:
     """Set producer id, epoch and base sequence (KIP-98), and a new CRC."""
     struct.pack_into(">qhi", buffer, position + 43, producer_id, epoch, sequence)
+    _patch_crc(buffer, position, header)
+
+
+def _patch_crc(buffer: bytearray | memoryview, position: int, header: BatchHeader) -> None:
     checked = memoryview(buffer)[position + _CHECKED_POSITION : position + header.size]
     struct.pack_into(">I", buffer, position + _CRC_POSITION, crc32c(checked))
 

@@ -118,35 +118,18 @@ _SLACK: Final = 64
 """Room after the last field, because the kernel copies short fields in blocks."""
 
 
-class _Reserved:
-    """Buffers for columns of up to `rows` rows and `size` bytes; None for a column that is not `wanted`.
+def _reserve(size: int, wanted: bool) -> pa.Buffer | None:
+    """A buffer as large as could be needed; None for a column that is not `wanted`.
 
-    They come from pyarrow's pool, whose memory is paged in already (numpy's is two to three times slower), as large as
-    could be needed. Unused memory is given back.
+    It comes from pyarrow's pool, whose memory is paged in already (numpy's is two to three times slower). Unused memory
+    is given back.
     """
-
-    def __init__(self, rows: int, size: int) -> None:
-        self._rows = rows
-        self._size = min(size, _MOST_BYTES) + _SLACK
-
-    def numbers(self, width: int, wanted: bool) -> pa.Buffer | None:
-        return _reserve(self._rows * width) if wanted else None
-
-    def edges(self, wanted: bool) -> pa.Buffer | None:
-        return _reserve(4 * (self._rows + 1)) if wanted else None
-
-    def validity(self, wanted: bool) -> pa.Buffer | None:
-        return _reserve((self._rows + 7) // 8) if wanted else None
-
-    def data(self, wanted: bool) -> pa.Buffer | None:
-        return _reserve(self._size) if wanted else None
-
-    def binary(self, wanted: bool) -> tuple[pa.Buffer | None, ...]:
-        return self.edges(wanted), self.validity(wanted), self.data(wanted)
+    return pa.allocate_buffer(size, resizable=True) if wanted else None
 
 
-def _reserve(size: int) -> pa.Buffer:
-    return pa.allocate_buffer(size, resizable=True)
+def _reserve_lists(rows: int, wanted: bool) -> tuple[pa.Buffer | None, pa.Buffer | None]:
+    """Edges and validity of an array whose elements differ in length."""
+    return _reserve(4 * (rows + 1), wanted), _reserve((rows + 7) // 8, wanted)
 
 
 def _decode_natively(kernel: Kernel, sections: Sections, options: DecodeOptions) -> Columns:
@@ -155,13 +138,15 @@ def _decode_natively(kernel: Kernel, sections: Sections, options: DecodeOptions)
     most_rows = int(sections.of(Fact.COUNT).sum())
     size = int((sections.of(Fact.END) - sections.of(Fact.START)).sum())
     most_headers = _call_kernel(kernel.count_headers, parts, facts) if "headers" in wanted else 0
-    rows, pairs = _Reserved(most_rows, size), _Reserved(most_headers, size)
-    key, value = rows.binary("key" in wanted), rows.binary("value" in wanted)
-    offset, timestamp = rows.numbers(8, "offset" in wanted), rows.numbers(8, "timestamp" in wanted)
-    timestamp_type = rows.numbers(4, "timestamp_type" in wanted)
-    has = most_headers > 0
-    lists = rows.edges(has), rows.validity(has)
-    header_key, header_value = (pairs.edges(has), pairs.data(has)), pairs.binary(has)
+    data_size, has = min(size, _MOST_BYTES) + _SLACK, most_headers > 0
+    key, value = (
+        (*_reserve_lists(most_rows, name in wanted), _reserve(data_size, name in wanted)) for name in ("key", "value")
+    )
+    offset, timestamp = (_reserve(8 * most_rows, name in wanted) for name in ("offset", "timestamp"))
+    timestamp_type = _reserve(4 * most_rows, "timestamp_type" in wanted)
+    lists = _reserve_lists(most_rows, has)
+    header_key = _reserve(4 * (most_headers + 1), has), _reserve(data_size, has)
+    header_value = *_reserve_lists(most_headers, has), _reserve(data_size, has)
     buffers = (*key, *value, offset, timestamp, timestamp_type, *lists, *header_key, *header_value)
     found = _call_kernel(kernel.decode, parts, facts, options.low, options.high, buffers)
     count, key_size, key_nulls, value_size, value_nulls, *of_headers = found

@@ -103,9 +103,7 @@ class DelayedFetch:
     ) -> None:
         """`timer`: of earlier waits. `eager`: any change of a partition ends the wait, also one that adds no bytes."""
         self.committed = committed
-        """Whether only bytes below the last stable offset count."""
         self.replica = replica
-        """Whether all bytes of the log count, as for a follower."""
         self._eager = eager
         self._partitions = tuple(partitions)
         self._missing = missing_bytes

@@ -85,7 +85,9 @@ class TokenRules:
         named = [audience] if isinstance(audience, str) else audience
         if named is None and not self.audiences:
             return
-        if not isinstance(named, list) or not self.audiences.intersection(one for one in named if isinstance(one, str)):
+        if not isinstance(named, list) or not self.audiences.intersection(
+            name for name in named if isinstance(name, str)
+        ):
             reason = "it is not for sasl.oauthbearer.expected.audience"
             if not self.audiences:
                 reason = "it names an audience, and sasl.oauthbearer.expected.audience is not set"

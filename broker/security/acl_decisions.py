@@ -59,16 +59,16 @@ class AclSnapshot:
         patterns = list(self._applying(type, name))
         if not patterns:
             return self.allow_if_none
-        mine = [
+        entries = [
             entry
             for found in self._for(principal, type)
             for pattern in patterns
             for entry in found.get(pattern, ())
             if entry.host in (host, ANY_HOST)
         ]
-        if _has(mine, AclPermission.DENY, (operation,)):
+        if _has(entries, AclPermission.DENY, (operation,)):
             return False
-        return _has(mine, AclPermission.ALLOW, _IMPLIED_BY.get(operation, (operation,)))
+        return _has(entries, AclPermission.ALLOW, _IMPLIED_BY.get(operation, (operation,)))
 
     def allows_any(self, principal: str, host: str, operation: AclOperation, type: AclResourceType) -> bool:
         """Whether there may be a resource of this type to which `principal` may do this (KIP-679)."""
@@ -76,10 +76,10 @@ class AclSnapshot:
         denied: set[ResourcePattern] = set()
         for found in self._for(principal, type):
             for pattern, entries in found.items():
-                mine = [entry for entry in entries if entry.host in (host, ANY_HOST)]
-                if _has(mine, AclPermission.DENY, (operation,)):
+                fitting = [entry for entry in entries if entry.host in (host, ANY_HOST)]
+                if _has(fitting, AclPermission.DENY, (operation,)):
                     denied.add(pattern)
-                if _has(mine, AclPermission.ALLOW, (operation,)):
+                if _has(fitting, AclPermission.ALLOW, (operation,)):
                     allowed.add(pattern)
         if ResourcePattern(type, ALL_RESOURCES) in denied:
             return False
@@ -114,8 +114,8 @@ class AclSnapshot:
     def _for(
         self, principal: str, type: AclResourceType
     ) -> Iterator[Mapping[ResourcePattern, Sequence[AccessControlEntry]]]:
-        for one in dict.fromkeys((principal, ANY_PRINCIPAL)):
-            yield self._of.get((type, one), {})
+        for whom in dict.fromkeys((principal, ANY_PRINCIPAL)):
+            yield self._of.get((type, whom), {})
 
     def _take(self, news: Acls) -> None:
         """Replace the ACLs of these patterns. Other snapshots share the rest: only what changes is copied."""
@@ -123,21 +123,23 @@ class AclSnapshot:
         self.acls = {**before, **{pattern: tuple(entries) for pattern, entries in news.items()}}
         of: dict[tuple[AclResourceType, str], dict[ResourcePattern, Sequence[AccessControlEntry]]] = {}
         for pattern in news:
-            by_principal: dict[str, list[AccessControlEntry]] = {one.principal: [] for one in before.get(pattern, ())}
+            by_principal: dict[str, list[AccessControlEntry]] = {
+                entry.principal: [] for entry in before.get(pattern, ())
+            }
             for entry in self.acls[pattern]:
                 plain = entry._replace(host=plain_address(entry.host))
                 by_principal.setdefault(entry.principal, []).append(plain)
             for principal, entries in by_principal.items():
                 key = (pattern.type, principal)
-                mine = of.get(key)
-                if mine is None:
-                    mine = of[key] = dict(self._of.get(key, {}))
-                mine[pattern] = entries
+                by_pattern = of.get(key)
+                if by_pattern is None:
+                    by_pattern = of[key] = dict(self._of.get(key, {}))
+                by_pattern[pattern] = entries
                 if not entries:
-                    del mine[pattern]
+                    del by_pattern[pattern]
             if not self.acls[pattern]:
                 del self.acls[pattern]
-        self._of = {key: mine for key, mine in {**self._of, **of}.items() if mine}
+        self._of = {key: by_pattern for key, by_pattern in {**self._of, **of}.items() if by_pattern}
         lengths: dict[AclResourceType, set[int]] = defaultdict(set)
         for pattern in self.acls:
             if pattern.pattern is PatternType.PREFIXED:

@@ -47,7 +47,7 @@ class SigningKeys:
         if not isinstance(found, list):
             raise ValueError("it is not a JSON Web Key Set")
         self._jws = jwt.PyJWS()
-        self._keys = [key for one in found[:_MOST_KEYS] if (key := _usable(one)) is not None]
+        self._keys = [key for jwk in found[:_MOST_KEYS] if (key := _usable(jwk)) is not None]
         if not self._keys:
             raise ValueError("it has no key that can verify a signature")
 
@@ -63,7 +63,9 @@ class SigningKeys:
         if "crit" in header or "b64" in header or not isinstance(key_id, str | None):
             raise TokenRefused("the token's header cannot be understood")
         fitting = [
-            one.key for one in self._keys if algorithm in one.algorithms and (key_id is None or one.id == key_id)
+            known.key
+            for known in self._keys
+            if algorithm in known.algorithms and (key_id is None or known.id == key_id)
         ]
         for key in fitting:
             try:
@@ -84,7 +86,7 @@ def _usable(jwk: Any) -> _Key | None:
         return None
     algorithms: tuple[str, ...] = _RSA if jwk.get("kty") == "RSA" else _BY_CURVE.get(str(jwk.get("crv")), ())
     if "alg" in jwk:
-        algorithms = tuple(one for one in algorithms if one == jwk["alg"])
+        algorithms = tuple(name for name in algorithms if name == jwk["alg"])
     key_id = jwk.get("kid")
     if not algorithms or not isinstance(key_id, str | None):
         return None

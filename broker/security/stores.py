@@ -175,7 +175,9 @@ def _pkcs12(data: bytes, password: str | None, setting: str, location: str, *, k
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     certificates = [*([store.cert] if store.cert is not None else []), *store.additional_certs]
-    return (pem + b"".join(one.certificate.public_bytes(serialization.Encoding.PEM) for one in certificates)).decode()
+    return (
+        pem + b"".join(found.certificate.public_bytes(serialization.Encoding.PEM) for found in certificates)
+    ).decode()
 
 
 def _from_setting(text: str) -> str:

@@ -138,7 +138,7 @@ ConsumerProperties = Annotated[
 def config_option(client: str) -> Any:
     """`--config` of the commands that only produce or only consume, with the names that Kafka's tools have for it."""
     names = ("--config", f"--{client}-config", f"--{client}.config", "--command-config", "--config-file")
-    return typer.Option(*names, help=f"Properties file of the {client}.", metavar="FILE")
+    return option(f"Properties file of the {client}.", "FILE", *names)
 
 
 Command = Callable[..., None]

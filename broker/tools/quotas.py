@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,11 +27,8 @@ app = typer.Typer(
 )
 
 
-def _rate(key: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(
-        f"--{key.replace('_', '-')}", help=QUOTA_KEYS[key].doc.rstrip(".") + ".", metavar="N"
-    )
-    return option
+def _rate(key: str) -> Any:
+    return option(QUOTA_KEYS[key].doc.rstrip(".") + ".", "N")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -137,12 +137,9 @@ class AclStore:
 
         `on_missed`: when it is not known which were; read all of them.
         """
+        decoders = {PatternType.LITERAL: _decode_literal_change, PatternType.PREFIXED: _decode_extended_change}
         return [
-            NodeChanges(self._zk, root, decode).watch(callback, on_missed)
-            for root, decode in (
-                (_CHANGES[PatternType.LITERAL], _decode_literal_change),
-                (_CHANGES[PatternType.PREFIXED], _decode_extended_change),
-            )
+            NodeChanges(self._zk, root, decoders[kind]).watch(callback, on_missed) for kind, root in _CHANGES.items()
         ]
 
 

@@ -40,18 +40,10 @@ class ConsumerRegistry:
         """The consumer thread that reads each partition."""
         return {tp: data.decode() for tp, data in self._read_partitions(group, "owners").items()}
 
-    def offsets(self, group: str) -> dict[TopicPartition, int]:
-        """The committed offsets. Raises MalformedNode."""
-        return {tp: _parse_offset(group, tp, data) for tp, data in self._read_partitions(group, "offsets").items()}
-
-    def offsets_of(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The committed offsets of these partitions; one without an offset is left out. Raises MalformedNode."""
-        nodes = self._zk.get_many([_path(group, "offsets", tp) for tp in partitions])
-        return {
-            tp: _parse_offset(group, tp, node[0])
-            for tp, node in zip(partitions, nodes, strict=True)
-            if node is not None
-        }
+    def offsets(self, group: str, partitions: Sequence[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """The committed offsets of these partitions, or of all; without those that have none. Raises MalformedNode."""
+        read = self._read_partitions(group, "offsets", partitions)
+        return {tp: _parse_offset(group, tp, data) for tp, data in read.items()}
 
     def watch_members(self, group: str, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back soon, whenever members come or go, and after each reconnection. Call the result to end it."""
@@ -122,17 +114,20 @@ class ConsumerRegistry:
 
     # -- nodes
 
-    def _read_partitions(self, group: str, kind: str) -> dict[TopicPartition, bytes]:
-        root = f"{znodes.CONSUMERS}/{group}/{kind}"
-        topics = self._zk.children(root)
-        partitions = self._zk.children_many([f"{root}/{topic}" for topic in topics])
-        found = [
-            TopicPartition(topic, int(partition))
-            for topic, numbers in zip(topics, partitions, strict=True)
-            for partition in sorted(numbers, key=int)
-        ]
-        nodes = self._zk.get_many([_path(group, kind, tp) for tp in found])
-        return {tp: node[0] for tp, node in zip(found, nodes, strict=True) if node is not None}
+    def _read_partitions(
+        self, group: str, kind: str, partitions: Sequence[TopicPartition] | None = None
+    ) -> dict[TopicPartition, bytes]:
+        if partitions is None:
+            root = f"{znodes.CONSUMERS}/{group}/{kind}"
+            topics = self._zk.children(root)
+            numbers = self._zk.children_many([f"{root}/{topic}" for topic in topics])
+            partitions = [
+                TopicPartition(topic, int(number))
+                for topic, of_topic in zip(topics, numbers, strict=True)
+                for number in sorted(of_topic, key=int)
+            ]
+        nodes = self._zk.get_many([_path(group, kind, tp) for tp in partitions])
+        return {tp: node[0] for tp, node in zip(partitions, nodes, strict=True) if node is not None}
 
     def _create_own(self, path: str, data: bytes) -> bool:
         """Create an ephemeral node of this session, in place of an equal one that an earlier session left."""

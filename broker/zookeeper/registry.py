@@ -47,7 +47,7 @@ from broker.zookeeper.znodes import MalformedNode, PartitionState, TopicRecord
 logger = logging.getLogger(__name__)
 
 PRODUCER_ID_BLOCK_SIZE = 1000
-DEFAULT_RESERVED_BROKER_MAX_ID = 1000
+RESERVED_BROKER_MAX_ID = 1000
 _NO_TOPICS: Mapping[str, Topic] = {}
 _MOVES_AT_ONCE = 1000
 """States that fit in one transaction beside the node of their topic."""
@@ -120,10 +120,10 @@ class Registry:
 
     # -- brokers
 
-    def generate_broker_id(self, reserved_max_id: int = DEFAULT_RESERVED_BROKER_MAX_ID) -> int:
+    def generate_broker_id(self) -> int:
         """A new id above `reserved.broker.max.id`, for `broker.id=-1`. Never the same twice in one cluster."""
         self._zk.ensure_path(znodes.BROKER_SEQUENCE_ID)
-        return reserved_max_id + self._zk.set(znodes.BROKER_SEQUENCE_ID, b"").version
+        return RESERVED_BROKER_MAX_ID + self._zk.set(znodes.BROKER_SEQUENCE_ID, b"").version
 
     def register_broker(self, info: BrokerInfo) -> None:
         """Create the ephemeral `/brokers/ids/N`, or update it if this session owns it.
@@ -448,13 +448,13 @@ class Registry:
 
     def broker_configs(self, broker_id: int) -> tuple[dict[str, str], dict[str, str]]:
         """The settings altered for all brokers, and those for this one."""
-        paths = [znodes.broker_config_path(entity) for entity in (znodes.ALL_BROKERS, broker_id)]
+        paths = [znodes.broker_config_path(entity) for entity in (znodes.DEFAULT_ENTITY, broker_id)]
         nodes = zip(paths, self._zk.get_many(paths), strict=True)
         shared, own = (znodes.decode_config(path, node[0] if node else b"") for path, node in nodes)
         return shared, own
 
     def alter_broker_config(self, entity: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Set settings of a broker (its id) or of all (ALL_BROKERS), or remove those whose new value is None."""
+        """Set settings of a broker (its id) or of all (DEFAULT_ENTITY), or remove those whose new value is None."""
         return alter_config(self._zk, znodes.broker_config_path(entity), changes)
 
     def user_configs(self) -> dict[str, dict[str, str]]:

@@ -34,10 +34,8 @@ DELETED_TOPICS = "/admin/pykafka_deleted_topics"
 """Ids of deleted topics, below the brokers that may still have their logs. Kafka has no such node."""
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
-ALL_BROKERS = "<default>"
-"""In place of a broker's id, for the settings of every broker."""
-DEFAULT_ENTITY = ALL_BROKERS
-"""In place of a name, for the quotas of every user, client id or address."""
+DEFAULT_ENTITY = "<default>"
+"""In place of a name: the settings of every broker, or the quotas of every user, client id or address."""
 USER_CONFIGS = "/config/users"
 CLIENT_CONFIGS = "/config/clients"
 IP_CONFIGS = "/config/ips"
@@ -94,7 +92,7 @@ def topic_config_path(topic: str) -> str:
 
 
 def broker_config_path(entity: int | str) -> str:
-    """`entity` is a broker's id or ALL_BROKERS."""
+    """`entity` is a broker's id or DEFAULT_ENTITY."""
     return f"{BROKER_CONFIGS}/{entity}"
 
 

@@ -45,18 +45,12 @@ class RowOffsets:
 
     def add(self, part: pa.Table) -> None:
         """Add rows with the columns topic, partition and offset. Raises ValueError for a null."""
-        if part.num_rows == 0:
-            return
-        topics = pa.compute.dictionary_encode(part.column("topic").combine_chunks())
-        topics = topics.combine_chunks() if isinstance(topics, pa.ChunkedArray) else topics
-        if topics.null_count or part.column("partition").null_count or part.column("offset").null_count:
+        if any(part.column(name).null_count for name in ("topic", "partition", "offset")):
             raise ValueError("a row has no topic, partition or offset")
-        partitions = part.column("partition").to_numpy().astype(np.int64)
-        offsets = part.column("offset").to_numpy().astype(np.int64)
-        keys = topics.indices.to_numpy().astype(np.int64) << 32 | partitions
-        for key in np.unique(keys):
-            tp = TopicPartition(topics.dictionary[int(key) >> 32].as_py(), int(key) & 0xFFFFFFFF)
-            self.append(tp, offsets[keys == key])
+        grouped = part.group_by(["topic", "partition"], use_threads=False).aggregate([("offset", "list")])
+        columns = (grouped.column(name) for name in ("topic", "partition", "offset_list"))
+        for topic, partition, offsets in zip(*columns, strict=True):
+            self.append(TopicPartition(topic.as_py(), partition.as_py()), offsets.values.to_numpy())
 
     def append(self, tp: TopicPartition, offsets: Offsets) -> None:
         self._parts.setdefault(tp, []).append(offsets)

@@ -9,10 +9,14 @@ import pytest
 
 from broker.client.admin import Admin
 from broker.client.batch_producer import produce_batches
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
+from broker.client.fetch_protocol import FetchLimits
 from broker.client.fetcher import Fetched, Fetcher, FetchStream, end_of_batches
-from broker.errors import BrokerError, CorruptBatch, ErrorCode, RequestTimedOut
+from broker.client.leader_fetches import LeaderFetches
+from broker.client.partition_offsets import NO_EPOCH, Position
+from broker.errors import BrokerError, ConnectionFailed, CorruptBatch, ErrorCode, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches
 from broker.records.builder import BatchBuilder
@@ -179,3 +183,17 @@ def test_the_end_of_batches_leaves_a_cut_one_out() -> None:
 def test_bytes_without_a_whole_batch_are_corrupt() -> None:
     with pytest.raises(CorruptBatch, match="hold no whole batch at or after offset 7"):
         end_of_batches(memoryview(batch(0)[:-1]), 7)
+
+
+def test_while_no_broker_answers_many_partitions_cost_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[Cluster] = []
+
+    def refuse(cluster: Cluster) -> BrokerConnection:
+        attempts.append(cluster)
+        raise ConnectionFailed("it was killed")
+
+    monkeypatch.setattr(Cluster, "_any_connection", refuse)
+    with Cluster("localhost:1") as cluster:
+        fetches = LeaderFetches(cluster, FetchLimits.of(cluster.settings), lambda *_: None)
+        assert fetches.send({TopicPartition("t", index): Position(0, NO_EPOCH) for index in range(100)}) == {}
+    assert len(attempts) == 1

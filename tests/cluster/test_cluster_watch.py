@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.background_tasks import BackgroundTasks
 from broker.clock import SystemClock
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
@@ -19,8 +20,6 @@ from broker.config.dynamic_config import DynamicConfig
 from broker.log.manager import LogManager
 from broker.replica.cluster_metadata import BrokerInfo
 from broker.replica.replica_manager import ReplicaManager
-from broker.zookeeper.change_notifications import ChangeNotifications
-from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.registry import Registry
 from tests.zookeeper.conftest import Connect
@@ -38,25 +37,24 @@ async def soon(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def run(zk: ZooKeeper, registry: Registry, tmp_path: Path) -> Run:
+def run(store: ClusterStore, registry: Registry, tmp_path: Path) -> Run:
     """`run(steps)` awaits `steps(topics)` of broker 1, whose watch is running."""
 
     async def main(steps: Callable[[MetadataCache], Awaitable[None]]) -> None:
-        store, config = ClusterStore(registry, ChangeNotifications(zk)), BrokerConfig(broker_id=1)
+        config = BrokerConfig(broker_id=1)
         logs = LogManager([tmp_path / "logs"], SystemClock())
         topics = MetadataCache(store, ReplicaManager(config, logs), registry.load_metadata())
         configs = BrokerConfigs(DynamicConfig(config), store)
         watch = ClusterWatch(store, topics, configs)
         watch.start()
-        running = asyncio.ensure_future(watch.run())
+        tasks = BackgroundTasks()
+        tasks.begin("watch", watch.run())
         try:
             await steps(topics)
         finally:
             watch.stop()
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await tasks.close()
             await topics.close()
-            store.close()
             logs.close()
 
     registry.register_broker(BrokerInfo.plaintext(1, "h", 9092))

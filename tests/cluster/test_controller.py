@@ -13,6 +13,7 @@ import pytest
 from broker.api import elect_leaders
 from broker.api.context import ApiContext, Client, Request
 from broker.api.elect_leaders import PREFERRED, UNCLEAN
+from broker.background_tasks import BackgroundTasks
 from broker.clock import SystemClock
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
@@ -30,7 +31,6 @@ from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import NO_LEADER, BrokerInfo
 from broker.replica.replica_manager import ReplicaManager
-from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
@@ -50,12 +50,11 @@ def logs(tmp_path: Path) -> Iterator[LogManager]:
 
 
 @pytest.fixture
-def run(zk: ZooKeeper, registry: Registry, logs: LogManager) -> Callable[..., None]:
+def run(store: ClusterStore, registry: Registry, logs: LogManager) -> Callable[..., None]:
     """`run(steps)` awaits `steps(topics, controller)` on broker 1, which is the controller."""
     registry.register_broker(BrokerInfo.plaintext(1, "h", 9092))
 
     async def main(steps: Steps, **settings: Any) -> None:
-        store = ClusterStore(registry, ChangeNotifications(zk))
         config = DynamicConfig(BrokerConfig(broker_id=1, **settings))
         election = ControllerElection(registry.controller, 1)
         election.start()
@@ -66,18 +65,17 @@ def run(zk: ZooKeeper, registry: Registry, logs: LogManager) -> Callable[..., No
         controller = Controller(election, store, topics, config, FailureDetector(1, lambda broker: None))
         watch.start()
         wanted_leaders = controller.start()
-        tasks = [asyncio.ensure_future(work) for work in (watch.run(), controller.run())]
+        tasks = BackgroundTasks()
+        tasks.begin("watch", watch.run())
+        tasks.begin("controller", controller.run())
         try:
             async with asyncio.timeout(60):
                 await steps(topics, changes, controller)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await tasks.close()
             watch.stop()
             wanted_leaders.cancel()
             await topics.close()
-            store.close()
 
     return lambda steps, **settings: asyncio.run(main(steps, **settings))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +15,6 @@ from broker.quotas.connection_rates import ConnectionRates
 from broker.quotas.quota_entity import DEFAULT, QuotaEntity
 from broker.security.scram import ScramCredential, ScramMechanism
 from broker.zookeeper import znodes
-from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.config_nodes import entity_of, entity_path
@@ -36,20 +34,6 @@ ENTITIES = {
     "ips/127.0.0.1": QuotaEntity(ip="127.0.0.1"),
     "ips/<default>": QuotaEntity(ip=DEFAULT),
 }
-
-
-@pytest.fixture
-def registry(zk: ZooKeeper) -> Registry:
-    registry = Registry(zk)
-    registry.ensure_paths()
-    return registry
-
-
-@pytest.fixture
-def store(zk: ZooKeeper, registry: Registry) -> Iterator[ClusterStore]:
-    made = ClusterStore(registry, ChangeNotifications(zk))
-    yield made
-    made.close()
 
 
 class Applied:
@@ -76,7 +60,7 @@ async def test_an_entity_is_kept_as_kafka_keeps_it(
     (change,) = zk.children(znodes.CONFIG_CHANGES)
     told = json.loads(zk.get(f"{znodes.CONFIG_CHANGES}/{change}")[0])
     assert told == {"version": 2, "entity_path": path}
-    assert applied.configs.quotas() == {entity: {key: 1000.0}}
+    assert applied.configs.known == {entity: {key: 1000.0}}
 
 
 async def test_all_that_others_wrote_is_read(
@@ -87,8 +71,8 @@ async def test_all_that_others_wrote_is_read(
         await applied.configs.alter(entity, {key: "1000"})
     other = Applied(store)
     await other.configs.refresh()
-    assert other.configs.quotas() == applied.configs.quotas()
-    assert len(other.configs.quotas()) == len(ENTITIES)
+    assert other.configs.known == applied.configs.known
+    assert len(other.configs.known) == len(ENTITIES)
     assert other.clients.produced("bob", "a/b", 10_100, 0.0) == 10_000
     assert [other.connections.accepted_from("A", "127.0.0.1", 0.0) for _ in range(3)] == [0, 0, 0]
 
@@ -101,10 +85,10 @@ async def test_a_notification_names_what_is_read_again(
     await applied.configs.alter(entity, {"consumer_byte_rate": "5"})
     await applied.configs.alter(QuotaEntity("ann"), {"consumer_byte_rate": "6"})
     await other.configs.refresh("users/bob/clients/<default>")
-    assert other.configs.quotas() == {entity: {"consumer_byte_rate": 5.0}}
+    assert other.configs.known == {entity: {"consumer_byte_rate": 5.0}}
     await applied.configs.alter(entity, {"consumer_byte_rate": None})
     await other.configs.refresh("users/bob/clients/<default>")
-    assert other.configs.quotas() == {}
+    assert other.configs.known == {}
 
 
 async def test_credentials_and_quotas_of_a_user_survive_each_other(
@@ -122,8 +106,8 @@ async def test_credentials_and_quotas_of_a_user_survive_each_other(
     await applied.configs.alter(bob, {"producer_byte_rate": "7"})
     await users.alter("bob", {SHA_256: None})
     await applied.configs.refresh()
-    assert applied.configs.quotas() == {bob: {"producer_byte_rate": 7.0}}
-    assert "SCRAM" not in str(applied.configs.quotas())
+    assert applied.configs.known == {bob: {"producer_byte_rate": 7.0}}
+    assert "SCRAM" not in str(applied.configs.known)
 
 
 async def test_empty_nodes_are_deleted_and_others_stay(zk: ZooKeeper, applied: Applied) -> None:
@@ -147,8 +131,8 @@ async def test_what_cannot_be_read_is_left_out_and_not_shown(
     zk.create("/config/ips/no such host", b'{"version":1,"config":{"connection_creation_rate":"1"}}')
     with caplog.at_level(logging.ERROR):
         await applied.configs.refresh()
-    assert applied.configs.quotas()[QuotaEntity(None, "right")] == {"producer_byte_rate": 10.0}
-    assert QuotaEntity(None, "wrong") not in applied.configs.quotas()
+    assert applied.configs.known[QuotaEntity(None, "right")] == {"producer_byte_rate": 10.0}
+    assert QuotaEntity(None, "wrong") not in applied.configs.known
     assert "/config/users/bad" in caplog.text
     assert "producer_byte_rate=0 of client-id wrong" in caplog.text
     assert "the quota of ip no such host is ignored" in caplog.text

@@ -20,8 +20,6 @@ from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import BrokerInfo
 from broker.replica.replica_manager import ReplicaManager
-from broker.zookeeper.change_notifications import ChangeNotifications
-from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.registry import Registry
 
@@ -37,19 +35,17 @@ def logs(tmp_path: Path) -> Iterator[LogManager]:
 
 
 @pytest.fixture
-def run(zk: ZooKeeper, registry: Registry, logs: LogManager) -> Callable[[Steps], None]:
+def run(store: ClusterStore, registry: Registry, logs: LogManager) -> Callable[[Steps], None]:
     """`run(steps)` awaits `steps(topics, changes)` of broker 1."""
     registry.register_broker(BrokerInfo.plaintext(1, "h", 9092))
 
     async def main(steps: Steps) -> None:
-        store = ClusterStore(registry, ChangeNotifications(zk))
         config = BrokerConfig(broker_id=1)
         topics = MetadataCache(store, ReplicaManager(config, logs), registry.load_metadata())
         try:
             await steps(topics, TopicChanges(config, store, topics))
         finally:
             await topics.close()
-            store.close()
 
     return lambda steps: asyncio.run(main(steps))
 

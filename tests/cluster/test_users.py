@@ -6,14 +6,13 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from broker.cluster.users import Users
 from broker.security.scram import ScramCredential, ScramMechanism
 from broker.zookeeper import znodes
-from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.registry import Registry
@@ -24,17 +23,8 @@ MADE = ScramCredential.make(SHA_256, "s3cret")
 
 
 @pytest.fixture
-def registry(zk: ZooKeeper) -> Registry:
-    registry = Registry(zk)
-    registry.ensure_paths()
-    return registry
-
-
-@pytest.fixture
-def users(zk: ZooKeeper, registry: Registry) -> Iterator[Users]:
-    store = ClusterStore(registry, ChangeNotifications(zk))
-    yield Users(store)
-    store.close()
+def users(store: ClusterStore) -> Users:
+    return Users(store)
 
 
 async def test_a_user_is_kept_as_kafka_keeps_him(zk: ZooKeeper, users: Users) -> None:
@@ -74,14 +64,14 @@ async def test_what_else_is_kept_of_a_user_stays(zk: ZooKeeper, registry: Regist
     await users.alter("bob", {SHA_256: MADE, SHA_512: MADE})
     await users.alter("bob", {SHA_256: None, SHA_512: None})
     assert registry.user_configs() == {"bob": {"producer_byte_rate": "1000"}}
-    assert users.credentials() == {}
+    assert users.credentials == {}
 
 
 async def test_users_that_others_wrote_are_found(zk: ZooKeeper, registry: Registry, users: Users) -> None:
     registry.alter_user_config("müller", {"SCRAM-SHA-512": MADE.encode()})
     zk.create("/config/users/<default>", b'{"version":1,"config":{"request_percentage":"5"}}')
     await users.refresh()
-    assert users.credentials() == {"müller": {SHA_512: MADE}}
+    assert users.credentials == {"müller": {SHA_512: MADE}}
 
 
 async def test_a_credential_that_cannot_be_read_is_left_out_and_not_shown(
@@ -90,7 +80,7 @@ async def test_a_credential_that_cannot_be_read_is_left_out_and_not_shown(
     registry.alter_user_config("bob", {"SCRAM-SHA-256": "salt=s3cret", "SCRAM-SHA-512": MADE.encode()})
     with caplog.at_level(logging.ERROR):
         await users.refresh()
-    assert users.credentials() == {"bob": {SHA_512: MADE}}
+    assert users.credentials == {"bob": {SHA_512: MADE}}
     assert "user 'bob' cannot log in by SCRAM-SHA-256" in caplog.text
     assert "s3cret" not in caplog.text
 

@@ -53,7 +53,7 @@ async def test_a_load_that_failed_is_tried_again_while_this_broker_leads(
         if len(reads) == 1:
             raise OSError("the disk does not answer")
 
-    monkeypatch.setattr(partition, "drain", drain)
+    monkeypatch.setattr(partition.queue, "drain", drain)
     ids = ProducerIds(lambda: range(0))
     both = Coordinators(BrokerConfig.load(None, {}), cast(MetadataCache, topics), ids, ManualClock(), _refuse)
     await both.start()

@@ -52,29 +52,32 @@ class Transactions(Groups):
         return Transactions(self.store, self.clock)
 
 
-async def test_offsets_hold_when_the_transaction_is_committed() -> None:
+@pytest.fixture
+async def groups() -> AsyncIterator[Transactions]:
     groups = Transactions()
     async with running_groups(groups):
-        await groups.commit(1)
-        assert await groups.commit_in(7, 5) is ErrorCode.none
-        assert (await groups.committed(), await groups.unstable()) == ({"t": 1}, {"t"})
-        reply = await groups.coordinator.fetch_offsets("g", [T0], require_stable=True)
-        assert (reply.offsets[T0].offset, set(reply.unstable)) == (-1, {T0})
-        assert not (await groups.coordinator.fetch_offsets("g", [T0])).unstable
-        groups.end(7, commit=True)
-        assert (await groups.committed(), await groups.unstable()) == ({"t": 5}, set())
+        yield groups
 
 
-async def test_offsets_of_an_aborted_transaction_are_dropped() -> None:
-    groups = Transactions()
-    async with running_groups(groups):
-        await groups.commit(1)
-        await groups.commit_in(7, 5)
-        groups.end(7, commit=False)
-        assert (await groups.committed(), await groups.unstable()) == ({"t": 1}, set())
-        await groups.commit_in(7, 6)
-        groups.end(7, commit=True)
-        assert await groups.committed() == {"t": 6}
+async def test_offsets_hold_when_the_transaction_is_committed(groups: Transactions) -> None:
+    await groups.commit(1)
+    assert await groups.commit_in(7, 5) is ErrorCode.none
+    assert (await groups.committed(), await groups.unstable()) == ({"t": 1}, {"t"})
+    reply = await groups.coordinator.fetch_offsets("g", [T0], require_stable=True)
+    assert (reply.offsets[T0].offset, set(reply.unstable)) == (-1, {T0})
+    assert not (await groups.coordinator.fetch_offsets("g", [T0])).unstable
+    groups.end(7, commit=True)
+    assert (await groups.committed(), await groups.unstable()) == ({"t": 5}, set())
+
+
+async def test_offsets_of_an_aborted_transaction_are_dropped(groups: Transactions) -> None:
+    await groups.commit(1)
+    await groups.commit_in(7, 5)
+    groups.end(7, commit=False)
+    assert (await groups.committed(), await groups.unstable()) == ({"t": 1}, set())
+    await groups.commit_in(7, 6)
+    groups.end(7, commit=True)
+    assert await groups.committed() == {"t": 6}
 
 
 @pytest.mark.parametrize("commit", [True, False, None])
@@ -104,41 +107,35 @@ async def test_a_later_plain_commit_wins_also_after_a_restart() -> None:
         assert await again.committed() == {"t": 6}
 
 
-async def test_member_of_an_older_generation_is_fenced() -> None:
+async def test_member_of_an_older_generation_is_fenced(groups: Transactions) -> None:
     """KIP-447: a member of an older generation must not commit, even if its transaction is valid."""
-    groups = Transactions()
-    async with running_groups(groups):
-        member = await groups.stable_member()
-        assert await groups.commit_in(7, 1, generation=1, member="other") is ErrorCode.unknown_member_id
-        assert await groups.commit_in(7, 1, generation=0, member=member) is ErrorCode.illegal_generation
-        assert await groups.commit_in(7, 1, generation=3, group="new") is ErrorCode.illegal_generation
-        assert await groups.unstable() == set()
-        assert await groups.commit_in(7, 1, generation=1, member=member) is ErrorCode.none
-        # Before version 3 producers say nothing of members.
-        assert await groups.commit_in(7, 2) is ErrorCode.none
+    member = await groups.stable_member()
+    assert await groups.commit_in(7, 1, generation=1, member="other") is ErrorCode.unknown_member_id
+    assert await groups.commit_in(7, 1, generation=0, member=member) is ErrorCode.illegal_generation
+    assert await groups.commit_in(7, 1, generation=3, group="new") is ErrorCode.illegal_generation
+    assert await groups.unstable() == set()
+    assert await groups.commit_in(7, 1, generation=1, member=member) is ErrorCode.none
+    # Before version 3 producers say nothing of members.
+    assert await groups.commit_in(7, 2) is ErrorCode.none
 
 
-async def test_member_may_commit_between_join_and_sync() -> None:
-    groups = Transactions()
-    async with running_groups(groups):
-        member = (await groups.join()).member_id
-        assert await groups.commit(1, generation=1, member=member) is ErrorCode.rebalance_in_progress
-        assert await groups.commit_in(7, 1, generation=1, member=member) is ErrorCode.none
+async def test_member_may_commit_between_join_and_sync(groups: Transactions) -> None:
+    member = (await groups.join()).member_id
+    assert await groups.commit(1, generation=1, member=member) is ErrorCode.rebalance_in_progress
+    assert await groups.commit_in(7, 1, generation=1, member=member) is ErrorCode.none
 
 
-async def test_offset_is_unstable_before_it_is_stored() -> None:
-    groups = Transactions()
-    async with running_groups(groups):
-        groups.store.gate.clear()
-        committing = asyncio.ensure_future(groups.commit_in(7, 5))
-        await groups.store.until_waiting()
-        assert await groups.unstable() == {"t"}
-        groups.store.fail_with = BrokerError(ErrorCode.invalid_producer_epoch)
-        groups.store.gate.set()
-        assert await committing is ErrorCode.invalid_producer_epoch
-        assert await groups.unstable() == set()
-        groups.end(7, commit=True)
-        assert await groups.committed() == {}
+async def test_offset_is_unstable_before_it_is_stored(groups: Transactions) -> None:
+    groups.store.gate.clear()
+    committing = asyncio.ensure_future(groups.commit_in(7, 5))
+    await groups.store.until_waiting()
+    assert await groups.unstable() == {"t"}
+    groups.store.fail_with = BrokerError(ErrorCode.invalid_producer_epoch)
+    groups.store.gate.set()
+    assert await committing is ErrorCode.invalid_producer_epoch
+    assert await groups.unstable() == set()
+    groups.end(7, commit=True)
+    assert await groups.committed() == {}
 
 
 async def test_marker_that_comes_while_the_offsets_are_synced_ends_them() -> None:
@@ -197,17 +194,15 @@ async def test_marker_that_comes_while_the_partition_is_loaded_counts() -> None:
     await again.coordinator.close()
 
 
-async def test_group_that_a_transaction_moves_does_not_expire() -> None:
-    groups = Transactions()
-    async with running_groups(groups):
-        await groups.commit_in(7, 5)
-        await groups.commit_in(8, 6, topic="u")
-        groups.end(8, commit=False)
-        groups.clock.advance(2 * WEEK_MS)
-        groups.coordinator._timer.run_due()
-        await settle()
-        groups.end(7, commit=True)
-        assert await groups.committed() == {"t": 5}
+async def test_group_that_a_transaction_moves_does_not_expire(groups: Transactions) -> None:
+    await groups.commit_in(7, 5)
+    await groups.commit_in(8, 6, topic="u")
+    groups.end(8, commit=False)
+    groups.clock.advance(2 * WEEK_MS)
+    groups.coordinator._timer.run_due()
+    await settle()
+    groups.end(7, commit=True)
+    assert await groups.committed() == {"t": 5}
 
 
 async def test_deleted_group_is_not_brought_back_by_the_end_of_a_transaction() -> None:
@@ -224,28 +219,22 @@ async def test_deleted_group_is_not_brought_back_by_the_end_of_a_transaction() -
         assert (await again.coordinator.list_groups())[1] == []
 
 
-async def test_pending_offsets_of_a_deleted_topic_are_forgotten() -> None:
-    groups = Transactions()
-    async with running_groups(groups):
-        await groups.commit_in(7, 5)
-        await groups.coordinator.forget_partitions([T0])
-        assert await groups.unstable() == set()
-        groups.end(7, commit=True)
-        assert await groups.committed() == {}
+async def test_pending_offsets_of_a_deleted_topic_are_forgotten(groups: Transactions) -> None:
+    await groups.commit_in(7, 5)
+    await groups.coordinator.forget_partitions([T0])
+    assert await groups.unstable() == set()
+    groups.end(7, commit=True)
+    assert await groups.committed() == {}
 
 
-async def test_group_without_a_name_takes_no_part_in_transactions() -> None:
-    groups = Transactions()
-    async with running_groups(groups):
-        assert await groups.commit_in(7, 5, group="") is ErrorCode.invalid_group_id
+async def test_group_without_a_name_takes_no_part_in_transactions(groups: Transactions) -> None:
+    assert await groups.commit_in(7, 5, group="") is ErrorCode.invalid_group_id
 
 
-async def test_end_of_a_transaction_in_a_partition_that_is_not_here_does_nothing() -> None:
-    groups = Transactions()
-    async with running_groups(groups):
-        groups.coordinator.unload(0)
-        groups.coordinator.transaction_ended(0, 7, True)
-        groups.coordinator.transaction_ended(PARTITIONS + 1, 7, True)
+async def test_end_of_a_transaction_in_a_partition_that_is_not_here_does_nothing(groups: Transactions) -> None:
+    groups.coordinator.unload(0)
+    groups.coordinator.transaction_ended(0, 7, True)
+    groups.coordinator.transaction_ended(PARTITIONS + 1, 7, True)
 
 
 steps = st.lists(

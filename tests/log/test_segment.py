@@ -27,6 +27,11 @@ def create(directory: Path, opened: OpenSegments, base_offset: int = 0, interval
     return Segment.create(directory, base_offset, opened, created_ms=NOW, index_interval=interval, reserve=0)
 
 
+@pytest.fixture
+def segment(tmp_path: Path, opened: OpenSegments) -> Segment:
+    return create(tmp_path, opened)
+
+
 def add(segment: Segment, offset: int, *values: bytes, timestamp: int = NOW) -> None:
     data = bytearray(batch(*values, timestamp=timestamp))
     patch_base_offset(data, 0, offset, 0)
@@ -53,9 +58,8 @@ def test_locate_finds_the_batch_of_every_offset(tmp_path: Path, opened: OpenSegm
     assert segment.locate(1120) is None
 
 
-def test_locate_steps_over_gaps(tmp_path: Path, opened: OpenSegments) -> None:
+def test_locate_steps_over_gaps(segment: Segment) -> None:
     """Compaction leaves them."""
-    segment = create(tmp_path, opened)
     add(segment, 0, b"a")
     add(segment, 10, b"b")
     first, second = headers(segment)
@@ -96,8 +100,7 @@ def test_an_index_entry_names_a_batch_by_its_last_offset(tmp_path: Path, opened:
     assert [index.entry(number) for number in range(len(index))] == [(3, positions[1]), (5, positions[2])]
 
 
-def test_a_closed_segment_opens_itself_again(tmp_path: Path, opened: OpenSegments) -> None:
-    segment = create(tmp_path, opened)
+def test_a_closed_segment_opens_itself_again(segment: Segment) -> None:
     for number in range(20):
         add(segment, number, b"x" * 100)
     segment.close()
@@ -113,9 +116,8 @@ def test_a_closed_segment_opens_itself_again(tmp_path: Path, opened: OpenSegment
     assert [header.base_offset for header in headers(segment)] == list(range(40))
 
 
-def test_an_index_that_was_cut_short_is_made_anew(tmp_path: Path, opened: OpenSegments) -> None:
+def test_an_index_that_was_cut_short_is_made_anew(segment: Segment) -> None:
     """It may lag, but not so far that every read walks the log."""
-    segment = create(tmp_path, opened)
     for number in range(6):
         add(segment, number, b"x" * 1_000_000)
     segment.seal()
@@ -127,17 +129,15 @@ def test_an_index_that_was_cut_short_is_made_anew(tmp_path: Path, opened: OpenSe
         assert (segment.path(".index").stat().st_size > keep * 8) == rebuilt
 
 
-def test_a_released_segment_is_sealed_whole(tmp_path: Path, opened: OpenSegments) -> None:
+def test_a_released_segment_is_sealed_whole(segment: Segment) -> None:
     """Its time index ends with the newest timestamp, though it was not loaded."""
-    segment = create(tmp_path, opened)
     add(segment, 0, b"a", timestamp=NOW + 7)
     segment.release()
     segment.seal()
     assert segment.path(".timeindex").read_bytes()[-12:-4] == (NOW + 7).to_bytes(8)
 
 
-def test_newest_is_known_without_opening_it_all(tmp_path: Path, opened: OpenSegments) -> None:
-    segment = create(tmp_path, opened)
+def test_newest_is_known_without_opening_it_all(segment: Segment, tmp_path: Path, opened: OpenSegments) -> None:
     for number, at in enumerate([5, 9, 7]):
         add(segment, number, b"x", timestamp=NOW + at)
     segment.seal()
@@ -146,8 +146,7 @@ def test_newest_is_known_without_opening_it_all(tmp_path: Path, opened: OpenSegm
     assert again.first_timestamp == NOW + 5
 
 
-def test_records_without_timestamps_have_no_newest(tmp_path: Path, opened: OpenSegments) -> None:
-    segment = create(tmp_path, opened)
+def test_records_without_timestamps_have_no_newest(segment: Segment, tmp_path: Path, opened: OpenSegments) -> None:
     add(segment, 0, b"x", timestamp=-1)
     segment.seal()
     assert segment.newest[0] == -1
@@ -210,8 +209,7 @@ def test_a_cut_reads_no_more_than_follows_the_last_entry(
     assert max(read) < 1000 < segment.size
 
 
-def test_a_scan_stops_at_what_is_no_batch(tmp_path: Path, opened: OpenSegments) -> None:
-    segment = create(tmp_path, opened)
+def test_a_scan_stops_at_what_is_no_batch(segment: Segment) -> None:
     add(segment, 0, b"x")
     size = segment.size
     with segment.path().open("ab") as file:
@@ -223,8 +221,7 @@ def test_a_scan_stops_at_what_is_no_batch(tmp_path: Path, opened: OpenSegments) 
     assert next(scan)[1].base_offset == 0
 
 
-def test_deleted_files_get_out_of_the_way(tmp_path: Path, opened: OpenSegments) -> None:
-    segment = create(tmp_path, opened)
+def test_deleted_files_get_out_of_the_way(segment: Segment, tmp_path: Path, opened: OpenSegments) -> None:
     add(segment, 0, b"x")
     segment.seal()
     renamed = segment.mark_deleted()
@@ -334,8 +331,9 @@ class TestOpenSegments:
             assert len(os.listdir("/proc/self/fd")) - before <= 2 * DESCRIPTORS_PER_SEGMENT
         assert sum(str(tmp_path) in line for line in Path("/proc/self/maps").read_text().splitlines()) <= 2 * 2
 
-    def test_to_know_the_newest_timestamp_keeps_nothing_open(self, tmp_path: Path, opened: OpenSegments) -> None:
-        segment = create(tmp_path, opened)
+    def test_to_know_the_newest_timestamp_keeps_nothing_open(
+        self, segment: Segment, tmp_path: Path, opened: OpenSegments
+    ) -> None:
         add(segment, 0, b"x")
         segment.seal()
         segment.close()
@@ -343,7 +341,6 @@ class TestOpenSegments:
         assert again.newest == (NOW, 0)
         assert len(opened) == 0
 
-    def test_closing_leaves_the_set(self, tmp_path: Path, opened: OpenSegments) -> None:
-        segment = create(tmp_path, opened)
+    def test_closing_leaves_the_set(self, segment: Segment, opened: OpenSegments) -> None:
         segment.close()
         assert len(opened) == 0

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import (
     FETCH_VERSIONS,
+    CurrentLeader,
     PartitionAnswer,
     TopicAnswer,
     encode_fetch_response,
 )
 from broker.protocol.messages import decode_response, field
-from broker.protocol.node_endpoints import CurrentLeader
 
 VERSIONS = range(FETCH_VERSIONS[0], FETCH_VERSIONS[1] + 1)
 

@@ -31,7 +31,6 @@ class Replicas:
     def __init__(self, logs: LogManager) -> None:
         self.logs = logs
         self.manager = ReplicaManager(BrokerConfig(broker_id=ME), logs)
-        self.metadata = ClusterMetadata("c")
 
     async def learn(
         self,
@@ -44,13 +43,12 @@ class Replicas:
     ) -> list[TopicPartition]:
         """Apply a state of the partition; returns the newly led ones."""
         info = PartitionInfo(leader, epoch, replicas, replicas, version=epoch, adding=adding)
-        return await self.become(self.metadata.with_topics([Topic("t", uuid.UUID(int=topic_id), {0: info})]))
+        return await self.become(self.manager.metadata.with_topics([Topic("t", uuid.UUID(int=topic_id), {0: info})]))
 
     async def become(self, after: ClusterMetadata) -> list[TopicPartition]:
-        names = self.metadata.topics.keys() | after.topics.keys()
+        names = self.manager.metadata.topics.keys() | after.topics.keys()
         await self.manager.open_new(after, names)
         led, gone = self.manager.apply(after, names)
-        self.metadata = after
         await self.manager.delete(gone)
         return led
 
@@ -178,7 +176,7 @@ async def test_a_reassigned_replica_and_a_deleted_topic_leave_no_log(tmp_path: P
         assert r.hosts_nothing()
         await r.learn(OTHER, 3)
         assert r.role == ("follows", 3)
-        await r.become(dataclasses.replace(r.metadata, topics={}))
+        await r.become(dataclasses.replace(r.manager.metadata, topics={}))
         assert r.hosts_nothing()
 
 

@@ -196,6 +196,16 @@ def test_a_process_killed_while_it_writes_into_the_file_loses_nothing(killed: Ki
             assert nodes(store) == killed.answered[-1][1]
 
 
+def test_a_process_killed_again_after_a_start_loses_nothing(killed: Killed) -> None:
+    killed.leave(killed.first, killed.second)
+    with LocalStore(killed.path) as store:
+        store.create("/after")
+        left = killed.path.read_bytes(), killed.wal.read_bytes()
+    killed.leave(*left)
+    with LocalStore(killed.path) as store:
+        assert store.exists("/after")
+
+
 def spoilt(content: bytes, step: int) -> Iterator[bytes]:
     for position in range(0, len(content), step):
         yield content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]

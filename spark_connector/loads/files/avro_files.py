@@ -93,7 +93,9 @@ class AvroDataSource(DataSource):
         return "pykafka_load_avro"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return _AvroWriter(dict(self.options))
+        by = [name for name in self.options["layout"].split(",") if name]
+        storage = json.loads(self.options["storage"])
+        return _AvroWriter(self.options["url"], storage, self.options["directory"], self.options["codec"], by)
 
 
 @dataclass
@@ -104,43 +106,43 @@ class _TaskFiles(WriterCommitMessage):
     counts: list[Count]
 
 
+@dataclass
 class _AvroWriter(DataSourceArrowWriter):
     """Pickled to the executors; `commit` runs in another process of the driver."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._url = options["url"]
-        self._storage_options = json.loads(options["storage"])
-        self._directory = options["directory"]
-        self._codec = options["codec"]
-        self._by = [name for name in options["layout"].split(",") if name]
+    url: str
+    storage_options: dict[str, str]
+    directory: str
+    codec: str
+    by: list[str]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        storage = open_storage(self._url, self._storage_options)
+        storage = open_storage(self.url, self.storage_options)
         files: list[str] = []
         counts: list[Count] = []
-        for place, pieces in itertools.groupby(_pieces(iterator, self._by, counts), key=lambda piece: piece[0]):
+        for place, pieces in itertools.groupby(_pieces(iterator, self.by, counts), key=lambda piece: piece[0]):
             name = posixpath.join(place, f"part-{secrets.token_hex(12)}.avro")
             batches = (batch for _, batch in pieces)
             first = next(batches)
             with storage.open_output(self._attempt(name)) as file:
                 fastavro.writer(
-                    file, avro_schema(first.schema), _records(itertools.chain([first], batches)), codec=self._codec
+                    file, avro_schema(first.schema), _records(itertools.chain([first], batches)), codec=self.codec
                 )
             files.append(name)
         return _TaskFiles(files, list(sum_counts(counts).values()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        storage = open_storage(self._url, self._storage_options)
-        storage.make_directory(self._directory)
+        storage = open_storage(self.url, self.storage_options)
+        storage.make_directory(self.directory)
         written = [message for message in messages if isinstance(message, _TaskFiles)]
         for message in written:
             for file in message.files:
-                storage.rename(self._attempt(file), f"{self._directory}/{file}")
+                storage.rename(self._attempt(file), f"{self.directory}/{file}")
         counts = [count for message in written for count in message.counts]
-        storage.create(_beside(self._directory, _COUNTS), json.dumps(counts).encode())
+        storage.create(_beside(self.directory, _COUNTS), json.dumps(counts).encode())
 
     def _attempt(self, name: str) -> str:
-        return _beside(self._directory, f"attempts/{name}")
+        return _beside(self.directory, f"attempts/{name}")
 
 
 def _pieces(

@@ -46,9 +46,11 @@ class ZooKeeperCommitLog(CommitLog):
         return Newest(sequences[-1], record.load_id, self._store.get(self._mark(sequences[-1])) is not None)
 
     def offsets(self, partitions: Collection[TopicPartition] = ()) -> dict[TopicPartition, int]:
-        pending = self._pending()
-        offsets = self._store.read(self._group)
-        return offsets if pending is None else {**offsets, **pending.committed}
+        """Those of the newest load come from its record, as long as they are not all stored."""
+        numbers = self.sequences()
+        is_pending = numbers and self._store.get(self._mark(numbers[-1], "pending")) is not None
+        pending = self.record(numbers[-1]) if is_pending else None
+        return {**self._store.read(self._group), **(pending.committed if pending else {})}
 
     def record(self, sequence: int) -> LoadRecord | None:
         data = self._store.get(self._node(sequence))
@@ -109,13 +111,6 @@ class ZooKeeperCommitLog(CommitLog):
 
     def _mark(self, sequence: int, name: str = "published") -> str:
         return f"{self._node(sequence)}/{name}"
-
-    def _pending(self) -> LoadRecord | None:
-        """The newest load, if its offsets are not all stored yet."""
-        numbers = self.sequences()
-        if not numbers or self._store.get(self._mark(numbers[-1], "pending")) is None:
-            return None
-        return self.record(numbers[-1])
 
     def _packed(self, record: LoadRecord) -> bytes:
         data = record.without_files().to_bytes()
