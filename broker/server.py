@@ -372,8 +372,8 @@ class BrokerServer:
         self._quota_configs.watch(watch)
         if self._acls is not None:
             watch.add_config_listener("acls", self._acls.load)
-        watch.start()
-        self._on_stop_blocking(watch.stop)
+        for started in watch.start():
+            self._on_stop_blocking(started.cancel)
         self._tasks.begin("following changes of the cluster", watch.run())
         connect = functools.partial(self._peer, purpose="leadership-check", timeout_s=PEER_TIMEOUT_S)
         check = LeadershipCheck(self._topics, connect, self._is_store_connected)

@@ -53,6 +53,15 @@ async def test_work_that_somebody_waits_for_fails_there_and_is_not_logged(caplog
     assert not caplog.records
 
 
+async def test_the_failure_of_work_that_its_caller_watches_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    tasks = BackgroundTasks()
+    task = tasks.add(fail(ValueError("a bug")))
+    await tasks.wait()
+    assert str(task.exception()) == "a bug"
+    assert not tasks
+    assert not caplog.records
+
+
 async def test_work_goes_on_without_its_caller_and_its_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     tasks, going_on = BackgroundTasks(), asyncio.Event()
 

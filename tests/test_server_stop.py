@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from broker.api.check_threads import CheckThreads
-from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.metadata_cache import MetadataCache
 from broker.config.broker_config import BrokerConfig
@@ -116,7 +115,6 @@ PARTS: list[tuple[type, str]] = [
     (CheckThreads, "close"),
     (MetadataCache, "close"),
     (ReplicaManager, "close"),
-    (ClusterWatch, "stop"),
     (Watch, "cancel"),
     (HttpListener, "close"),
     (ClusterStore, "close"),

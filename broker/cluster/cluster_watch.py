@@ -28,7 +28,7 @@ OnConfig = Callable[[str], Awaitable[None]]
 
 
 class ClusterWatch:
-    """Call `start`, then `run` as a task until the broker stops, then `stop`, which may be in another thread."""
+    """Call `start`, then `run` as a task until the broker stops, then cancel the watches, from any thread."""
 
     def __init__(self, store: ClusterStore, topics: MetadataCache, configs: BrokerConfigs) -> None:
         self._registry = store.registry
@@ -42,16 +42,15 @@ class ClusterWatch:
         self._altered: set[tuple[str, str]] = set()
         """(kind of entity, name) of what must be read again."""
         self._brokers_seen = False
-        self._watches: list[Watch] = []
 
     def add_config_listener(self, kind: str, on_change: OnConfig) -> None:
         """Await `on_change(name)` when the settings of an entity of this kind (`users`, `clients`, …) have changed, and
         `on_change("")` when those of any may have changed."""
         self._on_config.setdefault(kind, []).append(on_change)
 
-    def start(self) -> None:
+    def start(self) -> list[Watch]:
         """Start the watches. Call it on the event loop."""
-        self._watches = [
+        return [
             self._registry.watch_topics(on_loop(self._note_topics)),
             self._registry.watch_brokers(on_loop(self._note_brokers)),
             self._registry.controller.watch(on_loop(self._topics.set_controller)),
@@ -59,10 +58,6 @@ class ClusterWatch:
             self._notifications.watch_config_changes(on_loop(self._note_configs)),
             self._notifications.watch_isr_changes(on_loop(self._note_leaders)),
         ]
-
-    def stop(self) -> None:
-        for watch in self._watches:
-            watch.cancel()
 
     async def run(self) -> None:
         """Apply changes for ever. After a failure, read everything again."""

@@ -1,7 +1,7 @@
 """Every metric of the broker, declared once, and collected from the broker's parts at each scrape.
 
-docs/metrics.md lists the declarations (tested). Names are those that the usual JMX exporter rules give Apache Kafka's
-metrics, so that dashboards carry over; times are in seconds. Metrics of groups follow kafka_exporter
+docs/reference/metrics.md lists the declarations (tested). Names are those that the usual JMX exporter rules give Apache
+Kafka's metrics, so that dashboards carry over; times are in seconds. Metrics of groups follow kafka_exporter
 (`kafka_consumergroup_…`).
 
 Called by app.py at most once a second, on the event loop, which owns what is read. Nothing is counted here, and

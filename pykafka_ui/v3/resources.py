@@ -31,14 +31,15 @@ class View:
         self.console = console
         self.path = path
         self.seen = snapshot_of(console, path.get("cluster_id"))
-        self._root = f"{request.base_url}api/v3"
+        self.clusters = f"{request.base_url}api/v3/clusters"
+        self._cluster = f"{self.clusters}/{quote(self.seen.cluster_id, safe='')}"
 
     def link(self, *parts: object) -> Document:
         """To an address below the cluster's, as the client that asks sees it."""
-        return {"related": self.address("clusters", self.seen.cluster_id, *parts)}
+        return {"related": self.address(*parts)}
 
     def address(self, *parts: object) -> str:
-        return "/".join([self._root, *(quote(str(part), safe="") for part in parts)])
+        return "/".join([self._cluster, *(quote(str(part), safe="") for part in parts)])
 
 
 Rows = Callable[[View, Any], Mapping[Any, Any]]
@@ -74,7 +75,7 @@ class Resource:
         named = [f"{str(name).removesuffix('s')}={quote(str(value), safe='')}" for name, value in pairs]
         last = [str(at[-1])] if len(at) % 2 else []
         metadata = {
-            "self": view.address("clusters", view.seen.cluster_id, *at),
+            "self": view.address(*at),
             "resource_name": "/".join([f"crn:///kafka={view.seen.cluster_id}", *named, *last]),
         }
         fields = self._fields(view, at, row)
@@ -86,14 +87,11 @@ class Resource:
         row_path = f"{list_path}/{self._key}" if self._key else list_path
 
         def rows(view: View) -> Document:
-            at, documents = _filled(list_path, view.path), []
-            for key, row in self._rows(view, _chosen(above, view)).items():
-                named = dict(zip(self._names, key if isinstance(key, tuple) else [key], strict=True))
-                documents.append(self.document(view, _filled(row_path, {**view.path, **named})[2:], row))
+            at, found = _filled(list_path, view.path), self._rows(view, _chosen(above, view))
             return {
                 "kind": f"{self._kind}List",
-                "metadata": {"self": view.address(*at), "next": None},
-                "data": documents,
+                "metadata": {"self": view.address(*at[2:]) if above else view.clusters, "next": None},
+                "data": [self.document(view, [*at, *self._parts(key)][2:], row) for key, row in found.items()],
             }
 
         def row(view: View) -> Document:
@@ -105,6 +103,11 @@ class Resource:
         for resource in self._below:
             resource.add_to(api, console, row_path, [*above, self])
         _add_route(api, console, row_path, name, inspect.getdoc(self._fields), row)
+
+    def _parts(self, key: Any) -> list[object]:
+        """Of the address of a row, behind the list's."""
+        values = iter(key if isinstance(key, tuple) else [key])
+        return [next(values) if part.startswith("{") else part for part in self._key.split("/")]
 
     def chosen(self, view: View, parent: Any) -> Any:
         """The row of the path's key, below a row of the parent. Raises HTTPException when there is none."""

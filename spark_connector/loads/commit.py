@@ -1,8 +1,8 @@
 """The commit of a load: the contract of a commit log, and what the brokers are told after the commit.
 
 A destination's commit log says which loads count, and how far the offsets are. `append` is the commit point of a load:
-it stores the offsets and the load in one atomic step, or raises OffsetConflict. Then the destination makes the rows
-visible where they are not yet (`Destination.commit`).
+it stores the offsets and the load in one atomic step (L1), or raises OffsetConflict. Then the destination makes the
+rows visible where they are not yet (`Destination.commit`).
 
 `publish_offsets` commits the same offsets to the brokers' consumer group of the same name, where lag tools look:
 `kafka-consumer-groups`, `pykafka groups describe` and dashboards. load.py calls it after each commit, and also when

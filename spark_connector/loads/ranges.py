@@ -1,7 +1,7 @@
 """Which offsets a load covers: pure functions from the stored offsets and the brokers' logs to ranges.
 
-Called by plan.py. A partition continues where the group's last load ended. A partition that the group has never
-loaded begins at `starts`. Records that were deleted before they were loaded are data loss: an error with Spark's
+Called by plan.py. A partition continues where the group's last load ended. A partition that the group has never loaded
+begins at `starts`. Records that were deleted before they were loaded are data loss (L7): an error with Spark's
 condition name or, with failOnDataLoss=false, a warning and a range that begins at the first record that is left.
 """
 

@@ -1,8 +1,8 @@
 """Rewinding a group: set it back to an earlier load, and take back the output of the later loads.
 
 A rewind is an entry of the commit log, like a load, under the next number. One atomic step stores it with the offsets
-to go back to. A load that runs at the same time has the same number, so one of the two gets OffsetConflict; a load that
-starts later repairs first.
+to go back to (L9). A load that runs at the same time has the same number, so one of the two gets OffsetConflict; a load
+that starts later repairs first.
 
 Tables remove the rows in the same commit. For files the rewind is committed first; then its process, or any later
 repair, moves the directories of the undone loads aside (files/directory.py), the newest first: a reader in between

@@ -3,7 +3,7 @@
 Called by load.py. Spark writes parquet, orc and json itself, and its output committer keeps the rows of a task that ran
 twice only once. files/avro_files.py and database/staged_rows.py have writers of their own. The rows of each partition
 are counted in the output itself and compared with the rows that Spark has read and with the ranges: a load that does
-not add up is not committed.
+not add up is not committed (L5).
 """
 
 from __future__ import annotations

@@ -46,13 +46,14 @@ def run(store: ClusterStore, registry: Registry, tmp_path: Path) -> Run:
         topics = MetadataCache(store, ReplicaManager(config, logs), registry.load_metadata())
         configs = BrokerConfigs(DynamicConfig(config), store)
         watch = ClusterWatch(store, topics, configs)
-        watch.start()
+        watches = watch.start()
         tasks = BackgroundTasks()
         tasks.begin("watch", watch.run())
         try:
             await steps(topics)
         finally:
-            watch.stop()
+            for one in watches:
+                one.cancel()
             await tasks.close()
             await topics.close()
             logs.close()

@@ -63,8 +63,7 @@ def run(store: ClusterStore, registry: Registry, logs: LogManager) -> Callable[.
         changes = TopicChanges(config.current, store, topics)
         watch = ClusterWatch(store, topics, BrokerConfigs(config, store))
         controller = Controller(election, store, topics, config, FailureDetector(1, lambda broker: None))
-        watch.start()
-        wanted_leaders = controller.start()
+        watches = [*watch.start(), controller.start()]
         tasks = BackgroundTasks()
         tasks.begin("watch", watch.run())
         tasks.begin("controller", controller.run())
@@ -73,8 +72,8 @@ def run(store: ClusterStore, registry: Registry, logs: LogManager) -> Callable[.
                 await steps(topics, changes, controller)
         finally:
             await tasks.close()
-            watch.stop()
-            wanted_leaders.cancel()
+            for one in watches:
+                one.cancel()
             await topics.close()
 
     return lambda steps, **settings: asyncio.run(main(steps, **settings))

@@ -15,8 +15,6 @@ TEST = re.compile(r"`([^`]+)`")
 NAMED = re.compile(r"\((?:promises? )?((?:[PSWL]\d(?:, | and )?)+)[,)]|promises? ([PSWL]\d)\b")
 
 PROMISES = dict(ROW.findall((ROOT / "docs" / "promises.md").read_text(encoding="utf-8")))
-NOT_CITED_YET = {f"L{number}" for number in range(1, 10)}
-"""The rewrite of spark_connector/loads names these where it keeps them."""
 PRODUCT = modules_under("broker", "spark_connector", "pykafka_ui", "pykafka_demo")
 
 
@@ -39,7 +37,7 @@ def test_the_code_names_every_promise_and_no_other() -> None:
         for found in NAMED.findall(module.text)
         for name in re.findall(r"[PSWL]\d", "".join(found))
     }
-    assert named == set(PROMISES) - NOT_CITED_YET
+    assert named == set(PROMISES)
 
 
 @pytest.mark.parametrize("promise", PROMISES)

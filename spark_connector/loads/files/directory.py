@@ -8,12 +8,12 @@ A load's files and offsets become visible together: stage, seal, commit, publish
     the commit log (files_log.py, zookeeper_log.py)          4. committed: offsets and load, in one atomic step
     <output>/load=<load id>/                                 5. published: the data directory renamed
 
-Readers never see uncommitted rows: until step 5 all names begin with `_`. Committed rows are never lost: a crash
+Readers never see uncommitted rows (L3): until step 5 all names begin with `_`. Committed rows are never lost: a crash
 between 4 and 5 leaves a sealed directory, and the next repair renames it. Renaming one directory is atomic, renaming
 many files is not; and `key=value` is the only kind of directory that Spark reads without being told to.
 
 A rewind is committed in the same way; to publish it means to move the directories of the undone loads aside. Two
-processes may run any of this for one group at the same time: the commit log lets one of them win.
+processes may run any of this for one group at the same time: the commit log lets one of them win (L2).
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class FilesDestination(Destination):
     def seal(self, record: LoadRecord) -> None:
         """Write the manifest: the data is complete. From now on the load will be committed, here or by a repair.
 
-        The data is synced first: after a power failure, files that the commit log counts must not be empty. On an error
-        nothing is left behind, unless the manifest exists: then a repair may be committing the load.
+        The data is synced first (L6): after a power failure, files that the commit log counts must not be empty. On an
+        error nothing is left behind, unless the manifest exists: then a repair may be committing the load.
         """
         manifest = f"{self._data(record.load_id)}/{MANIFEST}"
         try:

@@ -17,7 +17,7 @@ from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
 from spark_connector.storage import Storage
 
 _DIRECTORY = "_offsets"  # below the output directory; Spark and pyarrow do not read names with _
-_PRUNED = ".pruned"  # <number>.pruned: the entries up to this number are removed
+_PRUNED = ".pruned"  # <number>.pruned: the entries up to this number are removed, and stay taken (L8)
 
 
 class FilesCommitLog(CommitLog):

@@ -1,4 +1,4 @@
-"""What a crash can leave behind, and what to do about it. Pure: facts in, steps out.
+"""What a crash can leave behind, and what to do about it (L4). Pure: facts in, steps out.
 
 directory.py collects the facts (the newest commit, the staged attempts) and carries out the steps until none is left.
 

@@ -1,4 +1,4 @@
-"""Reading a load's ranges from a session that has given up looking for Python data sources."""
+"""Reading a load's ranges from a session that knows no Python data source, and the count of what was written."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from broker.protocol.topic_partition import TopicPartition
 from pyspark_pykafka import DefaultSource
-from spark_connector.loads.record import LoadRange, LoadRecord
-from spark_connector.loads.write import read_ranges
+from spark_connector.loads.footers import Count
+from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
+from spark_connector.loads.write import check_rows, read_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,3 +47,23 @@ def test_any_other_failure_is_raised_as_it_is() -> None:
     with pytest.raises(RuntimeError, match="no broker"):
         read_ranges(cast("SparkSession", session), RECORD, {})
     session.dataSource.register.assert_not_called()
+
+
+@pytest.mark.parametrize(
+    ("count", "passed", "why"),
+    [
+        (Count("t", 0, 5, 0, 4), 5, None),
+        (Count("t", 0, 3, 1, 4), 3, None),  # gaps are compaction and markers
+        (Count("t", 0, 5, 0, 4), 4, "Spark read 4 rows, but its output holds 5"),
+        (Count("t", 0, 6, 0, 4), 6, "asked for offsets 0 to 4 of t-0, but the output holds 6 rows"),
+        (Count("t", 0, 5, 0, 5), 5, "with offsets 0 to 5"),
+        (Count("t", 1, 1, 0, 0), 1, "asked for nothing of t-1"),
+    ],
+)
+def test_rows_that_do_not_add_up_are_refused(count: Count, passed: int, why: str | None) -> None:
+    written = {TopicPartition(count.topic, count.partition): count}
+    if why is None:
+        check_rows(RECORD, written, passed)
+    else:
+        with pytest.raises(LoadError, match=why):
+            check_rows(RECORD, written, passed)
