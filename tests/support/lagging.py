@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,7 +29,7 @@ class LaggingBrokers:
                 return answer
             self.asked.append(connection.port)
             change = self._changes.get(connection.port, lambda topic: topic)
-            return dataclasses.replace(answer, topics=tuple(map(change, answer.topics)))
+            return answer._replace(topics=tuple(map(change, answer.topics)))
 
         monkeypatch.setattr(BrokerConnection, "request", changed)
 
@@ -47,13 +46,13 @@ class LaggingBrokers:
 
 def without_it(topic: Any) -> Any:
     """A broker that has not heard of the topic."""
-    return dataclasses.replace(topic, error_code=ErrorCode.unknown_topic_or_partition, partitions=())
+    return topic._replace(error_code=ErrorCode.unknown_topic_or_partition, partitions=())
 
 
 def without_leaders(topic: Any) -> Any:
     """One that knows of no live leader for it."""
-    lost = tuple(dataclasses.replace(partition, leader_id=-1) for partition in topic.partitions)
-    return dataclasses.replace(topic, partitions=lost)
+    lost = tuple(partition._replace(leader_id=-1) for partition in topic.partitions)
+    return topic._replace(partitions=lost)
 
 
 def smaller(partitions: int) -> Change:
@@ -61,6 +60,6 @@ def smaller(partitions: int) -> Change:
 
     def change(topic: Any) -> Any:
         kept = tuple(one for one in topic.partitions if one.partition_index < partitions)
-        return dataclasses.replace(topic, partitions=kept)
+        return topic._replace(partitions=kept)
 
     return change
