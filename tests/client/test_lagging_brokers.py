@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -37,7 +36,7 @@ class LaggingBrokers:
                 return answer
             self.asked.append(connection.port)
             change = self._changes.get(connection.port, lambda topic: topic)
-            return dataclasses.replace(answer, topics=tuple(map(change, answer.topics)))
+            return answer._replace(topics=tuple(map(change, answer.topics)))
 
         monkeypatch.setattr(BrokerConnection, "request", changed)
 
@@ -54,13 +53,13 @@ class LaggingBrokers:
 
 def without_it(topic: Any) -> Any:
     """A broker that has not heard of the topic."""
-    return dataclasses.replace(topic, error_code=ErrorCode.unknown_topic_or_partition, partitions=())
+    return topic._replace(error_code=ErrorCode.unknown_topic_or_partition, partitions=())
 
 
 def without_leaders(topic: Any) -> Any:
     """One that knows of no live leader for it."""
-    lost = tuple(dataclasses.replace(partition, leader_id=-1) for partition in topic.partitions)
-    return dataclasses.replace(topic, partitions=lost)
+    lost = tuple(partition._replace(leader_id=-1) for partition in topic.partitions)
+    return topic._replace(partitions=lost)
 
 
 def smaller(partitions: int) -> Change:
@@ -68,7 +67,7 @@ def smaller(partitions: int) -> Change:
 
     def change(topic: Any) -> Any:
         kept = tuple(one for one in topic.partitions if one.partition_index < partitions)
-        return dataclasses.replace(topic, partitions=kept)
+        return topic._replace(partitions=kept)
 
     return change
 
