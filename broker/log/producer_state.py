@@ -4,7 +4,7 @@ Pure. log.py calls `check` before it writes a batch and `record` afterwards, `ch
 the marker that ends a transaction. recovery.py replays a log with the same `record` and `end_transaction`.
 Rules (KIP-98; Kafka's `ProducerStateManager`, `ProducerAppendInfo`):
 
-- a repeated batch, one of the producer's last five, gets its first result again (P6);
+- a repeated batch, one of the producer's last five, gets its first result again;
 - an older epoch is fenced (INVALID_PRODUCER_EPOCH); a new epoch begins at sequence 0;
 - otherwise a batch's first sequence follows the last one, or is 0 when only a marker of its epoch is known
   (OUT_OF_ORDER_SEQUENCE_NUMBER);
