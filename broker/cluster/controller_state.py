@@ -109,8 +109,8 @@ def state_at_start(
     `may_have_lost`: its machine went down without a clean stop, so the end of its logs may be gone with the page cache.
     Then it leaves each ISR that has another member, alive or not: that one has all committed records. Where it is no
     member, the same state is written again: the leader must not let it join by a position from before. The only member
-    of an ISR has to lead all the same. A leader that starts begins a new leader epoch (P6), by which clients notice what
-    was lost (KIP-320).
+    of an ISR has to lead all the same. A leader that starts begins a new leader epoch (P6), by which clients notice
+    what was lost (KIP-320).
 
     Without `has_log` nothing is left. Then the only member of an ISR must not lead, if there are other replicas: these
     would drop what they have, which may be all that was acknowledged (P1). An unclean election may let one lead.
