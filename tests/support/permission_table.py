@@ -7,7 +7,7 @@ from broker.protocol.permissions import OPEN_APIS, PERMISSIONS, Permission
 from broker.security.acl_types import SUPPORTED_OPERATIONS
 from tests.support.markdown_table import table
 
-_SERVED = {api: (low, high) for api, low, high, _ in API_TABLE}
+_SERVED = {api: (low, high) for api, low, high in API_TABLE}
 
 
 def permissions() -> str:
