@@ -2,7 +2,7 @@
 
 The router serves from this table and ApiVersions answers from it, so the broker advertises exactly what it handles. To
 add an API, add a file beside this one and a line here. The file has the name of the key in lower case, and the handler
-in it is called `handle`.
+in it is called `handle`. CONTRIBUTING.md names the places of its key, rights and page.
 """
 
 from __future__ import annotations
