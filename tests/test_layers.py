@@ -290,13 +290,13 @@ def test_destinations_of_loads_do_not_know_each_other() -> None:
         if not within(module.name, "spark_connector.loads"):
             continue
         layer = part_of_loads(module.name)
-        assert layer in LOADS_RANK, f"{module.relative}: {layer!r} has no row in tests/test_layers.py"
+        assert layer in LOADS_RANK, f"{module.relative}: {layer!r} has no row in LOADS_ROWS"
         for imported in module.imports:
             if within(imported.module, "spark_connector.loads") and imported.module != "spark_connector.loads":
                 target = part_of_loads(imported.module)
                 if layer != target and LOADS_RANK[target] <= LOADS_RANK[layer]:
                     wrong.append(place(module, imported))
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join([*wrong, "put what two destinations need into loads/ itself, or into offset_store/"])
 
 
 def test_no_two_files_of_loads_share_a_name() -> None:
@@ -371,7 +371,7 @@ def test_library_is_imported_only_where_it_is_hidden(library: str) -> None:
         if within(imported.module, library)
         and not any(module.relative == home or module.relative.startswith(home) for home in ONLY_IN[library])
     ]
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join([*wrong, f"use the module that hides {library}, or add this file to ONLY_IN"])
 
 
 def test_state_machines_are_pure() -> None:
@@ -406,7 +406,8 @@ def test_imports_stand_at_the_top() -> None:
         for imported in module.imports
         if imported.in_function
     }
-    assert [where for key, where in seen.items() if key not in IMPORT_IN_FUNCTION] == []
+    unnamed = [where for key, where in seen.items() if key not in IMPORT_IN_FUNCTION]
+    assert not unnamed, "\n".join([*unnamed, "import at the top, or say in IMPORT_IN_FUNCTION why not"])
     assert [key for key in IMPORT_IN_FUNCTION if key not in seen] == [], "no longer needed"
 
 

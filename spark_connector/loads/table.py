@@ -4,7 +4,8 @@ Nothing has to be published: a committed load is complete, and what a killed att
 table. Every row names its load in the column `load`, by which a rewind deletes rows and a verification finds them.
 
 A kind of table is a folder with two classes: a `TableLog` and a `TableDestination`. All of them must pass
-tests/spark_connector/loads/test_tables.py.
+tests/spark_connector/loads/test_tables.py and test_table_history.py. A kind without rows says so by `why_unreadable`,
+and overrides `check_rewind`, which would refuse every rewind for that reason.
 """
 
 from __future__ import annotations
