@@ -61,7 +61,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"options"},
     {"formats", "offset_store"},
     {"storage", "errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact"},
-    {"url_secrets", "spark_worker"},
+    {"spark_worker"},
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py
 # and spark_connector/load.py choose one.
@@ -74,7 +74,7 @@ UI_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.tools"),
     "broker.security.http_credentials",
     *("spark_connector.formats", "spark_connector.errors", "spark_connector.loads", "spark_connector.maintenance"),
-    *("spark_connector.cli.session", "spark_connector.cli.load_options", "spark_connector.url_secrets"),
+    *("spark_connector.cli.session", "spark_connector.cli.load_options", "spark_connector.storage"),
 )
 CONNECTOR_MAY_IMPORT = ("broker.client", "broker.records", "broker.protocol", "broker.errors")
 # Its commands have the options of all others, and find Java for Spark as a broker does for ZooKeeper.
@@ -137,11 +137,11 @@ IMPURE = (
 
 # (file, imported module): why this import waits until the function is called.
 IMPORT_IN_FUNCTION = {
-    ("spark_connector/options/column_options.py", "spark_connector.formats.record_decoder.column_decoder"): (
+    ("spark_connector/options/read_options.py", "spark_connector.formats.record_decoder.column_decoder"): (
         "fastavro, fsspec and an HTTP client behind it, for reads with formats only"
     ),
-    ("spark_connector/options/column_options.py", "spark_connector.formats.schema_text.parse_registry_url"): "the same",
-    ("spark_connector/options/column_options.py", "spark_connector.formats.schema_text.parse_schema_text"): "the same",
+    ("spark_connector/options/read_options.py", "spark_connector.formats.schema_text.parse_registry_url"): "the same",
+    ("spark_connector/options/read_options.py", "spark_connector.formats.schema_text.parse_schema_text"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/offset_reader.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.record_decoder.RecordDecoder"): "the same",

@@ -25,8 +25,8 @@ from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowOffsets
 from spark_connector.loads.history import History, HistoryEntry, LoadState, gaps
 from spark_connector.loads.record import LoadFile, LoadId, LoadRange, LoadRecord
+from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import undone_by
-from spark_connector.loads.target import LOAD_COLUMN
 
 ROW_SCHEMA = pa.schema(
     [(LOAD_COLUMN, pa.string()), ("topic", pa.string()), ("partition", pa.int64()), ("offset", pa.int64())]

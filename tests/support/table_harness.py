@@ -31,7 +31,7 @@ from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import DeltaDestination
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
-from spark_connector.loads.target import DatabaseAddress, Target
+from spark_connector.loads.request import DatabaseAddress, Target
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint

@@ -19,8 +19,8 @@ from spark_connector.loads.database.sql import open_engine
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.history import HistoryEntry, LoadState
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
+from spark_connector.loads.request import DatabaseAddress
 from spark_connector.loads.rewind import plan_rewind, standing
-from spark_connector.loads.target import DatabaseAddress
 from spark_connector.maintenance import history, prune, rewind
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash, CrashPoint

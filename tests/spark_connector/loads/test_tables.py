@@ -16,7 +16,7 @@ from typing import TypeVar
 import pytest
 
 from spark_connector.loads.record import LoadError
-from spark_connector.loads.target import DatabaseAddress
+from spark_connector.loads.request import DatabaseAddress
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.table_harness import (
