@@ -44,7 +44,7 @@ _MS: Final = datetime.timedelta(milliseconds=1)
 _NO_ID: Final = bytes(16)
 
 _FORMATS: Final = {
-    "bool": "?",
+    "bool": "B",
     "int8": "b",
     "int16": "h",
     "uint16": "H",
@@ -149,8 +149,8 @@ def skip_tags(data: Any, at: int, end: int) -> int:
     return at
 
 
-def _refuse_null(name: str) -> None:
-    raise ValueError(f"{name} is null")
+def _refuse_null(name: str, length: int) -> None:
+    raise ValueError(f"{name} is null" if length == -1 else f"{name} has the length {length}")
 
 
 def _refuse_array(count: int, room: int) -> None:
@@ -162,6 +162,7 @@ def _refuse_end(missing: int) -> None:
 
 
 _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "bool": {0: False, 1: True}.__getitem__,
     "error_code": {code.value: code for code in ErrorCode}.__getitem__,
     "timedelta_i32": _timedelta,
     "timedelta_i64": _timedelta,
@@ -252,7 +253,7 @@ class _ReaderCode(_Code):
         else:
             self._length(_length_bytes(field))
             with self.block("if n < 0:"):
-                self.add(f"{to} = None" if may_be_null else f"refuse_null({field.name!r})")
+                self.add(f"if n < -1 or not {may_be_null}:", f"    refuse_null({field.name!r}, n)", f"{to} = None")
             with self.block("else:"):
                 self.add("begin, at = at, at + n", "if at > end:", "    refuse_end(at - end)")
                 self.add(f"{to} = {_TEXTS[field.kafka_type]}")
@@ -337,6 +338,7 @@ def _uuid_bytes(value: uuid.UUID | None) -> bytes:
 
 
 _TO_WIRE: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "bool": bool,
     "timedelta_i32": _timedelta_ms,
     "timedelta_i64": _timedelta_ms,
     "datetime_i64": _datetime_ms,
@@ -450,7 +452,7 @@ class _WriterCode(_Code):
             self._element(field, "value")
             return
         self._length(4, "value")
-        if field.kafka_type in _FORMATS:
+        if field.kafka_type in _FORMATS and field.kafka_type not in _TO_WIRE:
             self.add(f"put(pack(f'>{{len(value)}}{_FORMATS[field.kafka_type]}', *value))")
             return
         with self.block("for item in value:"):
