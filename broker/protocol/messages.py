@@ -21,11 +21,11 @@ from kio.static.constants import EntityType
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.entities import entity_class, fields_of
-from broker.protocol.struct_codec import Reader, Writer, reader, skip_tags, writer
+from broker.protocol.struct_codec import Reader, Writer, read_varint, reader, skip_tags, writer
 from broker.protocol.wire import nullable_string
 
 _PREFIX = struct.Struct(">hhi")
-_CORRELATION_ID = struct.Struct(">i")
+_INT16, _CORRELATION_ID = struct.Struct(">h"), struct.Struct(">i")
 _RESPONSE = struct.Struct(">ii"), struct.Struct(">iix")
 """Length and correlation id, and the header's tagged fields, of which there are none."""
 _read_header = reader(RequestHeader)
@@ -102,11 +102,24 @@ def peek_client_id(frame: bytes | bytearray | memoryview) -> str | None:
 
 
 def wants_no_answer(frame: bytes | bytearray | memoryview) -> bool:
-    """Whether it is a Produce request with acks=0. False for one that is malformed."""
+    """Whether it is a Produce request with acks=0. False for one whose beginning is malformed; no more is read."""
     try:
-        return peek(frame)[0] == ApiKey.PRODUCE and decode_request(frame).body.acks == 0
-    except (ProtocolError, UnsupportedVersion):
+        key, version, _ = peek(frame)
+        return key == ApiKey.PRODUCE and _read_acks(version, frame) == 0
+    except (*_MALFORMED, ProtocolError, UnsupportedVersion):
         return False
+
+
+def _read_acks(version: int, frame: bytes | bytearray | memoryview) -> int:
+    """The field behind the header and the transactional id."""
+    _, at = _read_header(frame, 0, len(frame))
+    if _request_codec(ApiKey.PRODUCE, version).tagged:
+        length, at = read_varint(frame, skip_tags(frame, at, len(frame)))
+        length -= 1
+    else:
+        length, at = _INT16.unpack_from(frame, at)[0], at + _INT16.size
+    acks: int = _INT16.unpack_from(frame, at + max(length, 0))[0]
+    return acks
 
 
 def decode_request(frame: bytes | bytearray | memoryview) -> Request:

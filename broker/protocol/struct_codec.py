@@ -124,7 +124,8 @@ def _uuid(raw: bytes) -> uuid.UUID | None:
     return None if raw == _NO_ID else uuid.UUID(bytes=raw)
 
 
-def _varint(data: Any, at: int) -> tuple[int, int]:
+def read_varint(data: Any, at: int) -> tuple[int, int]:
+    """An unsigned varint, and where it ends. Raises as a `Reader`."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -139,10 +140,10 @@ def _varint(data: Any, at: int) -> tuple[int, int]:
 
 def skip_tags(data: Any, at: int, end: int) -> int:
     """The position after tagged fields, of which none is known. Raises as a `Reader`."""
-    count, at = _varint(data, at)
+    count, at = read_varint(data, at)
     for _ in range(count):
-        _, at = _varint(data, at)
-        size, at = _varint(data, at)
+        _, at = read_varint(data, at)
+        size, at = read_varint(data, at)
         at += size
         if at > end:
             _refuse_end(at - end)
@@ -178,7 +179,7 @@ _TEXTS: Final = {
 _READ_NAMES: Final[Mapping[str, Any]] = {
     **_CONVERTERS,
     "new": tuple.__new__,
-    "varint": _varint,
+    "varint": read_varint,
     "refuse_null": _refuse_null,
     "refuse_array": _refuse_array,
     "refuse_end": _refuse_end,
