@@ -38,6 +38,8 @@ _LEAST_PARTITION_BYTES: Final = 64 << 10
 class _Request(NamedTuple):
     connection: BrokerConnection
     wanted: list[FetchFrom]
+    partitions: set[TopicPartition]
+    """Of `wanted`."""
     sent_at: float
 
 
@@ -106,8 +108,11 @@ class LeaderFetches(AutoCloseable):
                 if self._retry_at and self._retry_at.get(tp, 0.0) > now:
                     continue
                 try:
-                    wanted = FetchFrom.at(self._cluster, tp, position.offset)
                     node = self._cluster.read_replica(tp)
+                    request = self._requests.get(node)
+                    if request is not None and tp in request.partitions:
+                        continue  # the answer is on its way
+                    wanted = FetchFrom.at(self._cluster, tp, position.offset)
                 except PykafkaError as error:
                     if error.retriable:
                         self._look_for_leaders(now)
@@ -192,7 +197,7 @@ class LeaderFetches(AutoCloseable):
                 connection = self._connections[node] = connect(node)
             rack = self._cluster.read_replicas.rack_for(item.tp for item in wanted)
             send_fetch(connection, limits, wanted, rack=rack)
-            self._requests[node] = _Request(connection, wanted, time.monotonic())
+            self._requests[node] = _Request(connection, wanted, {item.tp for item in wanted}, time.monotonic())
         except PykafkaError as error:
             self._disconnected(node, wanted, error)
 

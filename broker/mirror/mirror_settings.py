@@ -48,7 +48,7 @@ class NameFilter(NamedTuple):
     def missing(self, existing: Iterable[str]) -> list[str]:
         """Plain names in `include` that are not among `existing`."""
         known = set(existing)
-        plain = (known.pattern for known in self.include if not _PATTERN.search(known.pattern))
+        plain = (pattern.pattern for pattern in self.include if not _PATTERN.search(pattern.pattern))
         return [name for name in plain if name not in known and not any(map(re.compile(name).fullmatch, known))]
 
 

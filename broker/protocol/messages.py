@@ -16,18 +16,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kio.schema.index import api_key_map, schema_name_map
+from kio.schema.request_header.v1.header import RequestHeader
 from kio.static.constants import EntityType
 
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.entities import entity_class, fields_of
-from broker.protocol.struct_codec import Reader, Writer, reader, skip_tags, writer
+from broker.protocol.struct_codec import Reader, Writer, read_varint, reader, skip_tags, writer
 from broker.protocol.wire import nullable_string
 
 _PREFIX = struct.Struct(">hhi")
-_CORRELATION_ID = struct.Struct(">i")
+_INT16, _CORRELATION_ID = struct.Struct(">h"), struct.Struct(">i")
 _RESPONSE = struct.Struct(">ii"), struct.Struct(">iix")
 """Length and correlation id, and the header's tagged fields, of which there are none."""
+_read_header = reader(RequestHeader)
+"""Up to the client id; a newer header has only tagged fields behind it (KIP-482)."""
 _MISSING: Any = object()
 _MALFORMED = (ValueError, LookupError, OverflowError, struct.error, MemoryError)
 
@@ -58,10 +61,18 @@ class _Codec(NamedTuple):
     tagged: bool
 
 
-@functools.cache
-def _codec(api: int, version: int, kind: EntityType) -> _Codec:
-    entity = entity_class(api, version, kind)
+def _codec(entity: Any) -> _Codec:
     return _Codec(reader(entity), writer(entity), entity.__header_schema__.__flexible__)
+
+
+@functools.cache
+def _request_codec(api: int, version: int) -> _Codec:
+    return _codec(entity_class(api, version, EntityType.request))
+
+
+@functools.cache
+def _response_codec(api: int, version: int) -> _Codec:
+    return _codec(entity_class(api, version, EntityType.response))
 
 
 @functools.cache
@@ -92,11 +103,24 @@ def peek_client_id(frame: bytes | bytearray | memoryview) -> str | None:
 
 
 def wants_no_answer(frame: bytes | bytearray | memoryview) -> bool:
-    """Whether it is a Produce request with acks=0. False for one that is malformed."""
+    """Whether it is a Produce request with acks=0. False for one whose beginning is malformed; no more is read."""
     try:
-        return peek(frame)[0] == ApiKey.PRODUCE and decode_request(frame).body.acks == 0
-    except (ProtocolError, UnsupportedVersion):
+        key, version, _ = peek(frame)
+        return key == ApiKey.PRODUCE and _read_acks(version, frame) == 0
+    except (*_MALFORMED, ProtocolError, UnsupportedVersion):
         return False
+
+
+def _read_acks(version: int, frame: bytes | bytearray | memoryview) -> int:
+    """The field behind the header and the transactional id."""
+    _, at = _read_header(frame, 0, len(frame))
+    if _request_codec(ApiKey.PRODUCE, version).tagged:
+        length, at = read_varint(frame, skip_tags(frame, at, len(frame)))
+        length -= 1
+    else:
+        length, at = _INT16.unpack_from(frame, at)[0], at + _INT16.size
+    acks: int = _INT16.unpack_from(frame, at + max(length, 0))[0]
+    return acks
 
 
 def decode_request(frame: bytes | bytearray | memoryview) -> Request:
@@ -110,15 +134,13 @@ def decode_request(frame: bytes | bytearray | memoryview) -> Request:
 
 
 def _decode(key: int, version: int, frame: bytes | memoryview) -> tuple[str | None, Any]:
-    codec = _codec(key, version, EntityType.request)
+    codec = _request_codec(key, version)
     try:
-        at = _PREFIX.size + 2
-        length = int.from_bytes(frame[_PREFIX.size : at], "big", signed=True)
-        client_id = None if length < 0 else str(frame[at : at + length], "utf-8")
-        body, _ = _read_body(codec, frame, at + max(length, 0))
+        header, at = _read_header(frame, 0, len(frame))
+        body, _ = _read_body(codec, frame, at)
     except _MALFORMED as error:
         raise ProtocolError(f"API {key} version {version}: {type(error).__name__}: {error}") from error
-    return client_id, body
+    return header.client_id, body
 
 
 @functools.lru_cache(maxsize=2048)
@@ -142,7 +164,7 @@ def decode_response(api: ApiKey, version: int, payload: bytes | bytearray | memo
 
 def read_response(api: ApiKey, version: int, payload: bytes | memoryview) -> tuple[int, Any, int]:
     """(correlation id, body, where it ends) of a response, without its length. Records are a view of a memoryview."""
-    codec = _codec(api, version, EntityType.response)
+    codec = _response_codec(api, version)
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(payload)
         body, end = _read_body(codec, payload, _CORRELATION_ID.size)
@@ -170,18 +192,19 @@ def request_frame(
     api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
 ) -> list[bytes | bytearray | memoryview]:
     """The same in parts to send in order, without a copy of the record batches of a Produce request."""
-    codec = _codec(api, version, EntityType.request)
+    codec = _request_codec(api, version)
     head = b"".join(
         (_PREFIX.pack(api, version, correlation_id), nullable_string(client_id, False), b"\0" * codec.tagged)
     )
     pieces: list[Any] = [b"", head]
     codec.write(pieces.append, body.get)
-    pieces[0] = _CORRELATION_ID.pack(sum(map(len, pieces)))
-    if api is not ApiKey.PRODUCE:
+    sizes = list(map(len, pieces))
+    pieces[0] = _CORRELATION_ID.pack(sum(sizes))
+    if api is not ApiKey.PRODUCE or max(sizes) < _COPIED_BYTES:
         return [b"".join(pieces)]
     parts: list[bytes | bytearray | memoryview] = []
     begin = 0
-    for index in [index for index, piece in enumerate(pieces) if len(piece) >= _COPIED_BYTES]:
+    for index in [index for index, size in enumerate(sizes) if size >= _COPIED_BYTES]:
         parts += (b"".join(pieces[begin:index]), pieces[index])
         begin = index + 1
     return [*parts, b"".join(pieces[begin:])]
@@ -189,7 +212,7 @@ def request_frame(
 
 def encode_response(request: Request, body: Mapping[str, Any]) -> bytes:
     """The response frame for `request`, in its version, length first."""
-    codec = _codec(request.api, request.version, EntityType.response)
+    codec = _response_codec(request.api, request.version)
     pieces: list[Any] = []
     codec.write(pieces.append, body.get)
     answer = b"".join(pieces)

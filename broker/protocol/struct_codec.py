@@ -44,7 +44,7 @@ _MS: Final = datetime.timedelta(milliseconds=1)
 _NO_ID: Final = bytes(16)
 
 _FORMATS: Final = {
-    "bool": "?",
+    "bool": "B",
     "int8": "b",
     "int16": "h",
     "uint16": "H",
@@ -124,7 +124,8 @@ def _uuid(raw: bytes) -> uuid.UUID | None:
     return None if raw == _NO_ID else uuid.UUID(bytes=raw)
 
 
-def _varint(data: Any, at: int) -> tuple[int, int]:
+def read_varint(data: Any, at: int) -> tuple[int, int]:
+    """An unsigned varint, and where it ends. Raises as a `Reader`."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -139,18 +140,18 @@ def _varint(data: Any, at: int) -> tuple[int, int]:
 
 def skip_tags(data: Any, at: int, end: int) -> int:
     """The position after tagged fields, of which none is known. Raises as a `Reader`."""
-    count, at = _varint(data, at)
+    count, at = read_varint(data, at)
     for _ in range(count):
-        _, at = _varint(data, at)
-        size, at = _varint(data, at)
+        _, at = read_varint(data, at)
+        size, at = read_varint(data, at)
         at += size
         if at > end:
             _refuse_end(at - end)
     return at
 
 
-def _refuse_null(name: str) -> None:
-    raise ValueError(f"{name} is null")
+def _refuse_null(name: str, length: int) -> None:
+    raise ValueError(f"{name} is null" if length == -1 else f"{name} has the length {length}")
 
 
 def _refuse_array(count: int, room: int) -> None:
@@ -162,6 +163,7 @@ def _refuse_end(missing: int) -> None:
 
 
 _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "bool": {0: False, 1: True}.__getitem__,
     "error_code": {code.value: code for code in ErrorCode}.__getitem__,
     "timedelta_i32": _timedelta,
     "timedelta_i64": _timedelta,
@@ -177,7 +179,7 @@ _TEXTS: Final = {
 _READ_NAMES: Final[Mapping[str, Any]] = {
     **_CONVERTERS,
     "new": tuple.__new__,
-    "varint": _varint,
+    "varint": read_varint,
     "refuse_null": _refuse_null,
     "refuse_array": _refuse_array,
     "refuse_end": _refuse_end,
@@ -252,7 +254,7 @@ class _ReaderCode(_Code):
         else:
             self._length(_length_bytes(field))
             with self.block("if n < 0:"):
-                self.add(f"{to} = None" if may_be_null else f"refuse_null({field.name!r})")
+                self.add(f"if n < -1 or not {may_be_null}:", f"    refuse_null({field.name!r}, n)", f"{to} = None")
             with self.block("else:"):
                 self.add("begin, at = at, at + n", "if at > end:", "    refuse_end(at - end)")
                 self.add(f"{to} = {_TEXTS[field.kafka_type]}")
@@ -337,6 +339,7 @@ def _uuid_bytes(value: uuid.UUID | None) -> bytes:
 
 
 _TO_WIRE: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "bool": bool,
     "timedelta_i32": _timedelta_ms,
     "timedelta_i64": _timedelta_ms,
     "datetime_i64": _datetime_ms,
@@ -450,7 +453,7 @@ class _WriterCode(_Code):
             self._element(field, "value")
             return
         self._length(4, "value")
-        if field.kafka_type in _FORMATS:
+        if field.kafka_type in _FORMATS and field.kafka_type not in _TO_WIRE:
             self.add(f"put(pack(f'>{{len(value)}}{_FORMATS[field.kafka_type]}', *value))")
             return
         with self.block("for item in value:"):

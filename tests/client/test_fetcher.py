@@ -12,7 +12,7 @@ from broker.client.batch_producer import produce_batches
 from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
-from broker.client.fetch_protocol import FetchLimits
+from broker.client.fetch_protocol import FetchFrom, FetchLimits
 from broker.client.fetcher import Fetched, Fetcher, FetchStream, end_of_batches
 from broker.client.leader_fetches import LeaderFetches
 from broker.client.partition_offsets import NO_EPOCH, Position
@@ -197,3 +197,16 @@ def test_while_no_broker_answers_many_partitions_cost_one_attempt(monkeypatch: p
         fetches = LeaderFetches(cluster, FetchLimits.of(cluster.settings), lambda *_: None)
         assert fetches.send({TopicPartition("t", index): Position(0, NO_EPOCH) for index in range(100)}) == {}
     assert len(attempts) == 1
+
+
+def test_a_partition_whose_answer_is_on_its_way_is_not_looked_up_again(
+    cluster: Cluster, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = {tp: Position(RECORDS, NO_EPOCH)}
+    with LeaderFetches(cluster, FetchLimits.of(cluster.settings), lambda *_: None) as fetches:
+        assert fetches.send(end) == {}
+        assert fetches.in_flight
+        looked_up: list[object] = []
+        monkeypatch.setattr(FetchFrom, "at", looked_up.append)
+        assert fetches.send(end) == {}
+        assert looked_up == []

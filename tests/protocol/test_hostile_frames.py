@@ -79,3 +79,34 @@ def test_a_port_that_is_unsigned_has_two_bytes() -> None:
     body = {"topics": (), "nodes": [{"node_id": 1, "listeners": [listener]}], "error_message": None}
     frame = encode_response(Request(ApiKey.DESCRIBE_QUORUM, 2, 1, None, None, 0), body)[4:]
     assert decode_response(ApiKey.DESCRIBE_QUORUM, 2, frame)[1].nodes[0].listeners[0].port == 29393
+
+
+@pytest.mark.parametrize("version", [0, 4])
+def test_a_header_that_is_cut_is_refused_even_before_an_empty_body(version: int) -> None:
+    """Version 0 of ListGroups has no field whose reading could fail."""
+    frame = encode_request(ApiKey.LIST_GROUPS, version, 1, "client", {})[4:]
+    for length in range(len(frame)):
+        with pytest.raises(ProtocolError):
+            decode_request(frame[:length])
+
+
+@pytest.mark.parametrize("length", [-2, -(1 << 15)])
+def test_only_the_length_minus_one_means_null(length: int) -> None:
+    frame = encode_request(ApiKey.JOIN_GROUP, 5, 1, None, {"group_id": "", "member_id": "", "protocol_type": ""})[4:]
+    null = b"\xff\xff"
+    client_id, instance_id = 8, frame.rindex(null)
+    decode_request(frame)
+    for at in (client_id, instance_id):
+        assert frame[at : at + 2] == null
+        with pytest.raises(ProtocolError, match=f"has the length {length}"):
+            decode_request(frame[:at] + struct.pack(">h", length) + frame[at + 2 :])
+
+
+@pytest.mark.parametrize("byte", [2, 0x7F, 0xFF])
+def test_a_boolean_is_0_or_1(byte: int) -> None:
+    for version in (4, 9):
+        frame = encode_request(ApiKey.METADATA, version, 1, "x", {"topics": [], "allow_auto_topic_creation": True})[4:]
+        at = frame.rindex(b"\1")
+        assert decode_request(frame[:at] + b"\0" + frame[at + 1 :]).body.allow_auto_topic_creation is False
+        with pytest.raises(ProtocolError):
+            decode_request(frame[:at] + bytes((byte,)) + frame[at + 1 :])

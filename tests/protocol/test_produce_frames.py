@@ -153,6 +153,16 @@ def test_other_frames_want_an_answer(version: int, body: dict[str, Any], noise: 
     assert not wants_no_answer(b"\0\1" + noise), "Fetch"
 
 
+@given(VERSIONS, BODY)
+def test_only_the_beginning_of_a_frame_is_read_to_know_whether_it_wants_an_answer(
+    version: int, body: dict[str, Any]
+) -> None:
+    """A connection asks that of every request it is handling: to decode the topics again would double the work."""
+    empty = len(_frame(version, {**body, "topic_data": []}))
+    cut = _frame(version, {**body, "acks": 0, "topic_data": [{"name": "t", "partition_data": []}]})[: empty - 4]
+    assert wants_no_answer(cut + b"\xff" * 4)
+
+
 @pytest.mark.parametrize("version", [3, 12])
 def test_an_array_announced_longer_than_its_frame_is_refused(version: int) -> None:
     body: dict[str, Any] = {"transactional_id": None, "acks": 1, "timeout": 1, "topic_data": []}
