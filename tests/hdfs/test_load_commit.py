@@ -1,8 +1,8 @@
 """The commit protocol on a real HDFS: crashes and rivals at its steps.
 
-All steps of the protocol are gone through in tests/spark_connector/test_load_commit.py; here those that move the
-commit, and in the slow set every one. (A file takes hdfs-native half a second: its first question whether the NameNode
-knows the block comes too early, and it waits before the second.)
+All steps of the protocol are gone through in tests/spark_connector/loads/files/test_directory.py; here those that move
+the commit, and in the slow set every one. (A file takes hdfs-native half a second: its first question whether the
+NameNode knows the block comes too early, and it waits before the second.)
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Client(NamedTuple):
 
 
 class Right:
-    """Equal only to itself, as the rows of api/permissions.py."""
+    """Equal only to itself, as the rows of broker/protocol/permissions.py."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The encoding of multiRead, as far as a healthy server does not show it (the rest is in test_zk.py)."""
+"""The encoding of multiRead, as far as a healthy server does not show it (the rest is in test_client.py)."""
 
 from __future__ import annotations
 
