@@ -252,10 +252,19 @@ _ISOLATION = "kafka.isolation.level"
 DEFAULTS = {_ISOLATION: "read_committed"}
 """Defaults of a load. Other readers have Kafka's default, read_uncommitted."""
 
-_FORMATS = ("keyFormat", "valueFormat", "keySchema", "valueSchema", "columnNameOfCorruptRecord", "schema.registry.url")
+_FORMATS = (
+    *("keyFormat", "valueFormat", "keySchema", "valueSchema", "recursiveFieldMaxDepth", "columnNameOfCorruptRecord"),
+    "schema.registry.url",
+)
 _NAMES = (_ISOLATION, *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
 _WORDS = (_ISOLATION, "keyFormat", "valueFormat", "mode")  # values that ignore case
-_UNSET = {"keyFormat": "binary", "valueFormat": "binary", "mode": "permissive", "sep": ","}
+_UNSET = {
+    "keyFormat": "binary",
+    "valueFormat": "binary",
+    "recursiveFieldMaxDepth": "-1",
+    "mode": "permissive",
+    "sep": ",",
+}
 _LOGIN = re.compile(r"^(https?://)[^/@\s]*@")
 _LONGEST = 60  # characters of a value in a message
 

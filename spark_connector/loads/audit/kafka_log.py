@@ -27,7 +27,10 @@ from spark_connector.read.planning import OffsetRange, keep_offsets
 from spark_connector.worker_clients import worker_clients
 
 _POLICY = "cleanup.policy"
-_FORMATS = ("keyformat", "valueformat", "keyschema", "valueschema", "mode", "sep", "schema.registry.")
+_FORMATS = (
+    *("keyformat", "valueformat", "keyschema", "valueschema", "recursivefieldmaxdepth"),
+    *("mode", "sep", "schema.registry."),
+)
 _FILTERS = ("filteroffsets", "filtertimestamp", "filterkeyprefix", "filterheader")
 _RELEVANT = ("kafka.", *_FILTERS, "fetchoffset.", "kafkaconsumer.", "failondataloss")
 

@@ -32,7 +32,7 @@ NOT_KEPT = {
     *("kafkaConsumer.pollTimeoutMs", "badRecordsTopic", "schema.registry.basic.auth.user.info"),
     *("schema.registry.bearer.auth.token", "schema.registry.ssl.ca.location"),
     # what the columns of the rows show
-    *("includeHeaders", "columns", "recursiveFieldMaxDepth"),
+    *("includeHeaders", "columns"),
 }
 """The options that a load's record does not have, and why."""
 
@@ -176,6 +176,11 @@ def test_tables_keep_it_in_their_logs(make: Callable[..., TableWorld], tmp_path:
             {"valueFormat": "avro", "schema.registry.url": "https://host:1/x"},
         ),
         ({"schema.registry.basic.auth.user.info": "me:s3cret", "badRecordsTopic": "b"}, {}),
+        ({"valueFormat": "avro", "recursiveFieldMaxDepth": "-1"}, {"valueFormat": "avro"}),
+        (
+            {"valueFormat": "avro", "recursivefieldmaxdepth": "3"},
+            {"valueFormat": "avro", "recursiveFieldMaxDepth": "3"},
+        ),
         (
             {"filterPartitions": "0-3", "filterTimestampFrom": "7", "filterOffsets": "1-"},
             {"filterPartitions": "0-3", "filterTimestampFrom": "7", "filterOffsets": "1-"},
