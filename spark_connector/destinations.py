@@ -14,12 +14,10 @@ from urllib.parse import urlsplit
 from broker.errors import ConfigError, PykafkaError
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination
-from spark_connector.loads.files.directory import FilesDestination
-from spark_connector.loads.files.files_log import FilesCommitLog
+from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.record import LoadInterrupted, failed_load
-from spark_connector.loads.target import Target, is_database_url
-from spark_connector.storage import Storage, open_storage
-from spark_connector.url_secrets import without_secrets
+from spark_connector.loads.request import Target, is_database_url
+from spark_connector.storage import Storage, open_storage, without_secrets
 
 _CONNECT_TIMEOUT = 10.0  # seconds
 

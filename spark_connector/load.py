@@ -26,8 +26,7 @@ from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
-from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.target import Target, hadoop_settings
+from spark_connector.loads.request import LoadRequest, Target, hadoop_settings
 from spark_connector.loads.write import write_load
 from spark_connector.maintenance import recover
 

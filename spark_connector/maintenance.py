@@ -1,6 +1,6 @@
 """Maintenance of a group's loads: list, verify, rewind, prune and recover them.
 
-    from spark_connector.loads.target import Target
+    from spark_connector.loads.request import Target
     from spark_connector.maintenance import history, rewind, targets, verify
     target = Target("/data/flights", "nightly")
 
@@ -23,8 +23,8 @@ from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.history import History, LoadState
 from spark_connector.loads.plan import next_number, refuse_unknown_group
 from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.request import Target
 from spark_connector.loads.rewind import plan_rewind, standing
-from spark_connector.loads.target import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

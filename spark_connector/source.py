@@ -26,8 +26,7 @@ from pyspark.sql.types import StructType
 from broker.errors import ConfigError, PykafkaError
 from spark_connector.entry_point import entry_point
 from spark_connector.formats.value_format import ReadFormats
-from spark_connector.options.column_options import subscribed_topics
-from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.options.read_options import Mode, SourceOptions, parse_options, subscribed_topics
 from spark_connector.read.schema import source_schema
 from spark_connector.spark_worker import in_spark_worker
 

@@ -61,7 +61,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"options"},
     {"formats", "offset_store"},
     {"storage", "errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact"},
-    {"url_secrets", "spark_worker"},
+    {"spark_worker"},
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py
 # and spark_connector/load.py choose one.
@@ -74,7 +74,7 @@ UI_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.tools"),
     "broker.security.http_credentials",
     *("spark_connector.formats", "spark_connector.errors", "spark_connector.loads", "spark_connector.maintenance"),
-    *("spark_connector.cli.session", "spark_connector.cli.load_options", "spark_connector.url_secrets"),
+    *("spark_connector.cli.session", "spark_connector.cli.load_options", "spark_connector.storage"),
 )
 CONNECTOR_MAY_IMPORT = ("broker.client", "broker.records", "broker.protocol", "broker.errors")
 # Its commands have the options of all others, and find Java for Spark as a broker does for ZooKeeper.
@@ -137,11 +137,11 @@ IMPURE = (
 
 # (file, imported module): why this import waits until the function is called.
 IMPORT_IN_FUNCTION = {
-    ("spark_connector/options/column_options.py", "spark_connector.formats.record_decoder.column_decoder"): (
+    ("spark_connector/options/read_options.py", "spark_connector.formats.record_decoder.column_decoder"): (
         "fastavro, fsspec and an HTTP client behind it, for reads with formats only"
     ),
-    ("spark_connector/options/column_options.py", "spark_connector.formats.schema_text.parse_registry_url"): "the same",
-    ("spark_connector/options/column_options.py", "spark_connector.formats.schema_text.parse_schema_text"): "the same",
+    ("spark_connector/options/read_options.py", "spark_connector.formats.schema_text.parse_registry_url"): "the same",
+    ("spark_connector/options/read_options.py", "spark_connector.formats.schema_text.parse_schema_text"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/offset_reader.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.record_decoder.RecordDecoder"): "the same",
@@ -290,13 +290,13 @@ def test_destinations_of_loads_do_not_know_each_other() -> None:
         if not within(module.name, "spark_connector.loads"):
             continue
         layer = part_of_loads(module.name)
-        assert layer in LOADS_RANK, f"{module.relative}: {layer!r} has no row in tests/test_layers.py"
+        assert layer in LOADS_RANK, f"{module.relative}: {layer!r} has no row in LOADS_ROWS"
         for imported in module.imports:
             if within(imported.module, "spark_connector.loads") and imported.module != "spark_connector.loads":
                 target = part_of_loads(imported.module)
                 if layer != target and LOADS_RANK[target] <= LOADS_RANK[layer]:
                     wrong.append(place(module, imported))
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join([*wrong, "put what two destinations need into loads/ itself, or into offset_store/"])
 
 
 def test_no_two_files_of_loads_share_a_name() -> None:
@@ -371,7 +371,7 @@ def test_library_is_imported_only_where_it_is_hidden(library: str) -> None:
         if within(imported.module, library)
         and not any(module.relative == home or module.relative.startswith(home) for home in ONLY_IN[library])
     ]
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join([*wrong, f"use the module that hides {library}, or add this file to ONLY_IN"])
 
 
 def test_state_machines_are_pure() -> None:
@@ -406,7 +406,8 @@ def test_imports_stand_at_the_top() -> None:
         for imported in module.imports
         if imported.in_function
     }
-    assert [where for key, where in seen.items() if key not in IMPORT_IN_FUNCTION] == []
+    unnamed = [where for key, where in seen.items() if key not in IMPORT_IN_FUNCTION]
+    assert not unnamed, "\n".join([*unnamed, "import at the top, or say in IMPORT_IN_FUNCTION why not"])
     assert [key for key in IMPORT_IN_FUNCTION if key not in seen] == [], "no longer needed"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from broker.api.context import Fields
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.security.acl_types import (
@@ -55,6 +56,19 @@ def filter_of(asked: Any) -> AclFilter:
         _term(AclOperation, asked.operation),
         _term(AclPermission, asked.permission_type),
     )
+
+
+def entry_fields(entry: AccessControlEntry) -> Fields:
+    return {
+        "principal": entry.principal,
+        "host": entry.host,
+        "operation": entry.operation,
+        "permission_type": entry.permission,
+    }
+
+
+def pattern_fields(pattern: ResourcePattern) -> Fields:
+    return {"resource_type": pattern.type, "resource_name": pattern.name, "pattern_type": pattern.pattern}
 
 
 def _term(terms: type[_Term], number: int) -> _Term:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.api.acl_requests import NO_AUTHORIZER, filter_of
+from broker.api.acl_requests import NO_AUTHORIZER, entry_fields, filter_of, pattern_fields
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.cluster.acls import Deleted
 from broker.errors import BrokerError, ErrorCode
@@ -42,13 +42,8 @@ def _result(deleted: Sequence[Deleted] | BrokerError) -> Fields:
         {
             "error_code": error.code if error else ErrorCode.none,
             "error_message": error.message if error else None,
-            "resource_type": acl.pattern.type,
-            "resource_name": acl.pattern.name,
-            "pattern_type": acl.pattern.pattern,
-            "principal": acl.entry.principal,
-            "host": acl.entry.host,
-            "operation": acl.entry.operation,
-            "permission_type": acl.entry.permission,
+            **pattern_fields(acl.pattern),
+            **entry_fields(acl.entry),
         }
         for acl, error in deleted
     ]

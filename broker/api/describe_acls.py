@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.api.acl_requests import NO_AUTHORIZER, filter_of
+from broker.api.acl_requests import NO_AUTHORIZER, entry_fields, filter_of, pattern_fields
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import DESCRIBE_ACLS
@@ -18,20 +18,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     except BrokerError as error:
         return {"error_code": error.code, "error_message": error.message, "resources": ()}
     resources = [
-        {
-            "resource_type": pattern.type,
-            "resource_name": pattern.name,
-            "pattern_type": pattern.pattern,
-            "acls": [
-                {
-                    "principal": entry.principal,
-                    "host": entry.host,
-                    "operation": entry.operation,
-                    "permission_type": entry.permission,
-                }
-                for entry in entries
-            ],
-        }
+        {**pattern_fields(pattern), "acls": [entry_fields(entry) for entry in entries]}
         for pattern, entries in context.acls.current.matching(wanted)
     ]
     return {"error_code": ErrorCode.none, "error_message": None, "resources": resources}

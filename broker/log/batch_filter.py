@@ -43,8 +43,7 @@ def read_columns(chunk: bytes, batches: Batches, fields: Collection[str]) -> Ite
 
     pyarrow's `to_pylist` and `to_numpy` would import pandas, which takes 50 MB; so `keys_of` and its like read buffers.
     """
-    sizes = sum(header.size for _, header in batches)
-    if batches and sizes < batches[-1][0] + batches[-1][1].size:
+    if sum(header.size for _, header in batches) < len(chunk):  # others are there, such as aborted ones
         chunk = b"".join([chunk[position : position + header.size] for position, header in batches])
     low, first = 0, 0
     while first < len(batches):

@@ -24,10 +24,9 @@ from broker.metrics import Metrics
 from broker.net.acceptor import Acceptor
 from broker.net.connection import Connection
 from broker.net.frame_reader import RequestMemory
-from broker.net.renewed_context import RenewedContext
 from broker.net.router import Router
 from broker.net.sasl import FindCredential, SaslSession
-from broker.net.tls import TlsStream, server_context
+from broker.net.tls import RenewedContext, TlsStream, server_context
 from broker.net.token_verifier import TokenVerifier, token_verifier
 from broker.quotas.connection_rates import ConnectionRates
 from broker.security.principal_mapping import PrincipalMapping

@@ -8,8 +8,7 @@ import ssl
 
 from broker.config.broker_config import BrokerConfig
 from broker.errors import ConfigError
-from broker.net.renewed_context import RenewedContext
-from broker.net.tls import peer_context
+from broker.net.tls import RenewedContext, peer_context
 from broker.security.jaas import Login
 
 

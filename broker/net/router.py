@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.metrics import Metrics
@@ -22,7 +22,6 @@ from broker.net.response import Part, Response
 from broker.net.sasl import SaslSession
 from broker.net.stopwatch import Stopwatch, stop_measuring
 from broker.net.throttling import FetchedAnswer, ThrottledResponse, Throttling
-from broker.net.unserved_versions import UnservedVersions
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import (
     Request,
@@ -37,6 +36,9 @@ from broker.quotas.client_quotas import ClientQuotas
 ANONYMOUS = "User:ANONYMOUS"
 _MAX_CLIENT_ID = 100
 """Characters of a client id that are shown."""
+UNSERVED_EVERY_S: Final = 60.0
+MOST_UNSERVED: Final = 1000
+"""Different ones in that time; of more there is no line."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +73,33 @@ class Route:
 
 class UnservedVersion(UnsupportedVersion):
     """A request whose API or version is not served. The text is empty if the log has it already."""
+
+
+class UnservedVersions:
+    """Which requests of a version that is not served get a line in the log: each client's at most once a minute.
+
+    A client repeats such a request as fast as it can connect, and can make up names, so both the lines and the memory
+    have a bound.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` tells seconds."""
+        self._clock = clock
+        self._logged: dict[tuple[str | None, int, int], float] = {}
+        """(client id, API key, version) → when, the oldest first."""
+
+    def __len__(self) -> int:
+        return len(self._logged)
+
+    def is_due(self, key: tuple[str | None, int, int]) -> bool:
+        """Whether this one is to be logged now; then the same is not for a minute."""
+        now = self._clock()
+        while self._logged and now - next(iter(self._logged.values())) >= UNSERVED_EVERY_S:
+            del self._logged[next(iter(self._logged))]
+        if key in self._logged or len(self._logged) >= MOST_UNSERVED:
+            return False
+        self._logged[key] = now
+        return True
 
 
 class Router:

@@ -9,13 +9,17 @@ once; written bytes wait only in the socket's transport, whose water marks pause
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from broker.config.security_settings import ListenerSecurity, SecuritySettings
 from broker.errors import ConfigError
-from broker.security.stores import has_key, has_trust, load_key, load_trust
+from broker.security.stores import StoreSettings, has_key, has_trust, load_key, load_trust
+
+logger = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 SLICE_BYTES: Final = 64 * 1024
@@ -38,6 +42,10 @@ _SHORT_NAMES = {
     "domainComponent": "DC",
     "userId": "UID",
 }
+
+
+_Version = tuple[int, int, int] | None
+"""Of a file: inode, size, time of its last change."""
 
 
 def server_context(security: ListenerSecurity) -> ssl.SSLContext:
@@ -93,6 +101,48 @@ def _context(protocol: ssl._SSLMethod, settings: SecuritySettings) -> ssl.SSLCon
                 "like ECDHE-RSA-AES256-GCM-SHA384"
             ) from None
     return context
+
+
+class RenewedContext:
+    """The `context` of one listener, made again when the files of its key and certificates change, as when these are
+    renewed. Connections keep the one that they were opened with."""
+
+    def __init__(self, name: str, settings: StoreSettings, make: Callable[[], ssl.SSLContext]) -> None:
+        """`name` says in the log whose it is. Raises ConfigError if `make` does."""
+        self._name = name
+        self._files = [path for path in (settings.ssl_keystore_location, settings.ssl_truststore_location) if path]
+        self._make = make
+        self._versions = self._look()
+        self.context = make()
+
+    def renew(self) -> bool:
+        """Make the context again if a file has changed; whether it was.
+
+        Files that cannot be used are told once, and the context stays: a file may be half written, and its next
+        version is looked at again.
+        """
+        found = self._look()
+        if found == self._versions:
+            return False
+        self._versions = found
+        try:
+            self.context = self._make()
+        except ConfigError as error:
+            logger.error("%s: the changed certificates cannot be used, those from before stay: %s", self._name, error)
+            return False
+        logger.info("%s: new connections use the changed certificates in %s", self._name, ", ".join(self._files))
+        return True
+
+    def _look(self) -> list[_Version]:
+        return [_version(path) for path in self._files]
+
+
+def _version(path: str) -> _Version:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def distinguished_name(certificate: Mapping[str, Any] | None) -> str | None:

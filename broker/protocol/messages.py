@@ -2,8 +2,9 @@
 
 Used by the broker's router and by the client. Handlers and callers do not depend on versions. A body to send is a plain
 mapping with kio's field names. It may have the fields of any version: fields that the version lacks are dropped, and
-missing fields get the schema's default or zero. A decoded body is a named tuple with kio's field names; `field()` reads
-a field that some versions lack. Raises ProtocolError for invalid bytes and UnsupportedVersion for what kio lacks.
+missing fields get the schema's default or zero; times may be `int` milliseconds. A decoded body is a named tuple with
+kio's field names and types (times are `timedelta` or `datetime`, an id of zeros is None); `field()` reads a field that
+some versions lack. Raises ProtocolError for invalid bytes and UnsupportedVersion for what kio lacks.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ docs/reference/metrics.md lists the declarations (tested). Names are those that 
 Kafka's metrics, so that dashboards carry over; times are in seconds. Metrics of groups follow kafka_exporter
 (`kafka_consumergroup_…`).
 
-Called by app.py at most once a second, on the event loop, which owns what is read. Nothing is counted here, and
-requests are served between slices: of partitions, of groups and of what they have committed.
+Called by app.py at most once a second, on the event loop, which owns what is read. Nothing is counted here
+(broker/metrics.py), and requests are served between slices: of partitions, of groups and of what they have committed.
 """
 
 from __future__ import annotations

@@ -58,11 +58,11 @@ class LocalStore(MetadataStore):
             self._database.open()
             self._session = self._database.zxid + 1
             self._delete_ephemeral_nodes()
-        except ConfigError:
-            self._database.close()
-            raise
         except (OSError, PykafkaError, sqlite3.Error) as error:
+            self._session = 0
             self._database.close()
+            if isinstance(error, ConfigError):
+                raise
             reason = reason_of(error) if isinstance(error, sqlite3.Error) else error
             raise ConfigError(f"{self} cannot be opened: {reason}") from error
         self._events.start()

@@ -54,6 +54,12 @@ PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {_FORMAT};
 """
 _COLUMNS = "path, data, created_zxid, created_ms, ephemeral_owner, version, children, children_created"
+_WRITE = """
+INSERT INTO nodes VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT (path) DO UPDATE SET data = excluded.data,
+    version = excluded.version, children = excluded.children, children_created = excluded.children_created,
+    checksum = excluded.checksum
+"""
+"""REPLACE would write the page of the index, too."""
 _OWNER_ONLY = 0o600  # it holds users' credentials
 _CHECKPOINT_BYTES = 1 << 20
 _REASONS = {
@@ -85,7 +91,7 @@ class Znode:
     @property
     def checksum(self) -> int:
         numbers = f"{self.created_zxid} {self.created_ms} {self.ephemeral_owner} {self.version} {self.children}"
-        return zlib.crc32(f"{self.path} {self.data!r} {numbers} {self.children_created}".encode())
+        return zlib.crc32(self.data, zlib.crc32(f"{self.path} {numbers} {self.children_created} ".encode()))
 
 
 class MetadataDatabase:
@@ -110,8 +116,7 @@ class MetadataDatabase:
             self._check_wal(wal)
             self._check()
         except sqlite3.Error as error:
-            # Python's own errors have no name: a text that is not UTF-8.
-            if getattr(error, "sqlite_errorname", "SQLITE_CORRUPT").startswith(_DAMAGE):
+            if _name_of(error).startswith(_DAMAGE):
                 raise damaged(self.path, f"({error})") from error
             raise
 
@@ -213,7 +218,7 @@ class MetadataDatabase:
     def _write(self, n: Znode) -> None:
         parent = None if n.path == ROOT else parent_of(n.path)
         numbers = n.created_zxid, n.created_ms, n.ephemeral_owner, n.version, n.children, n.children_created
-        self._run("REPLACE INTO nodes VALUES (?,?,?,?,?,?,?,?,?,?)", n.path, parent, n.data, *numbers, n.checksum)
+        self._run(_WRITE, n.path, parent, n.data, *numbers, n.checksum)
 
     # -- the file
 
@@ -297,12 +302,17 @@ def parent_of(path: str) -> str:
 
 
 def reason_of(error: sqlite3.Error) -> str:
-    return _REASONS.get(error.sqlite_errorname, str(error))
+    return _REASONS.get(_name_of(error), str(error))
 
 
 def may_be_tried_again(error: sqlite3.Error) -> bool:
     """Whether the file is as it was before the write that failed, and may be written when there is room."""
-    return error.sqlite_errorname in _NOTHING_WRITTEN
+    return _name_of(error) in _NOTHING_WRITTEN
+
+
+def _name_of(error: sqlite3.Error) -> str:
+    """Python's own errors have no name: a text that is not UTF-8."""
+    return getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
 
 
 def _zxid_checksum(zxid: int) -> int:

@@ -51,8 +51,10 @@ def read_journal(path: Path) -> list[Any]:
 def damaged(path: Path, reason: str) -> ConfigError:
     """The error for a metadata file that cannot be trusted."""
     shown = " ".join(reason.split())  # SQLite's reasons have line breaks
-    contents = "It holds the topics, settings and users of this broker"
-    return ConfigError(f"{path} is damaged {shown}. {contents}. Put back an older copy of the file")
+    return ConfigError(
+        f"{path} is damaged {shown}. It holds the topics, settings and users of this broker. Put back an older copy of "
+        "the file, with the -wal file of that copy or with none"
+    )
 
 
 def operation_of(fields: Sequence[Any]) -> Operation:

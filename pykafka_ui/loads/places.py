@@ -16,9 +16,9 @@ from typing import Any
 from broker.errors import PykafkaError
 from pykafka_ui.recent import Recent
 from spark_connector.loads.history import WHAT_TO_DO, History, HistoryEntry
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import Target
 from spark_connector.maintenance import history, targets
-from spark_connector.url_secrets import text_without_secrets, without_secrets
+from spark_connector.storage import text_without_secrets, without_secrets
 
 FRESH_S = 5.0
 """So long a history is shown without being read again."""

@@ -19,7 +19,7 @@ from typing import Any
 from broker.errors import ConfigError
 from spark_connector.cli.session import quiet_session
 from spark_connector.loads.audit.verify import LoadCheck, Totals, Verification
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import Target
 from spark_connector.maintenance import verify
 
 _MOST_TEXTS = 20

@@ -35,8 +35,7 @@ from spark_connector.cli.screen import Screen, print_ranges, print_recovered, pr
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
 from spark_connector.loads.record import LoadResult
-from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.target import FORMATS, PARTITION_COLUMNS, Target, hadoop_settings
+from spark_connector.loads.request import FORMATS, PARTITION_COLUMNS, LoadRequest, Target, hadoop_settings
 
 INTERRUPTED = 128 + signal.SIGINT
 

@@ -17,7 +17,7 @@ import typer
 
 from broker.errors import ConfigError
 from broker.tools.client_options import BootstrapServer, ConfigFile, given_properties, parse_pairs
-from spark_connector.loads.target import FORMATS, OFFSET_KINDS, Target
+from spark_connector.loads.request import FORMATS, OFFSET_KINDS, Target
 
 __all__ = [
     "WHERE",

@@ -34,11 +34,11 @@ from spark_connector.destinations import open_destination
 from spark_connector.load import run_load
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL, LoadLoop, Outage, Phase, parse_interval
 from spark_connector.loads.record import LoadInterrupted, LoadRecord, LoadResult
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import Target
 from spark_connector.maintenance import prune
 from spark_connector.offset_store.base import OffsetStoreUnavailable
-from spark_connector.options.range_limit import Position
 from spark_connector.options.read_options import SourceOptions
+from spark_connector.options.selection import Position
 from spark_connector.progress.prometheus import LoadMetrics
 from spark_connector.read.offset_reader import OffsetReader
 from spark_connector.watch import Breaker

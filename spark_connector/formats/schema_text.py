@@ -1,7 +1,7 @@
 """`valueSchema` and `keySchema` as the user writes them: a schema (Spark's DDL or JSON, or Avro), or where it is
 stored.
 
-Called by options/column_options.py, and by record_decoder.py on the driver to load a schema from a file, on any file
+Called by options/read_options.py, and by record_decoder.py on the driver to load a schema from a file, on any file
 system of fsspec, or from a subject of a schema registry. Executors get the schema itself.
 
 DDL is parsed here without Spark, because PySpark needs a SparkContext for it, which a data source does not have; and so
@@ -23,7 +23,7 @@ from broker.errors import ConfigError
 from spark_connector.formats.avro_schema import parse_avro
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_format import AvroSchema, Schema, SchemaFile, SchemaSubject
-from spark_connector.url_secrets import text_without_secrets, without_secrets
+from spark_connector.storage import text_without_secrets, without_secrets
 
 _PLACE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://\S+|\S+\.(avsc|json|ddl|sql)", re.IGNORECASE)
 _SUBJECT = re.compile(r"(?P<base>.*)/subjects/(?P<subject>[^/]+)/versions/(?P<version>\d+|latest)/?(schema/?)?")

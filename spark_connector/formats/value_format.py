@@ -1,4 +1,4 @@
-"""The formats of a read: made by options/column_options.py and sent to executors.
+"""The formats of a read: made by options/read_options.py and sent to executors.
 
 Plain values that are cheap to import. record_decoder.py, which uses them, is loaded only by reads with formats.
 """

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet
 
-from spark_connector.loads.target import LOAD_COLUMN, values_in_path
+from spark_connector.loads.request import LOAD_COLUMN, values_in_path
 from spark_connector.storage import Storage
 
 _THREADS = 8

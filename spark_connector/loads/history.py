@@ -1,10 +1,15 @@
-"""The list of a group's loads: the state of each, what it read, and where its data is. Changes nothing.
+"""What a place of loads holds: the list of a group's loads, with the state of each, what it read, and where its data
+is; and what others left there, beside which readers would not see a load, or would lose what they see now. Changes
+nothing.
 
 Callers use `Destination.history`. files/directory_history.py lists loads into files, table.py those into tables.
+Of `refuse_unseen`, which is called before a load writes anything, Spark's readers are the judge;
+tests/spark_connector/loads/test_visibility.py asks them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import itertools
 import json
@@ -15,7 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRecord
+from broker.errors import ConfigError
+from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRecord, published_directory
 from spark_connector.storage import Storage
 
 MANIFEST = "_manifest.json"
@@ -230,3 +236,84 @@ def _started(pid: int) -> int | None:
         return int(status.rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return None
+
+
+_ELSEWHERE = "load into another directory"
+_OF_A_STREAM = "_spark_metadata"
+_TABLES = {"_delta_log": "Delta", ".hoodie": "Hudi"}
+"""What only tables of this kind have. Their readers go by their own log of files."""
+_OF_LOADS = "_staging"
+
+
+def refuse_unseen(output: Storage) -> None:
+    """Raise unless readers of the directory would see a load in it, and all that they see now."""
+    if output.exists(_OF_A_STREAM):
+        raise ConfigError(
+            f"{output.shown} is the output of a Spark stream: its readers see only the files that {_OF_A_STREAM} "
+            f"lists, and would not see this load. {_ELSEWHERE.capitalize()} (readers of both can union them)"
+        )
+    if (kind := _table(output)) is not None:
+        raise ConfigError(f"{output.shown} is a {kind} table, whose readers would not see this load: {_ELSEWHERE}")
+    has_loads = False
+    for name, size in output.sizes("").items():
+        if name.startswith(published_directory("")):
+            has_loads = True
+        elif not _is_hidden(name) and (found := _first_file(output, name, size)):
+            raise ConfigError(
+                f"{output.shown} holds {found}, which no load wrote. Beside load=…, Spark's readers would no longer "
+                f"see it, or could read neither: move it away, or {_ELSEWHERE}"
+            )
+    if not has_loads:
+        refuse_within_table(output)
+
+
+def refuse_within_table(output: Storage) -> None:
+    """Raise if the directory lies within a table, whose VACUUM would delete its files, or among the loads of others."""
+    for above, way in output.parents():
+        if any(map(_is_hidden, way.split("/"))):
+            return  # nobody who reads or cleans what is above looks there
+        is_iceberg = any(name.endswith(".metadata.json") for name in _names(above, "metadata"))
+        kind = _table(above) or ("Iceberg" if is_iceberg else None)
+        if kind is not None:
+            raise ConfigError(
+                f"{output.shown} lies within the {kind} table {above.shown}, which deletes files that are not its own "
+                f"when it is cleaned: {_ELSEWHERE}"
+            )
+        if _has_loads(above):
+            raise ConfigError(
+                f"{output.shown} lies within {above.shown}, the output of other loads: Spark could no longer read that "
+                f"directory. {_ELSEWHERE.capitalize()}"
+            )
+
+
+def _table(directory: Storage) -> str | None:
+    return next((kind for name, kind in _TABLES.items() if directory.exists(name)), None)
+
+
+def _has_loads(directory: Storage) -> bool:
+    """Whether loads were written into it, or are being written. Other programs have a directory `_staging`, too."""
+    if not directory.exists(_OF_LOADS):
+        return False
+    staged = [name for kind in _names(directory, _OF_LOADS) for name in _names(directory, f"{_OF_LOADS}/{kind}")]
+    published = [name.removeprefix(published_directory("")) for name in _names(directory, "")]
+    return any(LoadId.parse(name) is not None for name in (*published, *staged))
+
+
+def _names(directory: Storage, path: str) -> list[str]:
+    """Without an error for what this user may not list."""
+    with contextlib.suppress(PermissionError):
+        return directory.names(path)
+    return []
+
+
+def _first_file(output: Storage, name: str, size: int | None) -> str | None:
+    """The file `name`, or the first below the directory of this name, that readers find and that is not empty."""
+    if size is not None:
+        return name if size else None
+    with contextlib.suppress(PermissionError):
+        return next((f"{name}/{file}" for file, found in output.data_files(name).items() if found), None)
+    return None
+
+
+def _is_hidden(name: str) -> bool:
+    return (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith("._COPYING_")

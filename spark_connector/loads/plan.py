@@ -1,6 +1,6 @@
 """Plans a load: looks up the group's offsets and the brokers' logs, and makes the record of the load.
 
-Called by load.py with the destination open; starts no Spark. The rules of planning are in ranges.py; this module finds
+Called by load.py with the destination open; starts no Spark. The rules of planning are in rules.py; this module finds
 out the facts. A load with `from_load` covers what the group's loads since that one have covered.
 """
 
@@ -20,19 +20,18 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss, report_data_loss
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination
-from spark_connector.loads.ranges import Bounds, plan_positions, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord, Origin
-from spark_connector.loads.request import LoadRequest, describe_changes
+from spark_connector.loads.request import LoadRequest, Target, describe_changes
 from spark_connector.loads.rewind import standing
-from spark_connector.loads.target import Target
-from spark_connector.options.range_limit import (
+from spark_connector.loads.rules import Bounds, plan_positions, plan_ranges, plan_rerun, refuse_other_topics
+from spark_connector.options.read_options import SourceOptions
+from spark_connector.options.selection import (
     EARLIEST,
     OffsetRangeLimit,
     Position,
     SpecificOffsets,
     Timestamps,
 )
-from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.offset_reader import Assigned, OffsetReader
 
 _MANY = 8  # names in a message

@@ -20,7 +20,7 @@ from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.offset_store.base import Offsets
 from spark_connector.outages import heals_by_waiting
-from spark_connector.url_secrets import text_without_secrets
+from spark_connector.storage import text_without_secrets
 
 _VERSION = 1
 _LOAD_ID = re.compile(r"(?P<group>.+)-(?P<sequence>\d{6,})-(?P<token>[0-9a-f]{8})")

@@ -1,23 +1,245 @@
-"""What the caller of `load` asks for, checked before anything is opened.
+"""What the caller of `load` asks for: which records, where they go, how they are laid out there, and where the group's
+offsets are kept. Checked before anything is opened.
 
-Built by load.py from its arguments. Everything wrong raises ConfigError saying what to set. Pure.
+Built by load.py from its arguments. Everything wrong raises ConfigError saying what to set. Pure: SQLAlchemy is not
+imported, because those who load into files need not have it.
 
 Each load's record keeps the reader's options that decide which records are loaded and what they become (`reading_of`).
 A later load of the group that changes them is refused, and verify reads Kafka's log with them. Logins in URLs are not
 kept. Loads read committed records by default: the records of an aborted transaction are not data.
+
+The column `load` names the load of a row. `topic` and `partition` are columns of every record; `date` and `hour` are
+made from its timestamp, always in UTC.
 """
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from broker.errors import ConfigError
-from spark_connector.loads.target import DERIVED, LOAD_COLUMN, Target, parse_partition_by
+from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import OPTIONS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.storage import without_secrets
+
+FILE_FORMATS = ("parquet", "json", "orc", "avro")
+TABLE_FORMATS = ("delta", "sql")
+FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+OFFSET_KINDS = ("files", "zookeeper", "table")
+"""`table`: in the Delta table's log or in the database. These two have no other kind; files never have this one."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a group's loads go and where its offsets are kept. A repair needs no more.
+
+    `to` is a directory or a database URL; it is not printed, because a URL may hold a password. `check` fills in
+    `format` and `offsets` when they are None.
+    """
+
+    to: str = field(repr=False)
+    group: str
+    offsets: str | None = None
+    zookeeper_connect: str | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    format: str | None = None
+    table: str | None = None
+
+    @property
+    def is_table(self) -> bool:
+        """Whether data and offsets are one thing: a Delta table or a database."""
+        return self.format in TABLE_FORMATS
+
+    @property
+    def address(self) -> DatabaseAddress:
+        """The table in the database. Raises ConfigError when `to` is no database URL."""
+        return DatabaseAddress.parse(self.to, self.table)
+
+    def check(self) -> Target:
+        """This target with format and offsets filled in. Raises ConfigError when it cannot be used."""
+        if not self.to.strip():
+            raise ConfigError("load needs 'to': a directory, local or hdfs://, or a database URL, that the loads go to")
+        check_group(self.group)
+        natural = "sql" if self.table is not None or is_database_url(self.to) else "parquet"
+        format = self.format or natural
+        if format not in FORMATS:
+            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
+        if format != "sql" and is_database_url(self.to):
+            raise ConfigError(f"'to' is a database: format must be sql, not {format}")
+        offsets = self.offsets or ("table" if format in TABLE_FORMATS else "files")
+        checked = replace(self, format=format, offsets=offsets)
+        if format == "sql":
+            _ = checked.address
+        elif self.table is not None:
+            raise ConfigError(f"table (--table) names a table of a database; it has no effect with format={format}")
+        checked._check_offsets(offsets)
+        return checked
+
+    def _check_offsets(self, offsets: str) -> None:
+        if offsets not in OFFSET_KINDS:
+            raise ConfigError(
+                f"offsets must be files or zookeeper, or table for format=delta and sql, not '{offsets}': a load "
+                "commits its offsets and its data in one step, which a consumer group cannot"
+            )
+        if self.is_table and offsets != "table":
+            raise ConfigError(
+                f"format={self.format} keeps its offsets in the table itself, where they commit with the data: leave "
+                f"out offsets={offsets}"
+            )
+        if not self.is_table and offsets == "table":
+            raise ConfigError(f"offsets=table goes with format=delta or sql; {self.format} takes files or zookeeper")
+        if offsets == "zookeeper" and not self.zookeeper_connect:
+            raise ConfigError(
+                "offsets=zookeeper needs 'zookeeper_connect' (--zookeeper): host:port[/chroot]; without a ZooKeeper (a "
+                "standalone broker, KRaft) use offsets=files, or offsets=table for format=delta and sql"
+            )
+        if offsets != "zookeeper" and self.zookeeper_connect:
+            raise ConfigError(
+                f"zookeeper_connect (--zookeeper) has no effect with offsets={offsets}; leave one of them out"
+            )
+
+
+def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
+    """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
+    prefix = "spark.hadoop."
+    return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
+
+
+_DIALECTS = frozenset({"sqlite", "postgresql", "mysql", "mariadb", "mssql", "oracle"})
+_SCHEME = re.compile(r"(?P<dialect>[a-z][a-z0-9]*)(\+[a-z0-9_]+)?://")
+_NAME = re.compile(r"[^\x00-\x1f\"`\[\];#]{1,128}")  # no #: it separates URL and table in a load's `output`
+
+
+def is_database_url(to: str) -> bool:
+    """Whether `to` is a database with a dialect of SQLAlchemy's own. Other databases need format=sql."""
+    scheme = _SCHEME.match(to)
+    return scheme is not None and scheme["dialect"] in _DIALECTS
+
+
+@dataclass(frozen=True)
+class DatabaseAddress:
+    """A table in a database. `url` is SQLAlchemy's and may hold a password; messages use `shown`."""
+
+    url: str = field(repr=False)
+    table: str
+    schema: str | None = None
+
+    @classmethod
+    def parse(cls, to: str, table: str | None) -> DatabaseAddress:
+        """Parse `url#table`, or `url` and `table`; the table may be `schema.table`. Raises ConfigError."""
+        url, _, fragment = to.strip().rpartition("#")
+        if not url or "@" in fragment:  # no #table, or the # belongs to a password
+            url, fragment = to.strip(), ""
+        if not _SCHEME.match(url):
+            raise ConfigError("format=sql needs 'to' to be a database URL of SQLAlchemy, such as sqlite:///x.db#table")
+        if fragment and table and fragment != table:
+            raise ConfigError(f"'to' names the table '{fragment}', 'table' (--table) '{table}': leave one of them out")
+        name = fragment or table
+        if not name:
+            raise ConfigError("a load into a database needs a table: table (--table), or #table behind the URL")
+        schema, _, plain = name.rpartition(".")
+        for part in (schema, plain) if schema else (plain,):
+            if not _NAME.fullmatch(part):
+                raise ConfigError(f"'{name}' cannot be the name of a table")
+        if plain.startswith("pykafka_"):
+            raise ConfigError(
+                f"'{name}': names that begin with pykafka_ are reserved for the tables of the loads themselves"
+            )
+        return cls(_absolute(url), plain, schema or None)
+
+    @property
+    def shown(self) -> str:
+        """URL and table without the password: the `output` in the records of loads."""
+        url = without_secrets(self.url)
+        return f"{url}#{self.schema}.{self.table}" if self.schema else f"{url}#{self.table}"
+
+
+def _absolute(url: str) -> str:
+    """The URL with the full path of a SQLite file: Spark's tasks run in other directories."""
+    if not url.startswith("sqlite"):
+        return url
+    scheme, _, rest = url.partition("://")
+    path, mark, query = rest.partition("?")
+    path = path.removeprefix("/")
+    if path in {"", ":memory:"} or path.startswith("file:") or urlsplit(url).netloc:
+        raise ConfigError("a load into SQLite needs a file: sqlite:///path/to/file.db#table")
+    return f"{scheme}:///{os.path.abspath(path)}{mark}{query}"
+
+
+LOAD_COLUMN = "load"
+"""Names the load that wrote a row, by its load id: the directory `load=<load id>` of files, a column in tables."""
+
+PARTITION_COLUMNS = ("topic", "partition", "date", "hour")
+
+DERIVED = {
+    # floor: a record without a timestamp has -1 ms, which is still in 1969
+    "date": "date_from_unix_date(CAST(floor(unix_seconds(timestamp) / 86400D) AS INT))",
+    "hour": "CAST(pmod(unix_seconds(timestamp), 86400) DIV 3600 AS INT)",
+}
+"""Columns that a record does not have, as Spark SQL."""
+
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a value
+"""Spark's directory for rows without a value."""
+
+_COPYING = "._COPYING_"
+
+_NOT_TEXT = re.compile(
+    r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[df]?"  # 2024, 007, 1.5, 1e5, 2d
+    r"|[+-]?0x[0-9a-f]*\.?[0-9a-f]*p[+-]?\d+[df]?"
+    r"|[+-]?(nan|infinity)[df]?"
+    r"|[+-]?\d{4,}-\d{1,2}(-\d{1,2})?(t.*)?",  # 2024-01-31, and -2024-01-31, a year before Christ
+    re.IGNORECASE,
+)
+"""Names of directories that Spark reads as a number or a date (and a few more, to be safe)."""
+
+
+def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The columns in their order; a string is a comma-separated list. Raises ConfigError."""
+    names = given.split(",") if isinstance(given, str) else list(given or ())
+    columns = tuple(name.strip() for name in names)
+    for name in columns:
+        if name not in PARTITION_COLUMNS:
+            raise ConfigError(
+                f"partition_by (--partition-by) must name columns of {', '.join(PARTITION_COLUMNS)}, not '{name}'"
+            )
+        if columns.count(name) > 1:
+            raise ConfigError(f"partition_by (--partition-by) names '{name}' twice")
+    return columns
+
+
+def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
+    """Raise ConfigError when Spark would not read a topic's directory back as the topic's name.
+
+    Spark guesses the type of a directory's value: 007 becomes 7. A table has a type for the column and needs no check.
+    """
+    if "topic" not in partition_by:
+        return
+    for topic in sorted(topics):
+        if topic.endswith(_COPYING):
+            raise ConfigError(
+                f"topic '{topic}' cannot be a directory: Spark's readers pass over names that end in {_COPYING}. Leave "
+                "'topic' out of partition_by (--partition-by)"
+            )
+        if topic == NO_VALUE or _NOT_TEXT.fullmatch(topic):
+            raise ConfigError(
+                f"topic '{topic}' cannot be a directory of files: Spark would read topic={topic} back as "
+                f"{'null' if topic == NO_VALUE else 'a number or a date'}. Leave 'topic' out of partition_by "
+                "(--partition-by), or use format=delta, where the column keeps its type"
+            )
+
+
+def values_in_path(name: str) -> dict[str, str | None]:
+    """Column → value of the directories in a file's name: `date=2026-11-21/part-0` → {"date": "2026-11-21"}."""
+    segments = (segment.partition("=") for segment in posixpath.dirname(name).split("/"))
+    found = ((unquote(key), unquote(value)) for key, separator, value in segments if separator)
+    return {key: None if value == NO_VALUE else value for key, value in found}
+
 
 _PATIENCE_MS = 3_000
 _PLACES = ("subscribe", "subscribepattern", "assign")

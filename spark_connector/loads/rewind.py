@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord, Rewind, UndoneLoad, published_directory
-from spark_connector.loads.target import TABLE_FORMATS
+from spark_connector.loads.request import TABLE_FORMATS
 
 REWOUND = "_rewound"
 """Below the output directory; hidden from readers."""

@@ -4,7 +4,8 @@ Nothing has to be published: a committed load is complete, and what a killed att
 table. Every row names its load in the column `load`, by which a rewind deletes rows and a verification finds them.
 
 A kind of table is a folder with two classes: a `TableLog` and a `TableDestination`. All of them must pass
-tests/spark_connector/loads/test_tables.py.
+tests/spark_connector/loads/test_tables.py and test_table_history.py. A kind without rows says so by `why_unreadable`,
+and overrides `check_rewind`, which would refuse every rewind for that reason.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowOffsets
 from spark_connector.loads.history import History, HistoryEntry, LoadState, gaps
 from spark_connector.loads.record import LoadFile, LoadId, LoadRange, LoadRecord
+from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import undone_by
-from spark_connector.loads.target import LOAD_COLUMN
 
 ROW_SCHEMA = pa.schema(
     [(LOAD_COLUMN, pa.string()), ("topic", pa.string()), ("partition", pa.int64()), ("offset", pa.int64())]

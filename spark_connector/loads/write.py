@@ -26,8 +26,7 @@ from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.footers import Count, count_rows, read_footers
 from spark_connector.loads.plan import confirm_topics
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
-from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.target import DERIVED, LOAD_COLUMN, TABLE_FORMATS
+from spark_connector.loads.request import DERIVED, LOAD_COLUMN, TABLE_FORMATS, LoadRequest
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.outages import summary
 from spark_connector.storage import Storage
@@ -65,7 +64,7 @@ def write_load(request: LoadRequest, destination: Destination, record: LoadRecor
 
 
 def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, str]) -> DataFrame:
-    """The planned offsets as a batch DataFrame, with the columns of a partitioned layout (target.py).
+    """The planned offsets as a batch DataFrame, with the columns of a partitioned layout (request.py).
 
     `options` are the reader's, without those that choose topics and offsets.
     """

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
-from spark_connector.options.option_table import KAFKA_PREFIX, SPARKS_OWN, WRITE_OPTIONS, check_names
-from spark_connector.options.option_values import OptionValues
+from spark_connector.options.option_table import KAFKA_PREFIX, SPARKS_OWN, WRITE_OPTIONS, OptionValues, check_names
 
 _BATCH_BYTES = 250_000
 """Default of `kafka.batch.size`. Kafka's 16 KiB suits records that arrive one by one; a task has thousands at once.

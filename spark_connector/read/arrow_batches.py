@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from spark_connector.errors import ConnectorError
-from spark_connector.options.filter_options import HeaderFilter, ReadFilters
+from spark_connector.options.selection import HeaderFilter, ReadFilters
 
 if TYPE_CHECKING:
     from spark_connector.formats.record_decoder import RecordDecoder  # fastavro behind it

@@ -27,9 +27,8 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.offset_store.base import Offsets
-from spark_connector.options.range_limit import LATEST, Position, SpecificOffsets, format_partitions
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.options.subscription_options import read_selection
+from spark_connector.options.selection import LATEST, Position, SpecificOffsets, format_partitions, read_selection
 from spark_connector.read.offset_reader import OffsetReader
 from spark_connector.read.planning import OffsetRange, limit_bytes, limit_offsets, stream_ranges
 from spark_connector.read.stream_offset import Document, StreamOffset, batch_of, plan_start

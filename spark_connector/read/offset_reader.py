@@ -11,6 +11,7 @@ once, for as long as first_contact.py says.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,17 +27,19 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.first_contact import note_reached, patience_s
 from spark_connector.offset_store.base import Offsets, OffsetStore, open_store
-from spark_connector.options.range_limit import (
+from spark_connector.options.read_options import SourceOptions
+from spark_connector.options.selection import (
     EARLIEST,
     LATEST,
+    Assign,
     OffsetRangeLimit,
     Position,
     SpecificOffsets,
+    Subscribe,
+    SubscribePattern,
     Timestamps,
     format_partitions,
 )
-from spark_connector.options.read_options import SourceOptions
-from spark_connector.options.subscription_options import Assign, Subscribe, SubscribePattern
 from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
 from spark_connector.read.size_estimator import SizeEstimator
 from spark_connector.read.stream_offset import StreamOffset
@@ -76,8 +79,11 @@ class OffsetReader:
         patience = patience_s(options.client)
         self._cluster = Cluster(options.client, create_topics=False, first_contact_s=patience)
         self._bad_records_topic_found = False
-        limited = (options.max_bytes_per_trigger, options.max_bytes_per_partition) != (None, None)
-        self.sizes = SizeEstimator(self._cluster, only_to_share=not limited)
+
+    @functools.cached_property
+    def sizes(self) -> SizeEstimator:
+        limited = (self._options.max_bytes_per_trigger, self._options.max_bytes_per_partition) != (None, None)
+        return SizeEstimator(self._cluster, only_to_share=not limited)
 
     def close(self) -> None:
         """May be called again."""

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.offset_store.base import Offsets
-from spark_connector.options.filter_options import ReadFilters
-from spark_connector.options.range_limit import format_partitions
+from spark_connector.options.selection import ReadFilters, format_partitions
 
 
 @dataclass(frozen=True, order=True)

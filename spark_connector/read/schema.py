@@ -19,8 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_connector.options.column_options import COLUMNS
-from spark_connector.options.read_options import SourceOptions
+from spark_connector.options.read_options import COLUMNS, SourceOptions
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _TYPES: dict[str, DataType] = {

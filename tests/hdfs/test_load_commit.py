@@ -12,7 +12,7 @@ import itertools
 
 import pytest
 
-from spark_connector.loads.files.files_log import FilesCommitLog
+from spark_connector.loads.files.directory import FilesCommitLog
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import open_storage
 from tests.support.crashing import Crash, CrashPoint

@@ -99,6 +99,22 @@ def test_aborted_records_go_and_hide_no_older_ones(manager: LogManager, log: Log
     assert not list(log.directory.glob("*.txnindex"))
 
 
+def test_aborted_records_at_the_end_of_a_segment_hide_none_either(manager: LogManager, log: Log) -> None:
+    put(log, (b"a", b"kept"))
+    put(log, (b"b", b"old"), (b"b", b"new"))
+    writer = Writer(log)
+    writer.put((b"a", b"aborted"), (b"b", None))
+    writer.end(ABORT)
+    log.roll()
+    put(log, (b"z", b"1"), roll=True)
+    clean(manager)
+    assert [(record.key, record.value) for record in committed(log)] == [
+        (b"a", b"kept"),
+        (b"b", b"new"),
+        (b"z", b"1"),
+    ]
+
+
 def test_markers_go_once_their_transaction_is_gone_and_the_horizon_over(
     manager: LogManager, log: Log, clock: ManualClock
 ) -> None:

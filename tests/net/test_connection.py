@@ -210,3 +210,52 @@ def test_a_port_that_is_taken_is_named() -> None:
         listeners = ListenerSet(BrokerConfig(listeners=(f"PLAINTEXT://127.0.0.1:{port}",)))
         with pytest.raises(Exception, match=f"listeners=PLAINTEXT://127.0.0.1:{port}.*in use"):
             listeners.bind()
+
+
+def test_silent_connections_are_closed_but_waiting_ones_are_not() -> None:
+    async def main() -> tuple[int, bool]:
+        gate = asyncio.Event()
+
+        async def wait() -> dict[str, Any]:
+            await gate.wait()
+            return answer_with("x")
+
+        async with serving(lambda r, c: wait(), connections_max_idle_ms=1) as (host, port, listeners):
+            idle_reader, idle = await asyncio.open_connection(host, port)
+            reader, waiting = await asyncio.open_connection(host, port)
+            waiting.write(request(1))
+            while not any(c.waiting for c in listeners._connections):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.005)  # longer than the idle limit; nothing is waited for
+            closed = listeners.close_idle()
+            assert await closed_by_peer(idle_reader)
+            gate.set()
+            await read_frame(reader)
+            idle.close()
+            waiting.close()
+            return closed, True
+
+    assert asyncio.run(main()) == (1, True)
+
+
+def test_a_response_that_nobody_takes_counts_as_idle(tmp_path: Path) -> None:
+    (tmp_path / "segment").write_bytes(bytes(20_000_000))
+
+    async def main() -> int:
+        with (tmp_path / "segment").open("rb", buffering=0) as file:
+
+            def handle(request: Request, client: Client) -> Any:
+                return [Slice(file, 0, 20_000_000)]
+
+            async with serving(handle, connections_max_idle_ms=1) as (host, port, listeners):
+                with socket.create_connection((host, port)) as sock:
+                    sock.sendall(request(1))
+                    while not any(c._writer.sending for c in listeners._connections):
+                        await asyncio.sleep(0.001)
+                    await asyncio.sleep(0.005)
+                    closed = listeners.close_idle()
+                    while listeners.connection_count:
+                        await asyncio.sleep(0.001)
+                return closed
+
+    assert asyncio.run(main()) == 1

@@ -279,10 +279,22 @@ class ConnectionHistory(RuleBasedStateMachine):
     @precondition(lambda self: not self.has_hung_up and len(self.requests) > 2)
     @rule(kind=st.sampled_from((*ENDS, *NEVER_HANDLED)), at_once=st.booleans())
     def send_bad(self, kind: str, at_once: bool) -> None:
+        if at_once:  # with nothing before it
+            self.take(-1)
+            for _ in range(len(self.requests)):
+                self.end_wait()
         for one in (kind, NOW, UNANSWERED):
             self.send(one)
         if at_once:
             self.deliver(1 << 20)
+
+    @precondition(lambda self: not self.has_hung_up)
+    @rule()
+    def ask_and_take_nothing(self) -> None:
+        self.take(0)
+        self.send(NOW, "large")
+        self.send(NOW)
+        self.deliver(1 << 20)
 
     def send(self, kind: str, answer: str = "small", size: int = 10) -> None:
         number = len(self.requests) + 1

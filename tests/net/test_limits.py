@@ -154,3 +154,16 @@ async def test_what_connections_queue_counts_together_and_is_given_back_when_the
             while listeners.connection_count or listeners.memory.used:
                 await asyncio.sleep(0)  # what was handled gives back as it ends
         assert (listeners.memory.used, listeners.memory.waiting) == (0, 0)
+
+
+async def test_a_request_that_was_ended_in_time_is_not_held_against_its_connection() -> None:
+    async with serving(answer, socket_request_receive_timeout_ms=1) as (host, port, listeners):
+        reader, writer = await asyncio.open_connection(host, port)
+        frame = request(1)
+        writer.write(frame[:7])
+        await asyncio.sleep(0)
+        writer.write(frame[7:])
+        await read_frame(reader)
+        await asyncio.sleep(0.005)  # longer than the limit; nothing is waited for
+        assert listeners.close_idle() == 0
+        writer.close()

@@ -16,7 +16,7 @@ import trustme
 from confluent_kafka.admin import AdminClient
 
 from broker.errors import ConfigError
-from broker.net.renewed_context import RenewedContext
+from broker.net.tls import RenewedContext
 from broker.security.stores import StoreSettings
 from tests.support.broker_process import BrokerProcess
 from tests.support.listening import answer_with, read_frame, request, serving

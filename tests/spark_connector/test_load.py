@@ -20,7 +20,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
 from spark_connector.load import LoadResult, load, recover
 from spark_connector.loads.record import LoadError, LoadInterrupted
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import Target
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka

@@ -9,7 +9,7 @@ import pytest
 
 from broker.errors import ConfigError
 from spark_connector.load import load
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import Target
 from spark_connector.maintenance import history, rewind, verify
 from tests.support.kafka import Kafka
 from tests.support.topic_data import TopicData

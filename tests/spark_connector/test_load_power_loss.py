@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_connector.load import load
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import Target
 from spark_connector.maintenance import verify
 from tests.support.kafka import Kafka
 from tests.support.power_loss import PowerLoss

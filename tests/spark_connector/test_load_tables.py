@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from broker.errors import ConfigError
 from spark_connector.load import LoadResult, load, recover
 from spark_connector.loads.record import LoadError
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import Target
 from spark_connector.maintenance import history, rewind, verify
 from tests.spark_connector.loads.test_target import NAMES_OF_NUMBERS, NAMES_OF_TEXT
 from tests.support.kafka import Kafka

@@ -20,7 +20,7 @@ from broker.client.producer import Producer
 from spark_connector.load import load
 from spark_connector.loads.database.sql import open_engine
 from spark_connector.loads.record import LoadError
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import Target
 from spark_connector.maintenance import verify
 from tests.support.kafka import Kafka, await_topics
 from tests.support.topics import DEFAULT_REPLICATION

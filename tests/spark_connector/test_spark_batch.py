@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StructType
 
-from spark_connector.options.column_options import COLUMNS
+from spark_connector.options.read_options import COLUMNS
 from spark_connector.read.schema import spark_schema
 from tests.support.kafka import Kafka
 from tests.support.sample_records import AWKWARD

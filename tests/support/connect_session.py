@@ -79,7 +79,7 @@ def main(bootstrap: str, topic: str, target: str, directory: str) -> None:
 def load_every_way(spark: SparkSession, options: dict[str, str], directory: str) -> dict[str, Any]:
     """A load of the topic by each writer, and what recounting it says. JSON and ORC have that of Parquet: Spark's."""
     from spark_connector.load import load
-    from spark_connector.loads.target import Target
+    from spark_connector.loads.request import Target
     from spark_connector.maintenance import verify
 
     servers, found = options["kafka.bootstrap.servers"], {}

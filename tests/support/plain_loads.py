@@ -22,8 +22,7 @@ from spark_connector.loads.files.directory import FilesDestination
 from spark_connector.loads.load_loop import LoadLoop
 from spark_connector.loads.plan import confirm_topics, plan_load
 from spark_connector.loads.record import LoadRange, LoadRecord, LoadResult
-from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange

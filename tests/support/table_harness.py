@@ -31,7 +31,7 @@ from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import DeltaDestination
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
-from spark_connector.loads.target import DatabaseAddress, Target
+from spark_connector.loads.request import DatabaseAddress, Target
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
@@ -88,6 +88,12 @@ class TableWorld:
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     topic: str = "t"
     reading: dict[str, str] | None = None
+    least_steps = 5
+    """So many changes does a load make at least; fewer would mean that the crash point does not see them."""
+    keeps_rows = True
+    """False: there are no rows that a person could change or delete."""
+    knows_owners = True
+    """Whether an attempt names the process that runs it."""
 
     @property
     def target(self) -> Target:
@@ -197,6 +203,8 @@ class DeltaWorld(TableWorld):
 
 class DatabaseWorld(TableWorld):
     """A table in a database; every statement is a step."""
+
+    knows_owners = False
 
     def __init__(
         self, address: DatabaseAddress, group: str, ends: dict[TopicPartition, int] | None = None, topic: str = "t"

@@ -56,7 +56,7 @@ def test_every_declared_metric_is_exposed_with_its_labels(measured: BrokerProces
     for name, kind, labels, doc in FAMILIES.values():
         assert f"# HELP {name} {doc}\n# TYPE {name} {kind}\n" in found.text
         shown = found.samples(f"{name}_bucket" if kind == "histogram" else name)
-        assert shown or name in (CLOSED, FOLLOWER_LAG), name
+        assert shown or name in (CLOSED, FOLLOWER_LAG), f"{name} has no sample: collect() adds none, or cause one above"
         for held, _ in shown:
             assert sorted(held) == sorted([*labels, "le"] if kind == "histogram" else labels)
     declared = {name for name in found._samples if name.startswith("kafka_")}

@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import resource
+import shutil
 import signal
 import sqlite3
 import stat
@@ -312,6 +313,34 @@ def test_a_full_disk_refuses_the_change_and_keeps_the_state(path: Path) -> None:
         store.set("/a", b"3", version=0)
     with LocalStore(path) as store:
         assert store.get("/a")[0] == b"3"
+
+
+def test_a_start_that_finds_no_room_says_so_and_leaves_nothing_to_close(path: Path, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with LocalStore(path) as running:
+        running.create("/mine", ephemeral=True)
+        running._database.checkpoint()
+        killed = Path(shutil.copy(path, tmp_path / "killed"))
+    store = LocalStore(killed)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(ConfigError, match=f"{killed} cannot be opened: .*: the disk, a quota"):
+            store.start()
+        assert not store.connected
+        store.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with LocalStore(killed) as store:
+        assert store.children("/") == []
+
+
+def test_what_cannot_be_read_while_it_runs_is_no_answer(path: Path) -> None:
+    with LocalStore(path) as store:
+        store.create("/a", b"1")
+        store._database._run("UPDATE nodes SET path = CAST(x'2FFF' AS TEXT) WHERE path = '/a'")
+        with pytest.raises(ConnectionFailed, match=f"{path} cannot be read: Could not decode to UTF-8"):
+            store.children("/")
+        assert not store.connected
 
 
 def test_it_says_when_no_space_is_left_and_goes_on_when_there_is(path: Path) -> None:

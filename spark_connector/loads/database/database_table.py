@@ -35,9 +35,9 @@ from spark_connector.loads.destination import RowsWriter
 from spark_connector.loads.footers import Count
 from spark_connector.loads.history import HistoryEntry, staged_state, topics_by_group
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRange, LoadRecord, Rewind
+from spark_connector.loads.request import LOAD_COLUMN, DatabaseAddress
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
-from spark_connector.loads.target import LOAD_COLUMN, DatabaseAddress
 from spark_connector.offset_store.base import OffsetConflict
 
 _PREFIX = "pykafka_staged_"

@@ -27,8 +27,8 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.footers import delta_statistics, read_footers
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
+from spark_connector.loads.request import LOAD_COLUMN, values_in_path
 from spark_connector.loads.table import TableLog
-from spark_connector.loads.target import LOAD_COLUMN, values_in_path
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.storage import Storage
 

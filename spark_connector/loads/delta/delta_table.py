@@ -27,12 +27,18 @@ from deltalake.exceptions import DeltaError
 from broker.errors import ConfigError
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
 from spark_connector.loads.destination import HeldRows, NewSession
-from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries, topics_by_group
+from spark_connector.loads.history import (
+    HistoryEntry,
+    intent_of,
+    is_of,
+    refuse_within_table,
+    staged_entries,
+    topics_by_group,
+)
 from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord, failed_load
+from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination, first_line
-from spark_connector.loads.target import LOAD_COLUMN
-from spark_connector.loads.visibility import refuse_within_table
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 

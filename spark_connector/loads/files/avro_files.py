@@ -28,7 +28,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.footers import Count
 from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.target import NO_VALUE
+from spark_connector.loads.request import NO_VALUE
 from spark_connector.loads.times import without_times
 from spark_connector.loads.write import save_by_tasks, sum_counts, write_counted
 from spark_connector.storage import open_storage

@@ -18,7 +18,7 @@ import pyarrow.parquet
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.destination import NewSession, Offsets, RowOffsets
-from spark_connector.loads.target import values_in_path
+from spark_connector.loads.request import values_in_path
 from spark_connector.outages import summary
 from spark_connector.storage import Storage
 

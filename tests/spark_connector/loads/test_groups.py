@@ -16,7 +16,7 @@ from spark_connector.errors import DataLoss
 from spark_connector.load import recover as recover_from_python
 from spark_connector.loads.plan import refuse_doubling_group
 from spark_connector.loads.record import LoadError
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import Target
 from spark_connector.maintenance import history, prune, recover, rewind, verify
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, verdict_of

@@ -16,8 +16,7 @@ from broker.client.cluster import Cluster
 from spark_connector.errors import DataLoss
 from spark_connector.loads.plan import plan_load
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
-from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.maintenance import rewind, verify
 from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads, open_files

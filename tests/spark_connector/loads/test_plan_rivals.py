@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_connector.loads.files.directory import FilesDestination
-from spark_connector.loads.files.files_log import FilesCommitLog
+from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.record import LoadRecord
 from spark_connector.maintenance import rewind
 from spark_connector.offset_store.base import OffsetConflict

@@ -8,8 +8,8 @@ import pytest
 
 from broker.client.partition_offsets import Position
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.ranges import Bounds, plan_positions
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
+from spark_connector.loads.rules import Bounds, plan_positions
 
 TPS = [TopicPartition("t", partition) for partition in range(3)] + [TopicPartition("u", 0)]
 OFFSETS = {TPS[0]: 0, TPS[1]: 10, TPS[2]: 50, TPS[3]: 7}

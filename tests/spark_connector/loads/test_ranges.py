@@ -10,8 +10,8 @@ import pytest
 from broker.client.partition_offsets import Position
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
-from spark_connector.loads.ranges import Bounds, plan_positions, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.loads.record import LoadRange, LoadRecord
+from spark_connector.loads.rules import Bounds, plan_positions, plan_ranges, plan_rerun, refuse_other_topics
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

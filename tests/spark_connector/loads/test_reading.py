@@ -13,10 +13,28 @@ from broker.errors import ConfigError
 from spark_connector.loads.plan import plan_load
 from spark_connector.loads.request import LoadRequest, describe_changes, reading_of
 from spark_connector.maintenance import history, rewind, verify
+from spark_connector.options.option_table import OPTIONS
 from tests.support.kafka import Kafka, await_markers
 from tests.support.plain_loads import PlainLoads, open_files
 from tests.support.table_harness import TableWorld, delta_world, sqlite_world
 from tests.support.topic_data import TopicData, transact
+
+NOT_KEPT = {
+    # where a read begins and ends: each load has ranges of its own
+    *("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp"),
+    *("startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp"),
+    *("endingOffsetsByTimestamp", "kafka.group.id", "offsetStore", "offsetStore.path"),
+    *("offsetStore.zookeeper.connect", "group"),
+    # how a read is done
+    *("failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"),
+    *("minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition", "minBytesPerPartition"),
+    *("maxPrefetchedRecords", "pushDown", "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+    *("kafkaConsumer.pollTimeoutMs", "badRecordsTopic", "schema.registry.basic.auth.user.info"),
+    *("schema.registry.bearer.auth.token", "schema.registry.ssl.ca.location"),
+    # what the columns of the rows show
+    *("includeHeaders", "columns", "recursiveFieldMaxDepth"),
+}
+"""The options that a load's record does not have, and why."""
 
 UNCOMMITTED = {"kafka.isolation.level": "read_uncommitted"}
 
@@ -166,6 +184,14 @@ def test_tables_keep_it_in_their_logs(make: Callable[..., TableWorld], tmp_path:
 )
 def test_what_is_kept_decides_what_is_loaded_and_holds_no_secret(options: dict[str, str], kept: dict[str, str]) -> None:
     assert reading_of(options) == {"kafka.isolation.level": "read_committed", **kept}
+
+
+@pytest.mark.parametrize("name", [option.name for option in OPTIONS])
+def test_each_option_is_kept_or_known_not_to_choose_or_change_records(name: str) -> None:
+    assert (name in reading_of({name: "x"})) != (name in NOT_KEPT), (
+        f"{name}: if it decides which records are read or what they become, add it to reading_of (loads/request.py), "
+        "and if it leaves out rows to _FILTERS (loads/audit/kafka_log.py); else add it to NOT_KEPT here"
+    )
 
 
 def test_changes_are_named_both_ways() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.options.read_options import Mode, parse_options
 
 

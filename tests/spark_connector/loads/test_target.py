@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from spark_connector.loads.target import (
+from spark_connector.loads.request import (
     DatabaseAddress,
     Target,
     check_topics,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.errors import ConfigError
-from spark_connector.loads.visibility import refuse_unseen, refuse_within_table
+from spark_connector.loads.history import refuse_unseen, refuse_within_table
 from spark_connector.storage import open_storage
 
 if TYPE_CHECKING:

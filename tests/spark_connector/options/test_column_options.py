@@ -18,8 +18,7 @@ from spark_connector.formats.value_format import (
     SchemaFile,
     SchemaSubject,
 )
-from spark_connector.options.column_options import subscribed_topics
-from spark_connector.options.read_options import Mode, parse_options
+from spark_connector.options.read_options import Mode, parse_options, subscribed_topics
 
 URL = "schema.registry.url"
 USER = "schema.registry.basic.auth.user.info"

@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.options.filter_options import HeaderFilter, Intervals, ReadFilters, parse_intervals
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
-from spark_connector.options.subscription_options import Selection, read_selection
+from spark_connector.options.selection import (
+    HeaderFilter,
+    Intervals,
+    ReadFilters,
+    Selection,
+    parse_intervals,
+    read_selection,
+)
 
 T0, T3, U0 = TopicPartition("t", 0), TopicPartition("t", 3), TopicPartition("u", 0)
 

@@ -17,9 +17,8 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.options.option_table import OPTIONS
-from spark_connector.options.range_limit import Position, SpecificOffsets, Timestamps
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
-from spark_connector.options.subscription_options import Assign, Subscribe, SubscribePattern
+from spark_connector.options.selection import Assign, Position, SpecificOffsets, Subscribe, SubscribePattern, Timestamps
 
 T0 = TopicPartition("t", 0)
 TIMES = '{"t":{"0":5}}'

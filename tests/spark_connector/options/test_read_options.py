@@ -10,9 +10,8 @@ import pytest
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
-from spark_connector.options.range_limit import Position, SpecificOffsets, Timestamps
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
-from spark_connector.options.subscription_options import Assign, Subscribe, SubscribePattern
+from spark_connector.options.selection import Assign, Position, SpecificOffsets, Subscribe, SubscribePattern, Timestamps
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MINIMUM = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}

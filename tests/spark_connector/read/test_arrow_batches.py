@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import Columns, decode_columns
-from spark_connector.options.column_options import COLUMNS
+from spark_connector.options.read_options import COLUMNS
 from spark_connector.read.arrow_batches import MAX_BYTES, MAX_ROWS, BatchMaker, arrow_schema
 from spark_connector.read.schema import spark_schema
 from tests.support.record_batches import Row, build

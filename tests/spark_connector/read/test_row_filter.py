@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import decode_columns
-from spark_connector.options.filter_options import HeaderFilter, ReadFilters
+from spark_connector.options.selection import HeaderFilter, ReadFilters
 from spark_connector.read.arrow_batches import BatchMaker, RowFilter
 from tests.support.record_batches import Row, build
 

@@ -16,8 +16,7 @@ import pytest
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import CommitLog
-from spark_connector.loads.files.directory import FilesDestination
-from spark_connector.loads.files.files_log import FilesCommitLog
+from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.files.zookeeper_log import ZooKeeperCommitLog
 from spark_connector.loads.history import MANIFEST
 from spark_connector.loads.record import LoadError

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.files.files_log import FilesCommitLog
+from spark_connector.loads.files.directory import FilesCommitLog
 from spark_connector.loads.history import MANIFEST, HistoryEntry, LoadState, Owner, intent_of, owner_of
 from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.target import Target
+from spark_connector.loads.request import Target
 from spark_connector.maintenance import history, prune, rewind
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.offset_store.files import FilesOffsetStore

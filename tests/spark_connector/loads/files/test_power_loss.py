@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_connector.loads.files.files_log import FilesCommitLog
+from spark_connector.loads.files.directory import FilesCommitLog
 from spark_connector.storage import open_storage
 from tests.support.load_harness import World, check_manifests
 from tests.support.power_loss import PowerLoss

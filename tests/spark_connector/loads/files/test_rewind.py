@@ -14,8 +14,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import CommitLog
-from spark_connector.loads.files.directory import FilesDestination
-from spark_connector.loads.files.files_log import FilesCommitLog
+from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.files.zookeeper_log import ZooKeeperCommitLog
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
 from spark_connector.loads.rewind import REWOUND, plan_rewind, standing

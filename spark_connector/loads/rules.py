@@ -1,18 +1,32 @@
-"""Which offsets a load covers: pure functions from the stored offsets and the brokers' logs to ranges.
+"""The pure decisions of loads: which offsets a load covers, and what a repair does.
 
-Called by plan.py. A partition continues where the group's last load ended. A partition that the group has never loaded
-begins at `starts`. Records that were deleted before they were loaded are data loss (L7): an error with Spark's
+Ranges, for plan.py: a partition continues where the group's last load ended. A partition that the group has never
+loaded begins at `starts`. Records that were deleted before they were loaded are data loss (L7): an error with Spark's
 condition name or, with failOnDataLoss=false, a warning and a range that begins at the first record that is left.
+
+Steps of a repair, for files/directory.py (L4): it collects the facts that a crash can leave behind (the newest commit,
+the staged attempts) and carries out the steps until none is left.
+
+    newest commit, not yet published     → publish it: its data is complete, only the rename is missing
+    attempt at a number that is taken    → discard it: it can never be committed
+    attempt at the next number, complete → commit it: its owner would do this next
+    attempt at the next number, partial  → leave it: its owner may be alive. It is discarded when the number is taken.
+
+The steps rest on one invariant: attempts at number N+1 start only after number N is committed and published. So only
+the newest commit can be unpublished, and only attempts at the next number can still succeed. (A stream that commits to
+the same group does not wait for publishing. Therefore directory.py looks into the log before it discards.)
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import data_loss, report_data_loss
+from spark_connector.loads.commit import Newest
 from spark_connector.loads.record import LoadRange, LoadRecord
 from spark_connector.loads.rewind import standing
 from spark_connector.offset_store.base import Offsets
@@ -138,3 +152,38 @@ def _lost(tp: TopicPartition, stored: int, bounds: Bounds) -> tuple[str, str, in
         lost = f"{earliest - stored} offsets were deleted before they were loaded."
         return "COULD_NOT_READ_OFFSET_RANGE", f", but begins at {earliest} now: {lost}", earliest
     return None
+
+
+class Act(enum.Enum):
+    """A step of a repair."""
+
+    PUBLISH = "publish"
+    COMMIT = "commit"
+    DISCARD = "discard"
+
+
+@dataclass(frozen=True)
+class Step:
+    act: Act
+    load_id: str
+
+
+@dataclass(frozen=True)
+class StagedLoad:
+    """A directory in the staging area. `complete`: its manifest and all its files are written."""
+
+    load_id: str
+    sequence: int
+    complete: bool
+
+
+def repair_steps(newest: Newest, staged: Collection[StagedLoad]) -> list[Step]:
+    """The steps to take now, in order; empty when nothing is left to do. After a COMMIT, collect the facts again."""
+    if newest.load_id is not None and not newest.published:
+        return [Step(Act.PUBLISH, newest.load_id)]
+    in_order = sorted(staged, key=lambda attempt: (attempt.sequence, attempt.load_id))
+    steps = [Step(Act.DISCARD, attempt.load_id) for attempt in in_order if attempt.sequence <= newest.sequence]
+    ready = [a for a in in_order if a.complete and a.sequence == newest.sequence + 1]
+    if ready:
+        steps.append(Step(Act.COMMIT, ready[0].load_id))
+    return steps

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_connector.loads.commit import Newest
-from spark_connector.loads.files.repair_state import Act, StagedLoad, Step, repair_steps
+from spark_connector.loads.rules import Act, StagedLoad, Step, repair_steps
 
 
 @pytest.mark.parametrize(
