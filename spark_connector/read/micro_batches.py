@@ -13,12 +13,10 @@ separate file; and so are partitions that changed options select.
 
 from __future__ import annotations
 
-import enum
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from broker.client.cluster_metadata import UnknownTopic
 from broker.client.partition_offsets import NO_EPOCH
@@ -40,24 +38,6 @@ class BatchPlan:
 
     ranges: list[OffsetRange]
     topic_ids: Mapping[str, str]
-
-
-class Moved(enum.Enum):
-    """Why a partition is not read on where the last batch ended."""
-
-    NEW = "created, created again, or selected by other options"
-    TRUNCATED = "its log was cut below what was read"
-    HEAD_LOST = "its next records are gone"
-
-
-class Span(NamedTuple):
-    """The offsets of one partition that the next batch may read; fewer than none if its log is shorter than what was
-    read."""
-
-    tp: TopicPartition
-    begin: int
-    end: int
-    why: Moved | None = None
 
 
 class MicroBatches:
@@ -125,21 +105,21 @@ class MicroBatches:
         if self._ends is None or not self._freeze:
             self._ends = self._offsets.ends(begin)
         losses = Losses(fail=self._options.fail_on_data_loss)
-        spans = self._spans(begin, self._ends, last_seen, losses)
+        moved = self._moved(begin, self._ends, last_seen, losses)
         ends = self._ends
-        if late := {span.tp: span.end for span in spans if span.why is not None and span.end > ends.offsets[span.tp]}:
+        if late := {tp: offset for tp, offset in moved.items() if offset > ends.offsets[tp]}:
+            # these starts were looked up after the ends
             ends = self._ends = replace(ends, offsets={**ends.offsets, **late})
-        spans = self._limited(spans, cap=cap, byte_cap=byte_cap, at_least=at_least)
-        offsets = {span.tp: span.end for span in spans}
-        added = {span.tp: span.begin for span in spans if span.why is not None}
+        starts = {tp: offset for tp, offset in {**begin.offsets, **moved}.items() if tp in ends.offsets}
+        offsets = self._limited(starts, ends.offsets, cap=cap, byte_cap=byte_cap, at_least=at_least)
         selects = self._options.selection.text
         on_record = not first and begin.selects == selects
-        if offsets == begin.offsets and not added and (on_record or not self._start_moves()):
+        if offsets == begin.offsets and not moved and (on_record or not self._start_moves()):
             return start
         init = {tp: offset for tp, offset in begin.offsets.items() if tp in offsets} if first else None
         latest = ends.offsets if add_latest and offsets != ends.offsets else None
         skipped = losses.added_to(begin.skipped)
-        return StreamOffset(offsets, ends.topic_ids, init, added, skipped, selects, latest, ends.epochs).to_json()
+        return StreamOffset(offsets, ends.topic_ids, init, moved, skipped, selects, latest, ends.epochs).to_json()
 
     def plan(self, start: Document, end: Document) -> BatchPlan:
         """What a batch reads. The offsets alone determine it, so a replay after a crash reads the same records (S1).
@@ -165,23 +145,23 @@ class MicroBatches:
         """Spark has finished everything before `end`."""
         self._offsets.committed.publish(StreamOffset.from_json(end).offsets)
 
-    def _spans(self, begin: StreamOffset, ends: StreamOffset, last_seen: Offsets, losses: Losses) -> list[Span]:
-        """What there is to read in each partition, once the losses are reported."""
+    def _moved(
+        self, begin: StreamOffset, ends: StreamOffset, last_seen: Offsets, losses: Losses
+    ) -> dict[TopicPartition, int]:
+        """Where partitions are read that do not go on where the last batch ended: they are new, their logs were cut, or
+        their next records are gone. Reports the losses."""
         changes = compare(begin, ends)
         cut = self._truncated(begin, ends, changes.recreated, losses)
         losses.report_changes(
             replace(changes, shrunk=changes.shrunk - cut.keys()), begin.offsets, ends.offsets, last_seen
         )
         new = self._starts_of_new(begin, ends, changes, losses)
-        spans = []
-        for tp, end in ends.offsets.items():
-            if tp in new:
-                spans.append(Span(tp, new[tp], max(new[tp], end), Moved.NEW))  # the start was looked up after the end
-            elif tp in cut:
-                spans.append(Span(tp, cut[tp], max(cut[tp], end), Moved.TRUNCATED))
-            else:
-                spans.append(Span(tp, begin.offsets[tp], end))
-        return self._without_lost_heads(spans, losses)
+        backlog = {
+            tp: offset
+            for tp, offset in {**begin.offsets, **cut}.items()
+            if offset < ends.offsets.get(tp, 0) and tp not in changes.recreated
+        }
+        return {**cut, **new, **self._after_lost_heads(backlog, ends.offsets, losses)}
 
     def _starts_of_new(
         self, begin: StreamOffset, ends: StreamOffset, changes: PartitionChanges, losses: Losses
@@ -218,40 +198,36 @@ class MicroBatches:
             losses.report("PARTITION_OFFSET_CHANGED", f"{found[tp]}.", {})
         return {tp: truncation.end for tp, truncation in found.items() if truncation.end >= 0}
 
-    def _without_lost_heads(self, spans: list[Span], losses: Losses) -> list[Span]:
-        """The spans without records that are gone. Looked up only where there is something to read."""
-        backlog = [span for span in spans if span.begin < span.end and span.why is not Moved.NEW]
+    def _after_lost_heads(self, backlog: Offsets, ends: Offsets, losses: Losses) -> dict[TopicPartition, int]:
+        """Where to continue in partitions of the backlog (tp → its begin) whose next records are gone."""
         try:
-            earliest = self._offsets.earliest(span.tp for span in backlog)
+            earliest = self._offsets.earliest(backlog)
         except UnknownTopic:
-            return spans  # deleted just now: the tasks or the next lookup will report it
-        lost = {span.tp: min(earliest[span.tp], span.end) for span in backlog if earliest[span.tp] > span.begin}
-        for span in sorted(span for span in backlog if span.tp in lost):
-            losses.report_lost_head(span.tp, span.begin, lost[span.tp])
-        if not lost:
-            return spans
-        return [Span(span.tp, lost[span.tp], span.end, Moved.HEAD_LOST) if span.tp in lost else span for span in spans]
+            return {}  # deleted just now: the tasks or the next lookup will report it
+        lost = {tp: min(earliest[tp], ends[tp]) for tp, offset in backlog.items() if earliest[tp] > offset}
+        for tp in sorted(lost):
+            losses.report_lost_head(tp, backlog[tp], lost[tp])
+        return lost
 
-    def _limited(self, spans: list[Span], *, cap: int | None, byte_cap: int | None, at_least: int | None) -> list[Span]:
-        """The spans up to the limits of the trigger; all without offsets while there are too few."""
-        if self._too_few(spans, at_least):
-            return [span._replace(end=min(span.begin, span.end)) for span in spans]
-        if cap is None and byte_cap is None:
-            return spans
-        starts, ends = {span.tp: span.begin for span in spans}, {span.tp: span.end for span in spans}
+    def _limited(
+        self, starts: Offsets, ends: Offsets, *, cap: int | None, byte_cap: int | None, at_least: int | None
+    ) -> Offsets:
+        """The ends up to the limits of the trigger; none above its start while there are too few offsets."""
+        if self._too_few(starts, ends, at_least):
+            return {tp: min(offset, ends[tp]) for tp, offset in starts.items()}
         if cap is not None:
             ends = limit_offsets(cap, starts, ends)
         if byte_cap is not None:
             ends = limit_bytes(byte_cap, self._offsets.sizes.estimate(starts, ends), starts, ends)
-        return [Span(tp, begin, ends[tp], why) for tp, begin, _, why in spans]
+        return ends
 
-    def _too_few(self, spans: list[Span], at_least: int | None) -> bool:
+    def _too_few(self, starts: Offsets, ends: Offsets, at_least: int | None) -> bool:
         """Whether to wait for more offsets. A frozen stream never waits, because it gets no more."""
         if at_least is None or self._freeze:
             return False
         now = self._monotonic()
         due = self._last_batch_at is None or now - self._last_batch_at >= self._options.max_trigger_delay_ms / 1000
-        if not due and sum(max(span.end - span.begin, 0) for span in spans) < at_least:
+        if not due and sum(max(end - starts[tp], 0) for tp, end in ends.items()) < at_least:
             return True
         self._last_batch_at = now
         return False
