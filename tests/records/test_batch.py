@@ -17,6 +17,7 @@ from broker.records.batch import (
     is_transactional,
     parse_header,
     patch_base_offset,
+    patch_for_transaction,
     patch_log_append_time,
     patch_max_timestamp,
     patch_producer,
@@ -253,6 +254,18 @@ def test_patches_reach_one_batch_of_several() -> None:
     verify_batch(chunk, second, last)
     assert last == stamped._replace(crc=last.crc, attributes=0, max_timestamp=NOW + 5)
     assert bytes(chunk) == BATCH + bytes(chunk[second : 2 * second]) + BATCH
+
+
+def test_a_batch_that_is_put_into_a_transaction_keeps_all_else_but_its_delete_horizon() -> None:
+    chunk, second = bytearray(BATCH * 2), len(BATCH)
+    struct.pack_into(">h", chunk, second + 21, 0x48)  # log append time, and a delete horizon
+    before = parse_header(chunk, second)
+    patch_for_transaction(chunk, second, before, 5, 1, 77)
+    after = parse_header(chunk, second)
+    verify_batch(chunk, second, after)
+    owner = {"producer_id": 5, "producer_epoch": 1, "base_sequence": 77}
+    assert after == before._replace(crc=after.crc, attributes=0x18, **owner)
+    assert chunk[:second] == BATCH
 
 
 def test_patches_write_checksums_of_all_32_bits() -> None:

@@ -156,6 +156,11 @@ class TestNextStep:
     def test_a_withdrawn_batch_is_written_anew(self) -> None:
         assert next_step(Decision(5, (), withdrawn=True), 5, [ONE]) == Record(Decision(5, (ONE,)))
 
+    def test_the_batch_before_a_withdrawn_one_is_settled(self) -> None:
+        withdrawn = Decision(5, (), withdrawn=True)
+        assert withdrawn.settled_batch == 4
+        assert not isinstance(next_step(withdrawn, 4, [ONE]), Record)
+
     def test_tasks_that_skipped_a_batch_which_was_withdrawn_meanwhile_leave_a_hole(self) -> None:
         for decision in (None, Decision(5, (), withdrawn=True)):
             step = next_step(decision, 5, [ONE], decided=[5])
