@@ -30,6 +30,8 @@ _RESPONSE = struct.Struct(">ii"), struct.Struct(">iix")
 _MISSING: Any = object()
 _MALFORMED = (ValueError, LookupError, OverflowError, struct.error, MemoryError)
 
+_API_KEYS = {int(api): api for api in ApiKey}
+"""Faster than `ApiKey(key)`, which each request would pay for."""
 _REPEATED_APIS = frozenset({ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.HEARTBEAT})
 """Clients repeat these requests with another correlation id, so decoded ones are cached."""
 _REPEATED_BYTES = 512
@@ -58,8 +60,16 @@ class _Codec(NamedTuple):
 
 
 @functools.cache
-def _codec(api: int, version: int, kind: EntityType) -> _Codec:
-    entity = entity_class(api, version, kind)
+def _request_codec(api: int, version: int) -> _Codec:
+    return _codec(entity_class(api, version, EntityType.request))
+
+
+@functools.cache
+def _response_codec(api: int, version: int) -> _Codec:
+    return _codec(entity_class(api, version, EntityType.response))
+
+
+def _codec(entity: Any) -> _Codec:
     return _Codec(reader(entity), writer(entity), entity.__header_schema__.__flexible__)
 
 
@@ -105,11 +115,11 @@ def decode_request(frame: bytes | bytearray | memoryview) -> Request:
         client_id, body = _decode_repeated(key, version, with_correlation_id(bytes(frame), 0))
     else:
         client_id, body = _decode(key, version, memoryview(frame) if key == ApiKey.PRODUCE else bytes(frame))
-    return Request(ApiKey(key), version, correlation_id, client_id, body, len(frame))
+    return Request(_API_KEYS[key], version, correlation_id, client_id, body, len(frame))
 
 
 def _decode(key: int, version: int, frame: bytes | memoryview) -> tuple[str | None, Any]:
-    codec = _codec(key, version, EntityType.request)
+    codec = _request_codec(key, version)
     try:
         at = _PREFIX.size + 2
         length = int.from_bytes(frame[_PREFIX.size : at], "big", signed=True)
@@ -141,7 +151,7 @@ def decode_response(api: ApiKey, version: int, payload: bytes | bytearray | memo
 
 def read_response(api: ApiKey, version: int, payload: bytes | memoryview) -> tuple[int, Any, int]:
     """(correlation id, body, where it ends) of a response, without its length. Records are a view of a memoryview."""
-    codec = _codec(api, version, EntityType.response)
+    codec = _response_codec(api, version)
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(payload)
         body, end = _read_body(codec, payload, _CORRELATION_ID.size)
@@ -169,7 +179,7 @@ def request_frame(
     api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
 ) -> list[bytes | bytearray | memoryview]:
     """The same in parts to send in order, without a copy of the record batches of a Produce request."""
-    codec = _codec(api, version, EntityType.request)
+    codec = _request_codec(api, version)
     head = b"".join(
         (_PREFIX.pack(api, version, correlation_id), nullable_string(client_id, False), b"\0" * codec.tagged)
     )
@@ -188,7 +198,7 @@ def request_frame(
 
 def encode_response(request: Request, body: Mapping[str, Any]) -> bytes:
     """The response frame for `request`, in its version, length first."""
-    codec = _codec(request.api, request.version, EntityType.response)
+    codec = _response_codec(request.api, request.version)
     pieces: list[Any] = []
     codec.write(pieces.append, body.get)
     answer = b"".join(pieces)
