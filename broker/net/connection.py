@@ -355,8 +355,6 @@ class Connection(asyncio.BufferedProtocol):
         if not isinstance(response, ThrottledResponse):
             return self._writer.write(response)
         if response.throttle_s > 0:
-            if self._mute is not None:
-                self._mute.cancel()
             self._mute = self._loop.call_later(response.throttle_s, self._unmute)
         begun = self._loop.time()
         rest = self._writer.write(response.response)

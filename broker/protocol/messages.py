@@ -34,6 +34,8 @@ _read_header = reader(RequestHeader)
 _MISSING: Any = object()
 _MALFORMED = (ValueError, LookupError, OverflowError, struct.error, MemoryError)
 
+_API_KEYS = {int(api): api for api in ApiKey}
+"""Faster than `ApiKey(key)`, which each request would pay for."""
 _REPEATED_APIS = frozenset({ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.HEARTBEAT})
 """Clients repeat these requests with another correlation id, so decoded ones are cached."""
 _REPEATED_BYTES = 512
@@ -130,7 +132,7 @@ def decode_request(frame: bytes | bytearray | memoryview) -> Request:
         client_id, body = _decode_repeated(key, version, with_correlation_id(bytes(frame), 0))
     else:
         client_id, body = _decode(key, version, memoryview(frame) if key == ApiKey.PRODUCE else bytes(frame))
-    return Request(ApiKey(key), version, correlation_id, client_id, body, len(frame))
+    return Request(_API_KEYS[key], version, correlation_id, client_id, body, len(frame))
 
 
 def _decode(key: int, version: int, frame: bytes | memoryview) -> tuple[str | None, Any]:

@@ -40,12 +40,12 @@ from broker.quotas.client_quotas import ClientQuotas, QuotaType
 from broker.quotas.quota_entity import QuotaEntity
 from broker.security.principal_mapping import PrincipalMapping
 from tests.support.listening import answer_with
-from tests.support.socketless import ManualLoop, Wire
+from tests.support.socketless import ManualLoop, OtherConnection, StubLogin, Wire
 
 # A task that is cancelled before its first step never awaits what it was to await.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 
-THROTTLE_S, IDLE_S, RECEIVE_S = 1.0, 600.0, 30.0
+THROTTLE_S, IDLE_S, RECEIVE_S = 1400.0, 600.0, 30.0
 QUEUE_BYTES, LIMIT, LARGEST = 300_000, 400_000, 200_000
 FILE_BYTES = 250_000
 CONTENT = bytes(range(250)) * (FILE_BYTES // 250)
@@ -58,25 +58,9 @@ UNKNOWN_API, TOO_LARGE, NO_BODY = "unknown API", "too large", "no body"
 NO_ANSWER = (UNANSWERED, UNANSWERED_TASK)
 ENDS = {FAILS: "failed", REFUSES: "malformed", FAILS_LATER: "failed", WRONG_LOGIN: "login"}
 NEVER_HANDLED = {UNKNOWN_API: "unsupported", TOO_LARGE: "too_large", NO_BODY: "malformed"}
-USUAL = [(kind, "small", 10) for kind in (NOW, LATER, TASK, STUBBORN, UNANSWERED, *[UNANSWERED_TASK] * 4)]
-USUAL += [
-    (kind, answer, size) for kind in (NOW, LATER) for answer in ("throttled", "large", "file") for size in (10, 100_000)
-]
-USUAL += [(kind, "small", size) for kind in (TASK, *NO_ANSWER) for size in (30_000, 100_000)]
-
-
-class StubLogin:
-    """A login of one message."""
-
-    raw, lifetime_ms, max_request_bytes, failure_delay_s = False, 0, LARGEST, 0.0
-
-    def __init__(self) -> None:
-        self.done = self.failed = False
-        self.principal: str | None = None
-        self.failure = "the password is wrong"
-
-    def admits(self, api_key: int) -> bool:
-        return not self.failed and (self.done or api_key == ApiKey.SASL_AUTHENTICATE)
+USUAL = (NOW, LATER, TASK, *[STUBBORN] * 2, UNANSWERED, *[UNANSWERED_TASK] * 3)
+ANSWERS = ("small", "throttled", "throttled", "large", "file")
+SIZES = (10, 10, 30_000, 100_000)
 
 
 class Sent(NamedTuple):
@@ -87,6 +71,11 @@ class Sent(NamedTuple):
     size: int
 
 
+def while_open(least: int = 0, when: Callable[[Any], bool] = lambda history: True) -> Callable[[Any], Any]:
+    """The precondition of a rule that is no use after the end, nor before so many requests."""
+    return precondition(lambda self: not self.counts.closed and len(self.requests) >= least and when(self))
+
+
 class ConnectionHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -95,6 +84,9 @@ class ConnectionHistory(RuleBasedStateMachine):
         self.patch.setattr(module.logger, "disabled", True)
         self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed in teardown)
         self.file.write(CONTENT)
+
+    def begin(self) -> None:
+        """Forget the connection before."""
         self.errors: list[BaseException] = []
         self.loop = ManualLoop()
         self.loop.set_exception_handler(lambda loop, context: self.errors.append(context["exception"]))
@@ -110,15 +102,17 @@ class ConnectionHistory(RuleBasedStateMachine):
         self.pending: dict[int, Callable[[bool], None]] = {}
         """What ends the wait of each request, well or by an error."""
         self.stubborn: dict[int, asyncio.Future[None]] = {}
-        self.free_at = 0.0
+        self.free_at = self.active = 0.0
+        """The end of the throttle time, and when the peer last sent something or was answered."""
         self.throttles = 0
         self.reasons: list[str] = []
         self.read_to = 0
         self.seen: list[int] = []
-        self.hog = 0
+        self.other = OtherConnection()
 
     @initialize(with_login=st.booleans(), limited=st.booleans(), with_quotas=st.sampled_from((True, True, True, False)))
     def open(self, with_login: bool, limited: bool, with_quotas: bool) -> None:
+        self.begin()
         config = BrokerConfig(
             listeners=("PLAINTEXT://127.0.0.1:0",),
             connections_max_idle_ms=int(IDLE_S * 1000),
@@ -156,6 +150,13 @@ class ConnectionHistory(RuleBasedStateMachine):
         if with_login:
             self.send(LOGIN)
             self.deliver(1 << 20)
+
+    @precondition(lambda self: self.counts.closed)
+    @rule(with_login=st.booleans(), limited=st.booleans(), with_quotas=st.sampled_from((True, True, True, False)))
+    def open_another(self, with_login: bool, limited: bool, with_quotas: bool) -> None:
+        self.bring_to_an_end()
+        self.loop.close()
+        self.open(with_login, limited, with_quotas)
 
     def do(self, action: Callable[[], Any]) -> Any:
         """One step of the event loop with `action` in it."""
@@ -270,31 +271,62 @@ class ConnectionHistory(RuleBasedStateMachine):
 
     # --- the peer
 
-    @precondition(lambda self: not self.has_hung_up)
-    @rule(requests=st.lists(st.sampled_from(USUAL), min_size=1, max_size=6))
+    @while_open(when=lambda self: not self.has_hung_up)
+    @rule(
+        requests=st.lists(
+            st.tuples(st.sampled_from(USUAL), st.sampled_from(ANSWERS), st.sampled_from(SIZES)), min_size=1, max_size=6
+        )
+    )
     def send_some(self, requests: list[tuple[str, str, int]]) -> None:
         for kind, answer, size in requests:
             self.send(kind, answer, size)
 
-    @precondition(lambda self: not self.has_hung_up and len(self.requests) > 2)
+    @while_open(3, lambda self: not self.has_hung_up)
     @rule(kind=st.sampled_from((*ENDS, *NEVER_HANDLED)), at_once=st.booleans())
     def send_bad(self, kind: str, at_once: bool) -> None:
-        if at_once:  # with nothing before it
-            self.take(-1)
-            for _ in range(len(self.requests)):
-                self.end_wait()
+        if at_once:
+            self.catch_up()
         for one in (kind, NOW, UNANSWERED):
             self.send(one)
         if at_once:
             self.deliver(1 << 20)
 
-    @precondition(lambda self: not self.has_hung_up)
-    @rule()
-    def ask_and_take_nothing(self) -> None:
+    @while_open(when=lambda self: not self.has_hung_up)
+    @rule(kind=st.sampled_from((NOW, LATER, TASK)), answer=st.sampled_from(("large", "file")))
+    def ask_and_take_nothing(self, kind: str, answer: str) -> None:
+        self.catch_up()
         self.take(0)
-        self.send(NOW, "large")
+        self.send(kind, answer)
         self.send(NOW)
         self.deliver(1 << 20)
+        self.end_wait()
+
+    @while_open(when=lambda self: not self.has_hung_up)
+    @rule(
+        kind=st.sampled_from((LATER, TASK, STUBBORN, UNANSWERED_TASK, FAILS_LATER)),
+        behind=st.sampled_from((1, 2 * MAX_QUEUED)),
+        then=st.sampled_from(("waits", "leaves", "sends more")),
+    )
+    def let_it_wait(self, kind: str, behind: int, then: str) -> None:
+        """The peer may leave, or send more in the step in which the wait ends."""
+        self.catch_up()
+        self.send(kind)
+        for _ in range(behind):
+            self.send(NOW)
+        self.deliver(1 << 20)
+        if then == "leaves":
+            self.hang_up(in_the_middle=False, at_once=True)
+        elif then == "sends more":
+            self.end_wait(sends=True)
+
+    def catch_up(self) -> None:
+        """Answer all there is, so that the next request is handled at once."""
+        self.take(-1)
+        for _ in self.requests:
+            if self.unsent:
+                self.deliver(1 << 20)
+            if self.pending:
+                self.end_wait()
 
     def send(self, kind: str, answer: str = "small", size: int = 10) -> None:
         number = len(self.requests) + 1
@@ -314,7 +346,8 @@ class ConnectionHistory(RuleBasedStateMachine):
         self.total_sent += len(frame)
         self.requests[number] = Sent(kind, answer, self.total_sent, len(frame) - 4)
 
-    @rule(size=st.sampled_from((1, 5, 50, 20_000, *[1 << 20] * 4)), reads=st.integers(1, 4))
+    @while_open()
+    @rule(size=st.sampled_from((1, 5, 50, *[20_000] * 3, *[70_000] * 2, *[1 << 20] * 4)), reads=st.integers(1, 4))
     def deliver(self, size: int, reads: int = 4) -> None:
         """The broker reads, as far as it wants to."""
         for _ in range(reads):
@@ -333,6 +366,7 @@ class ConnectionHistory(RuleBasedStateMachine):
             del self.unsent[:count]
             arrived, is_muted = len(self.arrived), self.connection.muted
             self.delivered += count
+            self.active = self.loop.now
             self.connection.buffer_updated(count)
             if is_muted and len(self.arrived) > arrived:
                 assert not wire.is_reading(), "the client is throttled, and its next request is there"
@@ -343,14 +377,16 @@ class ConnectionHistory(RuleBasedStateMachine):
             elif not wire.closing:
                 wire.close()
 
-    @precondition(lambda self: not self.has_hung_up and len(self.requests) > 3)
-    @rule(in_the_middle=st.booleans())
-    def hang_up(self, in_the_middle: bool) -> None:
+    @while_open(4, lambda self: not self.has_hung_up)
+    @rule(in_the_middle=st.booleans(), at_once=st.booleans())
+    def hang_up(self, in_the_middle: bool, at_once: bool) -> None:
         self.has_hung_up = True
         if in_the_middle:
             del self.unsent[len(self.unsent) // 2 :]
+        if at_once:
+            self.deliver(1 << 20)
 
-    @precondition(lambda self: self.wire.is_reading() and len(self.requests) > 3)
+    @while_open(4, lambda self: self.wire.is_reading())
     @rule(lose_all=st.booleans())
     def reset(self, lose_all: bool) -> None:
         if not lose_all:
@@ -359,6 +395,7 @@ class ConnectionHistory(RuleBasedStateMachine):
             self.has_hung_up = True
             self.do(lambda: self.wire.drop(ConnectionResetError()))
 
+    @while_open()
     @rule(size=st.sampled_from((-1, 0, 0, 1000, 25_000, 120_000)))
     def take(self, size: int) -> None:
         """The peer takes so much of what is written; with 0 nothing any more, with -1 all from now on."""
@@ -367,30 +404,40 @@ class ConnectionHistory(RuleBasedStateMachine):
 
     # --- the broker
 
-    @precondition(lambda self: self.pending)
-    @rule()
-    def end_wait(self) -> None:
-        self.do(self._end_wait)
+    @while_open(when=lambda self: self.pending)
+    @rule(sends=st.booleans())
+    def end_wait(self, sends: bool = False) -> None:
+        """Perhaps with another request that arrives in the same step."""
+        if sends and not self.has_hung_up:
+            self.send(NOW)
+        fails = any(self.requests[one].kind == FAILS_LATER for one in self.pending)
+        self.do(lambda: self._end_wait(1 << 20 if sends else 0))
+        assert self.wire.closing or not fails, "an error ends the connection"
 
-    def _end_wait(self) -> None:
+    def _end_wait(self, size: int) -> None:
         for number, end in tuple(self.pending.items()):
             end(self.requests[number].kind != FAILS_LATER)
+        if size:
+            self._deliver(size)
 
-    @precondition(lambda self: self.stubborn)
+    @while_open(when=lambda self: self.stubborn)
     @rule()
     def let_go(self) -> None:
         for future in tuple(self.stubborn.values()):
             if not future.done():
                 self.do(functools.partial(future.set_result, None))
 
-    @rule(seconds=st.sampled_from((0, 0.2, THROTTLE_S, RECEIVE_S / 2)))
+    @while_open()
+    @rule(seconds=st.sampled_from((0, 0.2, RECEIVE_S / 2, *[THROTTLE_S / 2] * 3, THROTTLE_S)))
     def wait(self, seconds: float) -> None:
         self.loop.now += seconds
         self.loop.turn(6)
-        if not self.has_part_of_a_frame and self.connection.last_active > self.loop.now - IDLE_S:
-            assert self.do(self.listeners.close_idle) == 0, "a peer that has just sent something is not idle"
+        waits = self.pending or self.stubborn or self.loop.now < self.free_at
+        is_active = self.loop.now - max(self.active, min(self.free_at, self.loop.now)) < IDLE_S
+        if not self.has_part_of_a_frame and (waits or is_active):
+            assert self.do(self.listeners.close_idle) == 0, "a peer that waits or has just sent something is not idle"
 
-    @precondition(lambda self: not self.connection.muted and not self.wire.lost and len(self.requests) > 8)
+    @while_open(4, lambda self: not self.connection.muted and not self.wire.lost)
     @rule()
     def look_for_idle(self) -> None:
         """After a long silence. The peer is idle unless it waits for the broker; a frame may not take so long."""
@@ -406,7 +453,7 @@ class ConnectionHistory(RuleBasedStateMachine):
             self.reasons += ["idle", "slow"]
             self.was_stopped = True
 
-    @precondition(lambda self: len(self.requests) > 4)
+    @while_open(5)
     @rule(hurry=st.booleans())
     def stop(self, hurry: bool) -> None:
         self.do(lambda: self._stop(self.connection.abort if hurry else self.connection.close))
@@ -416,13 +463,15 @@ class ConnectionHistory(RuleBasedStateMachine):
         self.reasons.append("shutdown")
         end("shutdown")
 
+    @while_open()
     @rule(size=st.sampled_from((0, LIMIT)))
     def use_memory(self, size: int) -> None:
-        """Other connections hold memory, or release it."""
-        before = self.hog
-        self.do(lambda: self.listeners.memory.hold(size))
-        self.do(lambda: self.listeners.memory.release(before))
-        self.hog = size
+        """Another connection takes memory, or gives it back."""
+        memory, other = self.listeners.memory, self.other
+        self.do(lambda: memory.finished(other, other.held))
+        other.held = 0
+        if size and self.do(lambda: memory.take(other, size)):
+            other.held = size
 
     # --- what must hold
 
@@ -483,7 +532,7 @@ class ConnectionHistory(RuleBasedStateMachine):
             assert not wire.is_reading(), "it does not read more than it can hold"
         if (self.has_hung_up or not self.has_part_of_a_frame) and not connection._writer.sending:
             held = sum(self.requests[one].size for one in (*self.pending, *self.stubborn))
-            assert memory.used == self.hog + queued + held + connection._untaken_bytes
+            assert memory.used == self.other.held + queued + held + connection._untaken_bytes
         assert wire.lost or bool(connection._untaken_bytes) == wire.paused
 
     @invariant()
@@ -495,7 +544,9 @@ class ConnectionHistory(RuleBasedStateMachine):
             if not self.loop._ready:  # type: ignore[attr-defined]
                 assert not self.pending
                 held = sum(self.requests[one].size for one in self.stubborn)
-                assert self.listeners.memory.used == self.hog + held
+                assert self.listeners.memory.used == self.other.held + held
+                timers = [one for one in self.loop._scheduled if not one.cancelled()]  # type: ignore[attr-defined]
+                assert not timers, "nothing wakes it up"
 
     def teardown(self) -> None:
         try:
@@ -542,6 +593,6 @@ class ConnectionHistory(RuleBasedStateMachine):
 
 
 ConnectionHistory.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, derandomize=True, report_multiple_bugs=False
+    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, report_multiple_bugs=False
 )
 TestConnectionHistory = ConnectionHistory.TestCase

@@ -15,6 +15,8 @@ from broker.metrics import Metrics
 from broker.net.listener import ListenerSet
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import encode_request
+from broker.quotas.client_quotas import ClientQuotas
+from broker.quotas.quota_entity import QuotaEntity
 from tests.support.listening import answer_with, closed_by_peer, read_frame, request, serving
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -166,4 +168,23 @@ async def test_a_request_that_was_ended_in_time_is_not_held_against_its_connecti
         await read_frame(reader)
         await asyncio.sleep(0.005)  # longer than the limit; nothing is waited for
         assert listeners.close_idle() == 0
+        writer.close()
+
+
+async def test_a_throttled_client_is_not_idle() -> None:
+    quotas = ClientQuotas()
+    quotas.update({QuotaEntity("nobody"): {"producer_byte_rate": 1.0}})  # of somebody else: answers are looked at
+
+    def throttle(*_: Any) -> dict[str, Any]:
+        return {**answer_with("x"), "throttle_time": 300}
+
+    async with serving(throttle, quotas=quotas, connections_max_idle_ms=1) as (host, port, listeners):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(request(1))
+        await read_frame(reader)
+        while listeners.throttled_count:
+            assert listeners.close_idle() == 0
+            await asyncio.sleep(0.01)
+        while not listeners.close_idle():
+            await asyncio.sleep(0.001)
         writer.close()

@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from broker.protocol.api_keys import ApiKey
+
 HIGH_WATER = 20_000
 """A transport that buffers more bytes pauses its protocol."""
 
@@ -94,3 +96,26 @@ class Wire(asyncio.Transport):
         if not self.lost:
             self.lost = True
             self.connection.connection_lost(error)
+
+
+class StubLogin:
+    """A login of one message."""
+
+    raw, lifetime_ms, max_request_bytes, failure_delay_s = False, 0, 200_000, 0.0
+
+    def __init__(self) -> None:
+        self.done = self.failed = False
+        self.principal: str | None = None
+        self.failure = "the password is wrong"
+
+    def admits(self, api_key: int) -> bool:
+        return not self.failed and (self.done or api_key == ApiKey.SASL_AUTHENTICATE)
+
+
+class OtherConnection:
+    """It takes memory, and may exceed the limit if it is the first to want more than there is."""
+
+    held = 0
+
+    def granted(self, size: int) -> None:
+        self.held += size
