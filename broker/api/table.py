@@ -1,18 +1,67 @@
-"""The whole API on one page: keys and the versions served.
+"""The whole API on one page: key, versions served, handler.
 
 The router serves from this table and ApiVersions answers from it, so the broker advertises exactly what it handles. To
-add an API, add a file beside this one and a line here. The file has the name of the key in lower case, and the handler
-in it is called `handle`. CONTRIBUTING.md names the places of its key, rights and page.
+add an API, add a file beside this one and a line here; CONTRIBUTING.md names the places of its key, rights and page.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from broker.api import api_versions
+from broker.api import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    alter_client_quotas,
+    alter_configs,
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
+    alter_user_scram_credentials,
+    api_versions,
+    create_acls,
+    create_partitions,
+    create_topics,
+    delete_acls,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_acls,
+    describe_client_quotas,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
+    describe_transactions,
+    describe_user_scram_credentials,
+    elect_leaders,
+    end_txn,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_config_resources,
+    list_groups,
+    list_offsets,
+    list_partition_reassignments,
+    list_transactions,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sasl_authenticate,
+    sasl_handshake,
+    sync_group,
+    txn_offset_commit,
+    write_txn_markers,
+)
 from broker.api.context import ApiContext
 from broker.background_tasks import BackgroundTasks
 from broker.net.router import Route
@@ -20,59 +69,59 @@ from broker.net.stopwatch import Stopwatch, add_work
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import FETCH_VERSIONS
 
-API_TABLE: tuple[tuple[ApiKey, int, int], ...] = (
-    (ApiKey.PRODUCE, 3, 12),
-    (ApiKey.FETCH, *FETCH_VERSIONS),
-    (ApiKey.LIST_OFFSETS, 0, 10),
-    (ApiKey.METADATA, 0, 13),
-    (ApiKey.OFFSET_COMMIT, 0, 9),
-    (ApiKey.OFFSET_FETCH, 0, 9),
-    (ApiKey.FIND_COORDINATOR, 0, 6),
-    (ApiKey.JOIN_GROUP, 0, 9),
-    (ApiKey.HEARTBEAT, 0, 4),
-    (ApiKey.LEAVE_GROUP, 0, 5),
-    (ApiKey.SYNC_GROUP, 0, 5),
-    (ApiKey.DESCRIBE_GROUPS, 0, 6),
-    (ApiKey.LIST_GROUPS, 0, 5),
-    (ApiKey.SASL_HANDSHAKE, 0, 1),
-    (ApiKey.API_VERSIONS, 0, 4),
-    (ApiKey.CREATE_TOPICS, 0, 7),
-    (ApiKey.DELETE_TOPICS, 0, 6),
-    (ApiKey.DELETE_RECORDS, 0, 2),
-    (ApiKey.INIT_PRODUCER_ID, 0, 5),
-    (ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4),
-    (ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5),
-    (ApiKey.ADD_OFFSETS_TO_TXN, 0, 4),
-    (ApiKey.END_TXN, 0, 4),
-    (ApiKey.WRITE_TXN_MARKERS, 1, 2),
-    (ApiKey.TXN_OFFSET_COMMIT, 0, 4),
-    (ApiKey.DESCRIBE_ACLS, 0, 3),
-    (ApiKey.CREATE_ACLS, 0, 3),
-    (ApiKey.DELETE_ACLS, 0, 3),
-    (ApiKey.DESCRIBE_CONFIGS, 0, 4),
-    (ApiKey.ALTER_CONFIGS, 0, 2),
-    (ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 2),
-    (ApiKey.DESCRIBE_LOG_DIRS, 0, 5),
-    (ApiKey.SASL_AUTHENTICATE, 0, 2),
-    (ApiKey.CREATE_PARTITIONS, 0, 3),
-    (ApiKey.DELETE_GROUPS, 0, 2),
-    (ApiKey.ELECT_LEADERS, 0, 2),
-    (ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1),
-    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1),
-    (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0),
-    (ApiKey.OFFSET_DELETE, 0, 0),
-    (ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1),
-    (ApiKey.ALTER_CLIENT_QUOTAS, 0, 1),
-    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0),
-    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0),
-    (ApiKey.DESCRIBE_CLUSTER, 0, 2),
-    (ApiKey.DESCRIBE_PRODUCERS, 0, 0),
-    (ApiKey.DESCRIBE_TRANSACTIONS, 0, 0),
-    (ApiKey.LIST_TRANSACTIONS, 0, 2),
-    (ApiKey.LIST_CONFIG_RESOURCES, 0, 1),
-    (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0),
+API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
+    (ApiKey.PRODUCE, 3, 12, produce.handle),
+    (ApiKey.FETCH, *FETCH_VERSIONS, fetch.handle),
+    (ApiKey.LIST_OFFSETS, 0, 10, list_offsets.handle),
+    (ApiKey.METADATA, 0, 13, metadata.handle),
+    (ApiKey.OFFSET_COMMIT, 0, 9, offset_commit.handle),
+    (ApiKey.OFFSET_FETCH, 0, 9, offset_fetch.handle),
+    (ApiKey.FIND_COORDINATOR, 0, 6, find_coordinator.handle),
+    (ApiKey.JOIN_GROUP, 0, 9, join_group.handle),
+    (ApiKey.HEARTBEAT, 0, 4, heartbeat.handle),
+    (ApiKey.LEAVE_GROUP, 0, 5, leave_group.handle),
+    (ApiKey.SYNC_GROUP, 0, 5, sync_group.handle),
+    (ApiKey.DESCRIBE_GROUPS, 0, 6, describe_groups.handle),
+    (ApiKey.LIST_GROUPS, 0, 5, list_groups.handle),
+    (ApiKey.SASL_HANDSHAKE, 0, 1, sasl_handshake.handle),
+    (ApiKey.API_VERSIONS, 0, 4, api_versions.make_handler),
+    (ApiKey.CREATE_TOPICS, 0, 7, create_topics.handle),
+    (ApiKey.DELETE_TOPICS, 0, 6, delete_topics.handle),
+    (ApiKey.DELETE_RECORDS, 0, 2, delete_records.handle),
+    (ApiKey.INIT_PRODUCER_ID, 0, 5, init_producer_id.handle),
+    (ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offset_for_leader_epoch.handle),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, add_partitions_to_txn.handle),
+    (ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets_to_txn.handle),
+    (ApiKey.END_TXN, 0, 4, end_txn.handle),
+    (ApiKey.WRITE_TXN_MARKERS, 1, 2, write_txn_markers.handle),
+    (ApiKey.TXN_OFFSET_COMMIT, 0, 4, txn_offset_commit.handle),
+    (ApiKey.DESCRIBE_ACLS, 0, 3, describe_acls.handle),
+    (ApiKey.CREATE_ACLS, 0, 3, create_acls.handle),
+    (ApiKey.DELETE_ACLS, 0, 3, delete_acls.handle),
+    (ApiKey.DESCRIBE_CONFIGS, 0, 4, describe_configs.handle),
+    (ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle),
+    (ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 2, alter_replica_log_dirs.handle),
+    (ApiKey.DESCRIBE_LOG_DIRS, 0, 5, describe_log_dirs.handle),
+    (ApiKey.SASL_AUTHENTICATE, 0, 2, sasl_authenticate.handle),
+    (ApiKey.CREATE_PARTITIONS, 0, 3, create_partitions.handle),
+    (ApiKey.DELETE_GROUPS, 0, 2, delete_groups.handle),
+    (ApiKey.ELECT_LEADERS, 0, 2, elect_leaders.handle),
+    (ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs.handle),
+    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, alter_partition_reassignments.handle),
+    (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, list_partition_reassignments.handle),
+    (ApiKey.OFFSET_DELETE, 0, 0, offset_delete.handle),
+    (ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, describe_client_quotas.handle),
+    (ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, alter_client_quotas.handle),
+    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, describe_user_scram_credentials.handle),
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, alter_user_scram_credentials.handle),
+    (ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.handle),
+    (ApiKey.DESCRIBE_PRODUCERS, 0, 0, describe_producers.handle),
+    (ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, describe_transactions.handle),
+    (ApiKey.LIST_TRANSACTIONS, 0, 2, list_transactions.handle),
+    (ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
+    (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
 )
-"""(key, lowest version, highest version)."""
+"""(key, lowest version, highest version, handler)."""
 
 
 _CHANGES_METADATA = frozenset(
@@ -96,11 +145,10 @@ _CHANGES_METADATA = frozenset(
 def make_routes(context: ApiContext) -> list[Route]:
     """Bind the table to a running broker."""
     routes: list[Route] = []
-    for api, low, high in API_TABLE:
+    for api, low, high, handler in API_TABLE:
         if api is ApiKey.API_VERSIONS:
-            bound: Callable[..., Any] = api_versions.make_handler(routes)
+            bound = handler(routes)
         else:
-            handler = importlib.import_module(f"broker.api.{api.name.lower()}").handle
             bound = functools.partial(handler, context)
         if api in _CHANGES_METADATA:
             bound = _uncancelled(bound)

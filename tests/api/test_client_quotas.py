@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.api import create_topics, table
+from broker.api import table
 from broker.errors import ErrorCode
 from broker.net.stopwatch import Stopwatch
 from broker.protocol.api_keys import ApiKey
@@ -356,15 +356,14 @@ def test_time_in_threads_counts(own: BrokerProcess, ask: Requests) -> None:
 
 
 async def test_time_for_changes_that_end_without_their_client_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def handle(context: object) -> str:
+    async def create_topics(context: object) -> str:
         await asyncio.sleep(0)
         end = time.monotonic() + 0.02
         while time.monotonic() < end:
             pass
         return "created"
 
-    monkeypatch.setattr(create_topics, "handle", handle)
-    monkeypatch.setattr(table, "API_TABLE", ((ApiKey.CREATE_TOPICS, 2, 7),))
+    monkeypatch.setattr(table, "API_TABLE", ((ApiKey.CREATE_TOPICS, 2, 7, create_topics),))
     (route,) = table.make_routes(cast(Any, None))
     watch = Stopwatch(cast(Any, route.handler)())
     assert await watch == "created"

@@ -87,7 +87,7 @@ REMARKS = {
 
 def protocol() -> str:
     """The table's text."""
-    served = {int(api): (low, high) for api, low, high in API_TABLE}
+    served = {int(api): (low, high) for api, low, high, _ in API_TABLE}
     lines = ["| key | API | in Kafka | served | remarks |", "| --- | --- | --- | --- | --- |"]
     for key, name in sorted(api_key_map.items()):
         here = _span(*served[key]) if key in served else "no"

@@ -19,7 +19,7 @@ NO_ID = uuid.UUID(int=0)
 LATEST, EARLIEST = -1, -2
 
 
-SERVED = {api: (low, high) for api, low, high in API_TABLE}
+SERVED = {api: (low, high) for api, low, high, _ in API_TABLE}
 
 
 def versions(api: ApiKey) -> range:
