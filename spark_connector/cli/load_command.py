@@ -190,6 +190,15 @@ def _run(request: LoadRequest, options: LoadOptions) -> LoadResult:
     # Importing Spark takes half a second, which --help and --recover do not need.
     from spark_connector.load import run_load
 
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        """Replaces the handler of PySpark, which cancels jobs over the connection that waits for them, and fails."""
+        nonlocal interrupted
+        interrupted = True
+        logging.disable()  # py4j logs the interrupt with a traceback
+        raise KeyboardInterrupt
+
     try:
         with (
             spark_log() as log,
@@ -197,18 +206,15 @@ def _run(request: LoadRequest, options: LoadOptions) -> LoadResult:
             Screen(quiet=options.as_json) as screen,
             spark.shown(screen) as on_phase,
         ):
-            spark.on_start = lambda: signal.signal(signal.SIGINT, _interrupt)
+            spark.on_start = lambda: signal.signal(signal.SIGINT, interrupt)
             return run_load(request, spark.session, on_phase)
-    except KeyboardInterrupt:
+    except BaseException as error:
+        # Ctrl-C may end Spark's Java process, too, and what cleans up then fails with an error of its own.
+        if not interrupted and not isinstance(error, KeyboardInterrupt):
+            raise
         typer.echo("pykafka: interrupted; the next load loads what this one has not committed", err=True)
         sys.stderr.flush()
         os._exit(INTERRUPTED)  # Spark ends with this process; stopping it takes longer than a person waits
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Replaces the handler of PySpark, which cancels jobs over the connection that waits for them, and fails."""
-    logging.disable()  # py4j logs the interrupt with a traceback
-    raise KeyboardInterrupt
 
 
 def _print_result(result: LoadResult) -> None:

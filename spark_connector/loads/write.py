@@ -154,7 +154,9 @@ def _whole_microseconds(spark: SparkSession) -> Iterator[None]:
             if not wished:
                 _writing[spark] -= 1
                 if not _writing[spark]:
-                    spark.conf.unset(_TIMESTAMPS)
+                    # Ctrl-C may have ended Spark already; what ended the load is told, not that.
+                    with contextlib.suppress(Exception):
+                        spark.conf.unset(_TIMESTAMPS)
 
 
 def write_counted(
