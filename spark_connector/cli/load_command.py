@@ -207,11 +207,14 @@ def _run(request: LoadRequest, options: LoadOptions) -> LoadResult:
             spark.shown(screen) as on_phase,
         ):
             spark.on_start = lambda: signal.signal(signal.SIGINT, interrupt)
-            return run_load(request, spark.session, on_phase)
-    except BaseException as error:
-        # Ctrl-C may end Spark's Java process, too, and what cleans up then fails with an error of its own.
-        if not interrupted and not isinstance(error, KeyboardInterrupt):
-            raise
+            try:
+                return run_load(request, spark.session, on_phase)
+            except Exception as error:
+                if not interrupted:
+                    raise
+                # Ctrl-C may end Spark's Java process, too, and what cleans up then fails with an error of its own.
+                raise KeyboardInterrupt from error
+    except KeyboardInterrupt:
         typer.echo("pykafka: interrupted; the next load loads what this one has not committed", err=True)
         sys.stderr.flush()
         os._exit(INTERRUPTED)  # Spark ends with this process; stopping it takes longer than a person waits

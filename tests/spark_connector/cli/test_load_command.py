@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import pyarrow.dataset
 import pytest
 
+from spark_connector.cli import load_command
+from spark_connector.cli.load_command import LoadOptions
 from tests.support.kafka import Kafka
 from tests.support.source_tree import ROOT
 from tests.support.topic_data import TopicData
@@ -56,6 +62,53 @@ def interrupted_while_writing(to: Path, *arguments: str) -> tuple[int, str]:
     os.killpg(process.pid, signal.SIGINT)
     said, _ = process.communicate(timeout=60)
     return process.returncode, said
+
+
+class EndedSpark:
+    """In place of the session of a command: Ctrl-C ends its Java process, and then whatever cleans up fails."""
+
+    def __init__(self, *_arguments: object) -> None:
+        self.on_start: Callable[[], object] = lambda: None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_error: object) -> None:
+        assert kind is KeyboardInterrupt, "a session that is gone must not be stopped"
+
+    @contextmanager
+    def shown(self, _screen: object) -> Iterator[None]:
+        yield
+
+    def session(self) -> None:
+        self.on_start()
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            raise ConnectionError("Answer from Java side is empty")
+
+
+def test_an_error_that_follows_an_interrupt_is_told_as_the_interrupt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leave(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr("spark_connector.load.run_load", lambda request, session, on_phase: session())
+    monkeypatch.setattr(load_command, "LazySession", EndedSpark)
+    monkeypatch.setattr(os, "_exit", leave)
+    options = LoadOptions(to=str(tmp_path / "out"), group="g", topic="t", bootstrap_server="127.0.0.1:9")
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            load_command._run(options.request(), options)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        logging.disable(logging.NOTSET)
+    assert ended.value.code == 130
+    said = capsys.readouterr().err
+    assert said.endswith("pykafka: interrupted; the next load loads what this one has not committed\n")
+    assert "Answer from Java" not in said
 
 
 @pytest.fixture
