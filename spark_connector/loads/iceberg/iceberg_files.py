@@ -7,7 +7,7 @@ or dropped and added again.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.typedef import Record
 
 from spark_connector.loads.record import LoadError, LoadId
+from spark_connector.loads.tasks.written_file import WrittenFile
 
 _EPOCH_DAY = datetime.date(1970, 1, 1)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -72,6 +73,16 @@ def data_file(
     )
     file.spec_id = spec_id
     return file
+
+
+def added_files(table: Table, load_id: str, files: Sequence[WrittenFile], spec_id: int | None) -> list[DataFile]:
+    """The files that the tasks of a load have written, as a commit adds them. `spec_id`: None for the table's spec."""
+    directory = f"{table.location().rstrip('/')}/{directory_of_load(load_id)}"
+    spec_id = table.metadata.default_spec_id if spec_id is None else spec_id
+    return [
+        data_file(table.metadata, f"{directory}/{file.name}", file.size, file.metadata(), file.values, spec_id)
+        for file in files
+    ]
 
 
 def data_files(table: Table) -> Iterator[DataFile]:

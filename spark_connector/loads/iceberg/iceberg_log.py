@@ -18,7 +18,7 @@ A commit whose answer is lost may be in the table or not. Then the log looks for
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,9 +41,12 @@ from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, first_line
+from spark_connector.loads.iceberg.iceberg_files import added_files
+from spark_connector.loads.iceberg.iceberg_rewind import rows_removed
 from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone, clean_up, write_snapshot
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
 from spark_connector.loads.table import TableLog
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.storage import text_without_secrets
 
@@ -146,7 +149,18 @@ class IcebergCommitLog(TableLog):
         unique = {record.load_id: record for record in (*found, *(state.record for state in states)) if record}
         return sorted(unique.values(), key=lambda record: (record.id.group, record.id.sequence))
 
-    def append(self, record: LoadRecord, plan: Plan = lambda table: Change()) -> None:
+    def append(self, record: LoadRecord, files: Sequence[WrittenFile] = (), spec_id: int | None = None) -> None:
+        """Commit a load with its files, of the partition spec `spec_id`, or a rewind.
+
+        Raises as `append_change`.
+        """
+        if record.rewind is None:
+            self.append_change(record, lambda table: Change(added_files(table, record.load_id, files, spec_id)))
+        else:
+            undone = [load.load_id for load in record.rewind.undone]
+            self.append_change(record, lambda table: rows_removed(table, undone, record.load_id))
+
+    def append_change(self, record: LoadRecord, plan: Plan) -> None:
         """Commit the record and, in the same step, what `plan` does to the files of the table.
 
         Raises OffsetConflict when another load has the number, and CommitUnknown.

@@ -107,9 +107,7 @@ def fitted_layout(metadata: TableMetadata, layout: FileLayout, shown: str) -> Fi
     schema, given = metadata.schema(), new_schema(layout)
     columns = stored_columns(layout)
     _check_names([field.name for field in columns], schema, shown)
-    fields = [
-        _fitted(field, given.find_field(field.name), schema.find_field(field.name), shown) for field in columns
-    ]
+    fields = [_fitted(field, given.find_field(field.name), schema.find_field(field.name), shown) for field in columns]
     names = {field.name for field in columns}
     required = [field.name for field in schema.fields if field.required and field.name not in names]
     if required:
@@ -129,9 +127,7 @@ def _fitted_spec(metadata: TableMetadata, layout: FileLayout, shown: str) -> tup
         raise ConfigError(
             f"{shown} is partitioned by {described or 'nothing'}: set partition_by (--partition-by) so, in this order"
         )
-    return tuple(
-        replace(field, name=own.name) for field, own in zip(layout.partition_by, spec.fields, strict=True)
-    )
+    return tuple(replace(field, name=own.name) for field, own in zip(layout.partition_by, spec.fields, strict=True))
 
 
 def _described(field: IcebergField, schema: Schema) -> str:

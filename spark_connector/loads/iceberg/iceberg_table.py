@@ -23,18 +23,16 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from fsspec.implementations.arrow import ArrowFSWrapper
 from pyiceberg.exceptions import NoSuchNamespaceError, TableAlreadyExistsError
-from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, In, IsNull, LessThan, Or
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from broker.errors import ConfigError
-from spark_connector.loads.destination import NewSession
 from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog, plain_error
-from spark_connector.loads.iceberg.iceberg_files import data_file, data_files, directory_of_load, load_of
+from spark_connector.loads.iceberg.iceberg_files import data_files, directory_of_load, load_of
 from spark_connector.loads.iceberg.iceberg_log import KEEP_SNAPSHOTS, IcebergCommitLog, groups_of, state_of
-from spark_connector.loads.iceberg.iceberg_rewind import only_load, read_files
+from spark_connector.loads.iceberg.iceberg_rows import of_loads, of_loads_or_none, of_none_in, only_load, read_files
 from spark_connector.loads.iceberg.iceberg_schema import PROPERTIES, fitted_layout, new_order, new_schema, new_spec
 from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN, IcebergName
@@ -76,6 +74,7 @@ class IcebergDestination(TableDestination[Table | None]):
     def __init__(self, place: IcebergPlace, log: IcebergCommitLog, group: str) -> None:
         super().__init__(place.shown, log, group)
         self._place = place
+        self._spec_id: int | None = None
 
     def stage(self, record: LoadRecord) -> str:
         """The intent of the first load has no place yet: `file_layout` writes it when the table is there."""
@@ -93,6 +92,7 @@ class IcebergDestination(TableDestination[Table | None]):
         if table is None:
             table = self._create(layout)
             self._announce(table, record)
+        self._spec_id = table.metadata.default_spec_id
         return fitted_layout(table.metadata, layout, self.url)
 
     def task_output(self, place: str) -> TaskOutput:
@@ -105,7 +105,7 @@ class IcebergDestination(TableDestination[Table | None]):
 
     def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         try:
-            self.log.append(record, files)
+            self.log.append(record, files, self._spec_id)
         except OffsetConflict:
             self.discard(record.load_id)
             raise
@@ -147,7 +147,9 @@ class IcebergDestination(TableDestination[Table | None]):
         """By the properties: they name every partition that a group has loaded, and no program lets them expire."""
         table = self.log.table()
         found: dict[str, set[str]] = {}
-        for group in groups_of(table.metadata) if table is not None else ():
+        if table is None:
+            return found
+        for group in groups_of(table.metadata):
             state = state_of(table.metadata, group, self.url)
             found[group] = {tp.topic for tp in state.offsets} | set(state.topic_ids)
         return found
@@ -158,20 +160,22 @@ class IcebergDestination(TableDestination[Table | None]):
     def why_unreadable(self, table: Table | None, columns: Sequence[str]) -> str | None:
         there = set() if table is None else {field.name for field in table.schema().fields}
         missing = [name for name in columns if name not in there]
-        return f"the Iceberg table has no column {', '.join(missing)}: its rows cannot be told apart" if missing else None
+        return (
+            f"the Iceberg table has no column {', '.join(missing)}: its rows cannot be told apart" if missing else None
+        )
 
     def read_rows(self, table: Table | None, load_ids: Sequence[str]) -> Iterator[pa.Table]:
         assert table is not None
-        scan = table.scan(row_filter=In(LOAD_COLUMN, set(load_ids)), selected_fields=tuple(ROW_SCHEMA.names))
+        scan = table.scan(row_filter=of_loads(load_ids), selected_fields=tuple(ROW_SCHEMA.names))
         for batch in scan.to_arrow_batch_reader():
             yield pa.Table.from_batches([batch]).select(ROW_SCHEMA.names).cast(ROW_SCHEMA)
 
     def rows_by_load(self, table: Table | None, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
         """By the bounds of files that have rows of one load only; others are read."""
         assert table is not None
-        wanted = {} if load_ids is None else {"row_filter": Or(IsNull(LOAD_COLUMN), In(LOAD_COLUMN, set(load_ids)))}
+        scan = table.scan() if load_ids is None else table.scan(row_filter=of_loads_or_none(load_ids))
         found: dict[str | None, int] = {}
-        for task in table.scan(**wanted).plan_files():
+        for task in scan.plan_files():
             load_id = None if task.delete_files else only_load(table, task)
             if load_id is not None:
                 found[load_id] = found.get(load_id, 0) + task.file.record_count
@@ -183,9 +187,7 @@ class IcebergDestination(TableDestination[Table | None]):
 
     def unnamed_rows(self, table: Table | None, range: LoadRange) -> int:
         assert table is not None
-        position = And(EqualTo("topic", range.topic), EqualTo("partition", range.partition))
-        offsets = And(GreaterThanOrEqual("offset", range.start), LessThan("offset", range.end))
-        return int(table.scan(row_filter=And(IsNull(LOAD_COLUMN), And(position, offsets))).count())
+        return int(table.scan(row_filter=of_none_in(range)).count())
 
     def files_of_loads(self, records: Sequence[LoadRecord]) -> dict[str, tuple[str, tuple[LoadFile, ...]]]:
         table = self.log.table()
@@ -275,13 +277,3 @@ def _files_by_load(table: Table) -> dict[str, tuple[LoadFile, ...]]:
             name = posixpath.relpath(file.file_path, f"{_location(table)}/{directory_of_load(load_id)}")
             found.setdefault(load_id, []).append(LoadFile(name, file.file_size_in_bytes))
     return {load_id: tuple(sorted(files, key=lambda file: file.name)) for load_id, files in found.items()}
-
-
-def added_files(table: Table, record: LoadRecord, files: Sequence[WrittenFile], spec_id: int | None = None) -> Sequence[Any]:
-    """The files that a load's tasks have written, as a commit adds them."""
-    location = f"{_location(table)}/{directory_of_load(record.load_id)}"
-    spec = table.metadata.default_spec_id if spec_id is None else spec_id
-    return [
-        data_file(table.metadata, f"{location}/{file.name}", file.size, file.metadata(), file.values, spec)
-        for file in files
-    ]
