@@ -1,7 +1,7 @@
 """Loads into tables without Spark and broker: a real Delta or Iceberg table or database, rows written as tasks do.
 
-Used by the tests of delta/, iceberg/ and database/. A `TableWorld` is what all processes share; its `load` is one process that
-loads what is new, through a `CrashPoint`.
+Used by the tests of delta/, iceberg/ and database/. A `TableWorld` is what all processes share; its `load` is one
+process that loads what is new, through a `CrashPoint`.
 """
 
 from __future__ import annotations
