@@ -65,7 +65,7 @@ CONNECTOR_ROWS: list[set[str]] = [
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py
 # and spark_connector/load.py choose one.
-LOADS_ROWS: list[set[str]] = [{"files", "delta", "database", "audit"}, {"protocol"}]
+LOADS_ROWS: list[set[str]] = [{"files", "delta", "database", "audit"}, {"tasks"}, {"protocol"}]
 LOADS_RANK = {layer: rank for rank, row in enumerate(LOADS_ROWS) for layer in row}
 
 CONNECTOR_RANK = {layer: rank for rank, row in enumerate(CONNECTOR_ROWS) for layer in row}

@@ -226,12 +226,21 @@ def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
                 f"topic '{topic}' cannot be a directory: Spark's readers pass over names that end in {_COPYING}. Leave "
                 "'topic' out of partition_by (--partition-by)"
             )
-        if topic == NO_VALUE or _NOT_TEXT.fullmatch(topic):
+        if read_as := misread_directory(topic):
             raise ConfigError(
                 f"topic '{topic}' cannot be a directory of files: Spark would read topic={topic} back as "
-                f"{'null' if topic == NO_VALUE else 'a number or a date'}. Leave 'topic' out of partition_by "
+                f"{read_as}. Leave 'topic' out of partition_by "
                 "(--partition-by), or use format=delta, where the column keeps its type"
             )
+
+
+def misread_directory(value: str) -> str | None:
+    """What Spark would take a directory's value for that is another text; None when it reads the text back."""
+    if value.endswith(_COPYING):
+        return "nothing at all"
+    if value == NO_VALUE:
+        return "null"
+    return "a number or a date" if _NOT_TEXT.fullmatch(value) else None
 
 
 def values_in_path(name: str) -> dict[str, str | None]:

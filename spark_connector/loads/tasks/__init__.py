@@ -1,0 +1,1 @@
+"""Loads whose tasks write the files themselves: what they fetch becomes parquet by Arrow, without Spark's JVM."""
