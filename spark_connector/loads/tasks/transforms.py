@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any, Final
@@ -44,8 +44,13 @@ _UNITS: Final = {"year": "Y", "month": "M", "day": "D", "hour": "h"}
 _DAYS: Final = (-719_162, 2_932_896)  # from 1970 to the first and last day of the years 1 to 9999
 _MONTHS: Final = (-23_628, 96_359)
 
+POSITION: Final = ("topic", "partition", "offset")
+
 Value = int | str | bytes | bool | Decimal | None
 """A partition value as Iceberg holds it: a date in days, a timestamp in microseconds from 1970."""
+
+Values = Mapping[str, Value]
+"""Partition column → value."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,11 @@ class PartitionField:
         return _with_nulls(times.astype(f"datetime64[{_UNITS[self.transform]}]").astype(np.int64), column)
 
 
+def hidden(name: str) -> str:
+    """The name under which FileWriter keeps a column of POSITION beside the rows, which may not have it."""
+    return f"\0{name}"
+
+
 def bind(items: Sequence[PartitionItem], schema: pa.Schema, format: str) -> tuple[PartitionField, ...]:
     """The fields of a table with these columns. Raises ConfigError for what it or its format cannot do."""
     names = {name.lower() for name in schema.names}
@@ -146,13 +156,13 @@ def with_partition_columns(schema: pa.Schema, fields: Sequence[PartitionField]) 
     return pa.schema([*schema, *added], schema.metadata)
 
 
-def split(table: pa.Table, fields: Sequence[PartitionField]) -> list[tuple[tuple[Value, ...], pa.Table]]:
-    """The rows of each combination of partition values, in the order of `table`: [(a value per field, its rows)].
+def split(table: pa.Table, fields: Sequence[PartitionField]) -> list[tuple[Values, pa.Table]]:
+    """The rows of each combination of partition values, in the order of `table`: [(partition column → value, rows)].
 
     All columns stay in the rows. Raises LoadError for a date that readers of Delta do not know.
     """
     if not fields or not table.num_rows:
-        return [((), table)] if table.num_rows else []
+        return [({}, table)] if table.num_rows else []
     codes = np.zeros(table.num_rows, np.int64)
     parts = []
     for field in fields:
@@ -170,26 +180,23 @@ def split(table: pa.Table, fields: Sequence[PartitionField]) -> list[tuple[tuple
         for part in reversed(parts):
             code, at = divmod(code, len(part))
             values.append(part[at])
-        group = tuple(reversed(values)), rows.slice(start, end - start)
-        _check_years(fields, *group)
-        groups.append(group)
+        named = {field.name: value for field, value in zip(fields, reversed(values), strict=True)}
+        part = rows.slice(start, end - start)
+        _check_years(fields, named, part)
+        groups.append((named, part))
     return groups
 
 
-def texts_of(fields: Sequence[PartitionField], values: Sequence[Value]) -> dict[str, str | None]:
-    """Partition column → value as Delta's log has it. Raises LoadError."""
-    return {field.name: field.text(value) for field, value in zip(fields, values, strict=True)}
-
-
-def directory_of(fields: Sequence[PartitionField], values: Sequence[Value]) -> str:
+def directory_of(fields: Sequence[PartitionField], values: Values) -> str:
     """`at_day=2026-11-26/customer_bucket=3`, escaped as Spark does; empty without fields. Raises LoadError."""
     names = []
-    for name, text in texts_of(fields, values).items():
-        directory = f"{_escaped(name)}={NO_VALUE if text is None else _escaped(text)}"
+    for field in fields:
+        text = field.text(values[field.name])
+        directory = f"{_escaped(field.name)}={NO_VALUE if text is None else _escaped(text)}"
         if len(directory.encode()) > _LONGEST:
             raise LoadError(
-                f"partition_by (--partition-by) {name}: the value '{str(text)[:60]}…' is too long for a directory's "
-                "name. Leave that column out of partition_by, or use bucket(16, …) or truncate(16, …) of it"
+                f"partition_by (--partition-by) {field.name}: the value '{str(text)[:60]}…' is too long for a "
+                "directory's name. Leave that column out of partition_by, or use bucket(16, …) or truncate(16, …) of it"
             )
         names.append(directory)
     return "/".join(names)
@@ -237,21 +244,27 @@ def _check_type(item: PartitionItem, type: pa.DataType, format: str) -> None:
         )
 
 
-def _check_years(fields: Collection[PartitionField], values: Sequence[Value], rows: pa.Table) -> None:
+def _check_years(fields: Collection[PartitionField], values: Values, rows: pa.Table) -> None:
     """Raise LoadError for a date in Delta before the year 1 or after 9999: its readers could not open the table."""
-    for field, value in zip(fields, values, strict=True):
+    for field in fields:
+        value = values[field.name]
         if field.format != "delta" or field.type != pa.date32() or value is None:
             continue
         low, high = _MONTHS if field.transform == "month" else _DAYS
         if not low <= value <= high:  # type: ignore[operator]
-            place = "a record"
-            if {"topic", "partition", "offset"} <= set(rows.column_names):
-                topic, partition, offset = (rows.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
-                place = f"the record at offset {offset} of topic '{topic}', partition {partition},"
             raise LoadError(
-                f"{place} lies in a year that Delta's readers do not know: leave {field.name} out of partition_by, or "
-                "the record out of the load (option filterTimestampUntil)"
+                f"{_place(rows)} lies in a year that Delta's readers do not know: leave {field.name} out of "
+                "partition_by, or the record out of the load (option filterTimestampUntil)"
             )
+
+
+def _place(rows: pa.Table) -> str:
+    """The first of these rows, in words."""
+    names = [hidden(name) for name in POSITION]
+    if not set(names) <= set(rows.column_names):
+        return "a record"
+    topic, partition, offset = (rows.column(name)[0].as_py() for name in names)
+    return f"the record at offset {offset} of topic '{topic}', partition {partition},"
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from datetime import date
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -23,16 +20,10 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from broker.errors import ConfigError
 from spark_connector.loads.grammar import parse_partition_by
-from spark_connector.loads.record import LoadError
 from spark_connector.loads.tasks.transforms import (
     PartitionField,
     bind,
-    directory_of,
-    split,
-    texts_of,
-    with_partition_columns,
 )
 
 MICROS = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)  # years 1 to 9999, which Python knows
