@@ -23,9 +23,18 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from broker.errors import ConfigError
+from spark_connector.loads.grammar import (
+    ColumnItem,
+    Given,
+    PartitionItem,
+    SortItem,
+    parse_columns,
+    parse_partition_by,
+    parse_sort_by,
+)
 from spark_connector.offset_store.base import check_group
-from spark_connector.options.option_table import OPTIONS
-from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.options.option_table import OPTIONS, did_you_mean
+from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
 from spark_connector.storage import without_secrets
 
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
@@ -184,6 +193,10 @@ DERIVED = {
 }
 """Columns that a record does not have, as Spark SQL."""
 
+_BY_SPARK = ("json", "orc", "avro", "sql")
+_BY_TASKS = "format=parquet, delta and iceberg"
+_POSITION = ("topic", "partition", "offset")
+
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a value
 """Spark's directory for rows without a value."""
 
@@ -197,20 +210,6 @@ _NOT_TEXT = re.compile(
     re.IGNORECASE,
 )
 """Names of directories that Spark reads as a number or a date (and a few more, to be safe)."""
-
-
-def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The columns in their order; a string is a comma-separated list. Raises ConfigError."""
-    names = given.split(",") if isinstance(given, str) else list(given or ())
-    columns = tuple(name.strip() for name in names)
-    for name in columns:
-        if name not in PARTITION_COLUMNS:
-            raise ConfigError(
-                f"partition_by (--partition-by) must name columns of {', '.join(PARTITION_COLUMNS)}, not '{name}'"
-            )
-        if columns.count(name) > 1:
-            raise ConfigError(f"partition_by (--partition-by) names '{name}' twice")
-    return columns
 
 
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
@@ -280,12 +279,17 @@ _LONGEST = 60  # characters of a value in a message
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets."""
+    """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets.
+
+    `columns`, `partition_by` and `sort_by` are items in the spelling of grammar.py.
+    """
 
     target: Target
     source: SourceOptions
     options: Mapping[str, str]
-    partition_by: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
     write_options: Mapping[str, str] = field(default_factory=dict)
     max_records: int | None = None
     from_load: str | None = None
@@ -321,13 +325,15 @@ class LoadRequest:
         topic: str | Sequence[str] | None,
         starting_offsets: str = "earliest",
         options: Mapping[str, str] | None = None,
-        partition_by: str | Sequence[str] | None = None,
+        columns: Given = None,
+        partition_by: Given = None,
+        sort_by: Given = None,
         **others: Any,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
-        target, layout = target.check(), parse_partition_by(partition_by)
-        if layout and target.format == "sql":
-            raise ConfigError("partition_by (--partition-by) is for files and Delta, not for tables of a database")
+        target = target.check()
+        picked, layout, order = parse_columns(columns), parse_partition_by(partition_by), parse_sort_by(sort_by)
+        _check_format(str(target.format), picked, layout, order)
         given = {name.lower(): str(value) for name, value in {**DEFAULTS, **(options or {})}.items()}
         for name in _STORES:
             if name in given:
@@ -342,10 +348,20 @@ class LoadRequest:
                 f"option 'columnNameOfCorruptRecord' cannot be '{LOAD_COLUMN}': this column names the load of a row; "
                 "choose another name"
             )
+        if picked:
+            given["columns"] = ",".join(_columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
         _check_columns(source.columns, layout)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
-        return cls(target, source, reader, layout, **others)
+        return cls(
+            target,
+            source,
+            reader,
+            columns=tuple(map(str, picked)),
+            partition_by=tuple(map(str, layout)),
+            sort_by=tuple(map(str, order)),
+            **others,
+        )
 
     def __post_init__(self) -> None:
         if self.max_records is not None and self.max_records < 1:
@@ -363,14 +379,60 @@ class LoadRequest:
             )
 
 
-def _check_columns(columns: Sequence[str], partition_by: Sequence[str]) -> None:
+def _check_format(
+    format: str, columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], sort_by: Sequence[SortItem]
+) -> None:
+    """Raise ConfigError for what a format does not have whose rows Spark writes itself."""
+    if format not in _BY_SPARK:
+        return
+    if sort_by:
+        raise ConfigError(f"sort_by (--sort-by) goes with {_BY_TASKS}, not with format={format}")
+    if partition_by and format == "sql":
+        raise ConfigError("partition_by (--partition-by) is for files and tables of files, not for those of a database")
+    for item in partition_by:
+        if str(item) not in PARTITION_COLUMNS:
+            raise ConfigError(
+                f"partition_by (--partition-by) {item}: with format={format} it takes {', '.join(PARTITION_COLUMNS)}; "
+                f"other columns and transforms go with {_BY_TASKS}"
+            )
+    left_out = {*_POSITION} - {item.name for item in columns if item.path == (item.name,)}
+    if columns and left_out:
+        raise ConfigError(
+            f"columns (--columns) leaves out {', '.join(name for name in _POSITION if name in left_out)}, by which the "
+            f"rows of format={format} are counted; tables without them go with {_BY_TASKS}"
+        )
+
+
+def _columns_to_read(
+    columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], options: Mapping[str, str]
+) -> list[str]:
+    """The reader's columns that the table's columns are made of, and those that rows are counted by."""
+    if "columns" in options:
+        raise ConfigError("columns (--columns) says what is read, too: leave out the reader's option 'columns'")
+    corrupt = options.get("columnnameofcorruptrecord", "_corrupt_record").strip()
+    known = {**{name: name for name in COLUMNS}, corrupt: "value", f"{corrupt}_key": "key"}
+    needed = {*_POSITION}
+    for item in columns:
+        if item.path[0] not in known:
+            hint = f"{did_you_mean(item.path[0], {name.lower(): name for name in known})} Columns are: {', '.join(COLUMNS)}".lstrip()
+            raise ConfigError(f"columns (--columns) {item}: the read has no column '{item.path[0]}'. {hint}")
+        needed.add(known[item.path[0]])
+    if any(str(item) in DERIVED for item in partition_by):
+        needed.add("timestamp")
+    return [name for name in COLUMNS if name in needed]
+
+
+def _check_columns(columns: Sequence[str], partition_by: Sequence[PartitionItem]) -> None:
     """Raise ConfigError unless the columns are read that a load counts its rows by and names its directories by."""
-    needed = ["topic", "partition", "offset"]
-    if any(name in DERIVED for name in partition_by):
+    needed = [*_POSITION]
+    if any(str(item) in DERIVED for item in partition_by):
         needed.append("timestamp")
     missing = [name for name in needed if name not in columns]
     if missing:
-        raise ConfigError(f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows")
+        raise ConfigError(
+            f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows; the argument "
+            "columns (--columns) says which of the columns the table gets"
+        )
 
 
 def reading_of(options: Mapping[str, str]) -> dict[str, str]:
@@ -393,6 +455,11 @@ def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """The options that differ, in words; empty when none does."""
     differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     return ", ".join(f"{name}={_shown(now, name)} (before: {_shown(before, name)})" for name in differing)
+
+
+def with_columns(reading: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
+    """A load's `reading`, and its columns as one more option."""
+    return {**reading, "columns": ", ".join(columns)} if columns else dict(reading)
 
 
 def _shown(options: Mapping[str, str], name: str) -> str:

@@ -18,6 +18,8 @@ Times are in UTC, in any year. Nothing is done row by row in Python.
 from __future__ import annotations
 
 import difflib
+import itertools
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,7 +133,7 @@ def bind(items: Sequence[PartitionItem], schema: pa.Schema, format: str) -> tupl
     for item in items:
         if item.column not in schema.names:
             close = difflib.get_close_matches(item.column, schema.names, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"its columns are {', '.join(schema.names)}"
+            hint = f"did you mean '{close[0]}'?" if close else f"its columns are {', '.join(schema.names)}."
             raise ConfigError(
                 f"partition_by (--partition-by) {item}: the table has no column '{item.column}'; {hint} A field of a "
                 "value becomes a column by columns (--columns)"
@@ -157,34 +159,35 @@ def with_partition_columns(schema: pa.Schema, fields: Sequence[PartitionField]) 
 
 
 def split(table: pa.Table, fields: Sequence[PartitionField]) -> list[tuple[Values, pa.Table]]:
-    """The rows of each combination of partition values, in the order of `table`: [(partition column → value, rows)].
+    """[(partition column → value, rows)], for each combination of values; its rows are in the order of `table`.
 
     All columns stay in the rows. Raises LoadError for a date that readers of Delta do not know.
     """
     if not fields or not table.num_rows:
         return [({}, table)] if table.num_rows else []
-    codes = np.zeros(table.num_rows, np.int64)
-    parts = []
-    for field in fields:
-        encoded = field.values(_whole(table.column(field.source))).dictionary_encode(null_encoding="encode")
-        values = encoded.dictionary.to_pylist()
-        parts.append(values)
-        codes = codes * len(values) + encoded.indices.to_numpy()
-    order = np.argsort(codes, kind="stable")
-    codes = codes[order]
-    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    encoded = [field.values(_whole(table.column(field.source))).dictionary_encode("encode") for field in fields]
+    indices = [one.indices.to_numpy() for one in encoded]
+    order = _order(indices, [len(one.dictionary) for one in encoded])
+    changes = np.any([np.diff(each[order]) for each in indices], axis=0)
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
     rows = table if len(starts) == 1 else table.take(pa.array(order))
-    groups = []
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(codes)], strict=True):
-        values, code = [], int(codes[start])
-        for part in reversed(parts):
-            code, at = divmod(code, len(part))
-            values.append(part[at])
-        named = {field.name: value for field, value in zip(fields, reversed(values), strict=True)}
+    groups: list[tuple[Values, pa.Table]] = []
+    for start, end in itertools.pairwise([*starts, len(order)]):
+        values = {
+            field.name: one.dictionary[int(each[order[start]])].as_py()
+            for field, one, each in zip(fields, encoded, indices, strict=True)
+        }
         part = rows.slice(start, end - start)
-        _check_years(fields, named, part)
-        groups.append((named, part))
+        _check_years(fields, values, part)
+        groups.append((values, part))
     return groups
+
+
+def _order(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """The rows sorted by all of `indices`, which are below `sizes`; stable."""
+    if math.prod(sizes) <= 1 << 16:  # numpy sorts numbers of 16 bits several times faster
+        return np.argsort(np.ravel_multi_index(list(indices), sizes).astype(np.uint16), kind="stable")
+    return np.lexsort(indices[::-1])
 
 
 def directory_of(fields: Sequence[PartitionField], values: Values) -> str:
