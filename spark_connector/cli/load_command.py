@@ -41,7 +41,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 _ARGUMENTS = (
     *("topic", "columns", "partition_by", "sort_by", "starting_offsets", "max_records", "from_load", "from_directory"),
-    *("allow_changed_options", "new_group", "publish_offsets"),
+    *("allow_changed_options", "new_group", "publish_offsets", "target_file_size"),
 )
 """Options that are arguments of `load`, too, by the same name."""
 
@@ -74,6 +74,9 @@ class LoadOptions:
     ] = None
     sort_by: Annotated[
         str | None, typer.Option(help="Columns that a file is sorted by, such as customer,at desc.", metavar="COLUMN,…")
+    ] = None
+    target_file_size: Annotated[
+        str | None, typer.Option(help="Size at which a task begins another file. Default: 128MB.", metavar="SIZE")
     ] = None
     starting_offsets: Annotated[
         str, typer.Option(help="Where a partition begins that was never loaded: earliest or JSON.", metavar="OFFSETS")

@@ -11,6 +11,7 @@ anything is opened. Whether the columns exist is known later (tasks/columns.py).
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ class SortItem:
 
 
 Given = str | Sequence[str] | None
-"""A list, or one text with commas; None or an empty text for nothing."""
+"""A list, or one text with commas; None or an empty list for nothing."""
 
 
 def parse_columns(given: Given) -> tuple[ColumnItem, ...]:
@@ -108,6 +109,20 @@ def parse_sort_by(given: Given) -> tuple[SortItem, ...]:
 def quoted(name: str) -> str:
     """The name as users write it."""
     return name if _PLAIN.fullmatch(name) and name.lower() != "as" else f"`{name.replace('`', '``')}`"
+
+
+def refuse_unknown(name: str, names: Sequence[str], what: str) -> None:
+    """Raise ConfigError unless `name` is one of `names`; `what` says what it would be."""
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"Did you mean '{close[0]}'?" if close else f"There are {', '.join(names)}"
+        raise ConfigError(f"{what} '{name}'. {hint}")
+
+
+def refuse_unknown_column(item: PartitionItem | SortItem, names: Sequence[str]) -> None:
+    """Raise ConfigError unless the item's column is one of `names`, the columns of the table."""
+    option = "sort_by (--sort-by)" if isinstance(item, SortItem) else "partition_by (--partition-by)"
+    refuse_unknown(item.column, names, f"{option} {item}: the table has no column")
 
 
 def _refuse_twice(names: Sequence[str], option: str) -> None:
@@ -167,6 +182,8 @@ def _parse(given: Given, one: Callable[[_Reader], Item], option: str, example: s
     text = given if isinstance(given, str) else ", ".join(given or ())
     reader, items = _Reader(text), []
     try:
+        if isinstance(given, str) and not given.strip():
+            raise ValueError("a name is missing")
         while not reader.at_end:
             items.append(one(reader))
             if not reader.at_end:

@@ -31,6 +31,7 @@ from spark_connector.loads.grammar import (
     parse_columns,
     parse_partition_by,
     parse_sort_by,
+    refuse_unknown_column,
 )
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import OPTIONS, did_you_mean
@@ -40,6 +41,8 @@ from spark_connector.storage import without_secrets
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
 TABLE_FORMATS = ("delta", "sql")
 FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+DIRECT_FORMATS = ("parquet", "delta")
+"""Formats whose files the tasks write themselves (tasks/)."""
 OFFSET_KINDS = ("files", "zookeeper", "table")
 """`table`: in the Delta table's log or in the database. These two have no other kind; files never have this one."""
 
@@ -181,6 +184,9 @@ def _absolute(url: str) -> str:
     return f"{scheme}:///{os.path.abspath(path)}{mark}{query}"
 
 
+TARGET_FILE_SIZE = 128 << 20
+"""Bytes of a file at which a task begins the next one; what other writers of tables aim at, too."""
+
 LOAD_COLUMN = "load"
 """Names the load that wrote a row, by its load id: the directory `load=<load id>` of files, a column in tables."""
 
@@ -210,6 +216,19 @@ _NOT_TEXT = re.compile(
     re.IGNORECASE,
 )
 """Names of directories that Spark reads as a number or a date (and a few more, to be safe)."""
+
+
+_SIZE = re.compile(r"(?P<number>\d+)\s*(?P<unit>[kmg]?)i?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def parse_file_size(given: int | str) -> int:
+    """Bytes; a text is a number with kb, mb or gb, which are powers of 1,024 as in Spark. Raises ConfigError."""
+    found = _SIZE.fullmatch(str(given).strip())
+    size = int(found["number"]) * _UNITS[found["unit"].lower()] if found else 0
+    if not size:
+        raise ConfigError(f"target_file_size (--target-file-size) must be a size such as 128MB, not '{given}'")
+    return size
 
 
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
@@ -297,6 +316,7 @@ class LoadRequest:
     allow_changed_options: bool = False
     new_group: bool = False
     publish_offsets: bool = True
+    target_file_size: int = TARGET_FILE_SIZE
 
     @property
     def format(self) -> str:
@@ -328,6 +348,7 @@ class LoadRequest:
         columns: Given = None,
         partition_by: Given = None,
         sort_by: Given = None,
+        target_file_size: int | str | None = None,
         **others: Any,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
@@ -351,8 +372,9 @@ class LoadRequest:
         if picked:
             given["columns"] = ",".join(_columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
-        _check_columns(source.columns, layout)
+        _check_columns(source, picked, layout, order)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
+        size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
         return cls(
             target,
             source,
@@ -360,6 +382,7 @@ class LoadRequest:
             columns=tuple(map(str, picked)),
             partition_by=tuple(map(str, layout)),
             sort_by=tuple(map(str, order)),
+            target_file_size=size,
             **others,
         )
 
@@ -414,7 +437,8 @@ def _columns_to_read(
     needed = {*_POSITION}
     for item in columns:
         if item.path[0] not in known:
-            hint = f"{did_you_mean(item.path[0], {name.lower(): name for name in known})} Columns are: {', '.join(COLUMNS)}".lstrip()
+            similar = did_you_mean(item.path[0], {name.lower(): name for name in known})
+            hint = f"{similar} Columns are: {', '.join(COLUMNS)}".lstrip()
             raise ConfigError(f"columns (--columns) {item}: the read has no column '{item.path[0]}'. {hint}")
         needed.add(known[item.path[0]])
     if any(str(item) in DERIVED for item in partition_by):
@@ -422,17 +446,31 @@ def _columns_to_read(
     return [name for name in COLUMNS if name in needed]
 
 
-def _check_columns(columns: Sequence[str], partition_by: Sequence[PartitionItem]) -> None:
-    """Raise ConfigError unless the columns are read that a load counts its rows by and names its directories by."""
+def _check_columns(
+    source: SourceOptions,
+    columns: Sequence[ColumnItem],
+    partition_by: Sequence[PartitionItem],
+    sort_by: Sequence[SortItem],
+) -> None:
+    """Raise ConfigError unless the columns are there that a load counts, partitions and sorts its rows by.
+
+    Which fields a value has is known later.
+    """
     needed = [*_POSITION]
     if any(str(item) in DERIVED for item in partition_by):
         needed.append("timestamp")
-    missing = [name for name in needed if name not in columns]
+    missing = [name for name in needed if name not in source.columns]
     if missing:
         raise ConfigError(
             f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows; the argument "
             "columns (--columns) says which of the columns the table gets"
         )
+    if any(item.every for item in columns):
+        return
+    names = [item.name for item in columns] or [*source.columns, *source.formats.corrupt_columns.values()]
+    for item in (*partition_by, *sort_by):
+        if str(item) not in DERIVED:
+            refuse_unknown_column(item, names)
 
 
 def reading_of(options: Mapping[str, str]) -> dict[str, str]:

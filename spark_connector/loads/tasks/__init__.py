@@ -1,1 +1,1 @@
-"""Loads whose tasks write the files themselves: what they fetch becomes parquet by Arrow, without Spark's JVM."""
+"""The direct road of loads: tasks that fetch, decode and write parquet themselves."""

@@ -10,7 +10,6 @@ columns of these names.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.errors import ConfigError
-from spark_connector.loads.grammar import ColumnItem, PartitionItem, SortItem, quoted
+from spark_connector.loads.grammar import (
+    ColumnItem,
+    PartitionItem,
+    SortItem,
+    quoted,
+    refuse_unknown,
+    refuse_unknown_column,
+)
 from spark_connector.loads.request import DERIVED, LOAD_COLUMN
 
 _TIMESTAMP = "timestamp"
@@ -80,7 +86,7 @@ class TableColumns:
 def sort_keys(items: Sequence[SortItem], schema: pa.Schema) -> list[tuple[str, str]]:
     """What pyarrow's `sort_by` takes. Raises ConfigError for a column that the table lacks, or that has no order."""
     for item in items:
-        _refuse_unknown(item.column, schema.names, f"sort_by (--sort-by) {item}: the table has no column")
+        refuse_unknown_column(item, schema.names)
         if pa.types.is_nested(type := schema.field(item.column).type):
             raise ConfigError(f"sort_by (--sort-by) {item}: the column is of type {type}, which has no order")
     return [(item.column, "descending" if item.descending else "ascending") for item in items]
@@ -89,7 +95,7 @@ def sort_keys(items: Sequence[SortItem], schema: pa.Schema) -> list[tuple[str, s
 def _picked(item: ColumnItem, source: pa.Schema) -> Iterator[tuple[Pick, Any]]:
     """(column, its type) for each column that the item makes. Raises ConfigError."""
     first, *rest = item.path
-    _refuse_unknown(first, source.names, "columns (--columns): the read has no column")
+    refuse_unknown(first, source.names, "columns (--columns): the read has no column")
     type, path = source.field(first).type, [first]
     for name in [*rest, None] if item.every else rest:
         shown = ".".join(map(quoted, path))
@@ -98,20 +104,13 @@ def _picked(item: ColumnItem, source: pa.Schema) -> Iterator[tuple[Pick, Any]]:
             raise ConfigError(f"columns (--columns) {item}: '{shown}' is of type {type}, which has no fields{hint}")
         if name is not None:
             names = [field.name for field in type]
-            _refuse_unknown(name, names, f"columns (--columns) {item}: '{shown}' has no field")
+            refuse_unknown(name, names, f"columns (--columns) {item}: '{shown}' has no field")
             type, path = type.field(name).type, [*path, name]
     if not item.every:
         yield Pick(item.name, item.path), type
         return
     for field in type:
         yield Pick(field.name, (*item.path, field.name)), field.type
-
-
-def _refuse_unknown(name: str, names: Sequence[str], what: str) -> None:
-    if name not in names:
-        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"Did you mean '{close[0]}'?" if close else f"There are {', '.join(names)}"
-        raise ConfigError(f"{what} '{name}'. {hint}")
 
 
 def _check_names(names: Sequence[str]) -> None:

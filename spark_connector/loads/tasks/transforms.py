@@ -17,7 +17,6 @@ Times are in UTC, in any year. Nothing is done row by row in Python.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import re
@@ -31,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.errors import ConfigError
-from spark_connector.loads.grammar import PartitionItem
+from spark_connector.loads.grammar import PartitionItem, refuse_unknown_column
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import FILE_FORMATS, NO_VALUE, misread_directory
 from spark_connector.loads.tasks.murmur3 import hash_bytes, hash_longs
@@ -39,6 +38,7 @@ from spark_connector.loads.tasks.murmur3 import hash_bytes, hash_longs
 _ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
 _LONGEST: Final = 255
 """Bytes of a directory's name in nearly all file systems."""
+_SHORT: Final = 20
 
 _EXACT: Final = Context(prec=80)
 _OF_TIMES: Final = {"year": pa.int32(), "month": pa.date32(), "day": pa.date32(), "hour": pa.string()}
@@ -77,7 +77,7 @@ class PartitionField:
         if value is None:
             return None
         text = self._plain_text(value)
-        if self.type == pa.string():
+        if self.type == pa.string() and self.format != "iceberg":
             self._check_text(text)
         return text
 
@@ -90,6 +90,8 @@ class PartitionField:
             return _time_text(value, "Y" if self.transform == "year" else "D")
         if isinstance(value, bool):
             return str(value).lower()
+        if isinstance(value, bytes):
+            return value.hex()
         return format(value, "f") if isinstance(value, Decimal) else str(value)
 
     def _check_text(self, text: str) -> None:
@@ -131,13 +133,7 @@ def bind(items: Sequence[PartitionItem], schema: pa.Schema, format: str) -> tupl
     names = {name.lower() for name in schema.names}
     fields = []
     for item in items:
-        if item.column not in schema.names:
-            close = difflib.get_close_matches(item.column, schema.names, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"its columns are {', '.join(schema.names)}."
-            raise ConfigError(
-                f"partition_by (--partition-by) {item}: the table has no column '{item.column}'; {hint} A field of a "
-                "value becomes a column by columns (--columns)"
-            )
+        refuse_unknown_column(item, schema.names)
         if item.transform != "identity" and item.name.lower() in names:
             raise ConfigError(
                 f"partition_by (--partition-by) {item} makes the column '{item.name}', which the table has already: "
@@ -153,8 +149,9 @@ def bind(items: Sequence[PartitionItem], schema: pa.Schema, format: str) -> tupl
 
 
 def with_partition_columns(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.Schema:
-    """`schema` with the columns that transforms add to a table of directories or of Delta, at its end."""
-    added = [pa.field(field.name, field.type) for field in fields if field.name not in schema.names]
+    """`schema` with the columns that transforms add to it, at its end; Iceberg keeps their values elsewhere."""
+    shown = [field for field in fields if field.format != "iceberg" and field.name not in schema.names]
+    added = [pa.field(field.name, field.type) for field in shown]
     return pa.schema([*schema, *added], schema.metadata)
 
 
@@ -191,14 +188,19 @@ def _order(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 
 def directory_of(fields: Sequence[PartitionField], values: Values) -> str:
-    """`at_day=2026-11-26/customer_bucket=3`, escaped as Spark does; empty without fields. Raises LoadError."""
+    """`at_day=2026-11-26/customer_bucket=3`, escaped as Spark does; empty without fields. Raises LoadError.
+
+    Nobody reads the directories of Iceberg: there a long value is cut.
+    """
     names = []
     for field in fields:
         text = field.text(values[field.name])
+        if text is not None and field.format == "iceberg":
+            text = text[:_SHORT]
         directory = f"{_escaped(field.name)}={NO_VALUE if text is None else _escaped(text)}"
         if len(directory.encode()) > _LONGEST:
             raise LoadError(
-                f"partition_by (--partition-by) {field.name}: the value '{str(text)[:60]}…' is too long for a "
+                f"partition_by (--partition-by) {field.name}: the value '{str(text)[:_SHORT]}…' is too long for a "
                 "directory's name. Leave that column out of partition_by, or use bucket(16, …) or truncate(16, …) of it"
             )
         names.append(directory)
