@@ -468,9 +468,10 @@ def _check_columns(
     if any(item.every for item in columns):
         return
     names = [item.name for item in columns] or [*source.columns, *source.formats.corrupt_columns.values()]
-    for item in (*partition_by, *sort_by):
-        if str(item) not in DERIVED:
-            refuse_unknown_column(item, names)
+    named: tuple[PartitionItem | SortItem, ...] = (*partition_by, *sort_by)
+    for one in named:
+        if str(one) not in DERIVED:
+            refuse_unknown_column(one, names)
 
 
 def reading_of(options: Mapping[str, str]) -> dict[str, str]:
