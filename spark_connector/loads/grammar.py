@@ -22,6 +22,9 @@ from broker.errors import ConfigError
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([,.()*])|([^\s,.()*`]+)|(\S))")
 _PLAIN = re.compile(r"[^\s,.()*`]+")
 
+POSITION: Final = ("topic", "partition", "offset")
+"""The columns of a record that identify it."""
+
 TRANSFORMS: Final = {"year": "year", "month": "month", "day": "day", "hour": "hour", "bucket": "bucket"} | {
     "truncate": "trunc"
 }
@@ -91,12 +94,26 @@ def parse_columns(given: Given) -> tuple[ColumnItem, ...]:
     return items
 
 
+def identify_rows(columns: Given) -> bool:
+    """Whether a table of these columns has the topic, partition and offset of each row, by which rows are told apart.
+
+    A value may have fields of these names, which are something else.
+    """
+    items = parse_columns(columns)
+    return not items or set(POSITION) <= {item.name for item in items if item.path == (item.name,)}
+
+
 def parse_partition_by(given: Given) -> tuple[PartitionItem, ...]:
     """The partition columns in their order. Raises ConfigError."""
     option = "partition_by (--partition-by)"
     items = _parse(given, _partition, option, "such as topic, day(at), bucket(16, customer), truncate(4, code)")
     _refuse_twice([item.name for item in items], option)
     return items
+
+
+def partition_columns(partition_by: Given) -> list[str]:
+    """The names of the partition columns."""
+    return [item.name for item in parse_partition_by(partition_by)]
 
 
 def parse_sort_by(given: Given) -> tuple[SortItem, ...]:

@@ -24,10 +24,12 @@ from urllib.parse import unquote, urlsplit
 
 from broker.errors import ConfigError
 from spark_connector.loads.grammar import (
+    POSITION,
     ColumnItem,
     Given,
     PartitionItem,
     SortItem,
+    identify_rows,
     parse_columns,
     parse_partition_by,
     parse_sort_by,
@@ -201,7 +203,6 @@ DERIVED = {
 
 _BY_SPARK = ("json", "orc", "avro", "sql")
 _BY_TASKS = "format=parquet, delta and iceberg"
-_POSITION = ("topic", "partition", "offset")
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a value
 """Spark's directory for rows without a value."""
@@ -229,6 +230,19 @@ def parse_file_size(given: int | str) -> int:
     if not size:
         raise ConfigError(f"target_file_size (--target-file-size) must be a size such as 128MB, not '{given}'")
     return size
+
+
+_CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
+
+
+def compression_of(write_options: Mapping[str, str]) -> str:
+    """The codec of the write option `compression`, the only one. Raises ConfigError."""
+    options = {name.lower(): value for name, value in write_options.items()}
+    codec = options.pop("compression", "zstd").lower()
+    codec = {"uncompressed": "none", "lz4_raw": "lz4"}.get(codec, codec)
+    if options or codec not in _CODECS:
+        raise ConfigError(f"parquet output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
+    return codec
 
 
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
@@ -387,6 +401,8 @@ class LoadRequest:
         )
 
     def __post_init__(self) -> None:
+        if self.format in DIRECT_FORMATS:
+            compression_of(self.write_options)
         if self.max_records is not None and self.max_records < 1:
             raise ConfigError(f"max_records must be at least 1, not {self.max_records}")
         if self.from_load is None and self.from_directory is not None:
@@ -418,11 +434,10 @@ def _check_format(
                 f"partition_by (--partition-by) {item}: with format={format} it takes {', '.join(PARTITION_COLUMNS)}; "
                 f"other columns and transforms go with {_BY_TASKS}"
             )
-    left_out = {*_POSITION} - {item.name for item in columns if item.path == (item.name,)}
-    if columns and left_out:
+    if not identify_rows([str(item) for item in columns]):
         raise ConfigError(
-            f"columns (--columns) leaves out {', '.join(name for name in _POSITION if name in left_out)}, by which the "
-            f"rows of format={format} are counted; tables without them go with {_BY_TASKS}"
+            f"columns (--columns) must name {', '.join(POSITION)}, by which the rows of format={format} are counted; "
+            f"tables without them go with {_BY_TASKS}"
         )
 
 
@@ -434,7 +449,7 @@ def _columns_to_read(
         raise ConfigError("columns (--columns) says what is read, too: leave out the reader's option 'columns'")
     corrupt = options.get("columnnameofcorruptrecord", "_corrupt_record").strip()
     known = {**{name: name for name in COLUMNS}, corrupt: "value", f"{corrupt}_key": "key"}
-    needed = {*_POSITION}
+    needed = {*POSITION}
     for item in columns:
         if item.path[0] not in known:
             similar = did_you_mean(item.path[0], {name.lower(): name for name in known})
@@ -456,7 +471,7 @@ def _check_columns(
 
     Which fields a value has is known later.
     """
-    needed = [*_POSITION]
+    needed = [*POSITION]
     if any(str(item) in DERIVED for item in partition_by):
         needed.append("timestamp")
     missing = [name for name in needed if name not in source.columns]

@@ -68,12 +68,6 @@ class TableColumns:
                 fields.append(pa.field(name, _DERIVED_TYPES[name]))
         return cls(tuple(picks), pa.schema(fields))
 
-    @property
-    def identify_rows(self) -> bool:
-        """Whether the table has topic, partition and offset of each row, by which its rows can be told apart."""
-        plain = {pick.name for pick in self.picks if pick.path == (pick.name,)}
-        return {"topic", "partition", "offset"} <= plain
-
     def apply(self, rows: pa.Table) -> pa.Table:
         """The table's rows from `rows`, which have the columns of the read."""
         return pa.Table.from_arrays([_values(rows, pick) for pick in self.picks], schema=self.schema)

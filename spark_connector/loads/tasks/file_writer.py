@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from spark_connector.loads.footers import Count, count_positions, sum_counts
+from spark_connector.loads.grammar import POSITION
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
-from spark_connector.loads.tasks.transforms import POSITION, Values, directory_of, hidden, split
+from spark_connector.loads.tasks.transforms import Values, directory_of, hidden, split
 from spark_connector.loads.tasks.written_file import WrittenFile
 
 ROW_GROUP_BYTES = 32 << 20

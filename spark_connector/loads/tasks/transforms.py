@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.errors import ConfigError
-from spark_connector.loads.grammar import PartitionItem, refuse_unknown_column
+from spark_connector.loads.grammar import POSITION, PartitionItem, refuse_unknown_column
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import FILE_FORMATS, NO_VALUE, misread_directory
 from spark_connector.loads.tasks.murmur3 import hash_bytes, hash_longs
@@ -45,8 +45,6 @@ _OF_TIMES: Final = {"year": pa.int32(), "month": pa.date32(), "day": pa.date32()
 _UNITS: Final = {"year": "Y", "month": "M", "day": "D", "hour": "h"}
 _DAYS: Final = (-719_162, 2_932_896)  # from 1970 to the first and last day of the years 1 to 9999
 _MONTHS: Final = (-23_628, 96_359)
-
-POSITION: Final = ("topic", "partition", "offset")
 
 Value = int | str | bytes | bool | Decimal | None
 """A partition value as Iceberg holds it: a date in days, a timestamp in microseconds from 1970."""
