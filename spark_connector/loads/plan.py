@@ -44,7 +44,7 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
     """
     _refuse_foreign_loads(request.target, destination)
     number = next_number(destination)
-    newest = _newest_record(destination.log)
+    newest = newest_record(destination.log)
     known = newest.topic_ids if newest else {}
     _refuse_changed_reading(request, [newest] if newest else [])
     if request.from_load is None:
@@ -138,7 +138,7 @@ def refuse_unknown_group(destination: Destination, group: str) -> None:
     )
 
 
-def _newest_record(log: CommitLog) -> LoadRecord | None:
+def newest_record(log: CommitLog) -> LoadRecord | None:
     """The newest load in the log. Entries that a stream of the same group has written are skipped."""
     newest = log.newest().sequence
     numbers = itertools.chain([newest], (number for number in reversed(log.sequences()) if number != newest))
