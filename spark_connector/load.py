@@ -55,6 +55,8 @@ def load(
     allow_changed_options: bool = False,
     new_group: bool = False,
     publish_offsets: bool = True,
+    dead_letters: str | None = None,
+    max_bad: str | int | None = None,
     on_phase: Phase | None = None,
 ) -> LoadResult:
     """Load all new records and commit them; see the module.
@@ -75,6 +77,10 @@ def load(
     `storage_options`: fsspec's, for `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
     change; `from_directory`: the directory of that load (offsets=files only).
+    `dead_letters`: where records go that cannot be decoded (`valueFormat`, `keyFormat`). In a table (`delta:URL`,
+    `iceberg:NAMESPACE.TABLE`) each of them is exactly once, and the rows leave it out; the parse mode does not matter.
+    `topic:NAME` is the option `badRecordsTopic`. `max_bad`: a load with more bad records fails and leaves nothing
+    behind: a number, or a share of the records that it reads (`0.1%`).
 
     Raises ConfigError, OffsetConflict, DataLoss, LoadError, and the client's PykafkaErrors.
     """
@@ -94,6 +100,8 @@ def load(
         allow_changed_options=allow_changed_options,
         new_group=new_group,
         publish_offsets=publish_offsets,
+        dead_letters=dead_letters,
+        max_bad=max_bad,
     )
     return run_load(request, lambda: spark, on_phase or (lambda phase, record: None))
 

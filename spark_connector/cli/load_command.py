@@ -41,7 +41,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 _ARGUMENTS = (
     *("topic", "partition_by", "starting_offsets", "max_records", "from_load", "from_directory"),
-    *("allow_changed_options", "new_group", "publish_offsets"),
+    *("allow_changed_options", "new_group", "publish_offsets", "dead_letters", "max_bad"),
 )
 """Options that are arguments of `load`, too, by the same name."""
 
@@ -81,6 +81,18 @@ class LoadOptions:
     ] = None
     write_option: Annotated[
         list[str] | None, typer.Option(help="Option of the output format; may be repeated.", metavar="NAME=VALUE")
+    ] = None
+    dead_letters: Annotated[
+        str | None,
+        typer.Option(
+            help="Where records go that cannot be decoded: topic:NAME, or exactly once to delta:URL or "
+            "iceberg:NAMESPACE.TABLE.",
+            metavar="PLACE",
+        ),
+    ] = None
+    max_bad: Annotated[
+        str | None,
+        typer.Option(help="Fail a load with more bad records: a number, or a share of them (0.1%).", metavar="N|P%"),
     ] = None
     new_group: Annotated[
         bool, typer.Option("--new-group", help="Load what other groups have loaded there, once more beside it.")
