@@ -15,13 +15,16 @@ loads/database/database_table.py.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from spark_connector.destinations import open_destination
+from spark_connector.destinations import open_dead_letters, open_destination
+from spark_connector.loads.bad_record_options import DeadLetterPlace
 from spark_connector.loads.commit import publish_offsets
+from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
@@ -55,6 +58,7 @@ def load(
     allow_changed_options: bool = False,
     new_group: bool = False,
     publish_offsets: bool = True,
+    target_file_size: int | str | None = None,
     dead_letters: str | None = None,
     max_bad: str | int | None = None,
     on_phase: Phase | None = None,
@@ -74,6 +78,7 @@ def load(
     read_committed by default. Each load keeps those that decide which records are loaded and what they become; a later
     load of the group with other values is refused unless `allow_changed_options`.
     `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8).
+    `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another parquet file.
     `storage_options`: fsspec's, for `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
     change; `from_directory`: the directory of that load (offsets=files only).
@@ -100,6 +105,7 @@ def load(
         allow_changed_options=allow_changed_options,
         new_group=new_group,
         publish_offsets=publish_offsets,
+        target_file_size=target_file_size,
         dead_letters=dead_letters,
         max_bad=max_bad,
     )
@@ -108,28 +114,58 @@ def load(
 
 def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> LoadResult:
     """`load` with its arguments checked; `session` is called only when there is something to write."""
-    with open_destination(request.target) as destination:
+    with contextlib.ExitStack() as opened:
+        destination = opened.enter_context(open_destination(request.target))
         on_phase("repair", None)
         recovered = tuple(destination.repair())
         on_phase("plan", None)
         done = finished_rerun(request, destination) if request.from_load else None
         if done is not None:
             return _result(request, destination, done, tuple(id for id in recovered if id != done.load_id))
-        if request.from_directory is None or request.target.offsets != "files":
-            record = plan_load(request, destination)
-        else:  # the load to begin with is in the commit log of another directory
-            with open_destination(replace(request.target, to=request.from_directory)) as earlier:
-                record = plan_load(request, destination, earlier.log)
+        record, letters = _planned(request, destination, opened)
         if record is None:
             publish_offsets(request, destination, idle=not recovered)
             return _result(request, destination, None, recovered)
         on_phase("write", record)
-        sealed = write_load(request, destination, record, session)
-        on_phase("commit", sealed)
-        destination.commit(sealed)
+        with letters.settled_on_failure() if letters is not None else contextlib.nullcontext():
+            sealed, files = write_load(request, destination, record, session, letters)
+            on_phase("commit", sealed)
+            destination.commit(sealed, files)
         publish_offsets(request, destination)
         on_phase("done", sealed)
         return _result(request, destination, sealed, recovered)
+
+
+def _planned(
+    request: LoadRequest, destination: Destination, opened: contextlib.ExitStack
+) -> tuple[LoadRecord | None, DeadLetters | None]:
+    """The load to do now, when what killed loads left in tables of dead letters is settled; and its own table."""
+    record = _plan(request, destination)
+    if record is None or not (request.dead_letter_table or record.dead_letters):
+        return record, None
+    own = None
+    if request.dead_letter_table is not None:
+        own = opened.enter_context(open_dead_letters(request.dead_letter_table, request.target, destination))
+    tables = [own] if own is not None else []
+    for name in record.dead_letters:
+        if own is None or name != own.name:
+            place = DeadLetterPlace.parse(name)
+            tables.append(opened.enter_context(open_dead_letters(place, request.target, destination)))
+    while record is not None:
+        for table in tables:
+            table.settle()
+        if all(table.is_settled_for(record) for table in tables):
+            return replace(record, dead_letters=(own.name,) if own is not None else ()), own
+        record = _plan(request, destination)
+    return None, None
+
+
+def _plan(request: LoadRequest, destination: Destination) -> LoadRecord | None:
+    if request.from_directory is None or request.target.offsets != "files":
+        return plan_load(request, destination)
+    # The load to begin with is in the commit log of another directory.
+    with open_destination(replace(request.target, to=request.from_directory)) as earlier:
+        return plan_load(request, destination, earlier.log)
 
 
 def _result(
@@ -144,4 +180,6 @@ def _result(
         rows=record.rows if record else 0,
         ranges=record.ranges if record else (),
         recovered=recovered,
+        bad_rows=record.bad_rows if record else None,
+        dead_letters=next(iter(record.dead_letters), None) if record else None,
     )

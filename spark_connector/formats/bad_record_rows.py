@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE
-from spark_connector.formats.schema_registry import FRAME
-from spark_connector.formats.value_format import ReadFormats
+from spark_connector.formats.value_format import FRAME, ReadFormats
 
 BAD_RECORD_SCHEMA = pa.schema(
     [

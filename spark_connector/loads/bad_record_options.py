@@ -1,7 +1,8 @@
 """The options of a load about bad records: where their dead letters go, and how many a load may have. Pure.
 
 A dead letter goes to a topic (`topic:NAME`: the reader's option `badRecordsTopic`, at least once) or to a table
-(`delta:URL`, `iceberg:NAMESPACE.TABLE`), exactly once with the load (dead_letters.py).
+(`delta:URL`, `iceberg:NAMESPACE.TABLE`), exactly once with the load (dead_letters.py). A load into Iceberg means its
+own catalog; others have none, and `iceberg:CATALOG/NAMESPACE.TABLE` names it. So do the records of loads.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ _FORMS = "topic:NAME, delta:URL or iceberg:NAMESPACE.TABLE"
 
 @dataclass(frozen=True)
 class DeadLetterPlace:
-    """Where dead letters go. `kind` is topic, or the format of a table; `name` is the topic, URL or name of it."""
+    """Where dead letters go. `kind` is topic, or the format of a table; `name` is the topic, URL or name of it.
+
+    `catalog` is that of an Iceberg table; None for the catalog of the load.
+    """
 
     kind: str
     name: str
+    catalog: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> DeadLetterPlace:
@@ -35,14 +40,17 @@ class DeadLetterPlace:
                     f"when a load is taken back. For a table in this directory: delta:{text.strip()}"
                 )
             raise ConfigError(f"dead_letters (--dead-letters) must be {_FORMS}, not '{text}'{more}")
-        return cls(kind, name.strip())
+        catalog, slash, table = name.strip().rpartition("/") if kind == "iceberg" else ("", "", name.strip())
+        if (slash and not catalog) or not table:
+            raise ConfigError(f"dead_letters (--dead-letters) must be {_FORMS}, not '{text}'")
+        return cls(kind, table, catalog or None)
 
     @property
     def is_table(self) -> bool:
         return self.kind in _TABLES
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.name}"
+        return f"{self.kind}:{self.catalog}/{self.name}" if self.catalog else f"{self.kind}:{self.name}"
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,19 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from broker.errors import ConfigError
+from spark_connector.formats.bad_record_rows import BAD_RECORD_SCHEMA
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.plan import newest_record, next_number
 from spark_connector.loads.record import LoadError, LoadId, LoadRecord, Rewind, UndoneLoad
+from spark_connector.loads.request import LOAD_COLUMN
+from spark_connector.loads.tasks.columns import TableColumns
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.task_output import TaskOutput
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 
 _TRIES = 10
@@ -64,7 +72,7 @@ class DeadLetters:
     """The dead letters of the loads into `loads`, in `table`, which is opened for the group of `group_of`."""
 
     def __init__(self, loads: Destination, table: Destination, name: str, group: str) -> None:
-        """`name`: how the user names the table; `group`: the group of the loads. Raises ConfigError."""
+        """`name`: the table as a user names it (`delta:URL`); `group`: that of the loads. Raises ConfigError."""
         if table.url == loads.url:
             raise ConfigError(f"dead_letters (--dead-letters): {name} is where the load itself goes; use another table")
         self.name = name
@@ -73,24 +81,21 @@ class DeadLetters:
         self._group = group
         self._number = 0
         self._loads_number = 0
+        self._staged: tuple[LoadRecord, str] | None = None
+        self._may_be_committed = False
 
     def settle(self) -> None:
         """Decide about what loads and rewinds that were killed have left, and take the number of the next entry.
 
-        Must be called before a load is planned. A load that runs at the same time may be refused by it.
+        A load must be planned again afterwards unless `is_settled_for`. A load that runs at the same time may be
+        refused by it.
         """
         self.table.repair()
         for _ in range(_TRIES):
             number = self.table.log.newest().sequence  # before that of the loads; see the module
-            entry = self.table.log.record(number) if number else None
             newest = self._loads.log.newest()
             try:
-                if entry is not None and entry.rewind is None and self._is_undecided(entry, newest):
-                    self._refuse(entry)
-                elif (gone := self._gone(entry, newest)) is not None:
-                    about, load_ids = gone
-                    self.table.commit(self._take_back(number + 1, about, load_ids))
-                else:
+                if not number or not self._settle_one(number, newest):
                     self._number, self._loads_number = number, newest.sequence
                     return
             except OffsetConflict:
@@ -101,36 +106,68 @@ class DeadLetters:
         """Whether `settle` has seen all that was committed before this load; else it must be planned again."""
         return load.id.sequence == self._loads_number + 1
 
-    def entry(self, load: LoadRecord) -> LoadRecord:
-        """The entry for the bad records of this load, to be staged and committed to `table`."""
-        return self._entry(self._number + 1, load.load_id)
+    def stage(self, load: LoadRecord) -> None:
+        """Announce the bad records of this load."""
+        entry = self._entry(self._number + 1, load.load_id)
+        self._staged = entry, self.table.stage(entry)
+
+    def files(self, load: LoadRecord, compression: str, target_file_size: int) -> tuple[FileLayout, TaskOutput]:
+        """How and where tasks write the bad records. Creates the table. Raises ConfigError when it cannot take them."""
+        entry, place = self._there()
+        layout = FileLayout(
+            BAD_RECORD_SCHEMA.append(pa.field(LOAD_COLUMN, pa.string())),
+            TableColumns(BAD_RECORD_SCHEMA),
+            load.load_id,
+            compression=compression,
+            target_file_size=target_file_size,
+        )
+        return self.table.file_layout(entry, layout), self.table.task_output(place)
+
+    def commit(self, load: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+        """Commit the bad records of a load whose rows are written and counted: its own commit may follow.
+
+        Raises OffsetConflict when another load was first.
+        """
+        entry, place = self._there()
+        if not load.bad_rows:
+            self.discard()
+            return
+        self.table.gather(place, files)
+        self.table.seal(entry)
+        self._may_be_committed = True
+        self.table.commit(entry, files)
+
+    def discard(self) -> None:
+        """Remove the bad records that `stage` has announced, unless they may be committed: then they are settled."""
+        if self._staged is not None and not self._may_be_committed:
+            self.table.discard(self._staged[0].load_id)
 
     @contextlib.contextmanager
-    def committed_first(self, load: LoadRecord, entry: LoadRecord) -> Iterator[None]:
-        """Commit the bad records of a load whose rows are written; the block commits the load.
-
-        Where one of the two fails, nothing of the load is kept, or the next load settles it. Raises OffsetConflict when
-        another load was first.
-        """
-        try:
-            if load.bad_rows:
-                self.table.commit(entry)
-            else:
-                self.table.discard(entry.load_id)
-        except Exception:
-            self._loads.discard(load.load_id)
-            self._settle_quietly()
-            raise
+    def settled_on_failure(self) -> Iterator[None]:
+        """When the block, which writes and commits the load, fails: settle now what the next load would settle."""
         try:
             yield
         except Exception:
-            self._settle_quietly()
+            if self._may_be_committed:
+                with contextlib.suppress(Exception):  # the failure of the load is what is told
+                    self.settle()
             raise
 
-    def _settle_quietly(self) -> None:
-        """After a failure that is told; the next load settles what this cannot."""
-        with contextlib.suppress(Exception):
-            self.settle()
+    def _there(self) -> tuple[LoadRecord, str]:
+        assert self._staged is not None, "stage comes first"
+        return self._staged
+
+    def _settle_one(self, number: int, newest: Newest) -> bool:
+        """Take one step, beside the entry with this number; False when all is settled. Raises OffsetConflict."""
+        entry = self.table.log.record(number)
+        if entry is not None and entry.rewind is None and self._is_undecided(entry, newest):
+            self._refuse(entry)
+            return True
+        gone = self._gone(entry, newest)
+        if gone is not None:
+            about, load_ids = gone
+            self.table.commit(self._take_back(number + 1, about, load_ids))
+        return gone is not None
 
     def _is_undecided(self, entry: LoadRecord, newest: Newest) -> bool:
         """Whether the load of this entry may still be committed. Raises ConfigError if it was for another table."""

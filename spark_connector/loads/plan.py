@@ -40,7 +40,8 @@ _MANY = 8  # names in a message
 def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog | None = None) -> LoadRecord | None:
     """The load to do now; None when nothing is new. Raises ConfigError, DataLoss, PykafkaError.
 
-    `earlier`: the commit log with the load of a re-run, when it is not the destination's own.
+    `earlier`: the commit log with the load of a re-run, when it is not the destination's own. `dead_letters` of the
+    result are those of the newest entry, which are to be settled before the load is written (dead_letters.py).
     """
     _refuse_foreign_loads(request.target, destination)
     number = next_number(destination)
@@ -82,6 +83,7 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
         reading=request.reading,
         origin=Origin(assigned.cluster_id, ",".join(request.source.client.bootstrap_servers)),
         positions=reached,
+        dead_letters=newest.dead_letters if newest else (),
     )
 
 

@@ -89,6 +89,7 @@ def plan_rewind(
         reading=back.reading,
         origin=back.origin,
         positions=back.positions_at(stands),
+        dead_letters=tuple(sorted({name for load in later for name in load.dead_letters})),
         rewind=Rewind(to_load, tuple(UndoneLoad(load.load_id, load.output) for load in later), delete),
     )
 

@@ -13,12 +13,13 @@ are not a record batch raise CorruptBatch with partition and offset in either ca
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata, UnknownTopic
 from broker.client.fetcher import Fetched, FetchStream, fetch_together
 from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
@@ -53,23 +54,33 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
 
 def read_ranges(
     options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds, bad_records: BadRecords | None = None
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """The records of all ranges, in order within each range. Raises as `read_range`.
 
     `bad_records` takes the records that cannot be decoded, in place of the topic that the options name.
     """
     keep_imports()
-    reading, left = _Reading(options, ids, bad_records), list(planned)
+    reading, left = _Reading(options, ids, bad_records=bad_records), list(planned)
     if len(left) > 1:
         yield from _joined(reading.together(left))
     for one in left:
         yield from reading.one(one)
 
 
-def prefetch(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds) -> list[pa.RecordBatch] | None:
-    """The records of all ranges, if one response of each leader holds them; else None: tasks read them and raise."""
+def prefetch(
+    options: SourceOptions,
+    planned: Sequence[OffsetRange],
+    ids: TopicIds,
+    cluster: Cluster | None = None,
+    bad_records: BadRecords | None = None,
+) -> list[pa.RecordBatch] | None:
+    """The records of all ranges, if one response of each leader holds them; else None: tasks read them and raise.
+
+    `cluster`: instead of the client that a worker process keeps. `bad_records` as in `read_ranges`; it may also have
+    got some if the result is None.
+    """
     try:
-        rows = _Reading(options, ids).at_once(planned)
+        rows = _Reading(options, ids, cluster, bad_records).at_once(planned)
     except (PykafkaError, OSError) as error:
         logger.debug("Records were not prefetched: %s", error)
         return None
@@ -79,11 +90,17 @@ def prefetch(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicI
 class _Reading:
     """Reads ranges with the options of one read."""
 
-    def __init__(self, options: SourceOptions, ids: TopicIds, bad_records: BadRecords | None = None) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        ids: TopicIds,
+        cluster: Cluster | None = None,
+        bad_records: BadRecords | None = None,
+    ) -> None:
         self._bad_records = bad_records
         self._options = options
         self._ids = ids
-        self._cluster = worker_clients().cluster(options.client)
+        self._cluster = cluster or worker_clients().cluster(options.client)
 
     def one(self, planned: OffsetRange) -> Iterator[pa.RecordBatch]:
         settings = self._options.client

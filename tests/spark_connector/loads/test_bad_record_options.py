@@ -98,8 +98,8 @@ def test_a_topic_is_the_option_of_the_reader() -> None:
         ({"dead_letters": "topic:b", "options": {"badRecordsTopic": "b"}}, "both name a topic"),
         ({"dead_letters": "topic:b", "max_bad": "1"}, "does not go with a topic"),
         ({"max_bad": "1", "options": {"badRecordsTopic": "b"}}, "does not go with a topic"),
-        ({"dead_letters": "delta:/bad", "format": "orc"}, "needs format=parquet or delta or iceberg, not orc"),
-        ({"max_bad": "1", "format": "json"}, "needs format=parquet or delta or iceberg, not json"),
+        ({"dead_letters": "delta:/bad", "format": "orc"}, "needs format=parquet or delta.*, not orc"),
+        ({"max_bad": "1", "format": "json"}, "needs format=parquet or delta.*, not json"),
         ({"dead_letters": "delta:/bad", "to": "sqlite:////x.db#t"}, "not sql"),
     ],
 )

@@ -1,6 +1,6 @@
 """Dead letters in a table: with a kill, a rival or a rewind at every step each record is in one table, once.
 
-No Spark and no broker: real Delta tables, rows as tasks write them.
+No Spark and no broker: real tables, rows as tasks write them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.support.dead_letter_harness import DeadLetterWorld, dead_letter_world
 Worlds = Callable[[], DeadLetterWorld]
 
 
-@pytest.fixture
-def worlds(tmp_path: Path) -> Worlds:
+@pytest.fixture(params=["delta", "parquet"])
+def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
     numbers = itertools.count()
 
     def make() -> DeadLetterWorld:
         number = next(numbers)
-        return dead_letter_world(tmp_path, f"g-{number}", bad=f"bad-{number}")
+        return dead_letter_world(tmp_path, f"g-{number}", kind=request.param, bad=f"bad-{number}")
 
     return make
 
@@ -54,10 +54,10 @@ def test_a_kill_at_any_step_is_settled_by_the_next_load(worlds: Worlds, before: 
     assert len(appends) == 2, steps
     for number, step in enumerate(steps, 1):
         world = worlds()
-        first = world.loads.visible(), world.bad_rows()
+        first = world.good_rows(), world.bad_rows()
         with pytest.raises(Crash):
             world.load(CrashPoint(number, before=before))
-        for now, then in zip((world.loads.visible(), world.bad_rows()), first, strict=True):
+        for now, then in zip((world.good_rows(), world.bad_rows()), first, strict=True):
             assert len(set(now)) == len(now), step
             assert set(then) <= set(now), step
         world.grow(count=2)  # the next load covers more
@@ -65,21 +65,19 @@ def test_a_kill_at_any_step_is_settled_by_the_next_load(worlds: Worlds, before: 
         world.check_whole(step)
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_the_next_load_may_cover_less_and_other_records(worlds: Worlds, before: bool) -> None:
+def test_the_next_load_may_cover_less_and_other_records(worlds: Worlds) -> None:
     steps = steps_of(worlds().load)
     for number, step in enumerate(steps, 1):
         world = worlds()
         with pytest.raises(Crash):
-            world.load(CrashPoint(number, before=before))
+            world.load(CrashPoint(number))
         world.load(most=1)
         assert len(set(world.bad_rows())) == len(world.bad_rows()), step
         world.load()
         world.check_whole(step)
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_a_kill_of_the_settling_is_settled_too(worlds: Worlds, before: bool) -> None:
+def test_a_kill_of_the_settling_is_settled_too(worlds: Worlds) -> None:
     def begin() -> DeadLetterWorld:
         """Killed between the two commits."""
         world = worlds()
@@ -87,7 +85,8 @@ def test_a_kill_of_the_settling_is_settled_too(worlds: Worlds, before: bool) -> 
         first = next(number for number, step in enumerate(steps, 1) if step.startswith("append"))
         with pytest.raises(Crash):
             world.load(CrashPoint(first, before=False))
-        assert len(world.bad_rows()) > len([row for row in world.produced_bad() if row[2] < 4])
+        assert world.bad_rows() == world.produced(bad=True)
+        assert world.good_rows() != world.produced(bad=False)
         return world
 
     steps = steps_of(begin().load)
@@ -95,7 +94,7 @@ def test_a_kill_of_the_settling_is_settled_too(worlds: Worlds, before: bool) -> 
     for number, step in enumerate(steps, 1):
         world = begin()
         with pytest.raises(Crash):
-            world.load(CrashPoint(number, before=before))
+            world.load(CrashPoint(number))
         world.load()
         world.check_whole(step)
 
@@ -119,8 +118,7 @@ def test_a_rival_at_any_step_leaves_one_winner(worlds: Worlds, before: bool) -> 
         world.check_whole(step)
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_a_rival_without_bad_records_leaves_one_winner(worlds: Worlds, before: bool) -> None:
+def test_a_rival_without_bad_records_leaves_one_winner(worlds: Worlds) -> None:
     steps = steps_of(worlds().load)
     for number, step in enumerate(steps, 1):
         world = worlds()
@@ -130,13 +128,12 @@ def test_a_rival_without_bad_records_leaves_one_winner(worlds: Worlds, before: b
                 world.load(most=0)
 
         with contextlib.suppress(OffsetConflict, LoadError):
-            world.load(CrashPoint(number, before=before, meanwhile=rival))
+            world.load(CrashPoint(number, meanwhile=rival))
         world.load()
         world.check_whole(step)
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_a_rewind_takes_the_dead_letters_back_wherever_it_is_killed(worlds: Worlds, before: bool) -> None:
+def test_a_rewind_takes_the_dead_letters_back_wherever_it_is_killed(worlds: Worlds) -> None:
     def begin() -> DeadLetterWorld:
         world = worlds()
         world.load()
@@ -149,7 +146,7 @@ def test_a_rewind_takes_the_dead_letters_back_wherever_it_is_killed(worlds: Worl
     for number, step in enumerate(steps, 1):
         world = begin()
         with pytest.raises(Crash):
-            world.rewind(1, CrashPoint(number, before=before))
+            world.rewind(1, CrashPoint(number))
         world.grow()
         world.load()
         world.check_whole(step)
@@ -160,8 +157,7 @@ def test_a_rewind_takes_the_dead_letters_back_wherever_it_is_killed(worlds: Worl
     world.check_whole()
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_a_load_beside_a_rewind_loses_and_doubles_nothing(worlds: Worlds, before: bool) -> None:
+def test_a_load_beside_a_rewind_loses_and_doubles_nothing(worlds: Worlds) -> None:
     def begin() -> DeadLetterWorld:
         world = worlds()
         world.load()
@@ -178,7 +174,7 @@ def test_a_load_beside_a_rewind_loses_and_doubles_nothing(worlds: Worlds, before
                     world.rewind(1) if act is DeadLetterWorld.load else world.load()
 
             with contextlib.suppress(OffsetConflict, LoadError):
-                act(world, CrashPoint(number, before=before, meanwhile=rival))
+                act(world, CrashPoint(number, meanwhile=rival))
             world.load()
             world.check_whole(step)
 
