@@ -77,10 +77,14 @@ class TaskJob:
         Raises the client's errors, DataLoss, OSError and Spark's errors.
         """
         wanted = keep_offsets(ranges, self.options.filters)
-        if sum(one.size for one in wanted) <= _FEW and (result := self._run_here(wanted)) is not None:
-            return result
+        if self.options.fits_one_task(sum(one.size for one in wanted), _FEW):
+            result = self._run_here(wanted)
+            if result is not None:
+                return result
         with closing(OffsetReader(self.options)) as reader:
             tasks = reader.tasks(reader.split(wanted))
+        if not tasks:
+            return TaskResult()
         return _run_in_spark(session(), self, tasks)
 
     def run_task(self, ranges: Sequence[OffsetRange]) -> TaskResult:
@@ -92,8 +96,6 @@ class TaskJob:
 
     def _run_here(self, ranges: Sequence[OffsetRange]) -> TaskResult | None:
         """In this process, if one response of each leader holds all records; else None."""
-        if not ranges:
-            return TaskResult()
         with closing(Cluster(self.options.client, create_topics=False)) as cluster, self._writers() as writers:
             rows = prefetch(self.options, ranges, self.topic_ids, cluster, writers.bad_records)
             return None if rows is None else writers.write(rows)
