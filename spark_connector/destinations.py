@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -79,6 +79,14 @@ def open_dead_letters(place: DeadLetterPlace, target: Target, loads: Destination
         raise plain from error
     finally:
         table.log.close()
+
+
+def open_all_dead_letters(
+    names: Iterable[str], target: Target, loads: Destination, opened: contextlib.ExitStack
+) -> list[DeadLetters]:
+    """The tables of dead letters that records of `loads` name, for as long as `opened` is."""
+    places = map(DeadLetterPlace.parse, names)
+    return [opened.enter_context(open_dead_letters(place, target, loads)) for place in places]
 
 
 def existing_format(place: Target) -> str:

@@ -21,8 +21,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from spark_connector.destinations import open_dead_letters, open_destination
-from spark_connector.loads.bad_record_options import DeadLetterPlace
+from spark_connector.destinations import open_all_dead_letters, open_dead_letters, open_destination
 from spark_connector.loads.commit import publish_offsets
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
@@ -151,11 +150,8 @@ def _planned(
     own = None
     if request.dead_letter_table is not None:
         own = opened.enter_context(open_dead_letters(request.dead_letter_table, request.target, destination))
-    tables = [own] if own is not None else []
-    for name in record.dead_letters:
-        if own is None or name != own.name:
-            place = DeadLetterPlace.parse(name)
-            tables.append(opened.enter_context(open_dead_letters(place, request.target, destination)))
+    others = [name for name in record.dead_letters if own is None or name != own.name]
+    tables = open_all_dead_letters(others, request.target, destination, opened) + ([own] if own is not None else [])
     while record is not None:
         for table in tables:
             table.settle()

@@ -251,6 +251,9 @@ def _print_result(result: LoadResult) -> None:
     if result.load_id is None:
         console.print(f"Nothing new for group [bold]{result.group}[/bold]; {result.output} is up to date.")
         return
-    console.print(f"Load {result.load_id}: {result.rows:,} rows")
+    bad = f", {result.bad_rows:,} dead letters" if result.bad_rows is not None else ""
+    console.print(f"Load {result.load_id}: {result.rows:,} rows{bad}")
     print_ranges(result.ranges)
     console.print(f"{result.format} in {result.path}", soft_wrap=True)
+    if result.bad_rows:
+        console.print(f"dead letters in {result.dead_letters}", soft_wrap=True)

@@ -44,10 +44,12 @@ import pyarrow as pa
 from broker.errors import ConfigError
 from spark_connector.formats.bad_record_rows import BAD_RECORD_SCHEMA
 from spark_connector.loads.commit import Newest
-from spark_connector.loads.destination import Destination
+from spark_connector.loads.destination import Destination, HeldRows, NewSession
+from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.plan import newest_record, next_number
 from spark_connector.loads.record import LoadError, LoadId, LoadRecord, Rewind, UndoneLoad
 from spark_connector.loads.request import LOAD_COLUMN
+from spark_connector.loads.table import TableDestination
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
@@ -153,6 +155,38 @@ class DeadLetters:
                     self.settle()
             raise
 
+    def check_rewind(self, rewind: LoadRecord) -> None:
+        """Raise ConfigError when the dead letters of the loads that `rewind` names cannot be removed."""
+        if rewind.rewind is not None and self.table.log.newest().sequence:
+            undone = [load.load_id for load in rewind.rewind.undone]
+            self.table.check_rewind(self._take_back(0, rewind.load_id, undone))
+
+    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
+        """The bad records of each of these loads, in their order. Changes nothing."""
+        return self.table.held(entries, session)
+
+    def strays(self, known: History) -> tuple[list[str], list[str]]:
+        """(problems, notes) about dead letters of loads that are not committed. Changes nothing."""
+        states = {entry.record.load_id: entry.state for entry in known.entries}
+        entries = {str(entry.about) for entry in self.table.log.records() if entry.rewind is None}
+        stray = {load_id for load_id in entries if load_id in states and not states[load_id].is_committed}
+        newest = self.table.log.record(self.table.log.newest().sequence)
+        if newest is not None and newest.rewind is None and newest.about not in states:
+            stray.add(str(newest.about))
+        table = self.table
+        if not stray or not isinstance(table, TableDestination):
+            return [], []
+        rows = table.rows_by_load(table.table_of(table.url), stray)
+        told: tuple[list[str], list[str]] = [], []
+        for load_id in sorted(stray & {str(load_id) for load_id, count in rows.items() if count}):
+            state = states.get(load_id)
+            waits = state is None or (state.is_staged and state is not LoadState.VOID)
+            told[waits].append(
+                f"{self.name} has {rows[load_id]:,} dead letters of load {load_id}, which is not committed: "
+                + ("the next load decides about them" if waits else "the next load removes them")
+            )
+        return told
+
     def _there(self) -> tuple[LoadRecord, str]:
         assert self._staged is not None, "stage comes first"
         return self._staged
@@ -234,11 +268,6 @@ def refusal_of(load: LoadId, loads: Destination, dead_letters: tuple[str, ...]) 
         rewind=Rewind(stands_at, (UndoneLoad(str(load), loads.url),), False),
         dead_letters=dead_letters,
     )
-
-
-def dead_letters_of(loads: Iterable[LoadRecord]) -> tuple[str, ...]:
-    """The tables of dead letters of these loads."""
-    return tuple(sorted({name for load in loads for name in load.dead_letters}))
 
 
 def _load_of(entry: LoadRecord) -> LoadId:

@@ -107,6 +107,7 @@ def fates(plan: LoadRecord) -> list[str]:
         text = "{output}/{directory} is deleted"
     else:
         text = "{output}/{directory} is moved to " + f"{REWOUND}/{plan.load_id}/"
+    text += f"; so are its dead letters in {', '.join(plan.dead_letters)}" if plan.dead_letters else ""
     return [
         text.format(id=gone.load_id, output=gone.output, directory=published_directory(gone.load_id))
         for gone in reversed(plan.rewind.undone)
