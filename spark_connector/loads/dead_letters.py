@@ -118,7 +118,7 @@ class DeadLetters:
         entry, place = self._there()
         layout = FileLayout(
             BAD_RECORD_SCHEMA.append(pa.field(LOAD_COLUMN, pa.string())),
-            TableColumns(BAD_RECORD_SCHEMA),
+            TableColumns.of((), BAD_RECORD_SCHEMA),
             load.load_id,
             compression=compression,
             target_file_size=target_file_size,

@@ -151,7 +151,8 @@ class Rewind:
 @dataclass(frozen=True)
 class LoadRecord:
     """One load. `output` is the URL of the directory, or the database and table; `offsets` is the kind of commit log;
-    `partition_by` are the columns that are directories of the output.
+    `partition_by` are the columns and transforms that the output is partitioned by, and `columns` what its columns are
+    made of, in the spelling of grammar.py; without columns it has those of the read.
 
     `topic_ids` has the id (KIP-516) of every topic that the group has loaded so far, where the brokers give ids: with
     them the next load notices that a topic was deleted and created again. `reading` are the reader's options that
@@ -179,6 +180,7 @@ class LoadRecord:
     rerun_of: str | None = None
     files: tuple[LoadFile, ...] = ()
     rewind: Rewind | None = None
+    columns: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     reading: Mapping[str, str] | None = None
@@ -259,8 +261,8 @@ class LoadRecord:
             given = {field.name: document[field.name] for field in fields(cls) if field.name in document}
             given["ranges"] = tuple(LoadRange(**range) for range in document["ranges"])
             given["files"] = tuple(LoadFile(**file) for file in document["files"])
-            given["partition_by"] = tuple(map(str, document.get("partition_by", ())))
-            given["dead_letters"] = tuple(map(str, document.get("dead_letters", ())))
+            for name in ("columns", "partition_by", "dead_letters"):
+                given[name] = tuple(map(str, document.get(name, ())))
             given["topic_ids"] = dict(document.get("topic_ids", {}))
             if document.get("reading") is not None:
                 given["reading"] = dict(document["reading"])

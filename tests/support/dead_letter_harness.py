@@ -215,8 +215,8 @@ class DeadLetterWorld:
 
 def _layout(record: LoadRecord, format: str) -> FileLayout:
     if format == "parquet":
-        return FileLayout(SCHEMA, TableColumns(SCHEMA))
-    return FileLayout(SCHEMA.append(pa.field(LOAD_COLUMN, pa.string())), TableColumns(SCHEMA), record.load_id)
+        return FileLayout(SCHEMA, TableColumns.of((), SCHEMA))
+    return FileLayout(SCHEMA.append(pa.field(LOAD_COLUMN, pa.string())), TableColumns.of((), SCHEMA), record.load_id)
 
 
 def _written(record: LoadRecord, layout: FileLayout, output: TaskOutput, *, bad: bool) -> list[WrittenFile]:

@@ -26,6 +26,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.audit.kafka_log import KafkaLog
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, Offsets
+from spark_connector.loads.grammar import POSITION
 from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.record import LoadRange, LoadRecord
 
@@ -113,18 +114,24 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadCheck:
-    """The result for one load. `problems` do not add up, `notes` could not be checked or are good to know."""
+    """The result for one load. `problems` do not add up, `notes` could not be checked or are good to know.
+
+    `whole` are the totals where rows cannot be told apart, and so are counted for the load as a whole.
+    """
 
     load_id: str
     partitions: tuple[PartitionCount, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    whole: Totals | None = None
 
     @property
     def verdict(self) -> str:
         """`ok`, `mismatch`, or `unverifiable`: none of its records is left to compare with."""
         if self.problems:
             return "mismatch"
+        if self.whole is not None:
+            return "ok" if self.whole.logged or not self.whole.gone else "unverifiable"
         counted = [count for count in self.partitions if count.end > count.start]
         if any(count.log_rows is not None for count in counted) or not (counted or self.notes):
             return "ok"
@@ -132,11 +139,13 @@ class LoadCheck:
 
     @property
     def totals(self) -> Totals:
+        if self.whole is not None:
+            return self.whole
         sums = [(one.rows, one.file_rows, one.bad_rows, one.log_rows or 0, one.gone) for one in self.partitions]
         return Totals(len(sums), *map(sum, zip(*sums, strict=True))) if sums else Totals(0, 0, 0, 0, 0, 0)
 
     def to_json(self) -> dict[str, Any]:
-        return {"verdict": self.verdict, **asdict(self)}
+        return {"verdict": self.verdict, **asdict(self), "whole": self.whole._asdict() if self.whole else None}
 
 
 @dataclass(frozen=True)
@@ -229,12 +238,14 @@ def _bad_rows(
 
 def _check_load(entry: HistoryEntry, held: HeldRows, letters: HeldRows | None, place: str, log: KafkaLog) -> LoadCheck:
     record = entry.record
-    if held.offsets is None:
-        return LoadCheck(record.load_id, (), held.problems, held.notes)
     bad_rows = (letters.offsets if letters is not None else None) or {}
     if letters is not None and letters.offsets is None and record.bad_rows:
         unread = [f"its {record.bad_rows:,} dead letters: {text}" for text in (*letters.problems, *letters.notes)]
         return LoadCheck(record.load_id, (), (*held.problems, *unread), held.notes)
+    if held.rows is not None:
+        return _check_whole(record, held, held.rows, bad_rows, place, log)
+    if held.offsets is None:
+        return LoadCheck(record.load_id, (), held.problems, held.notes)
     problems, notes = list(held.problems), list(held.notes)
     for name, offsets in (("rows", held.offsets), ("dead letters", bad_rows)):
         surplus = sorted(offsets.keys() - {range.tp for range in record.ranges})
@@ -258,6 +269,30 @@ def _check_load(entry: HistoryEntry, held: HeldRows, letters: HeldRows | None, p
     if record.origin is not None and record.origin.differs_from(log.cluster_id):
         notes.append(f"it was loaded from {record.origin}, which is not this cluster")
     return LoadCheck(record.load_id, tuple(counts), tuple(problems), tuple(notes))
+
+
+def _check_whole(
+    record: LoadRecord, held: HeldRows, rows: int, bad_rows: Mapping[TopicPartition, Offsets], place: str, log: KafkaLog
+) -> LoadCheck:
+    """Compare the number of a load's rows with its record and, as far as the log has its records, with the log."""
+    bad = sum(map(len, bad_rows.values()))
+    logged = gone = 0
+    for range in record.ranges:
+        low, high = log.extent(range.tp, record).overlap(range.start, range.end)
+        logged += sum(len(part) for part in log.offsets(range.tp, low, high, record))
+        gone += range.size - (high - low)
+    problems, notes = list(held.problems), list(held.notes)
+    if rows != record.rows:
+        problems.append(f"{record.rows:,} rows were committed, {rows:,} are in {place}")
+    if bad != (record.bad_rows or 0):
+        problems.append(f"{record.bad_rows or 0:,} dead letters were committed, {bad:,} are in their table")
+    if logged > rows + bad:
+        problems.append(f"{logged - rows - bad:,} records of the log are not in {place}")
+    elif logged < rows + bad and not gone and not any(log.is_compacted(range.topic) for range in record.ranges):
+        problems.append(f"{rows + bad - logged:,} rows are not in the log")
+    notes.append(f"its rows have no {', '.join(POSITION)}: they were counted for the load as a whole")
+    whole = Totals(len(record.ranges), record.rows, rows, bad, logged, gone)
+    return LoadCheck(record.load_id, (), tuple(problems), tuple(notes), whole)
 
 
 def _joints(loads: Sequence[HistoryEntry], log: KafkaLog) -> list[str]:
