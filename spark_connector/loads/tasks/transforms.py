@@ -137,6 +137,8 @@ def bind(items: Sequence[PartitionItem], schema: pa.Schema, format: str) -> tupl
     names = {name.lower() for name in schema.names}
     fields = []
     for item in items:
+        name = item.name
+        item = _of_iceberg(item) if format == "iceberg" and item.column not in schema.names else item
         refuse_unknown_column(item, schema.names)
         if item.transform != "identity" and item.name.lower() in names:
             raise ConfigError(
@@ -149,8 +151,17 @@ def bind(items: Sequence[PartitionItem], schema: pa.Schema, format: str) -> tupl
         if item.transform == "truncate" and pa.types.is_integer(type) and type.bit_width < 32:
             made = pa.int32()
         transform = item.transform if item.argument is None else f"{item.transform}[{item.argument}]"
-        fields.append(PartitionField(item.name, item.column, transform, made, format))
+        fields.append(PartitionField(name, item.column, transform, made, format))
     return tuple(fields)
+
+
+def _of_iceberg(item: PartitionItem) -> PartitionItem:
+    """`date` is a day of the timestamp, which need not be a column. Raises ConfigError for `hour`."""
+    if str(item) == "hour":
+        raise ConfigError(
+            "partition_by (--partition-by): Iceberg cannot partition by hour, the hour of the day: use hour(timestamp)"
+        )
+    return PartitionItem("timestamp", "day") if str(item) == "date" else item
 
 
 def with_partition_columns(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.Schema:

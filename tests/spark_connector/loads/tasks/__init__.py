@@ -1,1 +1,1 @@
-"""Tests of spark_connector/loads/tasks."""
+"""Tests of the package of the same name."""
