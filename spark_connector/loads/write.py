@@ -144,7 +144,8 @@ def _total(counts: Mapping[TopicPartition, Count] | Mapping[TopicPartition, BadC
 
 def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions) -> FileLayout:
     partition_by = parse_partition_by(record.partition_by)
-    columns = TableColumns.of(parse_columns(record.columns), _schema_of(options), partition_by)
+    derived = () if record.format == "iceberg" else partition_by
+    columns = TableColumns.of(parse_columns(record.columns), _schema_of(options), derived)
     fields = bind(partition_by, columns.schema, record.format)
     sort_by = parse_sort_by(request.sort_by)
     sort_keys(sort_by, columns.schema)
