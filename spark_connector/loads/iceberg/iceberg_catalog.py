@@ -48,6 +48,10 @@ class IcebergPlace:
     def shown(self) -> str:
         return self.name.shown
 
+    @property
+    def is_glue(self) -> bool:
+        return self.catalog.properties.get("type") == "glue"
+
     def close(self) -> None:
         self.catalog.close()
 
