@@ -201,5 +201,8 @@ def test_no_row_is_lost_or_doubled(
         sorted((row for part in found for row in part.select(["partition", "offset"]).to_pylist()), key=str) == expected
     )
     for file, part in zip(files, found, strict=True):
-        assert all(pc.all(pc.equal(part[name], pa.scalar(value))).as_py() for name, value in file.values.items())
+        assert all(
+            pc.all(pc.equal(part[name], pa.scalar(value, part[name].type))).as_py()
+            for name, value in file.values.items()
+        )
         assert file.rows == part.num_rows
