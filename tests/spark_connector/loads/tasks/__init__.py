@@ -1,1 +1,1 @@
-"""Tests of the package of the same name."""
+"""Tests of spark_connector/loads/tasks."""
