@@ -71,13 +71,6 @@ def open_dead_letters(place: DeadLetterPlace, target: Target, loads: Destination
         if place.kind == "delta":
             place = replace(place, name=table.url)
         yield DeadLetters(loads, table, str(place), target.group)
-    except Exception as error:
-        if isinstance(error, PykafkaError) or loads.plain_error(error) is not None:
-            raise  # the errors of the loads are told by who has opened them
-        plain = table.plain_error(error)
-        if plain is None:
-            raise
-        raise plain from error
     finally:
         table.log.close()
 
