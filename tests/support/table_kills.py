@@ -216,7 +216,8 @@ class _Round:
         self._audit(Audit.WHOLE)
         work.produce()  # the load after a killed one's successor sweeps what may lie there
         self._finish(work.loading)
-        self._audit(Audit.SWEPT)
+        # A rival that was discarded while it wrote may leave a file that only a sweep of orphans finds.
+        self._audit(Audit.WHOLE if played.rivals else Audit.SWEPT)
 
     def _attempt(self) -> None:
         """One run with a blow, perhaps beside a rival."""
