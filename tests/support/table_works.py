@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 import pyarrow.dataset
 from deltalake import DeltaTable
+from pyiceberg.catalog import Catalog, load_catalog
 
 from tests.support.record_audit import Row, audit_rows
 from tests.support.topic_data import TopicData
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 2
 CATALOG = "kills"
-NAMESPACE = "lake"
+NAMESPACE, TABLE = "lake", "kills"
 
 Tell = Callable[[str], None]
 Job = Callable[[Mapping[str, Any], Tell], None]
@@ -64,7 +65,7 @@ class Site(enum.Enum):
 
     DIRECTORY = "directory"
     DELTA = "delta"
-    DELTA_ON_S3 = "delta-s3"
+    ICEBERG = "iceberg"
 
 
 class Sites:
@@ -124,9 +125,23 @@ class Work(abc.ABC):
         self.dice = random.Random(seed)
         self.topic = f"{cell}-{directory.name}"
         self.group = self.topic
+        if cell.site is Site.ICEBERG:
+            (directory / "warehouse").mkdir()
+            self.catalog.create_namespace(NAMESPACE)
+
+    @property
+    def catalog(self) -> Catalog:
+        """As a reader opens it."""
+        return load_catalog(CATALOG, **self._catalog_settings())
+
+    def _catalog_settings(self) -> dict[str, str]:
+        uri, warehouse = f"sqlite:///{self.directory}/catalog.db", f"file://{self.directory}/warehouse"
+        return {"type": "sql", "uri": uri, "warehouse": warehouse}
 
     def target(self) -> dict[str, Any]:
         """Arguments of Target."""
+        if self.cell.site is Site.ICEBERG:
+            return {"to": f"iceberg:{NAMESPACE}.{TABLE}", "group": self.group, "catalog": CATALOG}
         format = {Site.DIRECTORY: "parquet", Site.DELTA: "delta"}[self.cell.site]
         return {"to": str(self.directory / "table"), "group": self.group, "format": format}
 
@@ -140,7 +155,10 @@ class Work(abc.ABC):
 
     def environment(self) -> dict[str, str]:
         """What its process needs beside."""
-        return {}
+        if self.cell.site is not Site.ICEBERG:
+            return {}
+        settings = self._catalog_settings()
+        return {f"PYICEBERG_CATALOG__{CATALOG.upper()}__{name.upper()}": value for name, value in settings.items()}
 
     @abc.abstractmethod
     def produce(self) -> None:
@@ -162,11 +180,20 @@ class Work(abc.ABC):
             if not list(root.glob("load=*")):
                 return None
             return pyarrow.dataset.dataset(root, format="parquet", partitioning="hive").to_table()
+        if self.cell.site is Site.ICEBERG:
+            identifier = (NAMESPACE, TABLE)
+            return (
+                self.catalog.load_table(identifier).scan().to_arrow() if self.catalog.table_exists(identifier) else None
+            )
         url = str(self.directory / "table")
         return DeltaTable(url).to_pyarrow_table() if DeltaTable.is_deltatable(url) else None
 
     def strays(self) -> list[str]:
         """Data files that no snapshot names."""
+        if self.cell.site is Site.ICEBERG:
+            named = self.catalog.load_table((NAMESPACE, TABLE)).inspect.all_files()["file_path"].to_pylist()
+            there = {f"file://{path}" for path in (self.directory / "warehouse").rglob("*.parquet")}
+            return sorted(there - set(named))
         root = self.directory / "table"
         found = {path for path in root.rglob("*.parquet") if "_delta_log" not in path.parts}
         if self.cell.site is Site.DIRECTORY:
@@ -216,4 +243,5 @@ _WORKS: dict[str, type[Work]] = {"append": _Append}
 CELLS = (
     Cell(Site.DIRECTORY, "append"),
     Cell(Site.DELTA, "append"),
+    Cell(Site.ICEBERG, "append"),
 )
