@@ -72,6 +72,12 @@ class Place:
         os.environ[f"PYICEBERG_CATALOG__{CATALOG.upper()}__URI"] = f"sqlite:///{self.directory}/catalog.db"
         os.environ[f"PYICEBERG_CATALOG__{CATALOG.upper()}__WAREHOUSE"] = f"file://{self.directory}/warehouse"
 
+    def make_namespace(self) -> None:
+        """The namespace of the tables; after `announce_catalog`."""
+        from pyiceberg.catalog import load_catalog  # it reads the variables when it is imported
+
+        load_catalog(CATALOG).create_namespace(NAMESPACE)
+
     def target(self, kind: str) -> dict[str, Any]:
         """Arguments of `load` for a table of its own, and a group."""
         name = f"{kind}{next(_names)}_{os.getpid()}"
@@ -90,6 +96,7 @@ def run(scale: float = 1.0) -> Iterator[Row]:
     with ExitStack() as stack:
         place = Place(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         place.announce_catalog()
+        place.make_namespace()
         source = KAFKA or stack.enter_context(broker_target(place.directory / "data", PARTITIONS)).bootstrap
         kafka = "Apache Kafka" if KAFKA else "our broker"
         topics = [_filled(source, size, _rounded(most * scale)) for size, most in CASES]

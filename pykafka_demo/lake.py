@@ -6,13 +6,14 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from broker.errors import ConfigError
 
-CATALOG = "demo"
-TABLE = "lake.flights"
+CATALOG, NAMESPACE = "demo", "lake"
+TABLE = f"{NAMESPACE}.flights"
 
 QUERY_FILE = "query.py"
 QUERY = f"""\
@@ -26,7 +27,7 @@ print(flights.groupby("dest").arr_delay.agg(["size", "mean"]).nlargest(5, "size"
 
 
 def set_up(directory: Path) -> None:
-    """Write the configuration of pyiceberg that names the catalog, and the program."""
+    """Write the configuration of pyiceberg that names the catalog, make the namespace, and write the program."""
     if importlib.util.find_spec("pyiceberg") is None:
         raise ConfigError("the demo's table needs pyiceberg: pip install 'pykafka-spark[demo]'")
     (directory / "warehouse").mkdir()
@@ -34,6 +35,7 @@ def set_up(directory: Path) -> None:
     text = "\n".join(["catalog:", f"  {CATALOG}:", *lines, ""])
     (directory / ".pyiceberg.yaml").write_text(text, encoding="utf-8")
     (directory / QUERY_FILE).write_text(QUERY, encoding="utf-8")
+    _catalog(directory).create_namespace(NAMESPACE)
 
 
 def environment(directory: Path) -> dict[str, str]:
@@ -43,10 +45,13 @@ def environment(directory: Path) -> dict[str, str]:
 
 def read_positions(directory: Path) -> pa.Table:
     """(partition, offset) of every row of the table, read by pyiceberg."""
+    return _catalog(directory).load_table(TABLE).scan(selected_fields=("partition", "offset")).to_arrow()
+
+
+def _catalog(directory: Path) -> Any:
     from pyiceberg.catalog import load_catalog
 
-    table = load_catalog(CATALOG, **_properties(directory)).load_table(TABLE)
-    return table.scan(selected_fields=("partition", "offset")).to_arrow()
+    return load_catalog(CATALOG, **_properties(directory))
 
 
 def _properties(directory: Path) -> dict[str, str]:
