@@ -147,6 +147,28 @@ class Rewind:
 
 
 @dataclass(frozen=True)
+class Upsert:
+    """Makes a table hold one row per `key` (names of columns), as the last record of the key says; see changes.py.
+
+    `envelope`: `none`, the value is the row, or `debezium`. `order_by`: what orders the records of a key in different
+    partitions; None refuses such keys.
+    """
+
+    key: tuple[str, ...]
+    envelope: str = "none"
+    order_by: str | None = None
+
+    def __str__(self) -> str:
+        order = f", order_by={self.order_by}" if self.order_by else ""
+        return f"mode=upsert, key={','.join(self.key)}, envelope={self.envelope}{order}"
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Upsert:
+        """Raises KeyError or TypeError for what is no such document."""
+        return cls(tuple(map(str, document["key"])), str(document["envelope"]), document["order_by"])
+
+
+@dataclass(frozen=True)
 class LoadRecord:
     """One load. `output` is the URL of the directory, or the database and table; `offsets` is the kind of commit log;
     `partition_by` are the columns that are directories of the output.
@@ -155,6 +177,8 @@ class LoadRecord:
     them the next load notices that a topic was deleted and created again. `reading` are the reader's options that
     decide which records are loaded and what they become (request.py), `origin` is the cluster of the records; None
     where they are not known.
+
+    `upsert` is None for a load that appends.
 
     `positions` are the group's offsets after this load with the leader epochs of the records just before them; with
     them the next load notices a truncated log. A log that loses its end and grows again looks like one that only grew.
@@ -178,6 +202,7 @@ class LoadRecord:
     reading: Mapping[str, str] | None = None
     origin: Origin | None = None
     positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
+    upsert: Upsert | None = None
 
     @classmethod
     def unknown(cls, load_id: str, output: str, offsets: str) -> LoadRecord:
@@ -249,6 +274,8 @@ class LoadRecord:
             if document.get("rewind") is not None:
                 undone = tuple(UndoneLoad(**undone) for undone in document["rewind"]["undone"])
                 given["rewind"] = Rewind(**{**document["rewind"], "undone": undone})
+            if document.get("upsert") is not None:
+                given["upsert"] = Upsert.from_json(document["upsert"])
             given["positions"] = {
                 TopicPartition(topic, int(partition)): Position(int(offset), int(epoch))
                 for topic, positions in document.get("positions", {}).items()
