@@ -55,6 +55,10 @@ def load(
     allow_changed_options: bool = False,
     new_group: bool = False,
     publish_offsets: bool = True,
+    mode: str = "append",
+    key: str | Sequence[str] | None = None,
+    envelope: str | None = None,
+    order_by: str | None = None,
     on_phase: Phase | None = None,
 ) -> LoadResult:
     """Load all new records and commit them; see the module.
@@ -68,6 +72,10 @@ def load(
     other groups have loaded the same topics, unless `new_group`.
     `starting_offsets`: where a new partition begins, earliest or JSON. `max_records`: at most so many offsets.
     `publish_offsets`: also commit them to the brokers' group `group`, for lag tools; a failure does not fail the load.
+    `mode`: append, or upsert (Delta and Iceberg): the table has one row per `key`, a list of columns, as the last
+    record with it says; a record without a value deletes the row. `envelope`: none (default), the value is the row, or
+    debezium. `order_by`: a column that orders the records of a key that is in several partitions, which is refused
+    without it. See loads/changes.py.
     `options`: the reader's (`kafka.*`, `includeHeaders`, `endingTimestamp`, …), with `kafka.isolation.level`
     read_committed by default. Each load keeps those that decide which records are loaded and what they become; a later
     load of the group with other values is refused unless `allow_changed_options`.
@@ -94,6 +102,10 @@ def load(
         allow_changed_options=allow_changed_options,
         new_group=new_group,
         publish_offsets=publish_offsets,
+        mode=mode,
+        key=key,
+        envelope=envelope,
+        order_by=order_by,
     )
     return run_load(request, lambda: spark, on_phase or (lambda phase, record: None))
 

@@ -34,14 +34,15 @@ from spark_connector.cli.load_options import (
 from spark_connector.cli.screen import Screen, print_ranges, print_recovered, print_verified
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
-from spark_connector.loads.record import LoadResult
-from spark_connector.loads.request import FORMATS, PARTITION_COLUMNS, LoadRequest, Target, hadoop_settings
+from spark_connector.loads.record import ENVELOPES, LoadResult
+from spark_connector.loads.request import FORMATS, MODES, PARTITION_COLUMNS, LoadRequest, Target, hadoop_settings
 
 INTERRUPTED = 128 + signal.SIGINT
 
 _ARGUMENTS = (
     *("topic", "partition_by", "starting_offsets", "max_records", "from_load", "from_directory"),
     *("allow_changed_options", "new_group", "publish_offsets"),
+    *("mode", "key", "envelope", "order_by"),
 )
 """Options that are arguments of `load`, too, by the same name."""
 
@@ -65,6 +66,24 @@ class LoadOptions:
     partition_by: Annotated[
         str | None,
         typer.Option(help=f"Columns that become directories: {', '.join(PARTITION_COLUMNS)}.", metavar="COLUMN,…"),
+    ] = None
+    mode: Annotated[
+        str | None, typer.Option(help=f"What a load does with a table: {', '.join(MODES)}.", metavar="NAME")
+    ] = None
+    key: Annotated[
+        str | None, typer.Option(help="With --mode upsert: the table has one row per key.", metavar="COLUMN,…")
+    ] = None
+    envelope: Annotated[
+        str | None,
+        typer.Option(
+            help=f"With --mode upsert: {', '.join(ENVELOPES)} around the rows. Default: none.", metavar="NAME"
+        ),
+    ] = None
+    order_by: Annotated[
+        str | None,
+        typer.Option(
+            help="With --mode upsert: what orders the records of a key in several partitions.", metavar="COLUMN"
+        ),
     ] = None
     starting_offsets: Annotated[
         str, typer.Option(help="Where a partition begins that was never loaded: earliest or JSON.", metavar="OFFSETS")

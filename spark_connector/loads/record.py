@@ -146,6 +146,9 @@ class Rewind:
     delete: bool
 
 
+ENVELOPES = ("none", "debezium")
+
+
 @dataclass(frozen=True)
 class Upsert:
     """Makes a table hold one row per `key` (names of columns), as the last record of the key says; see changes.py.

@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from broker.errors import ConfigError
+from spark_connector.loads.record import ENVELOPES, Upsert
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import OPTIONS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
@@ -213,6 +214,33 @@ def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
     return columns
 
 
+MODES = ("append", "upsert")
+UPSERT_FORMATS = ("delta", "iceberg")
+
+
+def parse_upsert(
+    mode: str | None, key: str | Sequence[str] | None, envelope: str | None, order_by: str | None, format: str
+) -> Upsert | None:
+    """None for loads that append; `key` as a string is a comma-separated list. Raises ConfigError."""
+    if mode not in (None, *MODES):
+        raise ConfigError(f"mode (--mode) must be one of {', '.join(MODES)}, not '{mode}'")
+    names = tuple(name.strip() for name in (key.split(",") if isinstance(key, str) else key or ()))
+    if mode != "upsert":
+        for name, value in (("key", names), ("envelope", envelope), ("order_by", order_by)):
+            if value:
+                raise ConfigError(f"{name} (--{name.replace('_', '-')}) goes with mode=upsert (--mode upsert)")
+        return None
+    if format not in UPSERT_FORMATS:
+        raise ConfigError(f"mode=upsert goes with format {' or '.join(UPSERT_FORMATS)}, not {format}")
+    if not names or not all(names):
+        raise ConfigError("mode=upsert needs key (--key): the columns of which the table has one row each")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"key (--key) names '{twice[0]}' twice")
+    if envelope not in (None, *ENVELOPES):
+        raise ConfigError(f"envelope (--envelope) must be one of {', '.join(ENVELOPES)}, not '{envelope}'")
+    return Upsert(names, envelope or "none", order_by or None)
+
+
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
     """Raise ConfigError when Spark would not read a topic's directory back as the topic's name.
 
@@ -284,6 +312,7 @@ class LoadRequest:
     allow_changed_options: bool = False
     new_group: bool = False
     publish_offsets: bool = True
+    upsert: Upsert | None = None
 
     @property
     def format(self) -> str:
@@ -313,6 +342,10 @@ class LoadRequest:
         starting_offsets: str = "earliest",
         options: Mapping[str, str] | None = None,
         partition_by: str | Sequence[str] | None = None,
+        mode: str | None = None,
+        key: str | Sequence[str] | None = None,
+        envelope: str | None = None,
+        order_by: str | None = None,
         **others: Any,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
@@ -336,7 +369,8 @@ class LoadRequest:
         source = parse_options(given, Mode.BATCH)
         _check_columns(source.columns, layout)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
-        return cls(target, source, reader, layout, **others)
+        upsert = parse_upsert(mode, key, envelope, order_by, str(target.format))
+        return cls(target, source, reader, layout, upsert=upsert, **others)
 
     def __post_init__(self) -> None:
         if self.max_records is not None and self.max_records < 1:
