@@ -55,6 +55,7 @@ def load(
     allow_changed_options: bool = False,
     new_group: bool = False,
     publish_offsets: bool = True,
+    target_file_size: int | str | None = None,
     mode: str = "append",
     key: str | Sequence[str] | None = None,
     envelope: str | None = None,
@@ -80,6 +81,7 @@ def load(
     read_committed by default. Each load keeps those that decide which records are loaded and what they become; a later
     load of the group with other values is refused unless `allow_changed_options`.
     `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8).
+    `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another parquet file.
     `storage_options`: fsspec's, for `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
     change; `from_directory`: the directory of that load (offsets=files only).
@@ -102,6 +104,7 @@ def load(
         allow_changed_options=allow_changed_options,
         new_group=new_group,
         publish_offsets=publish_offsets,
+        target_file_size=target_file_size,
         mode=mode,
         key=key,
         envelope=envelope,
@@ -128,9 +131,9 @@ def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Load
             publish_offsets(request, destination, idle=not recovered)
             return _result(request, destination, None, recovered)
         on_phase("write", record)
-        sealed = write_load(request, destination, record, session)
+        sealed, files = write_load(request, destination, record, session)
         on_phase("commit", sealed)
-        destination.commit(sealed)
+        destination.commit(sealed, files)
         publish_offsets(request, destination)
         on_phase("done", sealed)
         return _result(request, destination, sealed, recovered)

@@ -92,8 +92,8 @@ def check_marker(marker: str | None, record: LoadRecord, shown: str) -> None:
     key = ", ".join(there["key"])
     if record.upsert is None:
         raise ConfigError(
-            f"{shown} has one row per {key}, by loads of group '{there['group']}' with mode=upsert: a load that appends "
-            f"needs a table of its own, or set mode=upsert and key={','.join(there['key'])}"
+            f"{shown} has one row per {key}, by loads of group '{there['group']}' with mode=upsert: a load that "
+            f"appends needs a table of its own, or set mode=upsert and key={','.join(there['key'])}"
         )
     if there["group"] != record.id.group:
         raise ConfigError(

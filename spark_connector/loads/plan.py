@@ -167,8 +167,8 @@ def _refuse_other_mode(request: LoadRequest, newest: LoadRecord | None) -> None:
     if newest is not None and newest.upsert != request.upsert:
         before, now = (str(upsert or "mode=append") for upsert in (newest.upsert, request.upsert))
         raise ConfigError(
-            f"load {newest.load_id} of group '{newest.id.group}' was made with {before}; this one has {now}. Keep them, "
-            "or use a new group with a table of its own"
+            f"load {newest.load_id} of group '{newest.id.group}' was made with {before}; this one has {now}. Keep "
+            "them, or use a new group with a table of its own"
         )
 
 

@@ -10,7 +10,8 @@ Memory: the changes of the load after deduplication, which DataFusion joins with
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError
-from spark_connector.loads.change_files import UPSERT_PROPERTY, stored_columns
+from spark_connector.loads.change_files import UPSERT_PROPERTY, marker_of, stored_columns
 from spark_connector.loads.changes import DELETED, OFFSET
 from spark_connector.loads.last_changes import without_outdated
 from spark_connector.loads.record import LoadRecord, Upsert
@@ -69,7 +70,7 @@ def restore_version(
         raise
 
 
-def version_to_restore(table: DeltaTable, rewind: LoadRecord, of_load: dict[int, str]) -> int:
+def version_to_restore(table: DeltaTable, rewind: LoadRecord, of_load: Mapping[int, str]) -> int:
     """The version of the table after the load to go back to. Raises ConfigError, see `restore_version`."""
     assert rewind.rewind is not None
     back = [version for version, load_id in of_load.items() if load_id == rewind.rewind.to_load]
@@ -95,6 +96,14 @@ def upsert_marker(table: DeltaTable) -> str | None:
     fields = json.loads(table.schema().to_json())["fields"]
     found = (field["metadata"].get(UPSERT_PROPERTY) for field in fields if field["name"] == OFFSET)
     return next(found, None)
+
+
+def marked(fields: Sequence[Mapping[str, Any]], record: LoadRecord) -> list[Mapping[str, Any]]:
+    """The fields of a new table (Delta's JSON), with the marker of an upsert."""
+    if record.upsert is None:
+        return list(fields)
+    metadata = {"metadata": {UPSERT_PROPERTY: marker_of(record)}}
+    return [{**field, **metadata} if field["name"] == OFFSET else field for field in fields]
 
 
 def _stored(table: DeltaTable, changes: pa.Table, upsert: Upsert) -> Iterator[pa.Table]:

@@ -24,9 +24,12 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
+from spark_connector.loads.change_files import check_marker, read_changes
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
+from spark_connector.loads.delta.delta_merge import marked, upsert_marker
 from spark_connector.loads.destination import HeldRows, NewSession
+from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.history import (
     HistoryEntry,
     intent_of,
@@ -39,6 +42,7 @@ from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange,
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination, first_line
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
@@ -72,7 +76,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
 
     def stage(self, record: LoadRecord) -> str:
         self.output.create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
-        return record.load_id
+        return record.load_id if record.upsert is None else _change_files(record.load_id)
 
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Create the table, or check that it takes these columns. Raises ConfigError, LoadError."""
@@ -80,21 +84,35 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         table = self.log.table()
         if table is None:
             refuse_within_table(self.output)
-            table = self._create(fields, record.partition_by)
+            table = self._create(marked(fields, record), record.partition_by)
+        check_marker(upsert_marker(table), record, f"the Delta table {self.url}")
         _check_table(table, self.url, fields, record.partition_by)
 
     def seal(self, record: LoadRecord) -> None:
         """Sync the files: after a power failure, a table whose log names empty files could not be read."""
-        self.output.sync(record.load_id)
+        if record.upsert is None:
+            self.output.sync(record.load_id)
 
-    def commit(self, record: LoadRecord) -> None:
+    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         try:
-            self.log.append(record)
-        except OffsetConflict:
-            self.discard(record.load_id)
+            self.log.append(record, files, self._changes(record, files))
+        except PykafkaError as error:
+            if isinstance(error, OffsetConflict) or (record.upsert is not None and not error.retriable):
+                self.discard(record.load_id)
             raise
         self.output.remove(f"{_STAGING}/{record.load_id}")
+        names = {file.name for file in files}
+        for name in self.output.data_files(record.load_id) if files and record.upsert is None else ():
+            if name not in names:  # of an attempt of a task that does not count
+                self.output.remove(f"{record.load_id}/{name}")
         self.repair()
+
+    def _changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> pa.Table | None:
+        if record.upsert is None or record.rewind is not None:
+            return None
+        place = _change_files(record.load_id)
+        names = [file.name for file in files]
+        return read_changes(record, lambda name: self.output.open_input(f"{place}/{name}"), names)
 
     def discard(self, load_id: str) -> None:
         self.output.remove(load_id)
@@ -203,12 +221,23 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             return there
 
     def _damage(self, load_id: str, name: str) -> str | None:
-        """What is wrong with a file that the load itself has written, by Hadoop's checksums."""
+        """What is wrong with a file that the load itself has written, by its checksums."""
+        path = f"{load_id}/{name}"
         try:
-            is_whole = self.output.agrees_with_checksums(f"{load_id}/{name}")
+            if not self.output.agrees_with_checksums(path):
+                return f"{path} is damaged: its bytes do not agree with the checksums beside it"
+            if not pages_are_whole(self.output, path):
+                return f"{path} is damaged: its bytes do not agree with the checksums in it"
         except FileNotFoundError:
-            return f"{load_id}/{name} is missing"
-        return None if is_whole else f"{load_id}/{name} is damaged: its bytes do not agree with the checksums beside it"
+            return f"{path} is missing"
+        except (pa.ArrowException, OSError) as error:
+            return f"{path} cannot be read: {first_line(error)}"
+        return None
+
+
+def _change_files(load_id: str) -> str:
+    """Where the tasks of an upsert write: not beside the table's files, for readers and VACUUM pass over it."""
+    return f"{_STAGING}/{load_id}/changes"
 
 
 def _check_table(table: DeltaTable, url: str, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
