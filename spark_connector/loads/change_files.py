@@ -8,6 +8,7 @@ row's columns, those that say which record wrote a row, and `load`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -28,6 +29,9 @@ UPSERT_PROPERTY = "pykafka.upsert"
 
 OpenInput = Callable[[str], Any]
 """Opens a change file by its name, to read."""
+
+ReadChanges = Callable[[], Any]
+"""Gives the changes of a load, a pyarrow Table, or None when it has no records."""
 
 
 def table_layout(upsert: Upsert, layout: FileLayout) -> FileLayout:
@@ -65,6 +69,15 @@ def read_changes(record: LoadRecord, open_input: OpenInput, names: Sequence[str]
     decoder = ChangeDecoder(record.upsert, schema)
     changes = last_changes(decoder, record.upsert, _batches(open_input, names, schema))
     return changes.append_column(LOAD_COLUMN, pa.repeat(pa.scalar(record.load_id), changes.num_rows))
+
+
+def changes_of(record: LoadRecord, open_input: OpenInput, names: Sequence[str]) -> ReadChanges:
+    """`read_changes`, when they are first asked for: a rival that has won may have removed the files by then."""
+    return functools.cache(lambda: read_changes(record, open_input, names))
+
+
+def no_changes() -> None:
+    """Those of a load that appends, and of a rewind."""
 
 
 def stored_columns(upsert: Upsert) -> list[str]:

@@ -25,6 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.change_files import ReadChanges, no_changes
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.delta.delta_merge import merge_changes, restore_version
 from spark_connector.loads.footers import delta_statistics
@@ -87,8 +88,8 @@ class DeltaCommitLog(TableLog):
         found = [] if table is None else [record for record in map(self._record_of, table.history()) if record]
         return sorted(found, key=lambda record: (record.id.group, record.id.sequence))
 
-    def append(self, record: LoadRecord, files: Sequence[WrittenFile] = (), changes: pa.Table | None = None) -> None:
-        """`changes` are those of an upsert, which are merged into the table in place of adding the files."""
+    def append(self, record: LoadRecord, files: Sequence[WrittenFile] = (), changes: ReadChanges = no_changes) -> None:
+        """`changes` reads those of an upsert, which are merged into the table in place of adding the files."""
         for _ in range(_TRIES):
             table = self.table()
             if table is None:
@@ -101,7 +102,7 @@ class DeltaCommitLog(TableLog):
                 if record.upsert is None:
                     self._commit(table, record, files)
                 else:
-                    self._merge(table, record, changes)
+                    self._merge(table, record, changes())
                 self._sync(version)
                 return
             except PykafkaError:

@@ -25,7 +25,7 @@ from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError, PykafkaError
-from spark_connector.loads.change_files import check_marker, read_changes
+from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
 from spark_connector.loads.delta.delta_merge import marked, upsert_marker
 from spark_connector.loads.destination import HeldRows, NewSession
@@ -107,12 +107,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
                 self.output.remove(f"{record.load_id}/{name}")
         self.repair()
 
-    def _changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> pa.Table | None:
+    def _changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> ReadChanges:
         if record.upsert is None or record.rewind is not None:
-            return None
-        place = _change_files(record.load_id)
-        names = [file.name for file in files]
-        return read_changes(record, lambda name: self.output.open_input(f"{place}/{name}"), names)
+            return no_changes
+        place, names = _change_files(record.load_id), [file.name for file in files]
+        return changes_of(record, lambda name: self.output.open_input(f"{place}/{name}"), names)
 
     def discard(self, load_id: str) -> None:
         self.output.remove(load_id)

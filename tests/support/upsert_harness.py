@@ -1,0 +1,152 @@
+"""Upserts without Spark and broker: a topic of events with keys, real tables, and a dict that obeys each event.
+
+An `UpsertTopic` is what producers wrote; several worlds may load it. A world loads as load.py does, and its table must
+hold what the topic's `rows` say.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.change_files import change_layout, table_layout
+from spark_connector.loads.destination import Destination
+from spark_connector.loads.record import LoadRange, LoadRecord, Upsert
+from spark_connector.loads.tasks.columns import TableColumns
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.file_writer import FileWriter
+from spark_connector.loads.tasks.transforms import partition_field
+from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.storage import open_storage
+from tests.support.table_harness import DeltaWorld, TableWorld
+
+ROW = pa.struct([("id", pa.int64()), ("name", pa.string()), ("tags", pa.list_(pa.string()))])
+SOURCE = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("value", ROW),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+BY_ID = Upsert(("id",))
+_counter = itertools.count()
+
+
+@dataclass
+class UpsertTopic:
+    """Partitions of events (key, name); the name None deletes."""
+
+    partitions: int = 2
+    name: str = "customers"
+    events: dict[TopicPartition, list[tuple[int, str | None]]] = field(default_factory=dict)
+
+    def send(self, key: int, name: str | None, partition: int | None = None) -> None:
+        tp = TopicPartition(self.name, key % self.partitions if partition is None else partition)
+        self.events.setdefault(tp, []).append((key, name))
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        return {tp: len(events) for tp, events in self.events.items()}
+
+    def rows(self, ends: dict[TopicPartition, int] | None = None) -> dict[int, str]:
+        """Key → name after every event up to `ends`; a key keeps to its partition."""
+        found: dict[int, str] = {}
+        for tp, events in self.events.items():
+            for key, name in events[: (ends or self.ends).get(tp, 0)]:
+                if name is None:
+                    found.pop(key, None)
+                else:
+                    found[key] = name
+        return found
+
+    def records(self, range_: LoadRange) -> pa.RecordBatch:
+        events = self.events[range_.tp][range_.start : range_.end]
+        rows: list[dict[str, Any]] = [
+            {
+                "key": key,
+                "value": None if name is None else {"id": key, "name": name, "tags": [name, None]},
+                "topic": range_.topic,
+                "partition": range_.partition,
+                "offset": offset,
+                "timestamp": offset,
+            }
+            for offset, (key, name) in enumerate(events, range_.start)
+        ]
+        return pa.RecordBatch.from_pylist(rows, SOURCE)
+
+
+class UpsertWorld(TableWorld):
+    """What a world of upserts adds to one of a kind of table."""
+
+    source: UpsertTopic
+    upsert: Upsert | None = BY_ID
+    partition_by: tuple[str, ...] = ()
+    most: int | None = None
+    """At most so many offsets of each partition in one load."""
+
+    def plan(self, site: Destination) -> LoadRecord | None:
+        self.ends.clear()
+        self.ends.update(self.source.ends)
+        record = super().plan(site)
+        if record is None:
+            return None
+        ranges = tuple(replace(one, end=min(one.end, one.start + (self.most or one.size))) for one in record.ranges)
+        return replace(record, upsert=self.upsert, ranges=ranges, partition_by=self.partition_by)
+
+    def write(self, site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
+        """What write.py does, with a task for every range."""
+        layout = FileLayout(
+            SOURCE, TableColumns(SOURCE), record.load_id, tuple(map(partition_field, record.partition_by))
+        )
+        assert record.upsert is not None
+        site.file_layout(record, table_layout(record.upsert, layout))
+        files: list[WrittenFile] = []
+        for range in record.ranges:
+            writer = FileWriter(change_layout(layout), site.task_output(place))
+            writer.write(self.source.records(range))
+            files += writer.close()
+        site.gather(place, files)
+        sizes = {file.name: file.size for file in files}
+        return record.completed({range.tp: range.size for range in record.ranges}, sizes), files
+
+    def table_rows(self) -> list[dict[str, Any]]:
+        """All rows of the table, with all columns."""
+        raise NotImplementedError
+
+    def names(self) -> dict[int, str]:
+        """Key → name in the table, of which each key may be there once."""
+        rows = self.table_rows()
+        found = {row["id"]: row["name"] for row in rows}
+        assert len(found) == len(rows)
+        assert all(row["tags"] == [row["name"], None] for row in rows)
+        return found
+
+
+class UpsertIntoDelta(UpsertWorld, DeltaWorld):
+    """Upserts into a Delta table."""
+
+    def __init__(self, root: Path, source: UpsertTopic, group: str | None = None) -> None:
+        number = next(_counter)
+        super().__init__(open_storage(str(root / f"upsert-{number}")), group or f"group-{number}")
+        self.source = source
+
+    def table_rows(self) -> list[dict[str, Any]]:
+        if not DeltaTable.is_deltatable(self.output.url):
+            return []
+        rows: list[dict[str, Any]] = DeltaTable(self.output.url).to_pyarrow_table().to_pylist()
+        return rows
+
+
+def send_all(source: UpsertTopic, events: Sequence[tuple[int, str | None]]) -> None:
+    for key, name in events:
+        source.send(key, name)
