@@ -218,6 +218,19 @@ def parse_file_size(given: int | str) -> int:
     return size
 
 
+_CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
+
+
+def compression_of(write_options: Mapping[str, str]) -> str:
+    """The codec of the write option `compression`, the only one. Raises ConfigError."""
+    options = {name.lower(): value for name, value in write_options.items()}
+    codec = options.pop("compression", "zstd").lower()
+    codec = {"uncompressed": "none", "lz4_raw": "lz4"}.get(codec, codec)
+    if options or codec not in _CODECS:
+        raise ConfigError(f"parquet output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
+    return codec
+
+
 def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
     """The columns in their order; a string is a comma-separated list. Raises ConfigError."""
     names = given.split(",") if isinstance(given, str) else list(given or ())
@@ -394,6 +407,8 @@ class LoadRequest:
         return cls(target, source, reader, layout, target_file_size=size, upsert=upsert, **others)
 
     def __post_init__(self) -> None:
+        if self.format in DIRECT_FORMATS:
+            compression_of(self.write_options)
         if self.max_records is not None and self.max_records < 1:
             raise ConfigError(f"max_records must be at least 1, not {self.max_records}")
         if self.from_load is None and self.from_directory is not None:
