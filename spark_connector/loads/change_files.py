@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from broker.errors import ConfigError
-from spark_connector.loads.changes import ORDER, PLACE, ChangeDecoder
+from spark_connector.loads.changes import ChangeDecoder
 from spark_connector.loads.last_changes import last_changes
 from spark_connector.loads.record import LoadRecord, Upsert
 from spark_connector.loads.request import LOAD_COLUMN
@@ -78,11 +78,6 @@ def changes_of(record: LoadRecord, open_input: OpenInput, names: Sequence[str]) 
 
 def no_changes() -> None:
     """Those of a load that appends, and of a rewind."""
-
-
-def stored_columns(upsert: Upsert) -> list[str]:
-    """The columns of the table that tell whether a change comes after its row."""
-    return [*upsert.key, *PLACE, *([ORDER] if upsert.order_by is not None else [])]
 
 
 def marker_of(record: LoadRecord) -> str:

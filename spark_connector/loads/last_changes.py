@@ -52,21 +52,44 @@ def rows_of_keys(changes: pa.Table, part: pa.Table, key: Sequence[str]) -> tuple
     return joined.column(_ROW).combine_chunks(), joined.column(_MATCH).combine_chunks()
 
 
-def without_outdated(changes: pa.Table, upsert: Upsert, stored: Iterable[pa.Table]) -> pa.Table:
-    """The changes that come after what the table has: `stored` are its rows, with the key and PLACE (and `_order`).
+class StoredRows:
+    """Compares the changes of a load with the rows that a table has of their keys, part by part."""
 
-    Raises LoadError for a key whose row another partition has written and `order_by` does not decide, and for a row of
-    the same partition with the change's offset or a later one.
-    """
-    outdated = np.zeros(changes.num_rows, bool)
-    for part in stored:
-        rows, matches = rows_of_keys(changes, part, upsert.key)
+    def __init__(self, changes: pa.Table, upsert: Upsert) -> None:
+        self.changes = changes
+        self._upsert = upsert
+        self._known = changes.select(stored_columns(upsert)).schema
+        self._outdated = np.zeros(changes.num_rows, bool)
+        self._seen = np.zeros(changes.num_rows, bool)
+
+    def take_in(self, part: pa.Table) -> int:
+        """Rows of the table, with at least `stored_columns`; gives how many of them have the key of a change.
+
+        Raises LoadError for a key whose row another partition has written and `order_by` does not decide, for a row of
+        the same partition with the change's offset or a later one, and for a key that the table has twice.
+        """
+        part = part.select(self._known.names).cast(self._known)
+        rows, matches = rows_of_keys(self.changes, part, self._upsert.key)
         if len(rows):
-            old = part.take(rows)
-            new = changes.take(matches)
-            dropped = _older(new, old, upsert)
-            outdated[matches.to_numpy(zero_copy_only=False)[dropped]] = True
-    return changes.filter(pa.array(~outdated)) if outdated.any() else changes
+            old, new = part.take(rows), self.changes.take(matches)
+            numbers = matches.to_numpy(zero_copy_only=False)
+            twice = self._seen[numbers] | (np.bincount(numbers, minlength=len(self._seen))[numbers] > 1)
+            if twice.any():
+                told = _told(new.slice(int(np.argmax(twice)), 1), self._upsert)
+                raise LoadError(f"{told} is in the table more than once: another program has changed it. Repair it")
+            self._seen[numbers] = True
+            self._outdated[numbers[_older(new, old, self._upsert)]] = True
+        return len(rows)
+
+    @property
+    def wanted(self) -> pa.Table:
+        """The changes that come after the rows that were taken in."""
+        return self.changes.filter(pa.array(~self._outdated)) if self._outdated.any() else self.changes
+
+
+def stored_columns(upsert: Upsert) -> list[str]:
+    """The columns of the table that tell whether a change comes after its row."""
+    return [*upsert.key, *PLACE, *([ORDER] if upsert.order_by is not None else [])]
 
 
 def _last(changes: pa.Table, by: Sequence[str]) -> pa.Table:

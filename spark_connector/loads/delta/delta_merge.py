@@ -19,9 +19,9 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError
-from spark_connector.loads.change_files import UPSERT_PROPERTY, marker_of, stored_columns
+from spark_connector.loads.change_files import UPSERT_PROPERTY, marker_of
 from spark_connector.loads.changes import DELETED, OFFSET
-from spark_connector.loads.last_changes import without_outdated
+from spark_connector.loads.last_changes import StoredRows, stored_columns
 from spark_connector.loads.record import LoadRecord, Upsert
 
 _HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET TBLPROPERTIES")
@@ -34,7 +34,10 @@ def merge_changes(table: DeltaTable, changes: pa.Table, upsert: Upsert, properti
     Raises LoadError for a change that cannot be ordered, and DeltaError.
     """
     version = table.version()
-    wanted = without_outdated(changes, upsert, _stored(table, changes, upsert))
+    stored = StoredRows(changes, upsert)
+    for part in _stored(table, changes, upsert):
+        stored.take_in(part)
+    wanted = stored.wanted
     if wanted.num_rows:
         columns = {_quoted(name): f"s.{_quoted(name)}" for name in wanted.column_names if name != DELETED}
         merger = table.merge(
@@ -107,13 +110,11 @@ def marked(fields: Sequence[Mapping[str, Any]], record: LoadRecord) -> list[Mapp
 
 
 def _stored(table: DeltaTable, changes: pa.Table, upsert: Upsert) -> Iterator[pa.Table]:
-    names = stored_columns(upsert)
-    schema = changes.select(names).schema
-    select = ", ".join(_quoted(name) for name in names)
+    select = ", ".join(map(_quoted, stored_columns(upsert)))
     found = QueryBuilder().register("t", table).execute(f"SELECT {select} FROM t WHERE {_bounds(changes, upsert.key)}")
     for part in pa.RecordBatchReader.from_stream(found):
         if part.num_rows:
-            yield pa.Table.from_batches([part]).cast(schema)
+            yield pa.Table.from_batches([part])
 
 
 def _bounds(changes: pa.Table, key: Sequence[str]) -> str:

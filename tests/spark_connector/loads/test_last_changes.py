@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_connector.loads import last_changes as module
 from spark_connector.loads.changes import ChangeDecoder
-from spark_connector.loads.last_changes import last_changes, without_outdated
+from spark_connector.loads.last_changes import StoredRows, last_changes
 from spark_connector.loads.record import LoadError, Upsert
 
 ROW = pa.struct([("id", pa.int64()), ("name", pa.string()), ("at", pa.int64())])
@@ -124,6 +124,20 @@ def test_the_record_behind_a_delete_is_as_late_as_that() -> None:
 
 def stored(events: list[Event], upsert: Upsert) -> list[pa.Table]:
     return [last(events, upsert).drop_columns(["_deleted"]), last([], upsert).drop_columns(["_deleted"])]
+
+
+def without_outdated(changes: pa.Table, upsert: Upsert, parts: list[pa.Table]) -> pa.Table:
+    compared = StoredRows(changes, upsert)
+    for part in parts:
+        compared.take_in(part)
+    return compared.wanted
+
+
+def test_a_key_that_the_table_has_twice_is_refused() -> None:
+    parts = stored([(0, 1, 1, 1)], BY_OFFSET)
+    for twice in ([*parts, *parts], [pa.concat_tables([*parts, *parts])]):
+        with pytest.raises(LoadError, match="id=1 is in the table more than once"):
+            without_outdated(last([(0, 5, 1, 5)]), BY_OFFSET, twice)
 
 
 def test_what_the_table_has_from_before_is_replaced() -> None:
