@@ -207,7 +207,10 @@ def _told(rows: pa.Table, upsert: Upsert) -> str:
 def _places(rows: pa.Table) -> str:
     """Where the first rows are from, in words."""
     places = sorted(tuple(row.values()) for row in rows.select(list(PLACE)).slice(0, 2).to_pylist())
-    return " and ".join(f"{topic}-{partition} offset {offset}" for topic, partition, offset in places)
+    return " and ".join(
+        "a row that no load wrote" if topic is None else f"{topic}-{partition} offset {offset}"
+        for topic, partition, offset in places
+    )
 
 
 def _numbered(table: pa.Table, name: str) -> pa.Table:

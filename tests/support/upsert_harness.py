@@ -7,17 +7,22 @@ hold what the topic's `rows` say.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import unittest.mock
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.change_files import change_layout, table_layout
+from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.destination import Destination
+from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
+from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
 from spark_connector.loads.record import LoadRange, LoadRecord, Upsert
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
@@ -25,7 +30,7 @@ from spark_connector.loads.tasks.file_writer import FileWriter
 from spark_connector.loads.tasks.transforms import partition_field
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.storage import open_storage
-from tests.support.table_harness import DeltaWorld, TableWorld
+from tests.support.table_harness import DeltaWorld, IcebergWorld, TableWorld
 
 ROW = pa.struct([("id", pa.int64()), ("name", pa.string()), ("tags", pa.list_(pa.string()))])
 SOURCE = pa.schema(
@@ -123,6 +128,18 @@ class UpsertWorld(TableWorld):
         """All rows of the table, with all columns."""
         raise NotImplementedError
 
+    def append_foreign(self, key: int) -> None:
+        """Another program adds a row with this key."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Another program cleans the table of all older versions."""
+        raise NotImplementedError
+
+    def meddled(self, meddle: Callable[[], None]) -> Any:
+        """A context in which `meddle` is called right before each commit of a load."""
+        raise NotImplementedError
+
     def names(self) -> dict[int, str]:
         """Key → name in the table, of which each key may be there once."""
         rows = self.table_rows()
@@ -145,6 +162,66 @@ class UpsertIntoDelta(UpsertWorld, DeltaWorld):
             return []
         rows: list[dict[str, Any]] = DeltaTable(self.output.url).to_pyarrow_table().to_pylist()
         return rows
+
+    def append_foreign(self, key: int) -> None:
+        write_deltalake(self.output.url, _foreign(key), mode="append", schema_mode="merge")
+
+    def forget(self) -> None:
+        DeltaTable(self.output.url).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+    @contextmanager
+    def meddled(self, meddle: Callable[[], None]) -> Iterator[None]:
+        merge = DeltaCommitLog._merge
+
+        def late(log: DeltaCommitLog, table: DeltaTable, record: LoadRecord, changes: Any) -> None:
+            meddle()
+            merge(log, table, record, changes)
+
+        with unittest.mock.patch.object(DeltaCommitLog, "_merge", late):
+            yield
+
+
+class UpsertIntoIceberg(UpsertWorld, IcebergWorld):
+    """Upserts into an Iceberg table of a catalog that `add_catalog` has configured."""
+
+    def __init__(self, catalog: str, source: UpsertTopic, group: str | None = None) -> None:
+        number = next(_counter)
+        super().__init__(catalog, group or f"group-{number}", name=f"iceberg:lake.upsert_{number}")
+        self.source = source
+
+    def table_rows(self) -> list[dict[str, Any]]:
+        if not open_catalog(self.catalog).table_exists(self.target.iceberg_name.identifier):
+            return []
+        rows: list[dict[str, Any]] = self.table().scan().to_arrow().to_pylist()
+        return rows
+
+    def append_foreign(self, key: int) -> None:
+        table = self.table()
+        table.append(_foreign(key).cast(table.scan(selected_fields=("id", "name", "tags")).projection().as_arrow()))
+
+    def forget(self) -> None:
+        table = self.table()
+        head = table.metadata.current_snapshot_id
+        others = [snapshot.snapshot_id for snapshot in table.metadata.snapshots if snapshot.snapshot_id != head]
+        table.maintenance.expire_snapshots().by_ids(others).commit()
+
+    @contextmanager
+    def meddled(self, meddle: Callable[[], None]) -> Iterator[None]:
+        commit = IcebergCommitLog._commit
+
+        def late(log: IcebergCommitLog, *arguments: Any) -> None:
+            meddle()
+            commit(log, *arguments)
+
+        with unittest.mock.patch.object(IcebergCommitLog, "_commit", late):
+            yield
+
+    def leftovers(self) -> list[str]:
+        return super().leftovers() if self.table_rows() else []
+
+
+def _foreign(key: int) -> pa.Table:
+    return pa.table({"id": [key], "name": ["foreign"], "tags": [["foreign", None]]})
 
 
 def send_all(source: UpsertTopic, events: Sequence[tuple[int, str | None]]) -> None:

@@ -151,7 +151,7 @@ class DeltaCommitLog(TableLog):
         assert record.upsert is not None
         properties = self._properties(record, 0)
         if record.rewind is not None:
-            restore_version(table, record, self._loads_by_version(table), properties)
+            restore_version(table, record, self.loads_by_version(table), properties)
         elif changes is None or not merge_changes(table, changes, record.upsert, properties):
             self._write(table, [], properties)  # no row has changed, but the offsets move
 
@@ -189,7 +189,7 @@ class DeltaCommitLog(TableLog):
         records = [record for record in map(self._record_of, table.history(limit)) if record is not None]
         return {record.id.sequence: record for record in records if record.id.group == self._group}
 
-    def _loads_by_version(self, table: DeltaTable) -> dict[int, str]:
+    def loads_by_version(self, table: DeltaTable) -> dict[int, str]:
         """Version of the table → id of the group's load, or rewind, that made it."""
         found = ((int(commit["version"]), self._record_of(commit)) for commit in table.history())
         return {version: one.load_id for version, one in found if one is not None and one.id.group == self._group}

@@ -27,7 +27,7 @@ from deltalake.exceptions import DeltaError
 from broker.errors import ConfigError, PykafkaError
 from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
-from spark_connector.loads.delta.delta_merge import marked, upsert_marker
+from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore
 from spark_connector.loads.destination import HeldRows, NewSession
 from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.history import (
@@ -189,6 +189,9 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             )
         table = self.log.table()
         if table is None:
+            return
+        if rewind.upsert is not None:
+            version_to_restore(table, rewind, self.log.loads_by_version(table))
             return
         if table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
             raise ConfigError(f"the Delta table {self.url} has {_APPEND_ONLY}: no rows can be deleted from it")

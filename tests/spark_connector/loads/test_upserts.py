@@ -13,18 +13,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from spark_connector.loads.record import LoadError, Upsert
+from spark_connector.loads.destination import Destination
+from spark_connector.loads.record import LoadError, LoadRecord, Upsert
+from spark_connector.loads.rewind import plan_rewind
+from spark_connector.maintenance import history, rewind
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash, CrashPoint
-from tests.support.table_harness import load_without_result
-from tests.support.upsert_harness import BY_ID, UpsertIntoDelta, UpsertTopic, UpsertWorld, send_all
+from tests.support.table_harness import add_catalog, load_without_result
+from tests.support.upsert_harness import BY_ID, UpsertIntoDelta, UpsertIntoIceberg, UpsertTopic, UpsertWorld, send_all
 
 NewWorld = Callable[[UpsertTopic], UpsertWorld]
 
 
-@pytest.fixture(params=["delta"])
+@pytest.fixture(params=["delta", "iceberg"])
 def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> NewWorld:
-    return functools.partial(UpsertIntoDelta, tmp_path)
+    if request.param == "delta":
+        return functools.partial(UpsertIntoDelta, tmp_path)
+    return functools.partial(UpsertIntoIceberg, add_catalog(tmp_path))
 
 
 def filled(new_world: NewWorld) -> UpsertWorld:
@@ -124,7 +129,7 @@ STEP = st.one_of(
 
 
 @given(st.lists(STEP, max_size=25))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.timeout(300)
 def test_any_sequence_of_loads_crashes_and_rivals_ends_in_the_last_events(
     new_world: NewWorld, steps: list[tuple[Any, ...]]
@@ -216,3 +221,103 @@ def test_a_table_may_be_partitioned_by_its_key(new_world: NewWorld) -> None:
     send_all(world.source, [(1, None), (2, "bb"), (4, "d")])
     world.load()
     check(world)
+
+
+def load_ids(world: UpsertWorld) -> list[str]:
+    return [entry.record.load_id for entry in history(world.target).committed]
+
+
+def test_a_rewind_brings_back_the_rows_of_an_earlier_load(new_world: NewWorld) -> None:
+    """Also after another rewind, and again when the rows are loaded once more."""
+    world = filled(new_world)
+    after_first = world.names()
+    world.load()
+    after_second = world.names()
+    send_all(world.source, [(0, None), (3, "third 3"), (20, "new")])
+    world.load()
+    first, second, _ = load_ids(world)
+    assert rewind(world.target, second) is not None
+    assert world.names() == after_second
+    assert rewind(world.target, first) is not None
+    assert world.names() == after_first
+    assert load_ids(world) == [first]
+    assert world.load() is not None
+    check(world)
+    send_all(world.source, [(3, None), (0, "again")])
+    world.load()
+    check(world)
+    assert rewind(world.target, first) is not None
+    assert world.names() == after_first
+    world.load()
+    check(world)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_rewind_that_is_killed_is_done_or_not(new_world: NewWorld, before: bool) -> None:
+    def planned(world: UpsertWorld, site: Destination) -> LoadRecord:
+        loads = site.log.records()
+        stored = site.log.offsets(world.source.ends)
+        return plan_rewind(loads, stored, loads[0].load_id, number=len(loads) + 1, delete=False)
+
+    number, steps = 1, 1
+    while number <= steps:
+        world = filled(new_world)
+        old = world.names()
+        world.load()
+        crash = CrashPoint(number, before=before)
+        with contextlib.suppress(Crash), world.opened(crash) as site:
+            site.commit(planned(world, site))
+        steps = max(steps, len(crash.steps))
+        assert world.names() in (old, world.source.rows()), crash.steps
+        send_all(world.source, [(2, "again")])
+        world.load()
+        check(world, crash.steps)
+        number += 1
+
+
+def test_a_rewind_over_the_rows_of_another_writer_is_refused(new_world: NewWorld) -> None:
+    world = filled(new_world)
+    world.load()
+    world.append_foreign(1000)
+    send_all(world.source, [(3, "third 3")])
+    world.load()
+    now = world.names()
+    assert now[1000] == "foreign"
+    with pytest.raises(ConfigError, match=r"is of another writer, whose rows would be lost"):
+        rewind(world.target, load_ids(world)[0])
+    assert world.names() == now
+
+
+def test_a_rewind_to_what_the_table_has_forgotten_is_refused(new_world: NewWorld) -> None:
+    world = filled(new_world)
+    world.load()
+    first = load_ids(world)[0]
+    world.forget()
+    with pytest.raises(ConfigError, match="lost files to VACUUM|no load '.*' to rewind to|has expired"):
+        rewind(world.target, first)
+    assert world.names() == world.source.rows()
+
+
+def test_a_foreign_row_of_a_key_is_not_overwritten_silently(new_world: NewWorld) -> None:
+    world = filled(new_world)
+    world.append_foreign(1000)
+    world.source.send(1000, "ours")
+    with pytest.raises(LoadError, match="id=1000 is in two partitions, a row that no load wrote in the table"):
+        world.load()
+
+
+def test_a_load_over_another_writers_commit_merges_anew(new_world: NewWorld) -> None:
+    """The foreign rows come between the look at the table and the commit."""
+    world = filled(new_world)
+    meddled: list[int] = []
+
+    def meddle() -> None:
+        if len(meddled) < 3:
+            meddled.append(1000 + len(meddled))
+            world.append_foreign(meddled[-1])
+
+    with world.meddled(meddle):
+        world.load()
+    assert len(meddled) == 3
+    assert world.names() == {**world.source.rows(), 1000: "foreign", 1001: "foreign", 1002: "foreign"}
+    assert world.leftovers() == []
