@@ -71,10 +71,10 @@ def _open(target: Target) -> Destination:
             from spark_connector.loads.database.database_table import open_database
 
             return open_database(target.address, target.group)
-        if target.catalog is not None:
+        if target.format == "iceberg":
             from spark_connector.loads.iceberg.iceberg_table import open_iceberg
 
-            return open_iceberg(target.catalog, target.iceberg_name, target.group, target.keep_snapshots)
+            return open_iceberg(target.catalog or "", target.iceberg_name, target.group, target.keep_snapshots)
         from spark_connector.loads.delta.delta_table import open_delta
     except ModuleNotFoundError as error:
         raise ConfigError(

@@ -88,7 +88,7 @@ def rows_of(range_: LoadRange) -> pa.RecordBatch:
 
 
 def write_directly(
-    site: Destination, record: LoadRecord, place: str, output: TaskOutput
+    site: Destination, record: LoadRecord, place: str, output: TaskOutput | None = None
 ) -> tuple[LoadRecord, list[WrittenFile]]:
     """What write.py does for formats whose files the tasks write, with a task for every range."""
     schema = SCHEMA.append(pa.field(LOAD_COLUMN, pa.string()))
@@ -96,7 +96,7 @@ def write_directly(
     layout = site.file_layout(record, FileLayout(schema, TableColumns(SCHEMA), record.load_id, fields))
     files: list[WrittenFile] = []
     for range in record.ranges:
-        writer = FileWriter(layout, output)
+        writer = FileWriter(layout, output or site.task_output(place))
         writer.write(rows_of(range))
         files += writer.close()
     site.gather(place, files)
