@@ -42,7 +42,9 @@ def load(
     topic: str | Sequence[str] | None = None,
     format: str | None = None,
     table: str | None = None,
+    columns: str | Sequence[str] | None = None,
     partition_by: str | Sequence[str] | None = None,
+    sort_by: str | Sequence[str] | None = None,
     offsets: str | None = None,
     zookeeper_connect: str | None = None,
     starting_offsets: str = "earliest",
@@ -70,7 +72,11 @@ def load(
     `to`: a local directory, `hdfs://…`, a database URL of SQLAlchemy, with `table` (or `…#table`), or
     `iceberg:NAMESPACE.TABLE`. `format`: parquet (default for a directory), json, orc, avro, delta, iceberg, or sql (a
     database); keys and values stay bytes (base64 in json).
-    `partition_by`: columns that become directories, of topic, partition, date and hour (of the timestamp, in UTC).
+    `columns`: the columns of the output, of those that are read: `value.*` (each field), `value.address.city`,
+    `value.id as order_id`, `key`. By default all that are read.
+    `partition_by`: columns of the output, transforms (`day(at)`, `bucket(16, customer)`, `truncate(4, code)`; also
+    year, month, hour), or date and hour, which are the timestamp's in UTC. They become directories.
+    `sort_by`: columns by which a file's rows are sorted; `at desc` is downwards.
     `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in `<to>/_offsets`),
     `zookeeper` (`zookeeper_connect`), or `table`, for delta, iceberg and sql the only one. A group's first load is
     refused where other groups have loaded the same topics, unless `new_group`.
@@ -105,7 +111,9 @@ def load(
         write_options=write_options or {},
         from_load=from_load,
         from_directory=from_directory,
+        columns=columns,
         partition_by=partition_by,
+        sort_by=sort_by,
         allow_changed_options=allow_changed_options,
         new_group=new_group,
         publish_offsets=publish_offsets,

@@ -35,13 +35,14 @@ from spark_connector.cli.load_options import (
 from spark_connector.cli.screen import Screen, print_ranges, print_recovered, print_verified
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
-from spark_connector.loads.record import ENVELOPES, LoadResult
-from spark_connector.loads.request import FORMATS, MODES, PARTITION_COLUMNS, LoadRequest, Target, hadoop_settings
+from spark_connector.loads.record import LoadResult
+from spark_connector.loads.request import FORMATS, LoadRequest, Target, hadoop_settings
+from spark_connector.loads.upsert import ENVELOPES, MODES
 
 INTERRUPTED = 128 + signal.SIGINT
 
 _ARGUMENTS = (
-    *("topic", "partition_by", "starting_offsets", "max_records", "from_load", "from_directory"),
+    *("topic", "columns", "partition_by", "sort_by", "starting_offsets", "max_records", "from_load", "from_directory"),
     *("allow_changed_options", "new_group", "publish_offsets", "target_file_size"),
     *("mode", "key", "envelope", "order_by"),
 )
@@ -64,9 +65,18 @@ class LoadOptions:
         typer.Option(help=f"Output format: {', '.join(FORMATS)}. Default: by --to, or parquet.", metavar="NAME"),
     ] = None
     table: TableOption = None
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Columns of the output, such as value.*,key,offset as position.", metavar="COLUMN,…"),
+    ] = None
     partition_by: Annotated[
         str | None,
-        typer.Option(help=f"Columns that become directories: {', '.join(PARTITION_COLUMNS)}.", metavar="COLUMN,…"),
+        typer.Option(
+            help="Columns that become directories, such as date or day(at),bucket(16,customer).", metavar="COLUMN,…"
+        ),
+    ] = None
+    sort_by: Annotated[
+        str | None, typer.Option(help="Columns that a file is sorted by, such as customer,at desc.", metavar="COLUMN,…")
     ] = None
     target_file_size: Annotated[
         str | None, typer.Option(help="Size at which a task begins another file. Default: 128MB.", metavar="SIZE")

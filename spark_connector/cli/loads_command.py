@@ -205,6 +205,8 @@ def _print_entry(entry: HistoryEntry) -> None:
         "files": None if entry.files is None else f"{len(entry.files):,} with {entry.bytes or 0:,} bytes",
         "from": record.origin,
         "read with": ", ".join(f"{name}={value}" for name, value in (record.reading or {}).items()) or None,
+        "columns": ", ".join(record.columns) or None,
+        "partitioned": ", ".join(record.partition_by) or None,
         "again since": record.rerun_of,
         "process": f"{entry.owner.pid} on {entry.owner.host}" if entry.owner else None,
     }

@@ -164,6 +164,6 @@ def print_verified(verified: Verification, as_json: bool) -> None:
     for text in (*verified.problems, *verified.notes):
         console.print(text, soft_wrap=True, highlight=False, markup=False)
     if verified.ok:
-        total = sum(count.file_rows for load in verified.loads for count in load.partitions)
+        total = sum(load.totals.found for load in verified.loads)
         loads, agree = ("1 load", "agrees") if len(verified.loads) == 1 else (f"{len(verified.loads):,} loads", "agree")
         console.print(f"{loads} with {total:,} rows {agree} with what is left of the log.")

@@ -19,10 +19,12 @@ import pyarrow.parquet
 
 from broker.errors import ConfigError
 from spark_connector.loads.changes import ChangeDecoder
+from spark_connector.loads.grammar import parse_partition_by
 from spark_connector.loads.last_changes import last_changes
-from spark_connector.loads.record import LoadRecord, Upsert
+from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.transforms import bind
 
 UPSERT_PROPERTY = "pykafka.upsert"
 """The property in which a table keeps the key of its rows, and the group whose loads write it."""
@@ -34,26 +36,29 @@ ReadChanges = Callable[[], Any]
 """Gives the changes of a load, a pyarrow Table, or None when it has no records."""
 
 
-def table_layout(upsert: Upsert, layout: FileLayout) -> FileLayout:
+def change_layout(layout: FileLayout) -> FileLayout:
+    """The layout in which tasks write the records."""
+    return replace(layout, schema=layout.columns.schema, load_id=None, partition_by=(), sort_by=())
+
+
+def table_layout(record: LoadRecord, records: FileLayout) -> FileLayout:
     """The layout of the table's rows, from that of the records. Raises ConfigError."""
-    outside = [field.name for field in layout.partition_by if field.source not in upsert.key]
+    assert record.upsert is not None
+    schema = ChangeDecoder(record.upsert, records.schema).schema
+    fields = bind(parse_partition_by(record.partition_by), schema, record.format)
+    outside = [field.name for field in fields if field.source not in record.upsert.key]
     if outside:
         raise ConfigError(
             f"partition_by (--partition-by) has {', '.join(outside)}, which is not made of the key's columns "
-            f"({', '.join(upsert.key)}): a delete knows only its key, and would not find its row in a partition"
+            f"({', '.join(record.upsert.key)}): a delete knows only its key, and would not find its row in a partition"
         )
-    schema = ChangeDecoder(upsert, records_of(layout)).schema
-    return replace(layout, schema=schema.append(pa.field(LOAD_COLUMN, pa.string())))
-
-
-def change_layout(layout: FileLayout) -> FileLayout:
-    """The layout in which tasks write the records."""
-    return replace(layout, schema=records_of(layout), load_id=None, partition_by=(), sort_by=())
-
-
-def records_of(layout: FileLayout) -> pa.Schema:
-    """The columns of the records."""
-    return layout.columns.schema()
+    if made := [field.name for field in fields if field.name not in schema.names and record.format != "iceberg"]:
+        raise ConfigError(
+            f"partition_by (--partition-by) has {made[0]}: with mode=upsert and format={record.format} it takes "
+            "columns of the key as they are; transforms of them go with format=iceberg"
+        )
+    schema = schema.append(pa.field(LOAD_COLUMN, pa.string()))
+    return replace(records, schema=schema, load_id=record.load_id, partition_by=fields)
 
 
 def read_changes(record: LoadRecord, open_input: OpenInput, names: Sequence[str]) -> pa.Table | None:

@@ -23,8 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.errors import ConfigError
-from spark_connector.loads.record import LoadError, Upsert
+from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import LOAD_COLUMN
+from spark_connector.loads.upsert import Upsert
 
 TOPIC, PARTITION, OFFSET, ORDER, DELETED = "_topic", "_partition", "_offset", "_order", "_deleted"
 PLACE = (TOPIC, PARTITION, OFFSET)

@@ -129,6 +129,8 @@ class HistoryEntry:
             "bytes": self.bytes,
             "origin": asdict(record.origin) if record.origin else None,
             "reading": record.reading,
+            "columns": record.columns,
+            "partition_by": record.partition_by,
             "rerun_of": record.rerun_of,
             "rewind": asdict(record.rewind) if record.rewind else None,
             "owner": asdict(self.owner) if self.owner else None,

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_connector.loads.changes import DELETED, OFFSET, ORDER, PARTITION, PLACE, TOPIC, ChangeDecoder
-from spark_connector.loads.record import LoadError, Upsert
+from spark_connector.loads.record import LoadError
+from spark_connector.loads.upsert import Upsert
 
 _MOST_ROWS = 1 << 20
 """So many changes wait before they are reduced to the last of each key and partition."""

@@ -18,6 +18,7 @@ from typing import Any
 from broker.client.partition_offsets import Position
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.upsert import Upsert
 from spark_connector.offset_store.base import Offsets
 from spark_connector.outages import heals_by_waiting
 from spark_connector.storage import text_without_secrets
@@ -146,35 +147,11 @@ class Rewind:
     delete: bool
 
 
-ENVELOPES = ("none", "debezium")
-
-
-@dataclass(frozen=True)
-class Upsert:
-    """Makes a table hold one row per `key` (names of columns), as the last record of the key says; see changes.py.
-
-    `envelope`: `none`, the value is the row, or `debezium`. `order_by`: what orders the records of a key in different
-    partitions; None refuses such keys.
-    """
-
-    key: tuple[str, ...]
-    envelope: str = "none"
-    order_by: str | None = None
-
-    def __str__(self) -> str:
-        order = f", order_by={self.order_by}" if self.order_by else ""
-        return f"mode=upsert, key={','.join(self.key)}, envelope={self.envelope}{order}"
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Upsert:
-        """Raises KeyError or TypeError for what is no such document."""
-        return cls(tuple(map(str, document["key"])), str(document["envelope"]), document["order_by"])
-
-
 @dataclass(frozen=True)
 class LoadRecord:
     """One load. `output` is the URL of the directory, or the database and table; `offsets` is the kind of commit log;
-    `partition_by` are the columns that are directories of the output.
+    `partition_by` are the columns and transforms that the output is partitioned by, and `columns` what its columns are
+    made of, in the spelling of grammar.py; without columns it has those of the read.
 
     `topic_ids` has the id (KIP-516) of every topic that the group has loaded so far, where the brokers give ids: with
     them the next load notices that a topic was deleted and created again. `reading` are the reader's options that
@@ -200,6 +177,7 @@ class LoadRecord:
     rerun_of: str | None = None
     files: tuple[LoadFile, ...] = ()
     rewind: Rewind | None = None
+    columns: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     reading: Mapping[str, str] | None = None
@@ -268,7 +246,8 @@ class LoadRecord:
             given = {field.name: document[field.name] for field in fields(cls) if field.name in document}
             given["ranges"] = tuple(LoadRange(**range) for range in document["ranges"])
             given["files"] = tuple(LoadFile(**file) for file in document["files"])
-            given["partition_by"] = tuple(map(str, document.get("partition_by", ())))
+            for name in ("columns", "partition_by"):
+                given[name] = tuple(map(str, document.get(name, ())))
             given["topic_ids"] = dict(document.get("topic_ids", {}))
             if document.get("reading") is not None:
                 given["reading"] = dict(document["reading"])

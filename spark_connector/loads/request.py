@@ -23,10 +23,22 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from broker.errors import ConfigError
-from spark_connector.loads.record import ENVELOPES, Upsert
+from spark_connector.loads.grammar import (
+    POSITION,
+    ColumnItem,
+    Given,
+    PartitionItem,
+    SortItem,
+    identify_rows,
+    parse_columns,
+    parse_partition_by,
+    parse_sort_by,
+    refuse_unknown_column,
+)
+from spark_connector.loads.upsert import Upsert, parse_upsert
 from spark_connector.offset_store.base import check_group
-from spark_connector.options.option_table import OPTIONS
-from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.options.option_table import OPTIONS, did_you_mean
+from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
 from spark_connector.storage import without_secrets
 
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
@@ -263,6 +275,9 @@ DERIVED = {
 }
 """Columns that a record does not have, as Spark SQL."""
 
+_BY_SPARK = ("json", "orc", "avro", "sql")
+_BY_TASKS = "format=parquet, delta and iceberg"
+
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a value
 """Spark's directory for rows without a value."""
 
@@ -304,47 +319,6 @@ def compression_of(write_options: Mapping[str, str]) -> str:
     return codec
 
 
-def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The columns in their order; a string is a comma-separated list. Raises ConfigError."""
-    names = given.split(",") if isinstance(given, str) else list(given or ())
-    columns = tuple(name.strip() for name in names)
-    for name in columns:
-        if name not in PARTITION_COLUMNS:
-            raise ConfigError(
-                f"partition_by (--partition-by) must name columns of {', '.join(PARTITION_COLUMNS)}, not '{name}'"
-            )
-        if columns.count(name) > 1:
-            raise ConfigError(f"partition_by (--partition-by) names '{name}' twice")
-    return columns
-
-
-MODES = ("append", "upsert")
-UPSERT_FORMATS = ("delta", "iceberg")
-
-
-def parse_upsert(
-    mode: str | None, key: str | Sequence[str] | None, envelope: str | None, order_by: str | None, format: str
-) -> Upsert | None:
-    """None for loads that append; `key` as a string is a comma-separated list. Raises ConfigError."""
-    if mode not in (None, *MODES):
-        raise ConfigError(f"mode (--mode) must be one of {', '.join(MODES)}, not '{mode}'")
-    names = tuple(name.strip() for name in (key.split(",") if isinstance(key, str) else key or ()))
-    if mode != "upsert":
-        for name, value in (("key", names), ("envelope", envelope), ("order_by", order_by)):
-            if value:
-                raise ConfigError(f"{name} (--{name.replace('_', '-')}) goes with mode=upsert (--mode upsert)")
-        return None
-    if format not in UPSERT_FORMATS:
-        raise ConfigError(f"mode=upsert goes with format {' or '.join(UPSERT_FORMATS)}, not {format}")
-    if not names or not all(names):
-        raise ConfigError("mode=upsert needs key (--key): the columns of which the table has one row each")
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"key (--key) names '{twice[0]}' twice")
-    if envelope not in (None, *ENVELOPES):
-        raise ConfigError(f"envelope (--envelope) must be one of {', '.join(ENVELOPES)}, not '{envelope}'")
-    return Upsert(names, envelope or "none", order_by or None)
-
-
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
     """Raise ConfigError when Spark would not read a topic's directory back as the topic's name.
 
@@ -358,12 +332,21 @@ def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
                 f"topic '{topic}' cannot be a directory: Spark's readers pass over names that end in {_COPYING}. Leave "
                 "'topic' out of partition_by (--partition-by)"
             )
-        if topic == NO_VALUE or _NOT_TEXT.fullmatch(topic):
+        if read_as := misread_directory(topic):
             raise ConfigError(
                 f"topic '{topic}' cannot be a directory of files: Spark would read topic={topic} back as "
-                f"{'null' if topic == NO_VALUE else 'a number or a date'}. Leave 'topic' out of partition_by "
+                f"{read_as}. Leave 'topic' out of partition_by "
                 "(--partition-by), or use format=delta, where the column keeps its type"
             )
+
+
+def misread_directory(value: str) -> str | None:
+    """What Spark would take a directory's value for that is another text; None when it reads the text back."""
+    if value.endswith(_COPYING):
+        return "nothing at all"
+    if value == NO_VALUE:
+        return "null"
+    return "a number or a date" if _NOT_TEXT.fullmatch(value) else None
 
 
 def values_in_path(name: str) -> dict[str, str | None]:
@@ -403,12 +386,17 @@ _LONGEST = 60  # characters of a value in a message
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets."""
+    """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets.
+
+    `columns`, `partition_by` and `sort_by` are items in the spelling of grammar.py.
+    """
 
     target: Target
     source: SourceOptions
     options: Mapping[str, str]
-    partition_by: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
     write_options: Mapping[str, str] = field(default_factory=dict)
     max_records: int | None = None
     from_load: str | None = None
@@ -446,7 +434,9 @@ class LoadRequest:
         topic: str | Sequence[str] | None,
         starting_offsets: str = "earliest",
         options: Mapping[str, str] | None = None,
-        partition_by: str | Sequence[str] | None = None,
+        columns: Given = None,
+        partition_by: Given = None,
+        sort_by: Given = None,
         target_file_size: int | str | None = None,
         mode: str | None = None,
         key: str | Sequence[str] | None = None,
@@ -455,9 +445,15 @@ class LoadRequest:
         **others: Any,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
-        target, layout = target.check(), parse_partition_by(partition_by)
-        if layout and target.format == "sql":
-            raise ConfigError("partition_by (--partition-by) is for files and Delta, not for tables of a database")
+        target = target.check()
+        picked, layout, order = parse_columns(columns), parse_partition_by(partition_by), parse_sort_by(sort_by)
+        _check_format(str(target.format), picked, layout, order)
+        upsert = parse_upsert(mode, key, envelope, order_by, str(target.format))
+        if upsert is not None and (picked or order):
+            raise ConfigError(
+                "mode=upsert writes the rows as the records have them: leave out columns (--columns) and sort_by "
+                "(--sort-by)"
+            )
         given = {name.lower(): str(value) for name, value in {**DEFAULTS, **(options or {})}.items()}
         for name in _STORES:
             if name in given:
@@ -472,12 +468,23 @@ class LoadRequest:
                 f"option 'columnNameOfCorruptRecord' cannot be '{LOAD_COLUMN}': this column names the load of a row; "
                 "choose another name"
             )
+        if picked:
+            given["columns"] = ",".join(_columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
-        _check_columns(source.columns, layout)
+        _check_columns(source, picked, layout if upsert is None else (), order)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
-        upsert = parse_upsert(mode, key, envelope, order_by, str(target.format))
-        return cls(target, source, reader, layout, target_file_size=size, upsert=upsert, **others)
+        return cls(
+            target,
+            source,
+            reader,
+            columns=tuple(map(str, picked)),
+            partition_by=tuple(map(str, layout)),
+            sort_by=tuple(map(str, order)),
+            target_file_size=size,
+            upsert=upsert,
+            **others,
+        )
 
     def __post_init__(self) -> None:
         if self.format in DIRECT_FORMATS:
@@ -497,14 +504,75 @@ class LoadRequest:
             )
 
 
-def _check_columns(columns: Sequence[str], partition_by: Sequence[str]) -> None:
-    """Raise ConfigError unless the columns are read that a load counts its rows by and names its directories by."""
-    needed = ["topic", "partition", "offset"]
-    if any(name in DERIVED for name in partition_by):
+def _check_format(
+    format: str, columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], sort_by: Sequence[SortItem]
+) -> None:
+    """Raise ConfigError for what a format does not have whose rows Spark writes itself."""
+    if format not in _BY_SPARK:
+        return
+    if sort_by:
+        raise ConfigError(f"sort_by (--sort-by) goes with {_BY_TASKS}, not with format={format}")
+    if partition_by and format == "sql":
+        raise ConfigError("partition_by (--partition-by) is for files and tables of files, not for those of a database")
+    for item in partition_by:
+        if str(item) not in PARTITION_COLUMNS:
+            raise ConfigError(
+                f"partition_by (--partition-by) {item}: with format={format} it takes {', '.join(PARTITION_COLUMNS)}; "
+                f"other columns and transforms go with {_BY_TASKS}"
+            )
+    if not identify_rows([str(item) for item in columns]):
+        raise ConfigError(
+            f"columns (--columns) must name {', '.join(POSITION)}, by which the rows of format={format} are counted; "
+            f"tables without them go with {_BY_TASKS}"
+        )
+
+
+def _columns_to_read(
+    columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], options: Mapping[str, str]
+) -> list[str]:
+    """The reader's columns that the table's columns are made of, and those that rows are counted by."""
+    if "columns" in options:
+        raise ConfigError("columns (--columns) says what is read, too: leave out the reader's option 'columns'")
+    corrupt = options.get("columnnameofcorruptrecord", "_corrupt_record").strip()
+    known = {**{name: name for name in COLUMNS}, corrupt: "value", f"{corrupt}_key": "key"}
+    needed = {*POSITION}
+    for item in columns:
+        if item.path[0] not in known:
+            similar = did_you_mean(item.path[0], {name.lower(): name for name in known})
+            hint = f"{similar} Columns are: {', '.join(COLUMNS)}".lstrip()
+            raise ConfigError(f"columns (--columns) {item}: the read has no column '{item.path[0]}'. {hint}")
+        needed.add(known[item.path[0]])
+    if any(str(item) in DERIVED for item in partition_by):
+        needed.add("timestamp")
+    return [name for name in COLUMNS if name in needed]
+
+
+def _check_columns(
+    source: SourceOptions,
+    columns: Sequence[ColumnItem],
+    partition_by: Sequence[PartitionItem],
+    sort_by: Sequence[SortItem],
+) -> None:
+    """Raise ConfigError unless the columns are there that a load counts, partitions and sorts its rows by.
+
+    Which fields a value has is known later.
+    """
+    needed = [*POSITION]
+    if any(str(item) in DERIVED for item in partition_by):
         needed.append("timestamp")
-    missing = [name for name in needed if name not in columns]
+    missing = [name for name in needed if name not in source.columns]
     if missing:
-        raise ConfigError(f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows")
+        raise ConfigError(
+            f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows; the argument "
+            "columns (--columns) says which of the columns the table gets"
+        )
+    if any(item.every for item in columns):
+        return
+    names = [item.name for item in columns] or [*source.columns, *source.formats.corrupt_columns.values()]
+    named: tuple[PartitionItem | SortItem, ...] = (*partition_by, *sort_by)
+    for one in named:
+        if str(one) not in DERIVED:
+            refuse_unknown_column(one, names)
 
 
 def reading_of(options: Mapping[str, str]) -> dict[str, str]:
@@ -527,6 +595,11 @@ def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """The options that differ, in words; empty when none does."""
     differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     return ", ".join(f"{name}={_shown(now, name)} (before: {_shown(before, name)})" for name in differing)
+
+
+def with_columns(reading: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
+    """A load's `reading`, and its columns as one more option."""
+    return {**reading, "columns": ", ".join(columns)} if columns else dict(reading)
 
 
 def _shown(options: Mapping[str, str], name: str) -> str:

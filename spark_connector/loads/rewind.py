@@ -86,6 +86,7 @@ def plan_rewind(
         created_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         ranges=ranges,
         topic_ids=_topic_ids(later),
+        columns=back.columns,
         reading=back.reading,
         origin=back.origin,
         positions=back.positions_at(stands),

@@ -25,6 +25,7 @@ from spark_connector.loads.change_files import change_layout, table_layout
 from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.footers import Count, sum_counts
+from spark_connector.loads.grammar import parse_columns, parse_partition_by, parse_sort_by
 from spark_connector.loads.plan import confirm_topics
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
 from spark_connector.loads.request import (
@@ -35,10 +36,10 @@ from spark_connector.loads.request import (
     LoadRequest,
     compression_of,
 )
-from spark_connector.loads.tasks.columns import TableColumns
+from spark_connector.loads.tasks.columns import TableColumns, sort_keys
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_job import TaskJob
-from spark_connector.loads.tasks.transforms import partition_field
+from spark_connector.loads.tasks.transforms import bind, with_partition_columns
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
@@ -88,14 +89,12 @@ def _write_directly(
     request: LoadRequest, destination: Destination, record: LoadRecord, place: str, session: NewSession
 ) -> tuple[LoadRecord, Sequence[WrittenFile]]:
     """The tasks write the files themselves: no record crosses to the JVM."""
-    options = parse_options({**request.options, **_range_options(record)}, Mode.BATCH)
-    options = replace(options, formats=with_schemas(options))
-    layout = _layout_of(request, record, options)
+    options = _options_of(request.options, record)
     if record.upsert is None:
-        layout = destination.file_layout(record, layout)
+        layout = destination.file_layout(record, _layout_of(request, record, options))
     else:  # the tasks write the records, of which the commit makes the table's rows
-        destination.file_layout(record, table_layout(record.upsert, layout))
-        layout = change_layout(layout)
+        layout = change_layout(_layout_of(request, replace(record, partition_by=()), options))
+        destination.file_layout(record, table_layout(record, layout))
     job = TaskJob(options, record.topic_ids, layout, destination.task_output(place))
     ranges = [OffsetRange(range.tp, range.start, range.end) for range in record.ranges if range.size]
     files = job.run(session, ranges)
@@ -107,17 +106,12 @@ def _write_directly(
 
 
 def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions) -> FileLayout:
-    source = arrow_schema(options.columns)
-    if options.formats.columns:
-        from spark_connector.formats.record_decoder import decoded_schema
-
-        source = decoded_schema(options.formats, source)
-    columns = TableColumns(source)
-    fields = tuple(partition_field(name) for name in record.partition_by)
-    schema = columns.schema()
-    for field in fields:
-        if field.name not in schema.names:
-            schema = schema.append(pa.field(field.name, field.type))
+    partition_by = parse_partition_by(record.partition_by)
+    columns = TableColumns.of(parse_columns(record.columns), _schema_of(options), partition_by)
+    fields = bind(partition_by, columns.schema, record.format)
+    sort_by = parse_sort_by(request.sort_by)
+    sort_keys(sort_by, columns.schema)
+    schema = with_partition_columns(columns.schema, fields)
     load_id = record.load_id if record.format in TABLE_FORMATS else None
     if load_id is not None:
         schema = schema.append(pa.field(LOAD_COLUMN, pa.string()))
@@ -126,6 +120,7 @@ def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions)
         columns,
         load_id,
         fields,
+        sort_by=sort_by,
         compression=compression_of(request.write_options),
         target_file_size=request.target_file_size,
     )
@@ -146,8 +141,28 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
             raise
         spark.dataSource.register(DefaultSource)
         frame = spark.read.format("pykafka").options(**options, **ranges).load()
+    if record.columns:
+        source = _schema_of(_options_of(options, record))
+        made = TableColumns.of(parse_columns(record.columns), source, parse_partition_by(record.partition_by))
+        return frame.selectExpr(*made.expressions())
     derived = {name: F.expr(DERIVED[name]) for name in record.partition_by if name in DERIVED}
     return frame.withColumns(derived) if derived else frame  # Spark Connect refuses an empty mapping
+
+
+def _options_of(options: Mapping[str, str], record: LoadRecord) -> SourceOptions:
+    """The options of the load's read, with the schemas of its formats."""
+    parsed = parse_options({**options, **_range_options(record)}, Mode.BATCH)
+    return replace(parsed, formats=with_schemas(parsed))
+
+
+def _schema_of(options: SourceOptions) -> pa.Schema:
+    """The schema of the batches that the read gives."""
+    source = arrow_schema(options.columns)
+    if options.formats.columns:
+        from spark_connector.formats.record_decoder import decoded_schema
+
+        source = decoded_schema(options.formats, source)
+    return source
 
 
 def _range_options(record: LoadRecord) -> dict[str, str]:

@@ -18,17 +18,17 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.change_files import change_layout, table_layout
+from spark_connector.loads.change_files import table_layout
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
-from spark_connector.loads.record import LoadRange, LoadRecord, Upsert
+from spark_connector.loads.record import LoadRange, LoadRecord
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
-from spark_connector.loads.tasks.transforms import partition_field
 from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.upsert import Upsert
 from spark_connector.storage import open_storage
 from tests.support.table_harness import DeltaWorld, IcebergWorld, TableWorld
 
@@ -110,14 +110,11 @@ class UpsertWorld(TableWorld):
 
     def write(self, site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
         """What write.py does, with a task for every range."""
-        layout = FileLayout(
-            SOURCE, TableColumns(SOURCE), record.load_id, tuple(map(partition_field, record.partition_by))
-        )
-        assert record.upsert is not None
-        site.file_layout(record, table_layout(record.upsert, layout))
+        layout = FileLayout(SOURCE, TableColumns.of((), SOURCE))
+        site.file_layout(record, table_layout(record, layout))
         files: list[WrittenFile] = []
         for range in record.ranges:
-            writer = FileWriter(change_layout(layout), site.task_output(place))
+            writer = FileWriter(layout, site.task_output(place))
             writer.write(self.source.records(range))
             files += writer.close()
         site.gather(place, files)

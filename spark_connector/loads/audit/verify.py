@@ -24,6 +24,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.audit.kafka_log import KafkaLog
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, Offsets
+from spark_connector.loads.grammar import POSITION
 from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.record import LoadRange, LoadRecord
 
@@ -102,18 +103,24 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadCheck:
-    """The result for one load. `problems` do not add up, `notes` could not be checked or are good to know."""
+    """The result for one load. `problems` do not add up, `notes` could not be checked or are good to know.
+
+    `whole` are the totals where rows cannot be told apart, and so are counted for the load as a whole.
+    """
 
     load_id: str
     partitions: tuple[PartitionCount, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    whole: Totals | None = None
 
     @property
     def verdict(self) -> str:
         """`ok`, `mismatch`, or `unverifiable`: none of its records is left to compare with."""
         if self.problems:
             return "mismatch"
+        if self.whole is not None:
+            return "ok" if self.whole.logged or not self.whole.gone else "unverifiable"
         counted = [count for count in self.partitions if count.end > count.start]
         if any(count.log_rows is not None for count in counted) or not (counted or self.notes):
             return "ok"
@@ -121,12 +128,14 @@ class LoadCheck:
 
     @property
     def totals(self) -> Totals:
+        if self.whole is not None:
+            return self.whole
         sums = [(count.rows, count.file_rows, count.log_rows or 0, count.gone) for count in self.partitions]
         committed, found, logged, gone = map(sum, zip(*sums, strict=True)) if sums else (0, 0, 0, 0)
         return Totals(len(sums), committed, found, logged, gone)
 
     def to_json(self) -> dict[str, Any]:
-        return {"verdict": self.verdict, **asdict(self)}
+        return {"verdict": self.verdict, **asdict(self), "whole": self.whole._asdict() if self.whole else None}
 
 
 @dataclass(frozen=True)
@@ -199,6 +208,8 @@ def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, lo
 
 def _check_load(entry: HistoryEntry, held: HeldRows, place: str, log: KafkaLog) -> LoadCheck:
     record = entry.record
+    if held.rows is not None:
+        return _check_whole(record, held, held.rows, place, log)
     if held.offsets is None:
         return LoadCheck(record.load_id, (), held.problems, held.notes)
     surplus = sorted(held.offsets.keys() - {range.tp for range in record.ranges})
@@ -221,6 +232,25 @@ def _check_load(entry: HistoryEntry, held: HeldRows, place: str, log: KafkaLog) 
     if record.origin is not None and record.origin.differs_from(log.cluster_id):
         notes.append(f"it was loaded from {record.origin}, which is not this cluster")
     return LoadCheck(record.load_id, tuple(counts), tuple(problems), tuple(notes))
+
+
+def _check_whole(record: LoadRecord, held: HeldRows, rows: int, place: str, log: KafkaLog) -> LoadCheck:
+    """Compare the number of a load's rows with its record and, as far as the log has its records, with the log."""
+    logged = gone = 0
+    for range in record.ranges:
+        low, high = log.extent(range.tp, record).overlap(range.start, range.end)
+        logged += sum(len(part) for part in log.offsets(range.tp, low, high, record))
+        gone += range.size - (high - low)
+    problems, notes = list(held.problems), list(held.notes)
+    if rows != record.rows:
+        problems.append(f"{record.rows:,} rows were committed, {rows:,} are in {place}")
+    if logged > rows:
+        problems.append(f"{logged - rows:,} records of the log are not in {place}")
+    elif logged < rows and not gone and not any(log.is_compacted(range.topic) for range in record.ranges):
+        problems.append(f"{rows - logged:,} rows are not in the log")
+    notes.append(f"its rows have no {', '.join(POSITION)}: they were counted for the load as a whole")
+    whole = Totals(len(record.ranges), record.rows, rows, logged, gone)
+    return LoadCheck(record.load_id, (), tuple(problems), tuple(notes), whole)
 
 
 def _joints(loads: Sequence[HistoryEntry], log: KafkaLog) -> list[str]:

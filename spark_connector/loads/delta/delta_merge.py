@@ -22,7 +22,8 @@ from broker.errors import ConfigError
 from spark_connector.loads.change_files import UPSERT_PROPERTY, marker_of
 from spark_connector.loads.changes import DELETED, OFFSET
 from spark_connector.loads.last_changes import StoredRows, stored_columns
-from spark_connector.loads.record import LoadRecord, Upsert
+from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.upsert import Upsert
 
 _HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET TBLPROPERTIES")
 """Operations that do not change the rows."""

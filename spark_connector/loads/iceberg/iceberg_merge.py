@@ -34,10 +34,11 @@ from spark_connector.loads.iceberg.iceberg_files import data_file, directory_of_
 from spark_connector.loads.iceberg.iceberg_rows import read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
 from spark_connector.loads.last_changes import StoredRows, rows_of_keys, stored_columns
-from spark_connector.loads.record import LoadRecord, Upsert
+from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import fitted
 from spark_connector.loads.tasks.transforms import split
+from spark_connector.loads.upsert import Upsert
 
 _e: Any = expressions  # its classes take columns by name, which their types do not say
 RecordOf = Callable[[Snapshot], LoadRecord | None]
@@ -124,8 +125,7 @@ def merged(
     wanted = stored.wanted
     added = [file for task in touched if (file := _rewritten(table, task, wanted, upsert.key, files)) is not None]
     written = wanted.filter(pc.invert(wanted.column(DELETED)))
-    parts = split(written, layout.partition_by) if layout.partition_by else [({}, written)]
-    for values, part in parts:
+    for values, part in split(written, layout.partition_by):
         file = files.write(table, layout.schema, [part], values, spec_id)
         added += [file] if file is not None else []
     removed = frozenset(task.file.file_path for task in touched)

@@ -37,12 +37,13 @@ from spark_connector.loads.iceberg.iceberg_log import KEEP_SNAPSHOTS, IcebergCom
 from spark_connector.loads.iceberg.iceberg_merge import FileMaker, merged, rewound, snapshot_to_restore
 from spark_connector.loads.iceberg.iceberg_rows import of_loads, of_loads_or_none, of_none_in, only_load, read_files
 from spark_connector.loads.iceberg.iceberg_schema import PROPERTIES, fitted_layout, new_order, new_schema, new_spec
-from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord, Upsert
+from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN, IcebergName
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.upsert import Upsert
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage, open_storage
 

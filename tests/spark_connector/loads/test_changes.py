@@ -14,7 +14,8 @@ from spark_connector.formats.record_decoder import column_decoder
 from spark_connector.formats.schema_text import parse_schema_text
 from spark_connector.formats.value_format import ColumnFormat
 from spark_connector.loads.changes import ChangeDecoder
-from spark_connector.loads.record import LoadError, Upsert
+from spark_connector.loads.record import LoadError
+from spark_connector.loads.upsert import Upsert
 
 ROW = "id bigint, name string, at timestamp"
 EVENT = f"before struct<{ROW}>, after struct<{ROW}>, source struct<lsn bigint>, op string, ts_ms bigint"

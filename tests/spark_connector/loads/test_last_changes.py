@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from spark_connector.loads import last_changes as module
 from spark_connector.loads.changes import ChangeDecoder
 from spark_connector.loads.last_changes import StoredRows, last_changes
-from spark_connector.loads.record import LoadError, Upsert
+from spark_connector.loads.record import LoadError
+from spark_connector.loads.upsert import Upsert
 
 ROW = pa.struct([("id", pa.int64()), ("name", pa.string()), ("at", pa.int64())])
 SOURCE = pa.schema(

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from spark_connector.loads.destination import Destination
-from spark_connector.loads.record import LoadError, LoadRecord, Upsert
+from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.rewind import plan_rewind
+from spark_connector.loads.upsert import Upsert
 from spark_connector.maintenance import history, rewind
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash, CrashPoint
@@ -213,9 +214,15 @@ def test_a_partition_column_outside_of_the_key_is_refused(new_world: NewWorld) -
         world.load()
 
 
-def test_a_table_may_be_partitioned_by_its_key(new_world: NewWorld) -> None:
+@pytest.mark.parametrize("partition_by", ["id", "bucket(2, id)", "truncate(2, id)"])
+def test_a_table_may_be_partitioned_by_its_key(new_world: NewWorld, partition_by: str) -> None:
     world = new_world(UpsertTopic())
-    world.partition_by = ("id",)
+    world.partition_by = (partition_by,)
+    if isinstance(world, UpsertIntoDelta) and partition_by != "id":
+        world.source.send(1, "a")
+        with pytest.raises(ConfigError, match="it takes columns of the key as they are"):
+            world.load()
+        return
     send_all(world.source, [(1, "a"), (2, "b"), (3, "c")])
     world.load()
     send_all(world.source, [(1, None), (2, "bb"), (4, "d")])
