@@ -44,6 +44,7 @@ INTERRUPTED = 128 + signal.SIGINT
 _ARGUMENTS = (
     *("topic", "columns", "partition_by", "sort_by", "starting_offsets", "max_records", "from_load", "from_directory"),
     *("allow_changed_options", "new_group", "publish_offsets", "target_file_size"),
+    *("dead_letters", "max_bad"),
     *("mode", "key", "envelope", "order_by"),
 )
 """Options that are arguments of `load`, too, by the same name."""
@@ -119,6 +120,18 @@ class LoadOptions:
     ] = None
     write_option: Annotated[
         list[str] | None, typer.Option(help="Option of the output format; may be repeated.", metavar="NAME=VALUE")
+    ] = None
+    dead_letters: Annotated[
+        str | None,
+        typer.Option(
+            help="Where records go that cannot be decoded: topic:NAME, or exactly once to delta:URL or "
+            "iceberg:NAMESPACE.TABLE.",
+            metavar="PLACE",
+        ),
+    ] = None
+    max_bad: Annotated[
+        str | None,
+        typer.Option(help="Fail a load with more bad records: a number, or a share of them (0.1%).", metavar="N|P%"),
     ] = None
     new_group: Annotated[
         bool, typer.Option("--new-group", help="Load what other groups have loaded there, once more beside it.")
@@ -267,6 +280,9 @@ def _print_result(result: LoadResult) -> None:
     if result.load_id is None:
         console.print(f"Nothing new for group [bold]{result.group}[/bold]; {result.output} is up to date.")
         return
-    console.print(f"Load {result.load_id}: {result.rows:,} rows")
+    bad = f", {result.bad_rows:,} dead letters" if result.bad_rows is not None else ""
+    console.print(f"Load {result.load_id}: {result.rows:,} rows{bad}")
     print_ranges(result.ranges)
     console.print(f"{result.format} in {result.path}", soft_wrap=True)
+    if result.bad_rows:
+        console.print(f"dead letters in {result.dead_letters}", soft_wrap=True)

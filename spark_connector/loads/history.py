@@ -125,6 +125,8 @@ class HistoryEntry:
             "topics": self.topics,
             "ranges": [asdict(range) for range in record.ranges],
             "rows": record.rows,
+            "bad_rows": record.bad_rows,
+            "dead_letters": list(record.dead_letters),
             "files": None if self.files is None else len(self.files),
             "bytes": self.bytes,
             "origin": asdict(record.origin) if record.origin else None,

@@ -40,11 +40,12 @@ _MANY = 8  # names in a message
 def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog | None = None) -> LoadRecord | None:
     """The load to do now; None when nothing is new. Raises ConfigError, DataLoss, PykafkaError.
 
-    `earlier`: the commit log with the load of a re-run, when it is not the destination's own.
+    `earlier`: the commit log with the load of a re-run, when it is not the destination's own. `dead_letters` of the
+    result are those of the newest entry, which are to be settled before the load is written (dead_letters.py).
     """
     _refuse_foreign_loads(request.target, destination)
     number = next_number(destination)
-    newest = _newest_record(destination.log)
+    newest = newest_record(destination.log)
     known = newest.topic_ids if newest else {}
     _refuse_changed_reading(request, [newest] if newest else [])
     _refuse_other_mode(request, newest)
@@ -84,6 +85,7 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
         reading=request.reading,
         origin=Origin(assigned.cluster_id, ",".join(request.source.client.bootstrap_servers)),
         positions=reached,
+        dead_letters=newest.dead_letters if newest else (),
         upsert=request.upsert,
     )
 
@@ -141,7 +143,7 @@ def refuse_unknown_group(destination: Destination, group: str) -> None:
     )
 
 
-def _newest_record(log: CommitLog) -> LoadRecord | None:
+def newest_record(log: CommitLog) -> LoadRecord | None:
     """The newest load in the log. Entries that a stream of the same group has written are skipped."""
     newest = log.newest().sequence
     numbers = itertools.chain([newest], (number for number in reversed(log.sequences()) if number != newest))

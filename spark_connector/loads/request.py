@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from broker.errors import ConfigError
+from spark_connector.loads.bad_record_options import TOPIC, DeadLetterPlace, MaxBad
 from spark_connector.loads.grammar import (
     POSITION,
     ColumnItem,
@@ -380,6 +381,7 @@ _UNSET = {
     "mode": "permissive",
     "sep": ",",
 }
+_BESIDE = {"dead_letters": "a table"}
 _LOGIN = re.compile(r"^(https?://)[^/@\s]*@")
 _LONGEST = 60  # characters of a value in a message
 
@@ -405,6 +407,8 @@ class LoadRequest:
     new_group: bool = False
     publish_offsets: bool = True
     target_file_size: int = TARGET_FILE_SIZE
+    dead_letters: DeadLetterPlace | None = None
+    max_bad: MaxBad | None = None
     upsert: Upsert | None = None
 
     @property
@@ -412,9 +416,17 @@ class LoadRequest:
         return str(self.target.format)
 
     @property
+    def dead_letter_table(self) -> DeadLetterPlace | None:
+        """Where the bad records go that the rows leave out; None for a topic."""
+        return self.dead_letters if self.dead_letters is not None and self.dead_letters.is_table else None
+
+    @property
     def reading(self) -> dict[str, str]:
-        """The reader's options that each load's record keeps (`reading_of`)."""
-        return reading_of(self.options)
+        """The reader's options that each load's record keeps (`reading_of`). With a table of dead letters the mode is
+        none of them: whatever it is, each record is in one of the two."""
+        if self.dead_letter_table is None:
+            return reading_of(self.options)
+        return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | _BESIDE
 
     def impatient(self) -> LoadRequest:
         """This request with a short time-out for planning, for a service, which retries by itself.
@@ -438,6 +450,8 @@ class LoadRequest:
         partition_by: Given = None,
         sort_by: Given = None,
         target_file_size: int | str | None = None,
+        dead_letters: str | None = None,
+        max_bad: str | int | None = None,
         mode: str | None = None,
         key: str | Sequence[str] | None = None,
         envelope: str | None = None,
@@ -468,6 +482,9 @@ class LoadRequest:
                 f"option 'columnNameOfCorruptRecord' cannot be '{LOAD_COLUMN}': this column names the load of a row; "
                 "choose another name"
             )
+        letters = None if dead_letters is None else DeadLetterPlace.parse(dead_letters)
+        limit = None if max_bad is None else MaxBad.parse(max_bad)
+        given |= _about_bad_records(given, str(target.format), letters, limit)
         if picked:
             given["columns"] = ",".join(_columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
@@ -482,6 +499,8 @@ class LoadRequest:
             partition_by=tuple(map(str, layout)),
             sort_by=tuple(map(str, order)),
             target_file_size=size,
+            dead_letters=letters,
+            max_bad=limit,
             upsert=upsert,
             **others,
         )
@@ -502,6 +521,42 @@ class LoadRequest:
                 "from_load with offsets=files needs from_directory (--from-dir): the output directory that holds that "
                 "load"
             )
+
+
+def _about_bad_records(
+    given: Mapping[str, str], format: str, letters: DeadLetterPlace | None, limit: MaxBad | None
+) -> dict[str, str]:
+    """What the options about bad records make of the reader's options (names in lower case). Raises ConfigError."""
+    named = "dead_letters (--dead-letters)" if letters is not None else "max_bad (--max-bad)"
+    if letters is None and limit is None:
+        return {}
+    if not any(given.get(name, "binary").strip().lower() != "binary" for name in ("keyformat", "valueformat")):
+        raise ConfigError(
+            f"{named} has no effect: no record is decoded, so none is bad. Set the option 'valueFormat' or 'keyFormat'"
+        )
+    topic = letters is not None and letters.kind == TOPIC
+    if topic and "badrecordstopic" in given:
+        raise ConfigError(f"{named} and the option 'badRecordsTopic' both name a topic: leave one of them out")
+    if limit is not None and (topic or "badrecordstopic" in given):
+        raise ConfigError(
+            "max_bad (--max-bad) does not go with a topic of bad records, which would get them again from each load "
+            "that fails: set dead_letters to a table, or leave one of them out"
+        )
+    if letters is not None and topic:
+        return {"badrecordstopic": letters.name}
+    if format not in DIRECT_FORMATS:
+        raise ConfigError(f"{named} needs format={' or '.join(DIRECT_FORMATS)}, not {format}")
+    if given.get("mode", "").strip().lower() == "failfast":
+        raise ConfigError(f"{named} has no effect in mode FAILFAST: the first bad record ends the load. Leave out mode")
+    if letters is None:
+        return {}
+    for name in ("badRecordsTopic", "columnNameOfCorruptRecord"):
+        if name.lower() in given:
+            raise ConfigError(
+                f"option '{name}' has no effect beside {named}: bad records are in {letters}, and only there, with "
+                "their bytes. Leave it out"
+            )
+    return {"mode": "dropmalformed"}
 
 
 def _check_format(

@@ -90,6 +90,7 @@ def plan_rewind(
         reading=back.reading,
         origin=back.origin,
         positions=back.positions_at(stands),
+        dead_letters=tuple(sorted({name for load in later for name in load.dead_letters})),
         rewind=Rewind(to_load, tuple(UndoneLoad(load.load_id, load.output) for load in later), delete),
         upsert=newest_load.upsert,
     )
@@ -110,6 +111,7 @@ def fates(plan: LoadRecord) -> list[str]:
         text = "{output}/{directory} is deleted"
     else:
         text = "{output}/{directory} is moved to " + f"{REWOUND}/{plan.load_id}/"
+    text += f"; so are its dead letters in {', '.join(plan.dead_letters)}" if plan.dead_letters else ""
     return [
         text.format(id=gone.load_id, output=gone.output, directory=published_directory(gone.load_id))
         for gone in reversed(plan.rewind.undone)
