@@ -36,6 +36,7 @@ from spark_connector.loads.grammar import (
     parse_sort_by,
     refuse_unknown_column,
 )
+from spark_connector.loads.upsert import Upsert, parse_upsert
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import OPTIONS, did_you_mean
 from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
@@ -313,6 +314,7 @@ class LoadRequest:
     target_file_size: int = TARGET_FILE_SIZE
     dead_letters: DeadLetterPlace | None = None
     max_bad: MaxBad | None = None
+    upsert: Upsert | None = None
 
     @property
     def format(self) -> str:
@@ -355,12 +357,22 @@ class LoadRequest:
         target_file_size: int | str | None = None,
         dead_letters: str | None = None,
         max_bad: str | int | None = None,
+        mode: str | None = None,
+        key: str | Sequence[str] | None = None,
+        envelope: str | None = None,
+        order_by: str | None = None,
         **others: Any,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
         target = target.check()
         picked, layout, order = parse_columns(columns), parse_partition_by(partition_by), parse_sort_by(sort_by)
         _check_format(str(target.format), picked, layout, order)
+        upsert = parse_upsert(mode, key, envelope, order_by, str(target.format))
+        if upsert is not None and (picked or order):
+            raise ConfigError(
+                "mode=upsert writes the rows as the records have them: leave out columns (--columns) and sort_by "
+                "(--sort-by)"
+            )
         given = {name.lower(): str(value) for name, value in {**DEFAULTS, **(options or {})}.items()}
         for name in _STORES:
             if name in given:
@@ -381,7 +393,7 @@ class LoadRequest:
         if picked:
             given["columns"] = ",".join(_columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
-        _check_columns(source, picked, layout, order)
+        _check_columns(source, picked, layout if upsert is None else (), order)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
         return cls(
@@ -394,6 +406,7 @@ class LoadRequest:
             target_file_size=size,
             dead_letters=letters,
             max_bad=limit,
+            upsert=upsert,
             **others,
         )
 
