@@ -52,7 +52,8 @@ def start(world: IcebergWorld, step: int, before: str) -> subprocess.Popen[str]:
 def test_a_process_that_is_killed_at_its_commit_loses_and_doubles_nothing(tmp_path: Path, before: str) -> None:
     """Killed between its files and the commit, and between the commit and all that follows."""
     world = iceberg_world(tmp_path)
-    assert start(world, COMMIT, before).wait(60) == -signal.SIGKILL
+    with start(world, COMMIT, before) as process:
+        assert process.wait(120) == -signal.SIGKILL
     assert len(world.visible()) == (6 if before == "before" else 12)
     assert len(world.leftovers()) == (3 if before == "before" else 1)  # the intent, and two files that no one names
     world.grow()
@@ -62,15 +63,15 @@ def test_a_process_that_is_killed_at_its_commit_loses_and_doubles_nothing(tmp_pa
 
 def race(first: IcebergWorld, second: IcebergWorld) -> list[int]:
     """Both have written their files before one of them commits."""
-    processes = [start(one, COMMIT, "wait") for one in (first, second)]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    return sorted(process.wait(60) for process in processes)
+    with start(first, COMMIT, "wait") as one, start(second, COMMIT, "wait") as other:
+        for process in (one, other):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in (one, other):
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return sorted(process.wait(120) for process in (one, other))
 
 
 def test_of_two_processes_of_one_group_one_wins(tmp_path: Path) -> None:
