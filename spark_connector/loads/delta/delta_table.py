@@ -167,6 +167,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         for part in pa.RecordBatchReader.from_stream(found):
             yield pa.Table.from_batches([part]).cast(ROW_SCHEMA)
 
+    def stored_rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        select = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+        for part in pa.RecordBatchReader.from_stream(_query(self.log.table(), f"SELECT {select} FROM t")):
+            yield pa.Table.from_batches([part])
+
     def rows_by_load(self, table: DeltaTable | None, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
         return _count_rows(table, "true" if load_ids is None else f"{LOAD_COLUMN} IS NULL OR {loads_are(load_ids)}")
 
