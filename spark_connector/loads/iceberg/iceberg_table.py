@@ -29,6 +29,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from broker.errors import ConfigError, PykafkaError
+from spark_connector.loads.addresses import IcebergName
 from spark_connector.loads.change_files import UPSERT_PROPERTY, changes_of, check_marker, marker_of
 from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog, plain_error
@@ -38,7 +39,7 @@ from spark_connector.loads.iceberg.iceberg_merge import FileMaker, merged, rewou
 from spark_connector.loads.iceberg.iceberg_rows import of_loads, of_loads_or_none, of_none_in, only_load, read_files
 from spark_connector.loads.iceberg.iceberg_schema import PROPERTIES, fitted_layout, new_order, new_schema, new_spec
 from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord
-from spark_connector.loads.request import LOAD_COLUMN, IcebergName
+from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
