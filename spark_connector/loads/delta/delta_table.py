@@ -27,7 +27,7 @@ from deltalake.exceptions import DeltaError
 from broker.errors import ConfigError, PykafkaError
 from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
-from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore
+from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore, without_views
 from spark_connector.loads.destination import HeldRows, NewSession
 from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.grammar import identify_rows, parse_partition_by, partition_columns
@@ -166,6 +166,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         found = _query(table, f"SELECT {columns} FROM t WHERE {loads_are(load_ids)}")
         for part in pa.RecordBatchReader.from_stream(found):
             yield pa.Table.from_batches([part]).cast(ROW_SCHEMA)
+
+    def stored_rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        select = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+        for part in pa.RecordBatchReader.from_stream(_query(self.log.table(), f"SELECT {select} FROM t")):
+            yield without_views(pa.Table.from_batches([part]))
 
     def rows_by_load(self, table: DeltaTable | None, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
         return _count_rows(table, "true" if load_ids is None else f"{LOAD_COLUMN} IS NULL OR {loads_are(load_ids)}")
