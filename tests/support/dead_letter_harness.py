@@ -10,7 +10,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -31,7 +31,7 @@ from spark_connector.loads.files.directory import FilesCommitLog, FilesDestinati
 from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.iceberg.iceberg_table import storage_of
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
-from spark_connector.loads.request import LOAD_COLUMN
+from spark_connector.loads.request import LOAD_COLUMN, Target
 from spark_connector.loads.rewind import plan_rewind, standing
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
@@ -110,6 +110,14 @@ class DirectorySite:
         return [name for kind in self.output.names("_staging") for name in self.output.names(f"_staging/{kind}")]
 
 
+class _AnyGroup(IcebergWorld):
+    """Also of a group that no user can have."""
+
+    @property
+    def target(self) -> Target:
+        return replace(Target(self.name, "any", catalog=self.catalog).check(), group=self.group)
+
+
 @dataclass
 class IcebergSite:
     catalog: str
@@ -117,7 +125,7 @@ class IcebergSite:
     format: str = "iceberg"
 
     def opened(self, crash: CrashPoint, group: str) -> AbstractContextManager[Destination]:
-        return IcebergWorld(self.catalog, group, name=self.name).opened(crash)
+        return _AnyGroup(self.catalog, group, name=self.name).opened(crash)
 
     def rows(self) -> list[tuple[str, int, int, str]]:
         with self._table() as table:
