@@ -26,7 +26,7 @@ from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
-from spark_connector.loads.request import LoadRequest, Target, hadoop_settings
+from spark_connector.loads.request import LoadRequest, Target, hadoop_settings, storage_options_for
 from spark_connector.loads.write import write_load
 from spark_connector.maintenance import recover
 
@@ -60,7 +60,8 @@ def load(
     """Load all new records and commit them; see the module.
 
     `topic`: one, several, or a comma-separated list; or set `subscribePattern` or `assign` in `options` instead.
-    `to`: a local directory, `hdfs://…` or a database URL of SQLAlchemy, with `table` (or `…#table`). `format`: parquet
+    `to`: a local directory, `hdfs://…`, for delta also `s3://…`, `gs://…` and `abfs://…`, or a database URL of
+    SQLAlchemy, with `table` (or `…#table`). `format`: parquet
     (default for a directory), json, orc, avro, delta, or sql (a database); keys and values stay bytes (base64 in json).
     `partition_by`: columns that become directories, of topic, partition, date and hour (of the timestamp, in UTC).
     `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in `<to>/_offsets`),
@@ -72,14 +73,15 @@ def load(
     read_committed by default. Each load keeps those that decide which records are loaded and what they become; a later
     load of the group with other values is refused unless `allow_changed_options`.
     `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8).
-    `storage_options`: fsspec's, for `hdfs://` Hadoop settings, by default those of the session.
+    `storage_options`: of an object store (`key`, `secret`, `endpoint_url`, …; spark_connector/object_stores.py), or for
+    `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
     change; `from_directory`: the directory of that load (offsets=files only).
 
     Raises ConfigError, OffsetConflict, DataLoss, LoadError, and the client's PykafkaErrors.
     """
-    if storage_options is None:
-        storage_options = hadoop_settings(spark.conf.getAll) if to.startswith("hdfs://") else {}
+    hadoop = hadoop_settings(spark.conf.getAll) if storage_options is None and to.startswith("hdfs://") else {}
+    storage_options = storage_options_for(to, storage_options or {}, hadoop)
     request = LoadRequest.build(
         Target(to, group, offsets, zookeeper_connect, storage_options, format, table),
         bootstrap_servers=bootstrap_servers,

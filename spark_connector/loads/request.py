@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from broker.errors import ConfigError
+from spark_connector.object_stores import object_store_of
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import OPTIONS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
@@ -57,6 +58,11 @@ class Target:
         return self.format in TABLE_FORMATS
 
     @property
+    def hadoop(self) -> Mapping[str, str]:
+        """The storage options that are Hadoop settings; those of an object store are none."""
+        return {} if object_store_of(self.to) else self.storage_options
+
+    @property
     def address(self) -> DatabaseAddress:
         """The table in the database. Raises ConfigError when `to` is no database URL."""
         return DatabaseAddress.parse(self.to, self.table)
@@ -64,7 +70,10 @@ class Target:
     def check(self) -> Target:
         """This target with format and offsets filled in. Raises ConfigError when it cannot be used."""
         if not self.to.strip():
-            raise ConfigError("load needs 'to': a directory, local or hdfs://, or a database URL, that the loads go to")
+            raise ConfigError(
+                "load needs 'to', where the loads go: a directory, local or on hdfs://, s3://, gs:// or abfs://, or a "
+                "database URL"
+            )
         check_group(self.group)
         natural = "sql" if self.table is not None or is_database_url(self.to) else "parquet"
         format = self.format or natural
@@ -109,6 +118,19 @@ def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
     """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
     prefix = "spark.hadoop."
     return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
+
+
+def storage_options_for(to: str, given: Mapping[str, str], hadoop: Mapping[str, str]) -> dict[str, str]:
+    """What the user has given for this place; on HDFS beside the Hadoop settings of the session.
+
+    Raises ConfigError where nothing would take them.
+    """
+    if given and (is_database_url(to) or to.startswith("iceberg:")):
+        raise ConfigError(
+            "storage_options (--storage-option) are for directories and object stores; a database takes them in its "
+            "URL, an Iceberg catalog in pyiceberg's configuration"
+        )
+    return dict(given) if object_store_of(to) else {**hadoop, **given}
 
 
 _DIALECTS = frozenset({"sqlite", "postgresql", "mysql", "mariadb", "mssql", "oracle"})

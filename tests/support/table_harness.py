@@ -35,6 +35,7 @@ from spark_connector.loads.request import DatabaseAddress, Target
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
+from tests.support.fake_s3 import FakeS3
 
 Row = tuple[str, int, int]
 """(topic, partition, offset)"""
@@ -170,7 +171,7 @@ class DeltaWorld(TableWorld):
 
     @property
     def target(self) -> Target:
-        return Target(self.output.url, self.group, format="delta").check()
+        return Target(self.output.url, self.group, storage_options=self.output.options, format="delta").check()
 
     @contextmanager
     def opened(self, crash: CrashPoint) -> Iterator[DeltaDestination]:
@@ -188,9 +189,11 @@ class DeltaWorld(TableWorld):
         return record.completed(rows, self.output.tree_sizes(place))
 
     def visible(self) -> list[Row]:
-        if not DeltaTable.is_deltatable(self.output.url):
+        options = self.output.object_store_options
+        if not DeltaTable.is_deltatable(self.output.url, options):
             return []
-        rows = DeltaTable(self.output.url).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
+        table = DeltaTable(self.output.url, storage_options=options)
+        rows = table.to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
         return sorted((row["topic"], row["partition"], row["offset"]) for row in rows)
 
     def leftovers(self) -> list[str]:
@@ -286,6 +289,12 @@ def _nothing() -> None:
 def delta_world(root: Path, *, begin: bool = True) -> DeltaWorld:
     number = next(_counter)
     world = DeltaWorld(open_storage(str(root / f"table-{number}")), f"group-{number}")
+    return begun(world) if begin else world
+
+
+def s3_world(s3: FakeS3, *, begin: bool = True) -> DeltaWorld:
+    number = next(_counter)
+    world = DeltaWorld(open_storage(f"s3://lake/table-{number}", s3.options), f"group-{number}")
     return begun(world) if begin else world
 
 

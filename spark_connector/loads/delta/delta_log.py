@@ -47,7 +47,7 @@ class DeltaCommitLog(TableLog):
     def table(self) -> DeltaTable | None:
         """The table as it is now; None when there is none. Raises LoadError when it cannot be opened."""
         try:
-            return DeltaTable(self._storage.url, storage_options=self._storage.options or None)
+            return DeltaTable(self._storage.url, storage_options=self._storage.object_store_options)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
@@ -85,6 +85,7 @@ class DeltaCommitLog(TableLog):
         return sorted(found, key=lambda record: (record.id.group, record.id.sequence))
 
     def append(self, record: LoadRecord) -> None:
+        self._storage.probe()
         for _ in range(_TRIES):
             table = self.table()
             if table is None:
