@@ -38,7 +38,7 @@ _WRITE_BUFFER = 1 << 20  # bytes
 _CRC_MAGIC = b"crc\0"
 _CRC_READ = 4 << 20  # bytes
 _SYNCS_AT_ONCE = 8
-_PART = 16 << 20  # bytes of a part of an upload, which waits in memory
+_PART = 8 << 20  # bytes of a part of an upload, which waits in memory
 _PUTS = 20  # tries of a conditional put while another one of the same name is under way
 _PAUSE = 0.1  # seconds between them
 _probed: set[tuple[str, str]] = set()  # (bucket, endpoint) of the stores that obey the condition
@@ -124,6 +124,11 @@ def _open_object_storage(store: ObjectStore, path: str, options: Mapping[str, st
     except Exception as error:  # of whatever library is behind it
         raise ConfigError(f"cannot use '{without_secrets(url)}': {text_without_secrets(str(error))}") from error
     return ObjectStorage(ObjectCalls(filesystem), root.rstrip("/"), url, checked)
+
+
+def discard_output(file: Any) -> None:
+    """End an output after an error. On an object store nothing of it appears; elsewhere a part of the file stays."""
+    getattr(file, "discard", file.close)()
 
 
 def _local(path: str) -> LocalStorage:
