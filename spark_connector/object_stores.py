@@ -53,7 +53,9 @@ class ObjectStore:
                 "given comes from the environment"
             )
         given = {name: str(value).strip() for name, value in options.items() if str(value).strip()}
-        if given.get(_ANON, "false").lower() not in _FLAGS:
+        if _ANON in given:
+            given[_ANON] = given[_ANON].lower()
+        if given.get(_ANON, "false") not in _FLAGS:
             raise ConfigError(f"storage option {_ANON} must be true or false")
         endpoint = given.get(_ENDPOINT, "http://")
         if not endpoint.startswith(("http://", "https://")):
@@ -80,7 +82,7 @@ class ObjectStore:
         for name, value in options.items():
             named[self.options[name][0]] = value
         if _ANON in options:
-            named[self.options[_ANON][0]] = _FLAGS[options[_ANON].lower()]
+            named[self.options[_ANON][0]] = _FLAGS[options[_ANON]]
         if self.scheme == "s3" and _REGION in options:
             named["client_kwargs"] = {"region_name": named.pop(_REGION)}
         if self.scheme == "gs" and named.pop(_ANON, False):
