@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -31,7 +32,8 @@ class ObjectStore:
     """One kind of store. `options`: the user's name → (fsspec's name, object_store's name)."""
 
     scheme: str
-    library: str
+    filesystem: str
+    """Module and class."""
     extra: str
     options: Mapping[str, tuple[str, str]]
     aliases: tuple[str, ...] = ()
@@ -41,8 +43,16 @@ class ObjectStore:
 
     def require(self) -> None:
         """Raise ConfigError where the library is not installed."""
-        if find_spec(self.library) is None:
-            raise ConfigError(f"{self.scheme}:// needs {self.library}: pip install 'pykafka-spark[{self.extra}]'")
+        library = self.filesystem.partition(".")[0]
+        if find_spec(library) is None:
+            raise ConfigError(f"{self.scheme}:// needs {library}: pip install 'pykafka-spark[{self.extra}]'")
+
+    def open(self, url: str, options: Mapping[str, str]) -> tuple[Any, str]:
+        """fsspec's file system and the path within, of checked options. Raises the errors of the library."""
+        module, _, name = self.filesystem.rpartition(".")
+        kind = getattr(import_module(module), name)
+        arguments = {**kind._get_kwargs_from_urls(url), **self.for_fsspec(options)}
+        return ObjectCalls(kind(**arguments)), kind._strip_protocol(url)
 
     def checked(self, options: Mapping[str, Any]) -> dict[str, str]:
         """The options as text, completed from the environment. Raises ConfigError; never quotes a value."""
@@ -117,7 +127,7 @@ def _connection(options: Mapping[str, str]) -> dict[str, Any]:
 _STORES = (
     ObjectStore(
         "s3",
-        "s3fs",
+        "s3fs.S3FileSystem",
         "s3",
         {
             "key": ("key", "aws_access_key_id"),
@@ -132,7 +142,7 @@ _STORES = (
     ),
     ObjectStore(
         "gs",
-        "gcsfs",
+        "gcsfs.core.GCSFileSystem",  # not what `gcsfs` chooses, which asks for the kind of the bucket by gRPC first
         "gcs",
         {
             "token": ("token", "google_service_account"),
@@ -144,7 +154,7 @@ _STORES = (
     ),
     ObjectStore(
         "abfs",
-        "adlfs",
+        "adlfs.AzureBlobFileSystem",
         "azure",
         {
             "account_name": ("account_name", "azure_storage_account_name"),

@@ -29,7 +29,7 @@ import fsspec
 from hdfs_native.fsspec import HdfsFileSystem
 
 from broker.errors import ConfigError
-from spark_connector.object_stores import ObjectCalls, ObjectStore, ObjectWriter, http_status, object_store_of
+from spark_connector.object_stores import ObjectStore, ObjectWriter, http_status, object_store_of
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HDFS = re.compile(r"(hdfs://[^/]*)(/.*)?", re.DOTALL)
@@ -120,10 +120,10 @@ def _open_object_storage(store: ObjectStore, path: str, options: Mapping[str, st
         raise ConfigError(f"'{without_secrets(url)}' names no bucket: write {store.scheme}://BUCKET/DIRECTORY")
     checked = store.checked(options)
     try:
-        filesystem, root = fsspec.core.url_to_fs(url, **store.for_fsspec(checked))
+        filesystem, root = store.open(url, checked)
     except Exception as error:  # of whatever library is behind it
         raise ConfigError(f"cannot use '{without_secrets(url)}': {text_without_secrets(str(error))}") from error
-    return ObjectStorage(ObjectCalls(filesystem), root.rstrip("/"), url, checked)
+    return ObjectStorage(filesystem, root.rstrip("/"), url, checked)
 
 
 def discard_output(file: Any) -> None:
