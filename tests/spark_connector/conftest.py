@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 from spark_connector.worker_clients import worker_clients
+from tests.support.cloud_emulators import azure, google
 from tests.support.fake_s3 import FakeS3
 from tests.support.postgres import Postgres
 from tests.support.requirements import Unavailable, give_up
@@ -30,6 +32,30 @@ def s3(s3_server: FakeS3) -> FakeS3:
     """An empty S3 whose requests exclude each other."""
     s3_server.reset()
     return s3_server
+
+
+@pytest.fixture(scope="session")
+def azure_options() -> Iterator[dict[str, str]]:
+    """Storage options of an Azure with the container `lake`."""
+    with _emulator(azure()) as options:
+        yield options
+
+
+@pytest.fixture(scope="session")
+def google_options() -> Iterator[dict[str, str]]:
+    """Storage options of a Google Cloud Storage with the bucket `lake`."""
+    with _emulator(google()) as options:
+        yield options
+
+
+@contextlib.contextmanager
+def _emulator(starting: contextlib.AbstractContextManager[dict[str, str]]) -> Iterator[dict[str, str]]:
+    with contextlib.ExitStack() as stack:
+        try:
+            options = stack.enter_context(starting)
+        except Unavailable as error:
+            give_up(str(error))
+        yield options
 
 
 @pytest.fixture(scope="session")

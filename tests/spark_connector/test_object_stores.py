@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,36 @@ class TestFiles:
         with pytest.raises(FileExistsError):
             place.create("file", b"mine")
         assert place.read("file") == b"mine"
+
+
+class TestStoresOfOthers:
+    """The same on emulators that others wrote."""
+
+    @pytest.fixture(params=["abfs", "gs"])
+    def there(self, request: pytest.FixtureRequest) -> ObjectStorage:
+        fixture = {"abfs": "azure_options", "gs": "google_options"}[request.param]
+        opened = open_storage(f"{request.param}://lake/{secrets.token_hex(4)}", request.getfixturevalue(fixture))
+        assert isinstance(opened, ObjectStorage)
+        return opened
+
+    @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs within aiohttp
+    def test_files_conditions_outputs_and_the_probe(self, there: ObjectStorage) -> None:
+        there.probe()
+        assert there.names("") == []
+        there.create("a/b", b"first")
+        with pytest.raises(FileExistsError):
+            there.create("a/b", b"second")
+        assert (there.read("a/b"), there.names("a"), there.exists("a/c")) == (b"first", ["b"], False)
+        for size in (10, 10 * MIB):
+            with there.open_output(f"big-{size}") as file:
+                file.write(b"x" * size)
+            half = there.open_output("half")
+            half.write(b"x" * size)
+            half.discard()
+        assert there.sizes("") == {"a": None, "big-10": 10, f"big-{10 * MIB}": 10 * MIB}
+        there.remove("a")
+        assert there.names("a") == []
+        there.remove("a")
 
 
 class TestProbe:
