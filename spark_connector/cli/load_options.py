@@ -22,6 +22,7 @@ from spark_connector.loads.request import FORMATS, OFFSET_KINDS, Target, storage
 __all__ = [
     "WHERE",
     "BootstrapServer",
+    "CatalogOption",
     "ConfigFile",
     "OffsetsOption",
     "Place",
@@ -50,8 +51,13 @@ StorageOption = Annotated[
     list[str] | None,
     typer.Option(help="Option of the object store in --to; may be repeated.", metavar="NAME=VALUE"),
 ]
+CatalogOption = Annotated[
+    str | None,
+    typer.Option(help="Catalog of an Iceberg table: a name of pyiceberg's configuration.", metavar="NAME"),
+]
 WHERE = (
-    "Where the loads go: a directory, local or hdfs://, a Delta table also on s3://, gs:// or abfs://, or a database."
+    "Where the loads go: a directory, local or hdfs://, a Delta table also on s3://, gs:// or abfs://; "
+    "iceberg:NAMESPACE.TABLE, or a database."
 )
 
 
@@ -66,6 +72,7 @@ class Place:
         typer.Option(help=f"As the loads had it: {', '.join(FORMATS)}. Needed for delta only.", metavar="NAME"),
     ] = None
     table: TableOption = None
+    catalog: CatalogOption = None
     offsets: OffsetsOption = None
     zookeeper: ZooKeeperOption = None
     hadoop: Annotated[
@@ -81,7 +88,7 @@ class Place:
         given = parse_pairs(self.storage_option, "--storage-option")
         storage = storage_options_for(self.to, given, parse_pairs(self.hadoop, "--hadoop"))
         offsets = self.offsets or ("zookeeper" if self.zookeeper else None)
-        return Target(self.to, self.group, offsets, self.zookeeper, storage, self.format, self.table)
+        return Target(self.to, self.group, offsets, self.zookeeper, storage, self.format, self.table, self.catalog)
 
     def after(self, before: Place | None) -> Place:
         """This place, completed with options that were only given `before`."""

@@ -24,10 +24,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
+from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
+from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore
 from spark_connector.loads.destination import HeldRows, NewSession
 from spark_connector.loads.footers import pages_are_whole
+from spark_connector.loads.grammar import identify_rows, parse_partition_by, partition_columns
 from spark_connector.loads.history import (
     HistoryEntry,
     intent_of,
@@ -48,6 +51,8 @@ _STAGING = "_staging/table"
 _MISREAD = re.compile(r"[#%?^|\[\]\\\x00-\x1f\x7f]")
 """Characters of a path that `deltalake` misreads or cannot open, and Spark takes literally."""
 _FORGETS = "delta.setTransactionRetentionDuration"
+_TRANSFORM = "pykafka.transform"
+"""Metadata of a partition column: what it is made of. Other groups' loads must make it alike."""
 _APPEND_ONLY = "delta.appendOnly"
 
 
@@ -80,33 +85,47 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         except FileExistsError:  # on an object store it may be our own, when the answer was lost
             if self.output.read(path) != intent:
                 raise
-        return record.load_id
+        return record.load_id if record.upsert is None else _change_files(record.load_id)
 
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Create the table, or check that it takes these columns. Raises ConfigError, LoadError."""
         fields = [*_fields(schema), {"name": LOAD_COLUMN, "type": "string", "nullable": True, "metadata": {}}]
+        transforms = {one.name: one for one in parse_partition_by(record.partition_by) if one.transform != "identity"}
+        for field in fields:
+            if field["name"] in transforms:
+                field["metadata"] = {**field["metadata"], _TRANSFORM: str(transforms[field["name"]])}
+        partition_by = partition_columns(record.partition_by)
         table = self.log.table()
         if table is None:
             refuse_within_table(self.output)
-            table = self._create(fields, record.partition_by)
-        _check_table(table, self.url, fields, record.partition_by)
+            table = self._create(marked(fields, record), partition_by)
+        check_marker(upsert_marker(table), record, f"the Delta table {self.url}")
+        _check_table(table, self.url, fields, partition_by)
 
     def seal(self, record: LoadRecord) -> None:
         """Sync the files: after a power failure, a table whose log names empty files could not be read."""
-        self.output.sync(record.load_id)
+        if record.upsert is None:
+            self.output.sync(record.load_id)
 
     def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         try:
-            self.log.append(record, files)
-        except OffsetConflict:
-            self.discard(record.load_id)
+            self.log.append(record, files, self._changes(record, files))
+        except PykafkaError as error:
+            if isinstance(error, OffsetConflict) or (record.upsert is not None and not error.retriable):
+                self.discard(record.load_id)
             raise
         self.output.remove(f"{_STAGING}/{record.load_id}")
         names = {file.name for file in files}
-        for name in self.output.data_files(record.load_id) if files else ():
+        for name in self.output.data_files(record.load_id) if files and record.upsert is None else ():
             if name not in names:  # of an attempt of a task that does not count
                 self.output.remove(f"{record.load_id}/{name}")
         self.repair()
+
+    def _changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> ReadChanges:
+        if record.upsert is None or record.rewind is not None:
+            return no_changes
+        place, names = _change_files(record.load_id), [file.name for file in files]
+        return changes_of(record, lambda name: self.output.open_input(f"{place}/{name}"), names)
 
     def discard(self, load_id: str) -> None:
         self.output.remove(load_id)
@@ -129,8 +148,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """By the rows, two columns of the whole table, and by the log for loads whose rows do not name them."""
-        found = topics_by_group(standing(self.log.records_of_all()))
+        loads = standing(self.log.records_of_all())
+        found = topics_by_group(loads)
         table = self.log.table()
+        if not all(identify_rows(load.columns) for load in loads):
+            return found  # a column topic is one of the values
         if table is not None and {LOAD_COLUMN, "topic"} <= _column_names(table):
             for row in pa.table(_query(table, f"SELECT DISTINCT {LOAD_COLUMN}, topic FROM t")).to_pylist():
                 load_id = LoadId.parse(str(row[LOAD_COLUMN]))
@@ -185,6 +207,9 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         table = self.log.table()
         if table is None:
             return
+        if rewind.upsert is not None:
+            version_to_restore(table, rewind, self.log.loads_by_version(table))
+            return
         if table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
             raise ConfigError(f"the Delta table {self.url} has {_APPEND_ONLY}: no rows can be deleted from it")
         if LOAD_COLUMN not in _column_names(table):
@@ -229,6 +254,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         return None
 
 
+def _change_files(load_id: str) -> str:
+    """Where the tasks of an upsert write: not beside the table's files, for readers and VACUUM pass over it."""
+    return f"{_STAGING}/{load_id}/changes"
+
+
 def _check_table(table: DeltaTable, url: str, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
     metadata = table.metadata()
     if list(partition_by) != metadata.partition_columns:
@@ -263,6 +293,9 @@ def _check_column(there: Mapping[str, Mapping[str, Any]], field: Mapping[str, An
                 f"it (ALTER TABLE … ADD COLUMNS ({LOAD_COLUMN} STRING)), or use another table"
             )
         raise ConfigError(f"the Delta table {url} has no column '{name}': add it, or leave it out (option columns)")
+    made = field["metadata"].get(_TRANSFORM)
+    if made is not None and (before := there[name]["metadata"].get(_TRANSFORM, made)) != made:
+        raise ConfigError(f"the Delta table {url} has column '{name}' as {before}, not as {made}: set partition_by so")
     if there[name]["type"] != field["type"]:
         if name == LOAD_COLUMN:
             raise ConfigError(
