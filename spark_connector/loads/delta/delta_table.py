@@ -78,7 +78,13 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         self.output = output
 
     def stage(self, record: LoadRecord) -> str:
-        self.output.create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
+        self.output.probe()
+        path, intent = f"{_STAGING}/{record.load_id}/intent.json", intent_of(record)
+        try:
+            self.output.create(path, intent)
+        except FileExistsError:  # on an object store it may be our own, when the answer was lost
+            if self.output.read(path) != intent:
+                raise
         return record.load_id if record.upsert is None else _change_files(record.load_id)
 
     def prepare(self, record: LoadRecord, schema: str) -> None:
@@ -228,7 +234,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
                 Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
                 mode="ignore",
                 partition_by=list(partition_by),
-                storage_options=self.output.options or None,
+                storage_options=self.output.object_store_options,
             )
             self.output.sync("_delta_log")
             return table
