@@ -22,8 +22,9 @@ from spark_connector.loads.plan import unknown_group
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.request import DEFAULTS, Target, describe_changes, reading_of
 from spark_connector.options.history_options import HistoryOptions
-from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options, subscribed_topics
+from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
 from spark_connector.read.arrow_batches import arrow_schema
+from spark_connector.read.schema import with_schemas
 from spark_connector.union_read.conform import fits
 
 logger = logging.getLogger("pykafka.spark")
@@ -127,12 +128,7 @@ def _options(history: HistoryOptions, reading: Mapping[str, str] | None) -> dict
 
 
 def _loaded(options: SourceOptions) -> SourceOptions:
-    """With the schemas of the formats."""
-    if not options.formats.columns:
-        return options
-    from spark_connector.formats.record_decoder import loaded
-
-    return replace(options, formats=loaded(options.formats, subscribed_topics(options.selection)))
+    return replace(options, formats=with_schemas(options))
 
 
 def _columns_of(options: SourceOptions) -> pa.Schema:

@@ -26,7 +26,7 @@ def data(loads: UnionLoads) -> TopicData:
 
 def test_each_record_once_after_each_load_and_each_record_produced(loads: UnionLoads, data: TopicData) -> None:
     for _ in range(3):
-        assert loads.load() is not None
+        loads.must_load()
         assert positions(loads.read()) == data.positions(), "all of the table"
         data.produce(7)
         rows = loads.read(historyColumn="loaded")
