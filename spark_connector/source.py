@@ -84,8 +84,13 @@ class PykafkaSource(DataSource):
         from spark_connector.read.readers import RefusedStreamReader, make_reader
 
         try:
-            if parse_history(self.options) is not None:
-                raise ConfigError("Option 'history' goes with spark.read only, not with a stream")
+            sides = self._two_sides()
+            if sides is not None:
+                from spark_connector.union_read.sides import for_stream
+                from spark_connector.union_read.union_readers import UnionStreamReader
+
+                _refuse_other_schema(schema, spark_schema_of(sides.schema))
+                return UnionStreamReader(for_stream(sides))
             options = self._read_options(Mode.STREAM)
             _refuse_other_schema(schema, source_schema(options))
         except PykafkaError as error:

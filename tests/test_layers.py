@@ -163,6 +163,11 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/source.py", "spark_connector.union_read.sides.fit_sides"): "the same",
     ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_plan.plan_union"): "the same",
     ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_plan.share_files"): "the same",
+    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_batches.UnionBatches"): (
+        "the same"
+    ),
+    ("spark_connector/source.py", "spark_connector.union_read.union_readers.UnionStreamReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.union_read.sides.for_stream"): "the same",
     ("spark_connector/union_read/sides.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaBatchWriter"): "the same",
     ("spark_connector/source.py", "spark_connector.write.write_plan.plan_write"): "the same",

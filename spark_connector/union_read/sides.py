@@ -20,7 +20,7 @@ from spark_connector.formats.value_format import ReadFormats
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.plan import unknown_group
 from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.request import DEFAULTS, Target, describe_changes, reading_of
+from spark_connector.loads.request import DEFAULTS, Target, describe_changes, is_database_url, reading_of
 from spark_connector.options.history_options import HistoryOptions
 from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
 from spark_connector.read.arrow_batches import arrow_schema
@@ -98,7 +98,10 @@ def for_stream(sides: Sides) -> Sides:
     """The same read with the options checked for a stream. Raises ConfigError."""
     given = {**_options(sides.history, sides.reading), "columns": ",".join(sides.topics.columns)}
     given.pop("includeheaders", None)
-    return replace(sides, topics=replace(parse_options(given, Mode.STREAM), formats=sides.topics.formats))
+    topics = replace(parse_options(given, Mode.STREAM), formats=sides.topics.formats)
+    if sides.history.column is not None:
+        topics = replace(topics, max_prefetched_records=0)  # rows that come with the plan would lack the column
+    return replace(sides, topics=topics)
 
 
 def _target(history: HistoryOptions) -> Target:
@@ -106,6 +109,11 @@ def _target(history: HistoryOptions) -> Target:
     if place.startswith(_DELTA):
         target = Target(place[len(_DELTA) :], history.group, format="delta", storage_options=history.storage_options)
         return target.check()
+    if is_database_url(place):
+        raise ConfigError(
+            "Option 'history' names a database, which is not read file by file: read it with Spark's JDBC source, and "
+            "the topics from the offsets of its loads (startingOffsets)"
+        )
     target = Target(place, history.group, storage_options=history.storage_options)
     if existing_format(target) == "delta":
         return replace(target, format="delta").check()

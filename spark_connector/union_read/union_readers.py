@@ -5,15 +5,27 @@ As in read/readers.py, a reader is pickled between the driver and the tasks, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_connector.entry_point import entry_point
+from spark_connector.loads.table_snapshot import TableFile, TableSnapshot
 from spark_connector.read.readers import KafkaInputPartition, read_partition
+from spark_connector.read.stream_offset import Document
+from spark_connector.spark_versions import ADMISSION_CONTROL
 from spark_connector.union_read.history_files import FilesToRead, read_history
 from spark_connector.union_read.sides import Sides
+
+if TYPE_CHECKING or ADMISSION_CONTROL:
+    from spark_connector.read.readers import LimitedStreamReader as StreamReader
+else:
+    from spark_connector.read.readers import OlderStreamReader as StreamReader
+
+if TYPE_CHECKING:
+    from spark_connector.union_read.union_batches import UnionBatches
 
 
 class FileInputPartition(InputPartition):
@@ -34,17 +46,51 @@ class UnionBatchReader(DataSourceReader):
     @entry_point
     def partitions(self) -> list[InputPartition]:
         """The tasks of both sides, of one plan. Raises ConfigError, ConnectorError, LoadError, the client's errors."""
-        from spark_connector.union_read.union_plan import plan_union, share_files  # for the driver only
+        from spark_connector.union_read.union_plan import plan_union  # for the driver only
 
         plan = plan_union(self._sides)
-        snapshot, group = plan.snapshot, self._sides.history.group
-        shared = share_files(snapshot.files, self._sides.topics.min_bytes_per_partition)
-        tasks: list[InputPartition] = [FileInputPartition(FilesToRead.of(snapshot, files, group)) for files in shared]
-        return tasks + [KafkaInputPartition(task, plan.topic_ids) for task in plan.tasks]
+        of_table = _file_tasks(self._sides, plan.snapshot, plan.snapshot.files)
+        return of_table + [KafkaInputPartition(task, plan.topic_ids) for task in plan.tasks]
 
     @entry_point
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_side(self._sides, partition)
+
+
+class UnionStreamReader(StreamReader):
+    """One streaming query over both sides: the files of the table first."""
+
+    def __init__(self, sides: Sides) -> None:
+        super().__init__(sides.topics)
+        self._sides = sides
+        self._union: UnionBatches | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return UnionStreamReader, (self._sides,)
+
+    @entry_point
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_side(self._sides, partition)
+
+    def _tasks(self, start: Document, end: Document) -> list[InputPartition]:
+        found = self._driver().files(start, end)
+        if found is None:
+            return super()._tasks(start, end)
+        return _file_tasks(self._sides, *found)
+
+    def _driver(self) -> UnionBatches:
+        if self._union is None:
+            from spark_connector.union_read.union_batches import UnionBatches  # for the driver only
+
+            self._batches = self._union = UnionBatches(self._sides)
+        return self._union
+
+
+def _file_tasks(sides: Sides, snapshot: TableSnapshot, files: Sequence[TableFile]) -> list[InputPartition]:
+    from spark_connector.union_read.union_plan import share_files
+
+    shared = share_files(files, sides.topics.min_bytes_per_partition)
+    return [FileInputPartition(FilesToRead.of(snapshot, task, sides.history.group)) for task in shared]
 
 
 def read_side(sides: Sides, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -27,6 +27,8 @@ from spark_connector.options.read_options import Mode
 from spark_connector.union_read.sides import Sides, fit_sides
 from spark_connector.union_read.union_readers import UnionBatchReader
 
+FORMATS = ("delta", "parquet")
+
 Position = tuple[str, int, int]
 """(topic, partition, offset)"""
 
@@ -114,8 +116,8 @@ def main() -> None:
     print("ready", flush=True)
     while Path(sys.argv[0]).exists():
         try:
-            if loads.load().load_id is None:
-                time.sleep(0.01)
+            loads.load()
+            time.sleep(0.3)  # as a service does
         except PykafkaError as error:
             print(error, flush=True)
 

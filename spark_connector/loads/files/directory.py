@@ -222,9 +222,7 @@ class FilesDestination(Destination):
         return problems
 
     def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
-        return snapshot_of(
-            self.log, self.output, DirectoryHistory(self._group, self.output, self.log, self._output_at), version
-        )
+        return snapshot_of(self.log, self.output, self.history, version)
 
     def _output_at(self, url: str) -> Storage:
         if url not in self._opened:

@@ -6,14 +6,13 @@ renames it in the meantime, in `load=<id>`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
 from broker.errors import ConfigError
 from spark_connector.loads.commit import CommitLog
-from spark_connector.loads.files.directory_history import DirectoryHistory
-from spark_connector.loads.history import HistoryEntry, LoadState
+from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.record import LoadInterrupted, published_directory
 from spark_connector.loads.request import values_in_path
 from spark_connector.loads.rewind import REWOUND, aside_of, undone_by
@@ -25,7 +24,9 @@ _IN_PATHS = {"topic": pa.string(), "partition": pa.int32(), "date": pa.date32(),
 _COMMITTED = (LoadState.PUBLISHED, LoadState.HIDDEN, LoadState.ABSENT, LoadState.REWOUND, LoadState.REWIND)
 
 
-def snapshot_of(log: CommitLog, output: Storage, history: DirectoryHistory, version: str | None) -> TableSnapshot:
+def snapshot_of(
+    log: CommitLog, output: Storage, read_history: Callable[[], History], version: str | None
+) -> TableSnapshot:
     """The loads up to the newest entry of the log, or up to number `version`.
 
     The history is read between two looks at the newest number. If it is the same, nothing was committed in between,
@@ -33,7 +34,7 @@ def snapshot_of(log: CommitLog, output: Storage, history: DirectoryHistory, vers
     """
     for _ in range(_TRIES):
         before = log.newest()
-        offsets, found = log.offsets(), history.read().entries
+        offsets, found = log.offsets(), read_history().entries
         renamed = any(entry.state is LoadState.HIDDEN and entry.manifest is None for entry in found)  # just now
         if log.newest().sequence == before.sequence and not renamed:
             break

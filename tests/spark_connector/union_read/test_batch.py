@@ -3,25 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
-import pytest
-
-from tests.support.kafka import Kafka
 from tests.support.topic_data import TopicData
 from tests.support.union_loads import UnionLoads, positions
-
-
-@pytest.fixture(params=["delta", "parquet"])
-def loads(request: pytest.FixtureRequest, broker: Kafka, topic: str, tmp_path: Path) -> UnionLoads:
-    return UnionLoads(broker.bootstrap, topic, str(tmp_path / "table"), request.param)
-
-
-@pytest.fixture
-def data(loads: UnionLoads) -> TopicData:
-    made = TopicData(loads.bootstrap, loads.topic, partitions=2)
-    made.produce(20)
-    return made
 
 
 def test_each_record_once_after_each_load_and_each_record_produced(loads: UnionLoads, data: TopicData) -> None:
