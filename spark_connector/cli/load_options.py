@@ -22,6 +22,7 @@ from spark_connector.loads.request import FORMATS, OFFSET_KINDS, Target
 __all__ = [
     "WHERE",
     "BootstrapServer",
+    "CatalogOption",
     "ConfigFile",
     "OffsetsOption",
     "Place",
@@ -45,7 +46,11 @@ OffsetsOption = Annotated[
 ZooKeeperOption = Annotated[
     str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")
 ]
-WHERE = "Where the loads go: a directory, local or hdfs://, or a database."
+CatalogOption = Annotated[
+    str | None,
+    typer.Option(help="Catalog of an Iceberg table: a name of pyiceberg's configuration.", metavar="NAME"),
+]
+WHERE = "Where the loads go: a directory, local or hdfs://, iceberg:NAMESPACE.TABLE, or a database."
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Place:
         typer.Option(help=f"As the loads had it: {', '.join(FORMATS)}. Needed for delta only.", metavar="NAME"),
     ] = None
     table: TableOption = None
+    catalog: CatalogOption = None
     offsets: OffsetsOption = None
     zookeeper: ZooKeeperOption = None
     hadoop: Annotated[
@@ -72,7 +78,7 @@ class Place:
             raise ConfigError("say which loads: --to DIR and --group NAME")
         hadoop = parse_pairs(self.hadoop, "--hadoop")
         offsets = self.offsets or ("zookeeper" if self.zookeeper else None)
-        return Target(self.to, self.group, offsets, self.zookeeper, hadoop, self.format, self.table)
+        return Target(self.to, self.group, offsets, self.zookeeper, hadoop, self.format, self.table, self.catalog)
 
     def after(self, before: Place | None) -> Place:
         """This place, completed with options that were only given `before`."""

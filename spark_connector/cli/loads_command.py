@@ -179,14 +179,18 @@ def _find(entries: Sequence[HistoryEntry], load_id: str) -> HistoryEntry:
 
 def _print_list(entries: Sequence[HistoryEntry]) -> None:
     rows = []
+    has_bad = any(entry.record.bad_rows is not None for entry in entries)
     for entry in entries:
         record = entry.record
-        numbers = (len(record.ranges), record.rows, None if entry.files is None else len(entry.files), entry.bytes)
+        bad = [record.bad_rows] if has_bad else []
+        files = None if entry.files is None else len(entry.files)
+        numbers = (len(record.ranges), record.rows, *bad, files, entry.bytes)
         cells = ["-" if number is None else f"{number:,}" for number in numbers]
         if record.rewind is not None:
             cells = ["-"] * len(cells)
         rows.append([record.load_id, _time(record), _state(entry), ", ".join(entry.topics), *cells])
-    print_table(["load", "time (UTC)", "state", "topics"], ["partitions", "rows", "files", "bytes"], rows)
+    counted = ["partitions", "rows", *(["dead letters"] if has_bad else []), "files", "bytes"]
+    print_table(["load", "time (UTC)", "state", "topics"], counted, rows)
     for entry in entries:
         if entry.state in WHAT_TO_DO:
             typer.echo(f"{entry.record.load_id} {WHAT_TO_DO[entry.state]}")
@@ -202,9 +206,12 @@ def _print_entry(entry: HistoryEntry) -> None:
         "output": record.output,
         "directory": entry.directory,
         "rows": f"{record.rows:,}",
+        "bad": None if record.bad_rows is None else f"{record.bad_rows:,} in {', '.join(record.dead_letters)}",
         "files": None if entry.files is None else f"{len(entry.files):,} with {entry.bytes or 0:,} bytes",
         "from": record.origin,
         "read with": ", ".join(f"{name}={value}" for name, value in (record.reading or {}).items()) or None,
+        "columns": ", ".join(record.columns) or None,
+        "partitioned": ", ".join(record.partition_by) or None,
         "again since": record.rerun_of,
         "process": f"{entry.owner.pid} on {entry.owner.host}" if entry.owner else None,
     }

@@ -23,26 +23,40 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from broker.errors import ConfigError
+from spark_connector.loads.bad_record_options import TOPIC, DeadLetterPlace, MaxBad
+from spark_connector.loads.grammar import (
+    POSITION,
+    ColumnItem,
+    Given,
+    PartitionItem,
+    SortItem,
+    identify_rows,
+    parse_columns,
+    parse_partition_by,
+    parse_sort_by,
+    refuse_unknown_column,
+)
 from spark_connector.offset_store.base import check_group
-from spark_connector.options.option_table import OPTIONS
-from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.options.option_table import OPTIONS, did_you_mean
+from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
 from spark_connector.storage import without_secrets
 
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
-TABLE_FORMATS = ("delta", "sql")
+TABLE_FORMATS = ("delta", "iceberg", "sql")
 FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
-DIRECT_FORMATS = ("parquet", "delta")
+DIRECT_FORMATS = ("parquet", "delta", "iceberg")
 """Formats whose files the tasks write themselves (tasks/)."""
 OFFSET_KINDS = ("files", "zookeeper", "table")
-"""`table`: in the Delta table's log or in the database. These two have no other kind; files never have this one."""
+"""`table`: in the table itself: Delta, Iceberg or a database. These have no other kind; files never have this one."""
 
 
 @dataclass(frozen=True)
 class Target:
     """Where a group's loads go and where its offsets are kept. A repair needs no more.
 
-    `to` is a directory or a database URL; it is not printed, because a URL may hold a password. `check` fills in
-    `format` and `offsets` when they are None.
+    `to` is a directory, a database URL or `iceberg:NAMESPACE.TABLE`, with its `catalog`; it is not printed, because a
+    URL may hold a password. An Iceberg table keeps the newest `keep_snapshots`. `check` fills in `format` and
+    `offsets` when they are None.
     """
 
     to: str = field(repr=False)
@@ -52,10 +66,12 @@ class Target:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     format: str | None = None
     table: str | None = None
+    catalog: str | None = None
+    keep_snapshots: int | None = None
 
     @property
     def is_table(self) -> bool:
-        """Whether data and offsets are one thing: a Delta table or a database."""
+        """Whether data and offsets are one thing: a Delta or Iceberg table, or a database."""
         return self.format in TABLE_FORMATS
 
     @property
@@ -63,17 +79,24 @@ class Target:
         """The table in the database. Raises ConfigError when `to` is no database URL."""
         return DatabaseAddress.parse(self.to, self.table)
 
+    @property
+    def iceberg_name(self) -> IcebergName:
+        """The table in the catalog. Raises ConfigError when `to` names none."""
+        return IcebergName.parse(self.to)
+
     def check(self) -> Target:
         """This target with format and offsets filled in. Raises ConfigError when it cannot be used."""
         if not self.to.strip():
-            raise ConfigError("load needs 'to': a directory, local or hdfs://, or a database URL, that the loads go to")
+            raise ConfigError(
+                "load needs 'to': a directory, local or hdfs://, a database URL or iceberg:NAMESPACE.TABLE"
+            )
         check_group(self.group)
-        natural = "sql" if self.table is not None or is_database_url(self.to) else "parquet"
-        format = self.format or natural
+        format = self.format or self._natural_format
         if format not in FORMATS:
             raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
         if format != "sql" and is_database_url(self.to):
             raise ConfigError(f"'to' is a database: format must be sql, not {format}")
+        self._check_catalog(format)
         offsets = self.offsets or ("table" if format in TABLE_FORMATS else "files")
         checked = replace(self, format=format, offsets=offsets)
         if format == "sql":
@@ -83,11 +106,39 @@ class Target:
         checked._check_offsets(offsets)
         return checked
 
+    @property
+    def _natural_format(self) -> str:
+        if is_iceberg(self.to):
+            return "iceberg"
+        return "sql" if self.table is not None or is_database_url(self.to) else "parquet"
+
+    def _check_catalog(self, format: str) -> None:
+        if format == "iceberg":
+            _ = self.iceberg_name
+            if not self.catalog:
+                raise ConfigError(
+                    "format=iceberg needs 'catalog' (--catalog): the name of a catalog of pyiceberg's configuration "
+                    "(.pyiceberg.yaml, PYICEBERG_CATALOG__<NAME>__TYPE)"
+                )
+            if self.keep_snapshots is not None and self.keep_snapshots < 1:
+                raise ConfigError(f"keep_snapshots (--keep-snapshots) must be at least 1, not {self.keep_snapshots}")
+            return
+        if is_iceberg(self.to):
+            raise ConfigError(f"'to' is an Iceberg table: format must be iceberg, not {format}")
+        for name, option, value in (
+            ("catalog", "--catalog", self.catalog),
+            ("keep_snapshots", "--keep-snapshots", self.keep_snapshots),
+        ):
+            if value is not None:
+                raise ConfigError(
+                    f"{name} ({option}) goes with format=iceberg (to=iceberg:NAMESPACE.TABLE), not {format}"
+                )
+
     def _check_offsets(self, offsets: str) -> None:
         if offsets not in OFFSET_KINDS:
             raise ConfigError(
-                f"offsets must be files or zookeeper, or table for format=delta and sql, not '{offsets}': a load "
-                "commits its offsets and its data in one step, which a consumer group cannot"
+                f"offsets must be files or zookeeper, or table for format=delta, iceberg and sql, not '{offsets}': a "
+                "load commits its offsets and its data in one step, which a consumer group cannot"
             )
         if self.is_table and offsets != "table":
             raise ConfigError(
@@ -95,11 +146,13 @@ class Target:
                 f"out offsets={offsets}"
             )
         if not self.is_table and offsets == "table":
-            raise ConfigError(f"offsets=table goes with format=delta or sql; {self.format} takes files or zookeeper")
+            raise ConfigError(
+                f"offsets=table goes with format=delta, iceberg or sql; {self.format} takes files or zookeeper"
+            )
         if offsets == "zookeeper" and not self.zookeeper_connect:
             raise ConfigError(
                 "offsets=zookeeper needs 'zookeeper_connect' (--zookeeper): host:port[/chroot]; without a ZooKeeper (a "
-                "standalone broker, KRaft) use offsets=files, or offsets=table for format=delta and sql"
+                "standalone broker, KRaft) use offsets=files, or offsets=table for format=delta, iceberg and sql"
             )
         if offsets != "zookeeper" and self.zookeeper_connect:
             raise ConfigError(
@@ -174,6 +227,39 @@ def _absolute(url: str) -> str:
     return f"{scheme}:///{os.path.abspath(path)}{mark}{query}"
 
 
+_ICEBERG = "iceberg:"
+_PART = re.compile(r"[^\x00-\x1f./\\\"`']{1,255}")
+
+
+def is_iceberg(to: str) -> bool:
+    """Whether `to` names a table in a catalog of Iceberg."""
+    return to.strip().startswith(_ICEBERG)
+
+
+@dataclass(frozen=True)
+class IcebergName:
+    """A table in a catalog: the parts of its namespace, and its name."""
+
+    identifier: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, to: str) -> IcebergName:
+        """Parse `iceberg:NAMESPACE.TABLE`; a namespace may have several parts. Raises ConfigError."""
+        parts = tuple(to.strip().removeprefix(_ICEBERG).split("."))
+        if not is_iceberg(to) or len(parts) < 2 or not all(map(_PART.fullmatch, parts)):
+            raise ConfigError(f"'{to}': format=iceberg needs 'to' as iceberg:NAMESPACE.TABLE")
+        return cls(parts)
+
+    @property
+    def namespace(self) -> str:
+        return ".".join(self.identifier[:-1])
+
+    @property
+    def shown(self) -> str:
+        """The `output` in the records of loads."""
+        return _ICEBERG + ".".join(self.identifier)
+
+
 TARGET_FILE_SIZE = 128 << 20
 """Bytes of a file at which a task begins the next one; what other writers of tables aim at, too."""
 
@@ -188,6 +274,9 @@ DERIVED = {
     "hour": "CAST(pmod(unix_seconds(timestamp), 86400) DIV 3600 AS INT)",
 }
 """Columns that a record does not have, as Spark SQL."""
+
+_BY_SPARK = ("json", "orc", "avro", "sql")
+_BY_TASKS = "format=parquet, delta and iceberg"
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a value
 """Spark's directory for rows without a value."""
@@ -217,18 +306,17 @@ def parse_file_size(given: int | str) -> int:
     return size
 
 
-def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The columns in their order; a string is a comma-separated list. Raises ConfigError."""
-    names = given.split(",") if isinstance(given, str) else list(given or ())
-    columns = tuple(name.strip() for name in names)
-    for name in columns:
-        if name not in PARTITION_COLUMNS:
-            raise ConfigError(
-                f"partition_by (--partition-by) must name columns of {', '.join(PARTITION_COLUMNS)}, not '{name}'"
-            )
-        if columns.count(name) > 1:
-            raise ConfigError(f"partition_by (--partition-by) names '{name}' twice")
-    return columns
+_CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
+
+
+def compression_of(write_options: Mapping[str, str]) -> str:
+    """The codec of the write option `compression`, the only one. Raises ConfigError."""
+    options = {name.lower(): value for name, value in write_options.items()}
+    codec = options.pop("compression", "zstd").lower()
+    codec = {"uncompressed": "none", "lz4_raw": "lz4"}.get(codec, codec)
+    if options or codec not in _CODECS:
+        raise ConfigError(f"parquet output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
+    return codec
 
 
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
@@ -244,12 +332,21 @@ def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
                 f"topic '{topic}' cannot be a directory: Spark's readers pass over names that end in {_COPYING}. Leave "
                 "'topic' out of partition_by (--partition-by)"
             )
-        if topic == NO_VALUE or _NOT_TEXT.fullmatch(topic):
+        if read_as := misread_directory(topic):
             raise ConfigError(
                 f"topic '{topic}' cannot be a directory of files: Spark would read topic={topic} back as "
-                f"{'null' if topic == NO_VALUE else 'a number or a date'}. Leave 'topic' out of partition_by "
+                f"{read_as}. Leave 'topic' out of partition_by "
                 "(--partition-by), or use format=delta, where the column keeps its type"
             )
+
+
+def misread_directory(value: str) -> str | None:
+    """What Spark would take a directory's value for that is another text; None when it reads the text back."""
+    if value.endswith(_COPYING):
+        return "nothing at all"
+    if value == NO_VALUE:
+        return "null"
+    return "a number or a date" if _NOT_TEXT.fullmatch(value) else None
 
 
 def values_in_path(name: str) -> dict[str, str | None]:
@@ -283,18 +380,24 @@ _UNSET = {
     "mode": "permissive",
     "sep": ",",
 }
+_BESIDE = {"dead_letters": "a table"}
 _LOGIN = re.compile(r"^(https?://)[^/@\s]*@")
 _LONGEST = 60  # characters of a value in a message
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets."""
+    """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets.
+
+    `columns`, `partition_by` and `sort_by` are items in the spelling of grammar.py.
+    """
 
     target: Target
     source: SourceOptions
     options: Mapping[str, str]
-    partition_by: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
     write_options: Mapping[str, str] = field(default_factory=dict)
     max_records: int | None = None
     from_load: str | None = None
@@ -303,15 +406,25 @@ class LoadRequest:
     new_group: bool = False
     publish_offsets: bool = True
     target_file_size: int = TARGET_FILE_SIZE
+    dead_letters: DeadLetterPlace | None = None
+    max_bad: MaxBad | None = None
 
     @property
     def format(self) -> str:
         return str(self.target.format)
 
     @property
+    def dead_letter_table(self) -> DeadLetterPlace | None:
+        """Where the bad records go that the rows leave out; None for a topic."""
+        return self.dead_letters if self.dead_letters is not None and self.dead_letters.is_table else None
+
+    @property
     def reading(self) -> dict[str, str]:
-        """The reader's options that each load's record keeps (`reading_of`)."""
-        return reading_of(self.options)
+        """The reader's options that each load's record keeps (`reading_of`). With a table of dead letters the mode is
+        none of them: whatever it is, each record is in one of the two."""
+        if self.dead_letter_table is None:
+            return reading_of(self.options)
+        return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | _BESIDE
 
     def impatient(self) -> LoadRequest:
         """This request with a short time-out for planning, for a service, which retries by itself.
@@ -331,14 +444,18 @@ class LoadRequest:
         topic: str | Sequence[str] | None,
         starting_offsets: str = "earliest",
         options: Mapping[str, str] | None = None,
-        partition_by: str | Sequence[str] | None = None,
+        columns: Given = None,
+        partition_by: Given = None,
+        sort_by: Given = None,
         target_file_size: int | str | None = None,
+        dead_letters: str | None = None,
+        max_bad: str | int | None = None,
         **others: Any,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
-        target, layout = target.check(), parse_partition_by(partition_by)
-        if layout and target.format == "sql":
-            raise ConfigError("partition_by (--partition-by) is for files and Delta, not for tables of a database")
+        target = target.check()
+        picked, layout, order = parse_columns(columns), parse_partition_by(partition_by), parse_sort_by(sort_by)
+        _check_format(str(target.format), picked, layout, order)
         given = {name.lower(): str(value) for name, value in {**DEFAULTS, **(options or {})}.items()}
         for name in _STORES:
             if name in given:
@@ -353,13 +470,31 @@ class LoadRequest:
                 f"option 'columnNameOfCorruptRecord' cannot be '{LOAD_COLUMN}': this column names the load of a row; "
                 "choose another name"
             )
+        letters = None if dead_letters is None else DeadLetterPlace.parse(dead_letters)
+        limit = None if max_bad is None else MaxBad.parse(max_bad)
+        given |= _about_bad_records(given, str(target.format), letters, limit)
+        if picked:
+            given["columns"] = ",".join(columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
-        _check_columns(source.columns, layout)
+        _check_columns(source, picked, layout, order)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
-        return cls(target, source, reader, layout, target_file_size=size, **others)
+        return cls(
+            target,
+            source,
+            reader,
+            columns=tuple(map(str, picked)),
+            partition_by=tuple(map(str, layout)),
+            sort_by=tuple(map(str, order)),
+            target_file_size=size,
+            dead_letters=letters,
+            max_bad=limit,
+            **others,
+        )
 
     def __post_init__(self) -> None:
+        if self.format in DIRECT_FORMATS:
+            compression_of(self.write_options)
         if self.max_records is not None and self.max_records < 1:
             raise ConfigError(f"max_records must be at least 1, not {self.max_records}")
         if self.from_load is None and self.from_directory is not None:
@@ -375,14 +510,111 @@ class LoadRequest:
             )
 
 
-def _check_columns(columns: Sequence[str], partition_by: Sequence[str]) -> None:
-    """Raise ConfigError unless the columns are read that a load counts its rows by and names its directories by."""
-    needed = ["topic", "partition", "offset"]
-    if any(name in DERIVED for name in partition_by):
+def _about_bad_records(
+    given: Mapping[str, str], format: str, letters: DeadLetterPlace | None, limit: MaxBad | None
+) -> dict[str, str]:
+    """What the options about bad records make of the reader's options (names in lower case). Raises ConfigError."""
+    named = "dead_letters (--dead-letters)" if letters is not None else "max_bad (--max-bad)"
+    if letters is None and limit is None:
+        return {}
+    if not any(given.get(name, "binary").strip().lower() != "binary" for name in ("keyformat", "valueformat")):
+        raise ConfigError(
+            f"{named} has no effect: no record is decoded, so none is bad. Set the option 'valueFormat' or 'keyFormat'"
+        )
+    topic = letters is not None and letters.kind == TOPIC
+    if topic and "badrecordstopic" in given:
+        raise ConfigError(f"{named} and the option 'badRecordsTopic' both name a topic: leave one of them out")
+    if limit is not None and (topic or "badrecordstopic" in given):
+        raise ConfigError(
+            "max_bad (--max-bad) does not go with a topic of bad records, which would get them again from each load "
+            "that fails: set dead_letters to a table, or leave one of them out"
+        )
+    if letters is not None and topic:
+        return {"badrecordstopic": letters.name}
+    if format not in DIRECT_FORMATS:
+        raise ConfigError(f"{named} needs format={' or '.join(DIRECT_FORMATS)}, not {format}")
+    if given.get("mode", "").strip().lower() == "failfast":
+        raise ConfigError(f"{named} has no effect in mode FAILFAST: the first bad record ends the load. Leave out mode")
+    if letters is None:
+        return {}
+    for name in ("badRecordsTopic", "columnNameOfCorruptRecord"):
+        if name.lower() in given:
+            raise ConfigError(
+                f"option '{name}' has no effect beside {named}: bad records are in {letters}, and only there, with "
+                "their bytes. Leave it out"
+            )
+    return {"mode": "dropmalformed"}
+
+
+def _check_format(
+    format: str, columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], sort_by: Sequence[SortItem]
+) -> None:
+    """Raise ConfigError for what a format does not have whose rows Spark writes itself."""
+    if format not in _BY_SPARK:
+        return
+    if sort_by:
+        raise ConfigError(f"sort_by (--sort-by) goes with {_BY_TASKS}, not with format={format}")
+    if partition_by and format == "sql":
+        raise ConfigError("partition_by (--partition-by) is for files and tables of files, not for those of a database")
+    for item in partition_by:
+        if str(item) not in PARTITION_COLUMNS:
+            raise ConfigError(
+                f"partition_by (--partition-by) {item}: with format={format} it takes {', '.join(PARTITION_COLUMNS)}; "
+                f"other columns and transforms go with {_BY_TASKS}"
+            )
+    if not identify_rows([str(item) for item in columns]):
+        raise ConfigError(
+            f"columns (--columns) must name {', '.join(POSITION)}, by which the rows of format={format} are counted; "
+            f"tables without them go with {_BY_TASKS}"
+        )
+
+
+def columns_to_read(
+    columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], options: Mapping[str, str]
+) -> list[str]:
+    """The reader's columns that the table's columns are made of, and those that rows are counted by."""
+    if "columns" in options:
+        raise ConfigError("columns (--columns) says what is read, too: leave out the reader's option 'columns'")
+    corrupt = options.get("columnnameofcorruptrecord", "_corrupt_record").strip()
+    known = {**{name: name for name in COLUMNS}, corrupt: "value", f"{corrupt}_key": "key"}
+    needed = {*POSITION}
+    for item in columns:
+        if item.path[0] not in known:
+            similar = did_you_mean(item.path[0], {name.lower(): name for name in known})
+            hint = f"{similar} Columns are: {', '.join(COLUMNS)}".lstrip()
+            raise ConfigError(f"columns (--columns) {item}: the read has no column '{item.path[0]}'. {hint}")
+        needed.add(known[item.path[0]])
+    if any(str(item) in DERIVED for item in partition_by):
+        needed.add("timestamp")
+    return [name for name in COLUMNS if name in needed]
+
+
+def _check_columns(
+    source: SourceOptions,
+    columns: Sequence[ColumnItem],
+    partition_by: Sequence[PartitionItem],
+    sort_by: Sequence[SortItem],
+) -> None:
+    """Raise ConfigError unless the columns are there that a load counts, partitions and sorts its rows by.
+
+    Which fields a value has is known later.
+    """
+    needed = [*POSITION]
+    if any(str(item) in DERIVED for item in partition_by):
         needed.append("timestamp")
-    missing = [name for name in needed if name not in columns]
+    missing = [name for name in needed if name not in source.columns]
     if missing:
-        raise ConfigError(f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows")
+        raise ConfigError(
+            f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows; the argument "
+            "columns (--columns) says which of the columns the table gets"
+        )
+    if any(item.every for item in columns):
+        return
+    names = [item.name for item in columns] or [*source.columns, *source.formats.corrupt_columns.values()]
+    named: tuple[PartitionItem | SortItem, ...] = (*partition_by, *sort_by)
+    for one in named:
+        if str(one) not in DERIVED:
+            refuse_unknown_column(one, names)
 
 
 def reading_of(options: Mapping[str, str]) -> dict[str, str]:
@@ -405,6 +637,11 @@ def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """The options that differ, in words; empty when none does."""
     differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     return ", ".join(f"{name}={_shown(now, name)} (before: {_shown(before, name)})" for name in differing)
+
+
+def with_columns(reading: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
+    """A load's `reading`, and its columns as one more option."""
+    return {**reading, "columns": ", ".join(columns)} if columns else dict(reading)
 
 
 def _shown(options: Mapping[str, str], name: str) -> str:

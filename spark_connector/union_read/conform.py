@@ -32,9 +32,18 @@ def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
         )
     if pa.types.is_list(wanted):
         return pa.types.is_list(given) and fits(given.value_type, wanted.value_type)
+    if pa.types.is_large_list(wanted):
+        return fits(given, _plain(wanted))
     if pa.types.is_timestamp(wanted):
         return pa.types.is_timestamp(given) and (given.tz is None) == (wanted.tz is None)
     return given == _plain(wanted) or _plain(wanted) in _WIDER.get(given, ())
+
+
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type that both fit; None when there is none."""
+    if fits(one, other):
+        return other
+    return _deeply_plain(one) if fits(other, one) else None
 
 
 def conform_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -57,3 +66,13 @@ def _plain(type: pa.DataType) -> pa.DataType:
     if pa.types.is_large_list(type) or pa.types.is_list_view(type):
         return pa.list_(type.value_field)
     return type
+
+
+def _deeply_plain(type: pa.DataType) -> pa.DataType:
+    """As the batches of a read have it: no wide offsets, no metadata, everything nullable."""
+    type = _plain(type)
+    if pa.types.is_struct(type):
+        return pa.struct([pa.field(one.name, _deeply_plain(one.type)) for one in type])
+    if pa.types.is_map(type):
+        return pa.map_(_deeply_plain(type.key_type), _deeply_plain(type.item_type))
+    return pa.list_(_deeply_plain(type.value_type)) if pa.types.is_list(type) else type

@@ -1,55 +1,77 @@
 """The two sides of a read with `history`, fitted to each other: the table's columns, and the topics' records decoded as
 the loads have decoded them.
 
-A load's record keeps the options that decide which records are rows and what they become. The topics are read with the
-same options, so the user gives none of them; other values are refused, because the rows would not show which were used.
+A load's record keeps the options that decide which records are rows and what they become, and what the table's columns
+are made of. The topics are read in the same way, so the user gives none of these options; other values are refused,
+because the rows would not show which were used.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from broker.errors import ConfigError
 from spark_connector.destinations import existing_format, open_destination
-from spark_connector.formats.value_format import ReadFormats
 from spark_connector.loads.destination import Destination
+from spark_connector.loads.grammar import parse_columns
 from spark_connector.loads.plan import unknown_group
 from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.request import DEFAULTS, Target, describe_changes, is_database_url, reading_of
+from spark_connector.loads.request import (
+    DEFAULTS,
+    Target,
+    columns_to_read,
+    describe_changes,
+    is_database_url,
+    reading_of,
+    with_columns,
+)
+from spark_connector.loads.table_snapshot import TableSnapshot
+from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.options.history_options import HistoryOptions
 from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
 from spark_connector.read.arrow_batches import arrow_schema
 from spark_connector.read.schema import with_schemas
-from spark_connector.union_read.conform import fits
+from spark_connector.union_read.conform import common_type, conform_batch
 
 logger = logging.getLogger("pykafka.spark")
 
 _DELTA = "delta:"
+_LETTERS = "dead_letters"  # in a load's reading: bad records are in a table of their own
 
 
 @dataclass(frozen=True)
 class Sides:
     """One read: where the table is, how the topics are read, and the columns of both. Picklable.
 
-    `columns` are those of the topics' batches; `history.column` comes behind them. `reading` are the options of the
-    loads' record, None where the table has forgotten it.
+    `columns` are those of the result; `history.column` comes behind them. `made`: how the batches of the topics become
+    these columns; None where they have them. `reading` are the options of the loads' record, with its columns; None
+    where the table has forgotten it. `options` are those of the topics.
     """
 
     history: HistoryOptions
     topics: SourceOptions
     columns: pa.Schema
+    made: TableColumns | None
     reading: Mapping[str, str] | None
+    options: Mapping[str, str]
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the result."""
         name = self.history.column
         return self.columns if name is None else self.columns.append(pa.field(name, pa.bool_()))
+
+    def rows_of_topics(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of the result from a batch of the topics."""
+        if self.made is None:
+            return batch
+        rows = self.made.apply(pa.Table.from_batches([batch])).combine_chunks()
+        return conform_batch(rows.to_batches()[0], self.columns)
 
 
 @contextlib.contextmanager
@@ -65,30 +87,26 @@ def fit_sides(history: HistoryOptions, mode: Mode) -> Sides:
     """Open the table and fit the read of the topics to it. Raises ConfigError, LoadError, ConnectorError."""
     with open_table(history) as destination:
         found = destination.snapshot(())
-    reading = found.newest.reading if found.newest else None
-    if reading is None:
+    newest = found.newest
+    if newest is None or newest.reading is None:
         logger.warning(
             "%s has no record of how the loads of group '%s' were read: the topics are read with the options given",
             *(found.shown, history.group),
         )
-    given = _options(history, reading)
-    topics = _loaded(parse_options(given, mode))
-    columns = _columns_of(topics)
-    if found.columns is not None:
-        kept = _kept(columns, found.columns, found.shown, named="columns" in given or "includeheaders" in given)
-        if len(kept) < len(topics.columns):
-            topics = _loaded(parse_options({**given, "columns": ",".join(kept)}, mode))
-            columns = _columns_of(topics)
-    if history.column is not None and history.column.lower() in {name.lower() for name in columns.names}:
-        raise ConfigError(f"Option 'historyColumn': the read has a column '{history.column}' already")
-    return Sides(history, topics, columns, reading)
+    given = _options(history, None if newest is None else newest.reading)
+    sides = _fitted_columns(history, found, given, mode)
+    name = history.column
+    if name is not None and name.lower() in {column.lower() for column in sides.columns.names}:
+        raise ConfigError(f"Option 'historyColumn': the read has a column '{name}' already")
+    return sides
 
 
 def refuse_changed_reading(sides: Sides, newest: LoadRecord | None) -> None:
     """Raise ConfigError when a load since `fit_sides` was read with other options."""
-    if newest is None or newest.reading is None or sides.reading is None:
+    now = _reading(newest)
+    if now is None or sides.reading is None:
         return
-    if changes := describe_changes(sides.reading, newest.reading):
+    if newest is not None and (changes := describe_changes(sides.reading, now)):
         raise ConfigError(
             f"load {newest.load_id} was read with {changes}, since this DataFrame was made: make it again"
         )
@@ -96,12 +114,84 @@ def refuse_changed_reading(sides: Sides, newest: LoadRecord | None) -> None:
 
 def for_stream(sides: Sides) -> Sides:
     """The same read with the options checked for a stream. Raises ConfigError."""
-    given = {**_options(sides.history, sides.reading), "columns": ",".join(sides.topics.columns)}
-    given.pop("includeheaders", None)
-    topics = replace(parse_options(given, Mode.STREAM), formats=sides.topics.formats)
-    if sides.history.column is not None:
-        topics = replace(topics, max_prefetched_records=0)  # rows that come with the plan would lack the column
+    topics = replace(parse_options(sides.options, Mode.STREAM), formats=sides.topics.formats)
+    if sides.history.column is not None or sides.made is not None:
+        topics = replace(topics, max_prefetched_records=0)  # rows that come with the plan are as they were fetched
     return replace(sides, topics=topics)
+
+
+def _fitted_columns(history: HistoryOptions, found: TableSnapshot, given: Mapping[str, str], mode: Mode) -> Sides:
+    """Columns that both sides have, of those that the user names or, without, of all."""
+    items = parse_columns(found.newest.columns if found.newest else ())
+    wanted, options = given.get("columns") if items else None, dict(given)
+    if items:
+        options.pop("columns", None)
+        options["columns"] = ",".join(columns_to_read(items, (), {n: v for n, v in options.items() if n != "columns"}))
+    topics = _loaded(parse_options(options, mode))
+    made = TableColumns.of(items, _source(topics))
+    names, named = made.schema.names, "columns" in given or "includeheaders" in given
+    if wanted is not None:
+        names = [name.strip() for name in wanted.split(",")]
+        if unknown := [name for name in names if name not in made.schema.names]:
+            raise ConfigError(
+                f"Option 'columns' names {', '.join(unknown)}; the loads of group '{history.group}' make the columns "
+                f"{', '.join(made.schema.names)}"
+            )
+    fields = _both(names, made.schema, found, named=named)
+    if not items:
+        kept = [field.name for field in fields if field.name in COLUMNS]
+        if len(kept) < len(topics.columns):
+            options = {**given, "columns": ",".join(kept)}
+            options.pop("includeheaders", None)
+            topics = _loaded(parse_options(options, mode))
+            made = TableColumns.of((), _source(topics))
+    columns = pa.schema(fields)
+    picks = {pick.name: pick for pick in made.picks}
+    made = TableColumns(
+        tuple(picks[name] for name in columns.names), pa.schema([made.schema.field(name) for name in columns.names])
+    )
+    is_as_read = columns.equals(_source(topics))
+    return Sides(history, topics, columns, None if is_as_read else made, _reading(found.newest), options)
+
+
+def _both(names: Sequence[str], made: pa.Schema, found: TableSnapshot, *, named: bool) -> list[pa.Field]:
+    """The columns of the result. `named`: the user wants every one of them. Raises ConfigError."""
+    if found.columns is None:
+        return [made.field(name) for name in names]
+    missing = [name for name in names if name not in found.columns.names]
+    if missing and (named or len(missing) == len(names)):
+        raise ConfigError(
+            f"{found.shown} has no column {', '.join(missing)}, which the read of the topics has: leave it out (option "
+            "columns)"
+        )
+    fields = []
+    for name in names:
+        if name not in missing:
+            there, here = found.columns.field(name).type, made.field(name).type
+            type = common_type(there, here)
+            if type is None:
+                raise ConfigError(
+                    f"{found.shown} has column '{name}' as {there}, the records of the topics have it as {here}: leave "
+                    "it out (option columns), or read both sides apart"
+                )
+            fields.append(pa.field(name, type))
+    return fields
+
+
+def _reading(newest: LoadRecord | None) -> dict[str, str] | None:
+    if newest is None or newest.reading is None:
+        return None
+    return with_columns(newest.reading, newest.columns)
+
+
+def _source(options: SourceOptions) -> pa.Schema:
+    """The columns of the topics' batches."""
+    source = arrow_schema(options.columns)
+    if not options.formats.columns:
+        return source
+    from spark_connector.formats.record_decoder import decoded_schema
+
+    return decoded_schema(options.formats, source)
 
 
 def _target(history: HistoryOptions) -> Target:
@@ -109,6 +199,8 @@ def _target(history: HistoryOptions) -> Target:
     if place.startswith(_DELTA):
         target = Target(place[len(_DELTA) :], history.group, format="delta", storage_options=history.storage_options)
         return target.check()
+    if history.catalog is not None:
+        return Target(place, history.group, catalog=history.catalog).check()
     if is_database_url(place):
         raise ConfigError(
             "Option 'history' names a database, which is not read file by file: read it with Spark's JDBC source, and "
@@ -124,46 +216,17 @@ def _target(history: HistoryOptions) -> Target:
 
 def _options(history: HistoryOptions, reading: Mapping[str, str] | None) -> dict[str, str]:
     """The options of the topics: the user's, and those that the loads were read with."""
-    kept = DEFAULTS if reading is None else reading
-    options = {**{name.lower(): value for name, value in kept.items()}, **history.topics}
-    changes = "" if reading is None else describe_changes(reading, reading_of(options))
+    kept = {name.lower(): value for name, value in (DEFAULTS if reading is None else reading).items()}
+    beside = {_LETTERS: kept.pop(_LETTERS)} if _LETTERS in kept else {}
+    options = {**kept, **history.topics}
+    changes = "" if reading is None else describe_changes(reading, reading_of(options) | beside)
     if changes:
         raise ConfigError(
             f"the loads of group '{history.group}' were read with other options; this read has {changes}. Leave these "
             "options out: the records of the topics are read as the loads have read theirs"
         )
-    return options
+    return {**options, "mode": "DROPMALFORMED"} if beside else options
 
 
 def _loaded(options: SourceOptions) -> SourceOptions:
     return replace(options, formats=with_schemas(options))
-
-
-def _columns_of(options: SourceOptions) -> pa.Schema:
-    source = arrow_schema(options.columns)
-    if options.formats == ReadFormats() or not options.formats.columns:
-        return source
-    from spark_connector.formats.record_decoder import decoded_schema
-
-    return decoded_schema(options.formats, source)
-
-
-def _kept(wanted: pa.Schema, table: pa.Schema, shown: str, *, named: bool) -> list[str]:
-    """Those of the source's columns that the table has. `named`: the user wants every one of them."""
-    missing = [name for name in wanted.names if name not in table.names]
-    needed = missing if named else [name for name in missing if name not in COLUMNS]
-    if needed:
-        raise ConfigError(
-            f"{shown} has no column {', '.join(needed)}, which the read of the topics has: leave it out (option "
-            "columns)"
-        )
-    kept = [name for name in wanted.names if name in table.names]
-    for name in kept:
-        if not fits(table.field(name).type, wanted.field(name).type):
-            raise ConfigError(
-                f"{shown} has column '{name}' as {table.field(name).type}, the records of the topics have it as "
-                f"{wanted.field(name).type}: leave it out (option columns), or read both sides apart"
-            )
-    if not kept:
-        raise ConfigError(f"{shown} has none of the columns {', '.join(wanted.names)}")
-    return [name for name in kept if name in COLUMNS]

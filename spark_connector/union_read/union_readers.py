@@ -99,7 +99,7 @@ def read_side(sides: Sides, partition: InputPartition) -> Iterator[pa.RecordBatc
     if isinstance(partition, FileInputPartition):
         rows = read_history(partition.value, sides.columns)
     else:
-        rows = read_partition(sides.topics, partition)
+        rows = map(sides.rows_of_topics, read_partition(sides.topics, partition))
     return rows if column is None else (_marked(batch, column, of_table) for batch in rows)
 
 

@@ -7,13 +7,17 @@ so that no Spark is needed; and reads of both sides, planned and read in this pr
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 
@@ -27,14 +31,17 @@ from spark_connector.options.read_options import Mode
 from spark_connector.union_read.sides import Sides, fit_sides
 from spark_connector.union_read.union_readers import UnionBatchReader
 
-FORMATS = ("delta", "parquet")
+FORMATS = ("delta", "parquet", "iceberg")
+CATALOG = "union"
+_NAMESPACE, _NAME = "lake", "orders"
 
 Position = tuple[str, int, int]
 """(topic, partition, offset)"""
 
 
 class UnionLoads:
-    """One group's loads of `topic` to `to`, and reads of both sides. `format`: parquet or delta."""
+    """One group's loads of `topic` to `to`, a directory in which an Iceberg table has its catalog, and reads of both
+    sides."""
 
     def __init__(
         self,
@@ -49,12 +56,16 @@ class UnionLoads:
     ) -> None:
         self.bootstrap, self.topic, self.to, self.format = bootstrap, topic, to, format
         self.group = group or f"g-{topic}"
-        self.target = Target(to, self.group, format=format).check()
+        if format == "iceberg":
+            use_catalog(Path(to))
+            self.target = Target(f"iceberg:{_NAMESPACE}.{_NAME}", self.group, catalog=CATALOG).check()
+        else:
+            self.target = Target(to, self.group, format=format).check()
         self._options, self._max_records = options or {}, max_records
 
     @property
     def history(self) -> str:
-        return f"delta:{self.to}" if self.format == "delta" else self.to
+        return f"delta:{self.to}" if self.format == "delta" else self.target.to
 
     def load(self, on_phase: Phase = lambda phase, record: None, **more: Any) -> LoadResult:
         """One load, which is small enough for the driver alone."""
@@ -79,6 +90,7 @@ class UnionLoads:
             "subscribe": self.topic,
             "history": self.history,
             "group": self.group,
+            **({"catalog": CATALOG} if self.format == "iceberg" else {}),
             "fetchOffset.retryIntervalMs": "20",
             **more,
         }
@@ -98,6 +110,19 @@ class UnionLoads:
         reader = UnionBatchReader(sides)
         batches = [batch for task in reader.partitions() for batch in reader.read(task)]
         return pa.Table.from_batches(batches, sides.schema)
+
+
+def use_catalog(home: Path, name: str = CATALOG) -> None:
+    """Have a catalog in SQLite in this directory, for this process, its children, and Spark's workers, which know the
+    environment of the time when Spark was started."""
+    home.mkdir(exist_ok=True)
+    settings = {"uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}/warehouse"}
+    for key, value in settings.items():
+        os.environ[f"PYICEBERG_CATALOG__{name.upper()}__{key.upper()}"] = value
+    lines = ["catalog:", f"  {name}:", *(f"    {key}: {value}" for key, value in settings.items())]
+    Path(os.environ["PYICEBERG_HOME"], ".pyiceberg.yaml").write_text("\n".join(lines))
+    with suppress(NamespaceAlreadyExistsError):
+        load_catalog(name, **settings).create_namespace(_NAMESPACE)
 
 
 def no_session() -> SparkSession:

@@ -30,6 +30,7 @@ from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
 from spark_connector.loads.delta.delta_snapshot import snapshot_of
 from spark_connector.loads.destination import HeldRows, NewSession
 from spark_connector.loads.footers import pages_are_whole
+from spark_connector.loads.grammar import identify_rows, parse_partition_by, partition_columns
 from spark_connector.loads.history import (
     HistoryEntry,
     intent_of,
@@ -51,6 +52,8 @@ _STAGING = "_staging/table"
 _MISREAD = re.compile(r"[#%?^|\[\]\\\x00-\x1f\x7f]")
 """Characters of a path that `deltalake` misreads or cannot open, and Spark takes literally."""
 _FORGETS = "delta.setTransactionRetentionDuration"
+_TRANSFORM = "pykafka.transform"
+"""Metadata of a partition column: what it is made of. Other groups' loads must make it alike."""
 _APPEND_ONLY = "delta.appendOnly"
 
 
@@ -82,11 +85,16 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Create the table, or check that it takes these columns. Raises ConfigError, LoadError."""
         fields = [*_fields(schema), {"name": LOAD_COLUMN, "type": "string", "nullable": True, "metadata": {}}]
+        transforms = {one.name: one for one in parse_partition_by(record.partition_by) if one.transform != "identity"}
+        for field in fields:
+            if field["name"] in transforms:
+                field["metadata"] = {**field["metadata"], _TRANSFORM: str(transforms[field["name"]])}
+        partition_by = partition_columns(record.partition_by)
         table = self.log.table()
         if table is None:
             refuse_within_table(self.output)
-            table = self._create(fields, record.partition_by)
-        _check_table(table, self.url, fields, record.partition_by)
+            table = self._create(fields, partition_by)
+        _check_table(table, self.url, fields, partition_by)
 
     def seal(self, record: LoadRecord) -> None:
         """Sync the files: after a power failure, a table whose log names empty files could not be read."""
@@ -126,8 +134,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """By the rows, two columns of the whole table, and by the log for loads whose rows do not name them."""
-        found = topics_by_group(standing(self.log.records_of_all()))
+        loads = standing(self.log.records_of_all())
+        found = topics_by_group(loads)
         table = self.log.table()
+        if not all(identify_rows(load.columns) for load in loads):
+            return found  # a column topic is one of the values
         if table is not None and {LOAD_COLUMN, "topic"} <= _column_names(table):
             for row in pa.table(_query(table, f"SELECT DISTINCT {LOAD_COLUMN}, topic FROM t")).to_pylist():
                 load_id = LoadId.parse(str(row[LOAD_COLUMN]))
@@ -263,6 +274,9 @@ def _check_column(there: Mapping[str, Mapping[str, Any]], field: Mapping[str, An
                 f"it (ALTER TABLE … ADD COLUMNS ({LOAD_COLUMN} STRING)), or use another table"
             )
         raise ConfigError(f"the Delta table {url} has no column '{name}': add it, or leave it out (option columns)")
+    made = field["metadata"].get(_TRANSFORM)
+    if made is not None and (before := there[name]["metadata"].get(_TRANSFORM, made)) != made:
+        raise ConfigError(f"the Delta table {url} has column '{name}' as {before}, not as {made}: set partition_by so")
     if there[name]["type"] != field["type"]:
         if name == LOAD_COLUMN:
             raise ConfigError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,9 @@ import pytest
 from tests.support.kafka import Kafka
 from tests.support.topic_data import TopicData
 from tests.support.union_loads import FORMATS, UnionLoads
+
+# Known to Spark's workers, which `tests.support.union_loads.use_catalog` could no longer tell.
+os.environ.setdefault("PYICEBERG_HOME", tempfile.mkdtemp(prefix="pyiceberg-"))
 
 
 @pytest.fixture(params=FORMATS)

@@ -12,7 +12,6 @@ from deltalake import DeltaTable, write_deltalake
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
-from spark_connector.loads.request import Target
 from spark_connector.maintenance import rewind
 from spark_connector.storage import open_storage
 from tests.support.kafka import Kafka
@@ -151,7 +150,7 @@ def test_a_rewind_gives_its_records_back_to_the_topic(loads: UnionLoads, data: T
     data.produce(6)
     loads.must_load()
     reader, tasks = loads.plan()
-    rewind(Target(loads.to, loads.group, format=loads.format), first)
+    rewind(loads.target, first)
     rows = loads.read(historyColumn="loaded")
     assert positions(rows) == data.positions()
     assert rows.column("loaded").to_pylist().count(True) == 20
@@ -194,7 +193,8 @@ def test_delta_tables_whose_files_do_not_say_all(broker: Kafka, topic: str, tmp_
         loads.sides()
 
 
-def test_a_database_is_not_read_file_by_file(loads: UnionLoads) -> None:
+def test_a_database_is_not_read_file_by_file(broker: Kafka, topic: str, tmp_path: Path) -> None:
+    loads = UnionLoads(broker.bootstrap, topic, str(tmp_path), "delta")
     with pytest.raises(ConfigError, match="names a database"):
         loads.sides(history="sqlite:///x.db#rows")
 
