@@ -141,8 +141,9 @@ def main() -> None:
     print("ready", flush=True)
     while Path(sys.argv[0]).exists():
         try:
-            loads.load()
-            time.sleep(0.3)  # as a service does
+            if (load_id := loads.load().load_id) is not None:
+                print(load_id, flush=True)
+            time.sleep(0.1)
         except PykafkaError as error:
             print(error, flush=True)
 

@@ -49,51 +49,43 @@ def again_and_again(stop: threading.Event, work: Callable[[], None]) -> Iterator
 
 
 class KilledLoader:
-    """A process that loads; `kill` ends it wherever it is and starts the next."""
+    """A process that loads, killed soon after it has loaded, wherever it is then, and started again."""
 
-    def __init__(self, loads: UnionLoads) -> None:
-        arguments = json.dumps(
-            {"bootstrap": loads.bootstrap, "topic": loads.topic, "to": loads.to, "format": loads.format}
-        )
+    def __init__(self, loads: UnionLoads, stop: threading.Event) -> None:
+        names = ("bootstrap", "topic", "to", "format")
+        arguments = json.dumps({name: getattr(loads, name) for name in names})
         self._command = [sys.executable, "-m", "tests.support.union_loads", arguments]
+        self._stop = stop
+        self._chance = random.Random(32)
         self.kills = 0
-        self._process = self._start()
 
-    def kill(self) -> None:
-        self.end()
-        self.kills += 1
-        self._process = self._start()
-
-    def end(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-
-    def _start(self) -> subprocess.Popen[str]:
-        process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
+    def run_one(self) -> None:
+        with subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for _ in range(self._chance.randint(2, 4)):  # "ready", and a line for each load
+                process.stdout.readline()
+            self._stop.wait(self._chance.random() / 2)
+            process.send_signal(signal.SIGKILL)
+            self.kills += 1
 
 
-@pytest.mark.timeout(300)
-def test_every_read_has_each_record_once_whatever_happens_meanwhile(loads: UnionLoads, data: TopicData) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("reads", [8, pytest.param(60, marks=pytest.mark.slow)])
+def test_every_read_has_each_record_once_whatever_happens_meanwhile(
+    loads: UnionLoads, data: TopicData, reads: int
+) -> None:
     loads.must_load()
-    seen: set[str] = set()
-    chance = random.Random(32)
+    versions: list[str] = []
     stop = threading.Event()
-    loader = KilledLoader(loads)
-    try:
-        with again_and_again(stop, lambda: data.produce(10)), again_and_again(stop, lambda: compact(loads)):
-            for number in range(READS):
-                seen.add(read_once(loads, data))
-                if number % 4 == 0 and chance.random() < 0.8:
-                    loader.kill()
-    finally:
-        loader.end()
-    assert loader.kills > 5
-    assert len(seen) > 5, "the table has grown between the reads"
+    loader = KilledLoader(loads, stop)
+    with (
+        again_and_again(stop, loader.run_one),
+        again_and_again(stop, lambda: data.produce(10)),
+        again_and_again(stop, lambda: compact(loads)),
+    ):
+        while len(versions) < reads or len({*versions}) < reads // 4 or loader.kills < reads // 8:
+            versions.append(read_once(loads, data))
+            assert len(versions) < 100 * reads
     loads.load()
     assert positions(loads.read()) == data.positions()
 
