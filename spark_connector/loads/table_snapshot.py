@@ -54,7 +54,7 @@ class TableSnapshot:
     None where the table has forgotten its record. `offsets` are the group's next offsets at that moment.
 
     `columns` are the table's, None of a directory without a row. `one_group`: whether every file
-    holds rows of this group alone.
+    holds rows of this group alone. `one_row_per_key`: whether loads change and delete rows (mode=upsert).
     """
 
     shown: str
@@ -66,6 +66,7 @@ class TableSnapshot:
     files: tuple[TableFile, ...]
     scan: TableScan
     one_group: bool = False
+    one_row_per_key: bool = False
 
 
 @dataclass(frozen=True)

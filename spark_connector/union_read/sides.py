@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from broker.errors import ConfigError
 from spark_connector.destinations import existing_format, open_destination
+from spark_connector.loads.addresses import is_database_url
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.grammar import parse_columns
 from spark_connector.loads.plan import unknown_group
@@ -26,7 +27,6 @@ from spark_connector.loads.request import (
     Target,
     columns_to_read,
     describe_changes,
-    is_database_url,
     reading_of,
     with_columns,
 )
@@ -88,6 +88,11 @@ def fit_sides(history: HistoryOptions, mode: Mode) -> Sides:
     with open_table(history) as destination:
         found = destination.snapshot(())
     newest = found.newest
+    if found.one_row_per_key:
+        raise ConfigError(
+            f"option 'history': {found.shown} has one row per key (mode=upsert), which later records change and "
+            "delete: rows and records cannot be put side by side. Read the table alone, or keep a table of all records"
+        )
     if newest is None or newest.reading is None:
         logger.warning(
             "%s has no record of how the loads of group '%s' were read: the topics are read with the options given",

@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
+from spark_connector.loads.delta.delta_merge import upsert_marker
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table_snapshot import ParquetScan, TableFile, TableSnapshot, no_longer_there
 from spark_connector.storage import Storage
@@ -49,6 +50,7 @@ def snapshot_of(
         columns=pa.schema(table.schema().to_arrow()),
         files=_files(table, storage),
         scan=ParquetScan(storage.options),
+        one_row_per_key=upsert_marker(table) is not None,
     )
 
 

@@ -6,6 +6,7 @@ part of the metadata that this takes, without snapshots, and one pickled descrip
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from broker.errors import ConfigError
+from spark_connector.loads.change_files import UPSERT_PROPERTY
 from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table_snapshot import TableFile, TableSnapshot, no_longer_there
@@ -42,14 +44,19 @@ class IcebergScan:
     properties: Mapping[str, str] = field(repr=False)
 
     def read(self, file: TableFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        metadata = TableMetadataUtil.parse_raw(self.metadata)
-        schema = Schema.model_validate_json(self.schema)
+        metadata, schema = _parsed(self.metadata, self.schema)
         there = [name for name in columns if name in {one.name for one in schema.fields}]
         io = load_file_io(dict(self.properties), metadata.location)
         scan = ArrowScan(metadata, io, schema.select(*there), AlwaysTrue())
         for batch in scan.to_record_batches([pickle.loads(file.task)]):
             for start in range(0, batch.num_rows, _ROWS):
                 yield batch.slice(start, _ROWS)
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(metadata: str, schema: str) -> tuple[TableMetadata, Schema]:
+    """Once for all files that a process reads."""
+    return TableMetadataUtil.parse_raw(metadata), Schema.model_validate_json(schema)
 
 
 def snapshot_of(log: IcebergCommitLog, shown: str, version: str | None) -> TableSnapshot:
@@ -78,6 +85,7 @@ def snapshot_of(log: IcebergCommitLog, shown: str, version: str | None) -> Table
         columns=schema_to_pyarrow(schema, include_field_ids=False),
         files=() if wanted == _NONE else _files(scan, shown),
         scan=IcebergScan(_small(table.metadata), schema.model_dump_json(), dict(table.io.properties)),
+        one_row_per_key=UPSERT_PROPERTY in table.properties,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.schema import Schema
@@ -38,8 +38,6 @@ from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.transforms import PartitionField
 
 _FIELD_ID = b"PARQUET:field_id"
-_DAY_OF = {"date": "day"}  # names that files and Delta have for a transform
-
 PROPERTIES = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -56,7 +54,7 @@ def new_schema(layout: FileLayout) -> Schema:
     fields = [_with_ids(field, ids) for field in stored_columns(layout)]
     try:
         return pyarrow_to_schema(pa.schema(fields))
-    except (TypeError, ValueError) as error:
+    except (UnsupportedPyArrowTypeException, TypeError, ValueError) as error:
         raise ConfigError(f"an Iceberg table cannot hold these columns: {error}") from error
 
 
@@ -139,8 +137,7 @@ def _described(field: IcebergField, schema: Schema) -> str:
 
 
 def _transform_of(field: PartitionField) -> Transform[object, object]:
-    name = _DAY_OF.get(field.transform, field.transform)
-    transform: Transform[object, object] = parse_transform(name)
+    transform: Transform[object, object] = parse_transform(field.transform)
     if isinstance(transform, UnknownTransform):
         raise ConfigError(
             f"partition_by (--partition-by): Iceberg cannot partition by '{field.name}' ({field.transform}); it has "

@@ -55,20 +55,26 @@ Values = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class PartitionField:
-    """A partition column of a table. `type` is that of the column in directories and Delta. Picklable."""
+    """A partition column of a table: `transform`, as Iceberg writes it (`bucket[16]`), of the column `source`.
+
+    `type` is that of the column in directories and Delta. `format` is that of the output: values are refused that its
+    readers would not read back. Picklable.
+    """
 
     name: str
     source: str
     transform: str
-    argument: int | None
     type: pa.DataType
     format: str
-    """The format of the output, by which values are refused that its readers would not read back."""
 
     @property
-    def iceberg_transform(self) -> str:
-        """As Iceberg writes it: `bucket[16]`, which pyiceberg's `parse_transform` reads."""
-        return self.transform if self.argument is None else f"{self.transform}[{self.argument}]"
+    def kind(self) -> str:
+        return self.transform.partition("[")[0]
+
+    @property
+    def width(self) -> int:
+        """Of bucket and truncate."""
+        return int(self.transform.partition("[")[2].rstrip("]"))
 
     def text(self, value: Value) -> str | None:
         """The value as text, in a directory's name (not escaped) or in Delta's log. Raises LoadError."""
@@ -80,12 +86,12 @@ class PartitionField:
         return text
 
     def _plain_text(self, value: Value) -> str:
-        if self.transform == "hour":
+        if self.kind == "hour":
             return _time_text(value, "h").replace("T", "-")
-        if self.transform == "month":
+        if self.kind == "month":
             return f"{_time_text(value, 'M')}-01"
-        if self.transform == "year" or self.type == pa.date32():
-            return _time_text(value, "Y" if self.transform == "year" else "D")
+        if self.kind == "year" or self.type == pa.date32():
+            return _time_text(value, "Y" if self.kind == "year" else "D")
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, bytes):
@@ -104,13 +110,13 @@ class PartitionField:
 
     def values(self, column: pa.Array) -> pa.Array:
         """The partition value of each row: dates and times as integers; null for null."""
-        if self.transform in _UNITS:
+        if self.kind in _UNITS:
             return self._of_times(column)
-        if self.transform == "bucket":
-            hashes = (_hashes(column) & np.uint32(0x7FFFFFFF)) % np.uint32(self.argument or 1)
+        if self.kind == "bucket":
+            hashes = (_hashes(column) & np.uint32(0x7FFFFFFF)) % np.uint32(self.width)
             return _with_nulls(hashes.astype(np.int32), column)
-        if self.transform == "truncate":
-            return _truncated(column, self.argument or 1)
+        if self.kind == "truncate":
+            return _truncated(column, self.width)
         if pa.types.is_temporal(column.type):
             return column.cast(pa.int32() if pa.types.is_date(column.type) else pa.int64())
         return column
@@ -118,7 +124,7 @@ class PartitionField:
     def _of_times(self, column: pa.Array) -> pa.Array:
         unit = "D" if pa.types.is_date(column.type) else column.type.unit
         times = _numbers(column).view(f"datetime64[{unit}]")
-        return _with_nulls(times.astype(f"datetime64[{_UNITS[self.transform]}]").astype(np.int64), column)
+        return _with_nulls(times.astype(f"datetime64[{_UNITS[self.kind]}]").astype(np.int64), column)
 
 
 def hidden(name: str) -> str:
@@ -131,6 +137,8 @@ def bind(items: Sequence[PartitionItem], schema: pa.Schema, format: str) -> tupl
     names = {name.lower() for name in schema.names}
     fields = []
     for item in items:
+        name = item.name
+        item = _of_iceberg(item) if format == "iceberg" and item.column not in schema.names else item
         refuse_unknown_column(item, schema.names)
         if item.transform != "identity" and item.name.lower() in names:
             raise ConfigError(
@@ -142,8 +150,18 @@ def bind(items: Sequence[PartitionItem], schema: pa.Schema, format: str) -> tupl
         made = _OF_TIMES.get(item.transform) or (pa.int32() if item.transform == "bucket" else type)
         if item.transform == "truncate" and pa.types.is_integer(type) and type.bit_width < 32:
             made = pa.int32()
-        fields.append(PartitionField(item.name, item.column, item.transform, item.argument, made, format))
+        transform = item.transform if item.argument is None else f"{item.transform}[{item.argument}]"
+        fields.append(PartitionField(name, item.column, transform, made, format))
     return tuple(fields)
+
+
+def _of_iceberg(item: PartitionItem) -> PartitionItem:
+    """`date` is a day of the timestamp, which need not be a column. Raises ConfigError for `hour`."""
+    if str(item) == "hour":
+        raise ConfigError(
+            "partition_by (--partition-by): Iceberg cannot partition by hour, the hour of the day: use hour(timestamp)"
+        )
+    return PartitionItem("timestamp", "day") if str(item) == "date" else item
 
 
 def with_partition_columns(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.Schema:
@@ -210,10 +228,11 @@ def _escaped(text: str) -> str:
 
 
 def _time_text(value: Any, unit: str) -> str:
-    """A number of units from 1970 as Java writes it: years beyond 9999 have a sign, which numpy does not write."""
+    """A number of units from 1970 as Java writes it: four digits of a year, and a sign beyond 9999."""
     text = str(np.array([value]).astype(f"datetime64[{unit}]")[0])
-    year = text.partition("-")[0]
-    return f"+{text}" if len(year) > 4 and year.isdecimal() else text
+    year, dash, rest = text.removeprefix("-").partition("-")
+    sign = "-" if text.startswith("-") else "+" if len(year) > 4 else ""
+    return f"{sign}{year.zfill(4)}{dash}{rest}"
 
 
 def _check_type(item: PartitionItem, type: pa.DataType, format: str) -> None:
@@ -253,7 +272,7 @@ def _check_years(fields: Collection[PartitionField], values: Values, rows: pa.Ta
         value = values[field.name]
         if field.format != "delta" or field.type != pa.date32() or value is None:
             continue
-        low, high = _MONTHS if field.transform == "month" else _DAYS
+        low, high = _MONTHS if field.kind == "month" else _DAYS
         if not low <= value <= high:  # type: ignore[operator]
             raise LoadError(
                 f"{_place(rows)} lies in a year that Delta's readers do not know: leave {field.name} out of "

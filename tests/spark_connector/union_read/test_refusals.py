@@ -206,3 +206,12 @@ def test_only_parquet_is_read_from_directories(tmp_path: Path) -> None:
     world.load()  # writes JSON
     with pytest.raises(ConfigError, match="loads in json; only parquet"):
         FilesDestination(output, FilesCommitLog(output, "g"), "g", open_storage).snapshot(())
+
+
+def test_a_table_with_one_row_per_key(loads: UnionLoads) -> None:
+    if loads.format == "parquet":
+        pytest.skip("directories have all records")
+    Topic(loads.bootstrap, loads.topic).produce([b'{"id": 1}', b'{"id": 1}'])
+    loads.load(options={"valueFormat": "json", "valueSchema": "id BIGINT"}, mode="upsert", key="id")
+    with pytest.raises(ConfigError, match="one row per key"):
+        loads.sides()
