@@ -411,7 +411,7 @@ class LoadRequest:
         limit = None if max_bad is None else MaxBad.parse(max_bad)
         given |= _about_bad_records(given, str(target.format), letters, limit)
         if picked:
-            given["columns"] = ",".join(_columns_to_read(picked, layout, given))
+            given["columns"] = ",".join(columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
         _check_columns(source, picked, layout if upsert is None else (), order)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
@@ -507,7 +507,7 @@ def _check_format(
         )
 
 
-def _columns_to_read(
+def columns_to_read(
     columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], options: Mapping[str, str]
 ) -> list[str]:
     """The reader's columns that the table's columns are made of, and those that rows are counted by."""

@@ -65,14 +65,18 @@ class DeltaCommitLog(TableLog):
 
     def offsets(self, partitions: Collection[TopicPartition] = ()) -> dict[TopicPartition, int]:
         table = self.table()
-        if table is None:
-            return {}
-        known = set(partitions)
+        return {} if table is None else self.state_of(table, partitions)[2]
+
+    def state_of(
+        self, table: DeltaTable, partitions: Collection[TopicPartition] = ()
+    ) -> tuple[int, LoadRecord | None, dict[TopicPartition, int]]:
+        """The number of the group's newest load in this state of the table, its record, and the offsets."""
+        known, number = set(partitions), self._number(table)
         # Commits of other writers may have come since the group's newest record.
-        records = self._records(table, _NEAR) or (self._records(table) if self._number(table) else {})
+        records = self._records(table, _NEAR) or (self._records(table) if number else {})
         for record in records.values():
             known.update(record.committed, record.positions)
-        return self._offsets(table, known)
+        return number, records.get(number), self._offsets(table, known)
 
     def record(self, sequence: int) -> LoadRecord | None:
         """Also None when the log's retention has removed it."""

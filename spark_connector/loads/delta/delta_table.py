@@ -25,9 +25,11 @@ from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
 from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore, without_views
+from spark_connector.loads.delta.delta_snapshot import snapshot_of
 from spark_connector.loads.destination import HeldRows, NewSession
 from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.grammar import identify_rows, parse_partition_by, partition_columns
@@ -43,6 +45,7 @@ from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange,
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination, first_line
+from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
@@ -222,6 +225,9 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
                 f"the Delta table {self.url} has no column '{LOAD_COLUMN}': the rows of a load cannot be found"
             )
         super().check_rewind(rewind)
+
+    def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
+        return snapshot_of(self.log, self.output, partitions, version)
 
     def plain_error(self, error: Exception) -> LoadError | None:
         is_ours = isinstance(error, DeltaError | pa.ArrowException)  # of a commit, of a query
