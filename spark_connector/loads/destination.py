@@ -9,15 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import CommitLog
+from spark_connector.loads.compaction import Compaction
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.storage import Storage
@@ -164,6 +166,10 @@ class Destination(ABC):
 
     def check_rewind(self, rewind: LoadRecord) -> None:  # noqa: B027 - directories can always be moved aside
         """Raise ConfigError when the loads that `rewind` names cannot be taken back."""
+
+    def compaction(self) -> Compaction[Any]:
+        """What makes large files of small ones. Raises ConfigError where there is nothing of the kind."""
+        raise ConfigError(f"{self.url}: only Delta and Iceberg tables can be compacted")
 
     def plain_error(self, error: Exception) -> LoadError | None:
         """The LoadError for an error of the library behind the destination; None for any other error."""

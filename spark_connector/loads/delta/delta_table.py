@@ -25,6 +25,7 @@ from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError
+from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
 from spark_connector.loads.destination import HeldRows, NewSession
 from spark_connector.loads.history import (
@@ -99,6 +100,9 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
     def discard(self, load_id: str) -> None:
         self.output.remove(load_id)
         self.output.remove(f"{_STAGING}/{load_id}")
+
+    def compaction(self) -> DeltaCompaction:
+        return DeltaCompaction(self.output, self.log, self._group)
 
     def staged(self) -> dict[str, int]:
         names = (name for name in self.output.names(_STAGING) if is_of(self._group, name))
