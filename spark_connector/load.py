@@ -55,6 +55,7 @@ def load(
     allow_changed_options: bool = False,
     new_group: bool = False,
     publish_offsets: bool = True,
+    target_file_size: int | str | None = None,
     on_phase: Phase | None = None,
 ) -> LoadResult:
     """Load all new records and commit them; see the module.
@@ -72,6 +73,7 @@ def load(
     read_committed by default. Each load keeps those that decide which records are loaded and what they become; a later
     load of the group with other values is refused unless `allow_changed_options`.
     `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8).
+    `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another parquet file.
     `storage_options`: fsspec's, for `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
     change; `from_directory`: the directory of that load (offsets=files only).
@@ -94,6 +96,7 @@ def load(
         allow_changed_options=allow_changed_options,
         new_group=new_group,
         publish_offsets=publish_offsets,
+        target_file_size=target_file_size,
     )
     return run_load(request, lambda: spark, on_phase or (lambda phase, record: None))
 
@@ -116,9 +119,9 @@ def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Load
             publish_offsets(request, destination, idle=not recovered)
             return _result(request, destination, None, recovered)
         on_phase("write", record)
-        sealed = write_load(request, destination, record, session)
+        sealed, files = write_load(request, destination, record, session)
         on_phase("commit", sealed)
-        destination.commit(sealed)
+        destination.commit(sealed, files)
         publish_offsets(request, destination)
         on_phase("done", sealed)
         return _result(request, destination, sealed, recovered)

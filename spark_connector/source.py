@@ -26,8 +26,8 @@ from pyspark.sql.types import StructType
 from broker.errors import ConfigError, PykafkaError
 from spark_connector.entry_point import entry_point
 from spark_connector.formats.value_format import ReadFormats
-from spark_connector.options.read_options import Mode, SourceOptions, parse_options, subscribed_topics
-from spark_connector.read.schema import source_schema
+from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.read.schema import source_schema, with_schemas
 from spark_connector.spark_worker import in_spark_worker
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class PykafkaSource(DataSource):
         and pickled with this object, so a query has one schema from beginning to end.
         """
         options = parse_options(self.options, Mode.ANY)
-        self._formats = _with_schemas(options)
+        self._formats = with_schemas(options)
         return source_schema(replace(options, formats=self._formats))
 
     @entry_point
@@ -101,7 +101,7 @@ class PykafkaSource(DataSource):
 
     def _read_options(self, mode: Mode) -> SourceOptions:
         options = parse_options(self.options, mode)
-        return replace(options, formats=self._formats or _with_schemas(options))
+        return replace(options, formats=self._formats or with_schemas(options))
 
     def _write_options(self, schema: StructType, *, stream: bool) -> WriteOptions:
         from spark_connector.options.write_options import parse_write_options
@@ -110,15 +110,6 @@ class PykafkaSource(DataSource):
         options = parse_write_options(self.options, stream=stream)
         check_columns([(one.name, one.dataType.simpleString()) for one in schema.fields], options)
         return options
-
-
-def _with_schemas(options: SourceOptions) -> ReadFormats:
-    """The formats of the read, with schemas loaded from files and registries. Raises ConfigError, ConnectorError."""
-    if not options.formats.columns:
-        return options.formats
-    from spark_connector.formats.record_decoder import loaded
-
-    return loaded(options.formats, subscribed_topics(options.selection))
 
 
 def _refuse_other_schema(schema: StructType, options: SourceOptions) -> None:

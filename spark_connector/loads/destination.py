@@ -22,6 +22,10 @@ from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.compaction import Compaction
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadError, LoadRecord
+from spark_connector.loads.request import LOAD_COLUMN
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.storage import Storage
 
 Offsets = npt.NDArray[np.int64]
@@ -109,6 +113,23 @@ class Destination(ABC):
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Make it ready to take rows of this schema (Spark's, as JSON). Raises ConfigError when it cannot take them."""
 
+    def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
+        """Make it ready to take rows of this layout, as `prepare` does; gives the layout that tasks write in."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        names = [name for name in layout.schema.names if layout.load_id is None or name != LOAD_COLUMN]
+        schema = pa.schema([layout.schema.field(name) for name in names])
+        self.prepare(record, from_arrow_schema(schema, prefer_timestamp_ntz=True).json())
+        return layout
+
+    def task_output(self, place: str) -> TaskOutput:
+        """Where tasks write the files of the load that was staged at `place`."""
+        assert self.output is not None
+        return StorageOutput(self.output.url, self.output.options, place)
+
+    def gather(self, place: str, files: Sequence[WrittenFile]) -> None:  # noqa: B027 - a table's log names its files
+        """Make these files of `task_output` the load's files; others are of attempts that do not count."""
+
     def own_writer(self, format: str) -> RowsWriter | None:
         """What writes rows of this format instead of Spark's writers of files; None for these."""
         return None
@@ -117,9 +138,9 @@ class Destination(ABC):
         """Record that all rows are written and counted."""
 
     @abstractmethod
-    def commit(self, record: LoadRecord) -> None:
+    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         """Make rows and offsets visible in one atomic step. For a rewind: remove the rows of the loads it names and set
-        the offsets back, in one step.
+        the offsets back, in one step. `files` are those of the direct road.
 
         Raises OffsetConflict, and leaves nothing behind, when another load took the number.
         """

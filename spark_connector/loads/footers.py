@@ -1,25 +1,25 @@
-"""Counts and statistics of parquet files from their footers, without reading rows.
+"""Counts of the rows that tasks have written, and statistics of parquet files from their footers.
 
-write.py counts the written rows with them, delta/delta_log.py makes the statistics of the files that a commit adds.
-Columns that a partitioned layout keeps in directory names are taken from there.
+delta/delta_log.py makes the statistics of the files that a commit adds.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet
 
-from spark_connector.loads.request import LOAD_COLUMN, values_in_path
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.storage import Storage
 
-_THREADS = 8
 _MEASURED = ("topic", "partition", "offset", "timestamp", LOAD_COLUMN)
+_ARROW = "parquet-cpp"  # how pyarrow names itself in a file
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -33,30 +33,23 @@ class Count(NamedTuple):
     high: int
 
 
-def read_footers(storage: Storage, directory: str, names: Collection[str]) -> dict[str, Any]:
-    """Name → pyarrow's `FileMetaData` of the files below `directory`."""
+def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, Count]:
+    """Counts of files or tasks, added up per partition."""
+    total: dict[TopicPartition, Count] = {}
+    for count in counts:
+        tp = TopicPartition(count.topic, count.partition)
+        before = total.get(tp, count._replace(rows=0))
+        low, high = min(before.low, count.low), max(before.high, count.high)
+        total[tp] = Count(*tp, before.rows + count.rows, low, high)
+    return total
 
-    def read_footer(name: str) -> Any:
-        with storage.open_input(f"{directory}/{name}") as file:
-            return pyarrow.parquet.read_metadata(file)
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip(names, pool.map(read_footer, names), strict=True))
-
-
-def count_rows(name: str, footer: Any) -> list[Count] | None:
-    """One count per row group of a file; None when a row group mixes partitions or has no statistics."""
-    given = values_in_path(name)
-    counts = []
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        bounds = _bounds(group)
-        topic = _only(given.get("topic"), bounds.get("topic"))
-        partition = _only(given.get("partition"), bounds.get("partition"))
-        if topic is None or partition is None or "offset" not in bounds:
-            return None
-        counts.append(Count(str(topic), int(partition), group.num_rows, *bounds["offset"]))
-    return counts
+def count_positions(rows: pa.Table) -> list[Count]:
+    """The rows of a table with the columns topic, partition and offset."""
+    grouped = rows.group_by(["topic", "partition"], use_threads=False)
+    found = grouped.aggregate([("offset", "count"), ("offset", "min"), ("offset", "max")])
+    names = ("topic", "partition", "offset_count", "offset_min", "offset_max")
+    return [Count(*(row[name] for name in names)) for row in found.to_pylist()]
 
 
 def delta_statistics(footer: Any) -> str:
@@ -96,13 +89,6 @@ def _bounds(group: Any) -> dict[str, tuple[Any, Any]]:
     return found
 
 
-def _only(given: str | None, bounds: tuple[Any, Any] | None) -> Any:
-    """The value of a column in a row group, if all rows have the same."""
-    if given is not None:
-        return given
-    return bounds[0] if bounds is not None and bounds[0] == bounds[1] else None
-
-
 def _as_delta(value: Any, *, up: bool = False) -> Any:
     """Timestamps in milliseconds, the resolution of the statistics: rounded down for the lowest, up for the highest."""
     if not isinstance(value, datetime):
@@ -110,3 +96,23 @@ def _as_delta(value: Any, *, up: bool = False) -> Any:
     micros = (value - _EPOCH) // timedelta(microseconds=1)
     millis = -(-micros // 1000) if up else micros // 1000
     return (_EPOCH + timedelta(milliseconds=millis)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def pages_are_whole(storage: Storage, path: str) -> bool:
+    """Whether the pages of a parquet file have the bytes that a task wrote, by the checksums in them.
+
+    True where there are none: Spark's own writer leaves checksums beside its files. Raises OSError, ArrowException.
+    """
+    if not path.endswith(".parquet"):
+        return True
+    with storage.open_input(path) as source:
+        file = pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
+        if file.metadata.created_by.startswith(_ARROW):
+            try:
+                for _ in file.iter_batches():
+                    pass
+            except OSError as error:
+                if "CRC" not in str(error):
+                    raise
+                return False
+    return True

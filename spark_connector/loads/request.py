@@ -31,6 +31,8 @@ from spark_connector.storage import without_secrets
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
 TABLE_FORMATS = ("delta", "sql")
 FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+DIRECT_FORMATS = ("parquet", "delta")
+"""Formats whose files the tasks write themselves (tasks/)."""
 OFFSET_KINDS = ("files", "zookeeper", "table")
 """`table`: in the Delta table's log or in the database. These two have no other kind; files never have this one."""
 
@@ -172,6 +174,9 @@ def _absolute(url: str) -> str:
     return f"{scheme}:///{os.path.abspath(path)}{mark}{query}"
 
 
+TARGET_FILE_SIZE = 128 << 20
+"""Bytes of a file at which a task begins the next one; what other writers of tables aim at, too."""
+
 LOAD_COLUMN = "load"
 """Names the load that wrote a row, by its load id: the directory `load=<load id>` of files, a column in tables."""
 
@@ -197,6 +202,19 @@ _NOT_TEXT = re.compile(
     re.IGNORECASE,
 )
 """Names of directories that Spark reads as a number or a date (and a few more, to be safe)."""
+
+
+_SIZE = re.compile(r"(?P<number>\d+)\s*(?P<unit>[kmg]?)i?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def parse_file_size(given: int | str) -> int:
+    """Bytes; a text is a number with kb, mb or gb, which are powers of 1,024 as in Spark. Raises ConfigError."""
+    found = _SIZE.fullmatch(str(given).strip())
+    size = int(found["number"]) * _UNITS[found["unit"].lower()] if found else 0
+    if not size:
+        raise ConfigError(f"target_file_size (--target-file-size) must be a size such as 128MB, not '{given}'")
+    return size
 
 
 def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -284,6 +302,7 @@ class LoadRequest:
     allow_changed_options: bool = False
     new_group: bool = False
     publish_offsets: bool = True
+    target_file_size: int = TARGET_FILE_SIZE
 
     @property
     def format(self) -> str:
@@ -313,6 +332,7 @@ class LoadRequest:
         starting_offsets: str = "earliest",
         options: Mapping[str, str] | None = None,
         partition_by: str | Sequence[str] | None = None,
+        target_file_size: int | str | None = None,
         **others: Any,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
@@ -336,7 +356,8 @@ class LoadRequest:
         source = parse_options(given, Mode.BATCH)
         _check_columns(source.columns, layout)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
-        return cls(target, source, reader, layout, **others)
+        size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
+        return cls(target, source, reader, layout, target_file_size=size, **others)
 
     def __post_init__(self) -> None:
         if self.max_records is not None and self.max_records < 1:

@@ -1,49 +1,62 @@
 """The Spark side of a load: read the planned ranges, write them to the staging area, count and seal what was written.
 
-Called by load.py. Spark writes parquet, orc and json itself, and its output committer keeps the rows of a task that ran
-twice only once. files/avro_files.py and database/staged_rows.py have writers of their own. The rows of each partition
-are counted in the output itself and compared with the rows that Spark has read and with the ranges: a load that does
-not add up is not committed (L5).
+Called by load.py. Tasks that fetch records write them into parquet files, of directories and of tables (tasks/). Spark
+writes orc and json, and its output committer keeps the rows of a task that ran twice only once. files/avro_files.py and
+database/staged_rows.py have writers of their own. The rows of each partition are counted where they are written, and
+compared with the rows that were read and with the ranges: a load that does not add up is not committed (L5).
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.datasource import DataSource
 
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from pyspark_pykafka import DefaultSource
+from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.destination import Destination, NewSession
-from spark_connector.loads.footers import Count, count_rows, read_footers
+from spark_connector.loads.footers import Count, sum_counts
 from spark_connector.loads.plan import confirm_topics
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
-from spark_connector.loads.request import DERIVED, LOAD_COLUMN, TABLE_FORMATS, LoadRequest
+from spark_connector.loads.request import DERIVED, DIRECT_FORMATS, LOAD_COLUMN, TABLE_FORMATS, LoadRequest
+from spark_connector.loads.tasks.columns import TableColumns
+from spark_connector.loads.tasks.file_layout import FileLayout, compression_of
+from spark_connector.loads.tasks.task_job import TaskJob
+from spark_connector.loads.tasks.transforms import partition_field
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.outages import summary
+from spark_connector.read.arrow_batches import arrow_schema
+from spark_connector.read.planning import OffsetRange
+from spark_connector.read.schema import with_schemas
 from spark_connector.storage import Storage
 
-_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
-_writing: weakref.WeakKeyDictionary[SparkSession, int] = weakref.WeakKeyDictionary()
-_writing_lock = threading.Lock()
-_registered: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
 
+def write_load(
+    request: LoadRequest, destination: Destination, record: LoadRecord, session: NewSession
+) -> tuple[LoadRecord, Sequence[WrittenFile]]:
+    """Stage the load, write, count and seal its rows; gives the sealed record, and the files of the direct road.
 
-def write_load(request: LoadRequest, destination: Destination, record: LoadRecord, session: NewSession) -> LoadRecord:
-    """Stage the load, write, count and seal its rows; gives the sealed record. A failure leaves nothing behind."""
+    A failure leaves nothing behind.
+    """
     place = destination.stage(record)
+    files: Sequence[WrittenFile] = ()
     try:
-        frame = read_ranges(session(), record, request.options)
-        write_rows = destination.own_writer(record.format) or functools.partial(write_files, destination)
-        sealed = write_rows(frame, record, place, request.write_options)
+        if record.format in DIRECT_FORMATS:
+            sealed, files = _write_directly(request, destination, record, place, session)
+        else:
+            frame = read_ranges(session(), record, request.options)
+            write_rows = destination.own_writer(record.format) or functools.partial(write_files, destination)
+            sealed = write_rows(frame, record, place, request.write_options)
         confirm_topics(request, record)
     except Exception as error:
         overtaken = destination.is_overtaken(record)
@@ -60,7 +73,49 @@ def write_load(request: LoadRequest, destination: Destination, record: LoadRecor
         failure = error if isinstance(error, OSError) else reason
         raise failed_load(f"load {record.load_id} failed: {reason}", failure) from error
     destination.seal(sealed)  # discards the attempt itself when it fails
-    return sealed
+    return sealed, files
+
+
+def _write_directly(
+    request: LoadRequest, destination: Destination, record: LoadRecord, place: str, session: NewSession
+) -> tuple[LoadRecord, Sequence[WrittenFile]]:
+    """The tasks write the files themselves: no record crosses to the JVM."""
+    options = parse_options({**request.options, **_range_options(record)}, Mode.BATCH)
+    options = replace(options, formats=with_schemas(options))
+    layout = destination.file_layout(record, _layout_of(request, record, options))
+    job = TaskJob(options, record.topic_ids, layout, destination.task_output(place))
+    ranges = [OffsetRange(range.tp, range.start, range.end) for range in record.ranges if range.size]
+    files = job.run(session, ranges)
+    destination.gather(place, files)
+    written = sum_counts(count for file in files for count in file.counts)
+    check_rows(record, written, passed=sum(file.metadata().num_rows for file in files))
+    rows = {tp: count.rows for tp, count in written.items()}
+    return record.completed(rows, {file.name: file.size for file in files}), files
+
+
+def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions) -> FileLayout:
+    source = arrow_schema(options.columns)
+    if options.formats.columns:
+        from spark_connector.formats.record_decoder import decoded_schema
+
+        source = decoded_schema(options.formats, source)
+    columns = TableColumns(source)
+    fields = tuple(partition_field(name) for name in record.partition_by)
+    schema = columns.schema()
+    for field in fields:
+        if field.name not in schema.names:
+            schema = schema.append(pa.field(field.name, field.type))
+    load_id = record.load_id if record.format in TABLE_FORMATS else None
+    if load_id is not None:
+        schema = schema.append(pa.field(LOAD_COLUMN, pa.string()))
+    return FileLayout(
+        schema,
+        columns,
+        load_id,
+        fields,
+        compression=compression_of(request.write_options),
+        target_file_size=request.target_file_size,
+    )
 
 
 def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, str]) -> DataFrame:
@@ -68,20 +123,7 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
 
     `options` are the reader's, without those that choose topics and offsets.
     """
-    partitions: dict[str, list[int]] = {}
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for range in record.ranges:
-        if range.size == 0:
-            continue  # the partition may no longer exist
-        partitions.setdefault(range.topic, []).append(range.partition)
-        starts.setdefault(range.topic, {})[str(range.partition)] = range.start
-        ends.setdefault(range.topic, {})[str(range.partition)] = range.end
-    ranges = {
-        "assign": json.dumps(partitions),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
-    }
+    ranges = _range_options(record)
     try:
         frame = spark.read.format("pykafka").options(**options, **ranges).load()
     except Exception as error:
@@ -95,6 +137,24 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
     return frame.withColumns(derived) if derived else frame  # Spark Connect refuses an empty mapping
 
 
+def _range_options(record: LoadRecord) -> dict[str, str]:
+    """The reader's options that choose the load's topics and offsets."""
+    partitions: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for range in record.ranges:
+        if range.size == 0:
+            continue  # the partition may no longer exist
+        partitions.setdefault(range.topic, []).append(range.partition)
+        starts.setdefault(range.topic, {})[str(range.partition)] = range.start
+        ends.setdefault(range.topic, {})[str(range.partition)] = range.end
+    return {
+        "assign": json.dumps(partitions),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+
+
 def write_files(
     destination: Destination,
     frame: DataFrame,
@@ -104,59 +164,18 @@ def write_files(
 ) -> LoadRecord:
     """Write the frame's rows to `directory` of the destination with one of Spark's own writers.
 
-    Gives the record with files and rows. Raises LoadError when the files do not hold what they should. Rows of a
-    table get the column that names their load; files have it in the name of their directory.
+    Gives the record with files and rows. Raises LoadError when the files do not hold what they should.
     """
     output, format = destination.output, record.format
     assert output is not None
     destination.prepare(record, frame.schema.json())
-    if format in TABLE_FORMATS:
-        format, frame = "parquet", frame.withColumn(LOAD_COLUMN, F.lit(record.load_id))
-        if record.format == "delta" and "date" in record.partition_by:
-            frame = frame.withColumn("date", _date_of_delta())
 
     def write(observed: DataFrame) -> None:
         writer = observed.write.format(format).options(**write_options)
-        with _whole_microseconds(frame.sparkSession):
-            writer.partitionBy(*record.partition_by).save(output.url_of(directory))
+        writer.partitionBy(*record.partition_by).save(output.url_of(directory))
 
     written = write_counted(frame, record, write, lambda: _count(frame.sparkSession, format, output, directory))
     return record.completed(written, output.data_files(directory))
-
-
-def _date_of_delta() -> Column:
-    """The column date. Readers of Delta could not open the table if one of its directories had another year."""
-    said = "The record at offset %d of topic '%s', partition %d, lies in a year that Delta's readers do not know: "
-    said += "leave date out of partition_by, or the record out of the load (option filterTimestampUntil)"
-    known = F.expr("date BETWEEN DATE'0001-01-01' AND DATE'9999-12-31'")
-    complaint = F.format_string(said, "offset", "topic", "partition")
-    return F.when(F.col("date").isNull() | known, F.col("date")).otherwise(F.raise_error(complaint).cast("date"))
-
-
-@contextlib.contextmanager
-def _whole_microseconds(spark: SparkSession) -> Iterator[None]:
-    """Write timestamps of parquet as microseconds, unless the session has a wish of its own.
-
-    In Spark's default, INT96, a time before 1677 or after 2262 is another time to most other readers: they take INT96
-    for nanoseconds. Several loads may write in one session at once.
-    """
-    with _writing_lock:
-        if not _writing.get(spark) and _TIMESTAMPS in spark.conf.getAll:
-            wished = True
-        else:
-            wished = False
-            spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
-            _writing[spark] = _writing.get(spark, 0) + 1
-    try:
-        yield
-    finally:
-        with _writing_lock:
-            if not wished:
-                _writing[spark] -= 1
-                if not _writing[spark]:
-                    # Ctrl-C may have ended Spark already; what ended the load is told, not that.
-                    with contextlib.suppress(Exception):
-                        spark.conf.unset(_TIMESTAMPS)
 
 
 def write_counted(
@@ -177,11 +196,8 @@ def write_counted(
 
 
 def save_by_tasks(frame: DataFrame, source: type[DataSource], options: Mapping[str, str]) -> None:
-    """Write the frame with a data source of our own, which is registered with the session once: Spark warns of more."""
-    known = _registered.setdefault(frame.sparkSession, set())
-    if source.name() not in known:
-        frame.sparkSession.dataSource.register(source)
-        known.add(source.name())
+    """Write the frame with a data source of our own."""
+    register_once(frame.sparkSession, source)
     frame.write.format(source.name()).mode("append").options(**options).save()
 
 
@@ -206,14 +222,9 @@ def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Count], pass
 
 
 def _count(spark: SparkSession, format: str, output: Storage, directory: str) -> dict[TopicPartition, Count]:
-    """By the statistics of parquet's row groups where none mixes partitions, else by reading the rows."""
-    files = output.data_files(directory)
-    if not files:
+    """By reading the rows."""
+    if not output.data_files(directory):
         return {}
-    if format == "parquet":
-        counts = [count_rows(name, footer) for name, footer in read_footers(output, directory, files).items()]
-        if None not in counts:
-            return sum_counts(count for file in counts if file is not None for count in file)
     rows = (
         spark.read.format(format)
         .schema("topic string, partition int, offset long")
@@ -223,14 +234,3 @@ def _count(spark: SparkSession, format: str, output: Storage, directory: str) ->
         .collect()
     )
     return sum_counts(Count(*row) for row in rows)
-
-
-def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, Count]:
-    """Counts of files, row groups or tasks, added up per partition."""
-    total: dict[TopicPartition, Count] = {}
-    for count in counts:
-        tp = TopicPartition(count.topic, count.partition)
-        before = total.get(tp, count._replace(rows=0))
-        low, high = min(before.low, count.low), max(before.high, count.high)
-        total[tp] = Count(*tp, before.rows + count.rows, low, high)
-    return total

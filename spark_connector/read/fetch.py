@@ -13,11 +13,12 @@ are not a record batch raise CorruptBatch with partition and offset in either ca
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
+from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata, UnknownTopic
 from broker.client.fetcher import Fetched, FetchStream, fetch_together
 from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
@@ -47,7 +48,7 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
     return _Reading(options, {} if topic_id is None else {planned.tp.topic: topic_id}).one(planned)
 
 
-def read_ranges(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds) -> Iterator[pa.RecordBatch]:
+def read_ranges(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds) -> Generator[pa.RecordBatch]:
     """The records of all ranges, in order within each range. Raises as `read_range`."""
     keep_imports()
     reading, left = _Reading(options, ids), list(planned)
@@ -57,10 +58,15 @@ def read_ranges(options: SourceOptions, planned: Sequence[OffsetRange], ids: Top
         yield from reading.one(one)
 
 
-def prefetch(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds) -> list[pa.RecordBatch] | None:
-    """The records of all ranges, if one response of each leader holds them; else None: tasks read them and raise."""
+def prefetch(
+    options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds, cluster: Cluster | None = None
+) -> list[pa.RecordBatch] | None:
+    """The records of all ranges, if one response of each leader holds them; else None: tasks read them and raise.
+
+    `cluster`: instead of the client that a worker process keeps.
+    """
     try:
-        rows = _Reading(options, ids).at_once(planned)
+        rows = _Reading(options, ids, cluster).at_once(planned)
     except (PykafkaError, OSError) as error:
         logger.debug("Records were not prefetched: %s", error)
         return None
@@ -70,10 +76,10 @@ def prefetch(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicI
 class _Reading:
     """Reads ranges with the options of one read."""
 
-    def __init__(self, options: SourceOptions, ids: TopicIds) -> None:
+    def __init__(self, options: SourceOptions, ids: TopicIds, cluster: Cluster | None = None) -> None:
         self._options = options
         self._ids = ids
-        self._cluster = worker_clients().cluster(options.client)
+        self._cluster = cluster or worker_clients().cluster(options.client)
 
     def one(self, planned: OffsetRange) -> Iterator[pa.RecordBatch]:
         settings = self._options.client

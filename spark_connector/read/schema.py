@@ -19,7 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_connector.options.read_options import COLUMNS, SourceOptions
+from spark_connector.formats.value_format import ReadFormats
+from spark_connector.options.read_options import COLUMNS, SourceOptions, subscribed_topics
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _TYPES: dict[str, DataType] = {
@@ -49,3 +50,15 @@ def source_schema(options: SourceOptions) -> StructType:
 def spark_schema(columns: Sequence[str] = COLUMNS[:-1]) -> StructType:
     """The columns as Kafka has them: every field is nullable; `headers` is NULL for a record without headers."""
     return StructType([StructField(name, _TYPES[name]) for name in columns])
+
+
+def with_schemas(options: SourceOptions) -> ReadFormats:
+    """The formats of the read, with schemas loaded from files and registries. For the driver.
+
+    Raises ConfigError, ConnectorError.
+    """
+    if not options.formats.columns:
+        return options.formats
+    from spark_connector.formats.record_decoder import loaded
+
+    return loaded(options.formats, subscribed_topics(options.selection))

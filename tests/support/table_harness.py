@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import posixpath
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +32,12 @@ from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import DeltaDestination
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
-from spark_connector.loads.request import DatabaseAddress, Target
+from spark_connector.loads.request import LOAD_COLUMN, DatabaseAddress, Target
+from spark_connector.loads.tasks.columns import TableColumns
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.file_writer import FileWriter
+from spark_connector.loads.tasks.transforms import partition_field
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
@@ -75,6 +81,24 @@ def rows_of(range_: LoadRange) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
+def write_directly(site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
+    """What write.py does for formats whose files the tasks write, with a task for every range."""
+    schema = SCHEMA.append(pa.field(LOAD_COLUMN, pa.string()))
+    fields = tuple(map(partition_field, record.partition_by))
+    layout = site.file_layout(record, FileLayout(schema, TableColumns(SCHEMA), record.load_id, fields))
+    files: list[WrittenFile] = []
+    for range in record.ranges:
+        writer = FileWriter(layout, site.task_output(place))
+        writer.write(rows_of(range))
+        files += writer.close()
+    site.gather(place, files)
+    return record.completed({range.tp: range.size for range in record.ranges}, _sizes(files)), files
+
+
+def _sizes(files: Iterable[WrittenFile]) -> dict[str, int]:
+    return {file.name: file.size for file in files}
+
+
 def with_load(rows: pa.RecordBatch, load_id: str | None) -> pa.Table:
     """The rows with the column that names their load."""
     return pa.Table.from_batches([rows]).append_column("load", pa.array([load_id] * rows.num_rows, pa.string()))
@@ -114,15 +138,14 @@ class TableWorld:
                 return None
             place = site.stage(record)
             try:
-                site.prepare(record, SPARK_SCHEMA)
-                sealed = self.write(site, record, place)
+                sealed, files = self.write(site, record, place)
                 site.seal(sealed)
             except Exception as error:
                 if not site.is_overtaken(record):
                     raise
                 site.discard(record.load_id)
                 raise OffsetConflict(f"group '{self.group}' was overtaken") from error
-            site.commit(sealed)
+            site.commit(sealed, files)
             return sealed
 
     def plan(self, site: Destination) -> LoadRecord | None:
@@ -146,7 +169,7 @@ class TableWorld:
         """The destination, every change of which is a step of `crash`."""
         raise NotImplementedError
 
-    def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
+    def write(self, site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
         raise NotImplementedError
 
     def visible(self) -> list[Row]:
@@ -178,14 +201,14 @@ class DeltaWorld(TableWorld):
         log = crash.guard(DeltaCommitLog(self.output, self.group), ("append",))
         yield DeltaDestination(output, log, self.group)
 
-    def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
-        for range in record.ranges:
-            sink = pa.BufferOutputStream()
-            pyarrow.parquet.write_table(with_load(rows_of(range), record.load_id), sink)
-            assert site.output is not None
-            site.output.create(f"{place}/part-{range.partition}.parquet", sink.getvalue().to_pybytes())
-        rows = {range.tp: range.size for range in record.ranges}
-        return record.completed(rows, self.output.tree_sizes(place))
+    def write(self, site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
+        sealed, files = write_directly(site, record, place)
+        named = []
+        for file, range in zip(files, record.ranges, strict=True):  # by names that tests can tell
+            name = posixpath.join(posixpath.dirname(file.name), f"part-{range.partition}.parquet")
+            self.output.rename(f"{place}/{file.name}", f"{place}/{name}")
+            named.append(replace(file, name=name))
+        return sealed.completed({range.tp: range.size for range in record.ranges}, _sizes(named)), named
 
     def visible(self) -> list[Row]:
         if not DeltaTable.is_deltatable(self.output.url):
@@ -228,14 +251,15 @@ class DatabaseWorld(TableWorld):
         finally:
             engine.dispose()
 
-    def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
+    def write(self, site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
+        site.prepare(record, SPARK_SCHEMA)
         writer = _DatabaseWriter(self.address.url, place, self.address.schema)
         messages = [writer.write(iter([rows_of(range)])) for range in record.ranges]
         writer.write(iter([rows_of(record.ranges[0])]))  # an attempt that Spark does not count
         writer.commit([*messages, _Attempt(None)])
         assert isinstance(site, DatabaseDestination)
         counts = {TopicPartition(topic, partition): rows for topic, partition, rows, _, _ in self._counts(site, record)}
-        return record.completed(counts, {})
+        return record.completed(counts, {}), []
 
     def visible(self) -> list[Row]:
         table = sqlalchemy.table(

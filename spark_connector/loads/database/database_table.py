@@ -38,6 +38,7 @@ from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, Loa
 from spark_connector.loads.request import LOAD_COLUMN, DatabaseAddress
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 
 _PREFIX = "pykafka_staged_"
@@ -131,7 +132,7 @@ class DatabaseDestination(TableDestination[TableName]):
 
         return functools.partial(write_rows, self)
 
-    def commit(self, record: LoadRecord) -> None:
+    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         try:
             self.log.append(record, lambda connection: self._change_rows(connection, record))
         except (OffsetConflict, LoadError):

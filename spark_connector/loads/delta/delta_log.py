@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -25,10 +25,11 @@ from deltalake.transaction import AddAction, RemoveAction
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import Newest
-from spark_connector.loads.footers import delta_statistics, read_footers
+from spark_connector.loads.footers import delta_statistics
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
 from spark_connector.loads.request import LOAD_COLUMN, values_in_path
 from spark_connector.loads.table import TableLog
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.storage import Storage
 
@@ -84,7 +85,7 @@ class DeltaCommitLog(TableLog):
         found = [] if table is None else [record for record in map(self._record_of, table.history()) if record]
         return sorted(found, key=lambda record: (record.id.group, record.id.sequence))
 
-    def append(self, record: LoadRecord) -> None:
+    def append(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         for _ in range(_TRIES):
             table = self.table()
             if table is None:
@@ -93,7 +94,7 @@ class DeltaCommitLog(TableLog):
                 return
             check_expected(self._group, self._offsets(table, record.committed), record.expected, record.committed)
             try:
-                self._commit(table, record)
+                self._commit(table, record, files)
                 self._sync(table.version())
                 return
             except PykafkaError:
@@ -117,7 +118,7 @@ class DeltaCommitLog(TableLog):
             if name.endswith(".json") and name.removesuffix(".json") > f"{version:020d}":
                 self._storage.sync(f"_delta_log/{name}")
 
-    def _commit(self, table: DeltaTable, record: LoadRecord) -> None:
+    def _commit(self, table: DeltaTable, record: LoadRecord, files: Sequence[WrittenFile]) -> None:
         """Commit against this state of the table. Another commit of the same group in between makes it fail.
 
         The DELETE of a rewind also fails when another commit has moved or removed rows; rows that a stream adds in the
@@ -136,7 +137,7 @@ class DeltaCommitLog(TableLog):
                 return
             # No row was left to delete, so nothing was committed. The offsets still have to go back.
         table.create_write_transaction(
-            self._add_actions(record),
+            [_add_action(record, file) for file in files],
             "append",
             table.schema(),
             partition_by=table.metadata().partition_columns,
@@ -189,19 +190,16 @@ class DeltaCommitLog(TableLog):
         partitions = [Transaction(self._app_id(tp), offset, now) for tp, offset in sorted(record.committed.items())]
         return [Transaction(self._group, record.id.sequence, now), *partitions]
 
-    def _add_actions(self, record: LoadRecord) -> list[AddAction | RemoveAction]:
-        footers = read_footers(self._storage, record.load_id, [file.name for file in record.files])
-        return [
-            AddAction(
-                path=f"{record.load_id}/{file.name}",
-                size=file.size,
-                partition_values=values_in_path(file.name),
-                modification_time=record.created_ms,
-                data_change=True,
-                stats=delta_statistics(footers[file.name]),
-            )
-            for file in record.files
-        ]
+
+def _add_action(record: LoadRecord, file: WrittenFile) -> AddAction | RemoveAction:
+    return AddAction(
+        path=f"{record.load_id}/{file.name}",
+        size=file.size,
+        partition_values=values_in_path(file.name),
+        modification_time=record.created_ms,
+        data_change=True,
+        stats=delta_statistics(file.metadata()),
+    )
 
 
 def loads_are(load_ids: Iterable[str]) -> str:

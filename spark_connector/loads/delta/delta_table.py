@@ -28,6 +28,7 @@ from broker.errors import ConfigError
 from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
 from spark_connector.loads.destination import HeldRows, NewSession
+from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.history import (
     HistoryEntry,
     intent_of,
@@ -40,6 +41,7 @@ from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange,
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination, first_line
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
@@ -88,13 +90,17 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         """Sync the files: after a power failure, a table whose log names empty files could not be read."""
         self.output.sync(record.load_id)
 
-    def commit(self, record: LoadRecord) -> None:
+    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         try:
-            self.log.append(record)
+            self.log.append(record, files)
         except OffsetConflict:
             self.discard(record.load_id)
             raise
         self.output.remove(f"{_STAGING}/{record.load_id}")
+        names = {file.name for file in files}
+        for name in self.output.data_files(record.load_id) if files else ():
+            if name not in names:  # of an attempt of a task that does not count
+                self.output.remove(f"{record.load_id}/{name}")
         self.repair()
 
     def discard(self, load_id: str) -> None:
@@ -207,12 +213,18 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             return there
 
     def _damage(self, load_id: str, name: str) -> str | None:
-        """What is wrong with a file that the load itself has written, by Hadoop's checksums."""
+        """What is wrong with a file that the load itself has written, by its checksums."""
+        path = f"{load_id}/{name}"
         try:
-            is_whole = self.output.agrees_with_checksums(f"{load_id}/{name}")
+            if not self.output.agrees_with_checksums(path):
+                return f"{path} is damaged: its bytes do not agree with the checksums beside it"
+            if not pages_are_whole(self.output, path):
+                return f"{path} is damaged: its bytes do not agree with the checksums in it"
         except FileNotFoundError:
-            return f"{load_id}/{name} is missing"
-        return None if is_whole else f"{load_id}/{name} is damaged: its bytes do not agree with the checksums beside it"
+            return f"{path} is missing"
+        except (pa.ArrowException, OSError) as error:
+            return f"{path} cannot be read: {first_line(error)}"
+        return None
 
 
 def _check_table(table: DeltaTable, url: str, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> None:

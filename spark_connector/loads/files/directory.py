@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from broker.errors import ConfigError
@@ -54,12 +55,19 @@ from spark_connector.loads.record import (
 from spark_connector.loads.request import check_topics
 from spark_connector.loads.rewind import aside_of, manifest_of, standing
 from spark_connector.loads.rules import Act, StagedLoad, Step, repair_steps
+from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
 from spark_connector.storage import Storage
 
 _STAGING = "_staging"
 _MAX_ROUNDS = 100  # of a repair; each round finishes at least one load
+
+
+def _attempts(place: str) -> str:
+    """Where tasks write: beside the data directory, because some of their attempts do not count."""
+    return f"{posixpath.dirname(place)}/attempts"
 
 
 class FilesDestination(Destination):
@@ -129,6 +137,15 @@ class FilesDestination(Destination):
 
         return functools.partial(write_rows, self)
 
+    def task_output(self, place: str) -> TaskOutput:
+        return StorageOutput(self.output.url, self.output.options, _attempts(place))
+
+    def gather(self, place: str, files: Sequence[WrittenFile]) -> None:
+        """Move the files into the data directory: readers will see all that is there."""
+        self.output.make_directory(place)
+        for file in files:
+            self.output.rename(f"{_attempts(place)}/{file.name}", f"{place}/{file.name}")
+
     def seal(self, record: LoadRecord) -> None:
         """Write the manifest: the data is complete. From now on the load will be committed, here or by a repair.
 
@@ -144,7 +161,7 @@ class FilesDestination(Destination):
                 self.discard(record.load_id)
             raise
 
-    def commit(self, record: LoadRecord) -> None:
+    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         """Commit a sealed load and publish it.
 
         Raises OffsetConflict when another load was first, or LoadTooLarge; then nothing is left behind.

@@ -18,6 +18,7 @@ import pyarrow.parquet
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.destination import NewSession, Offsets, RowOffsets
+from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.request import values_in_path
 from spark_connector.outages import summary
 from spark_connector.storage import Storage
@@ -74,6 +75,8 @@ def _read_file(storage: Storage, directory: str, name: str, format: str) -> RowO
         if not storage.agrees_with_checksums(path):
             sums = f".{name.rpartition('/')[2]}.crc"
             return f"{name} is damaged: its bytes do not agree with the checksums beside it ({sums})"
+        if not pages_are_whole(storage, path):
+            return f"{name} is damaged: its bytes do not agree with the checksums in it"
         with storage.open_input(path) as file:
             for part in _READERS[format](file):
                 found.add(_with_path_columns(part, values_in_path(name)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy
@@ -21,11 +22,11 @@ from spark_connector.loads.history import HistoryEntry, LoadState
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
 from spark_connector.loads.request import DatabaseAddress
 from spark_connector.loads.rewind import plan_rewind, standing
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.maintenance import history, prune, rewind
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.table_harness import (
-    SPARK_SCHEMA,
     DatabaseWorld,
     DeltaWorld,
     TableWorld,
@@ -118,8 +119,7 @@ def test_attempts_that_are_left_are_listed(world: TableWorld) -> None:
     with world.opened(CrashPoint()) as site:
         record = world.plan(site)
         assert record is not None
-        site.stage(record)
-        site.prepare(record, SPARK_SCHEMA)
+        world.write(site, record, site.stage(record))
         staged = entries(world)[-1]
         assert staged.record.load_id == record.load_id
         assert staged.state is (LoadState.RUNNING if world.knows_owners else LoadState.UNFINISHED)
@@ -128,8 +128,9 @@ def test_attempts_that_are_left_are_listed(world: TableWorld) -> None:
             sealed = world.plan(other)
             assert sealed is not None
             place = other.stage(sealed)
-            other.prepare(sealed, SPARK_SCHEMA)
-            other.log.append(world.write(other, sealed, place))  # killed before it can clean up
+            sealed, files = world.write(other, sealed, place)
+            log: Any = other.log
+            log.append(sealed, *([files] if files else ()))  # killed before it can clean up
     assert (record.load_id, LoadState.VOID) in {(entry.record.load_id, entry.state) for entry in entries(world)}
 
 
@@ -138,11 +139,10 @@ def test_a_load_that_commits_during_a_verification_is_no_stranger(world: TableWo
         record = world.plan(site)
         assert record is not None
         place = site.stage(record)
-        site.prepare(record, SPARK_SCHEMA)
-        sealed = world.write(site, record, place)
+        sealed, files = world.write(site, record, place)
         known = site.history()
         assert known.entries[-1].record.load_id == record.load_id
-        site.commit(sealed)
+        site.commit(sealed, files)
         assert site.unknown_loads(known) == []
 
 
@@ -225,12 +225,11 @@ def test_a_load_that_slept_through_a_rewind_is_refused(world: TableWorld) -> Non
         record = world.plan(site)
         assert record is not None
         place = site.stage(record)
-        site.prepare(record, SPARK_SCHEMA)
-        sealed = world.write(site, record, place)
+        sealed, files = world.write(site, record, place)
         world.load()
         take_back(world, 2)
         with pytest.raises(OffsetConflict):
-            site.commit(sealed)
+            site.commit(sealed, files)
     world.load()
     check_whole(world)
 
@@ -294,9 +293,9 @@ def meddle_before_commits(patch: pytest.MonkeyPatch, meddle: Callable[[], None])
     """Another program is quicker each time: the commit is against a state that is no longer the newest."""
     commit = DeltaCommitLog._commit
 
-    def late(log: DeltaCommitLog, table: DeltaTable, record: LoadRecord) -> None:
+    def late(log: DeltaCommitLog, table: DeltaTable, record: LoadRecord, files: Sequence[WrittenFile]) -> None:
         meddle()
-        commit(log, table, record)
+        commit(log, table, record, files)
 
     patch.setattr(DeltaCommitLog, "_commit", late)
 

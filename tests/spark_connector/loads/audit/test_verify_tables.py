@@ -133,15 +133,6 @@ class PartitionedWorld(DeltaWorld):
         record = super().plan(site)
         return None if record is None else replace(record, partition_by=("topic", "partition"))
 
-    def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
-        for range in record.ranges:
-            sink = pa.BufferOutputStream()
-            rows = with_load(rows_of(range), record.load_id).drop_columns(["topic", "partition"])
-            pyarrow.parquet.write_table(rows, sink)
-            directory = f"{place}/topic={range.topic}/partition={range.partition}"
-            self.output.create(f"{directory}/part-0.parquet", sink.getvalue().to_pybytes())
-        return record.completed({range.tp: range.size for range in record.ranges}, self.output.tree_sizes(place))
-
 
 Verified = Callable[[TableWorld], Verification]
 

@@ -1,0 +1,52 @@
+"""How the tasks of a load write their files: made by the driver, completed by the destination, pickled to executors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from broker.errors import ConfigError
+from spark_connector.loads.request import TARGET_FILE_SIZE
+from spark_connector.loads.tasks.columns import TableColumns
+from spark_connector.loads.tasks.transforms import PartitionField
+
+_CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
+
+
+@dataclass(frozen=True)
+class SortField:
+    """A column of the table to sort rows by."""
+
+    column: str
+    descending: bool = False
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """`schema` is that of the table's rows, with the column `load` in tables; fields may carry PARQUET:field_id.
+
+    `load_id` fills the column `load`; None for files, whose directory names it. With `directories`, the values of
+    `partition_by` are directories, and their columns leave the files; without, files keep all columns of `schema` and
+    their directories are names only. `sort_by` sorts the rows of each file. `target_file_size` is in bytes.
+    """
+
+    schema: pa.Schema
+    columns: TableColumns
+    load_id: str | None = None
+    partition_by: tuple[PartitionField, ...] = ()
+    directories: bool = True
+    sort_by: tuple[SortField, ...] = ()
+    compression: str = "zstd"
+    target_file_size: int = TARGET_FILE_SIZE
+
+
+def compression_of(write_options: Mapping[str, str]) -> str:
+    """The codec of the write option `compression`, the only one. Raises ConfigError."""
+    options = {name.lower(): value for name, value in write_options.items()}
+    codec = options.pop("compression", "zstd").lower()
+    codec = {"uncompressed": "none", "lz4_raw": "lz4"}.get(codec, codec)
+    if options or codec not in _CODECS:
+        raise ConfigError(f"parquet output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
+    return codec
