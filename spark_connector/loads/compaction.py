@@ -111,29 +111,29 @@ def plan_bins(files: Collection[TableFile], options: CompactionOptions, now_ms: 
     for file in sorted(files, key=lambda file: (file.added_ms, file.path)):
         if file.size < options.target_file_size * _FULL and file.added_ms <= horizon:
             by_values.setdefault(file.values, []).append(file)
-    bins = (bin for group in by_values.values() for bin in _filled(group, options.target_file_size))
-    return [bin for bin in map(_without_giants, bins) if len(bin) > 1]
+    bins = (chosen for group in by_values.values() for chosen in _filled(group, options.target_file_size))
+    return [chosen for chosen in map(_without_giants, bins) if len(chosen) > 1]
 
 
 def _filled(files: Sequence[TableFile], target: int) -> Iterator[list[TableFile]]:
-    bin: list[TableFile] = []
+    chosen: list[TableFile] = []
     size = 0
     for file in files:
-        if bin and size + file.size > target:
-            yield bin
-            bin, size = [], 0
-        bin.append(file)
+        if chosen and size + file.size > target:
+            yield chosen
+            chosen, size = [], 0
+        chosen.append(file)
         size += file.size
-    yield bin
+    yield chosen
 
 
-def _without_giants(bin: list[TableFile]) -> list[TableFile]:
-    while len(bin) > 1:
-        largest = max(bin, key=lambda file: file.size)
-        if largest.size <= _GIANT * (sum(file.size for file in bin) - largest.size):
+def _without_giants(chosen: list[TableFile]) -> list[TableFile]:
+    while len(chosen) > 1:
+        largest = max(chosen, key=lambda file: file.size)
+        if largest.size <= _GIANT * (sum(file.size for file in chosen) - largest.size):
             break
-        bin = [file for file in bin if file is not largest]
-    return bin
+        chosen = [file for file in chosen if file is not largest]
+    return chosen
 
 
 T = TypeVar("T")
@@ -219,9 +219,9 @@ class Compaction(ABC, Generic[T]):
         """Without a bin, only the number is taken."""
         intent = {"owner": asdict(Owner.this_process()), "started_ms": time.time_ns() // 1_000_000}
         self._staging.create(f"{_STAGING}/{attempt}/intent.json", json.dumps(intent, indent=1).encode())
-        removed = [file for bin in bins for file in bin]
+        removed = [file for chosen in bins for file in chosen]
         try:
-            added = [file for bin in bins for file in self._rewritten(table, attempt, bin, options)]
+            added = [file for chosen in bins for file in self._rewritten(table, attempt, chosen, options)]
             dropped = self._commit(attempt, removed, added)
         except LoadError as error:
             if not error.retriable:  # else the commit may have happened: the next compaction finds out
@@ -245,9 +245,9 @@ class Compaction(ABC, Generic[T]):
         )
 
     def _rewritten(
-        self, table: T, attempt: LoadId, bin: Sequence[TableFile], options: CompactionOptions
+        self, table: T, attempt: LoadId, chosen: Sequence[TableFile], options: CompactionOptions
     ) -> list[NewFile]:
-        schema, batches = self.rows_of(table, bin)
+        schema, batches = self.rows_of(table, chosen)
         columns = _SameColumns(schema)
         layout = FileLayout(schema, columns, target_file_size=options.target_file_size)
         writer, rows = FileWriter(layout, self.output(table, attempt)), 0
@@ -259,15 +259,15 @@ class Compaction(ABC, Generic[T]):
         except BaseException:
             writer.abort()
             raise
-        expected = sum(file.rows or 0 for file in bin)
+        expected = sum(file.rows or 0 for file in chosen)
         found = sum(file.metadata().num_rows for file in written)
-        if found != rows or (rows != expected and all(file.rows is not None for file in bin)):
+        if found != rows or (rows != expected and all(file.rows is not None for file in chosen)):
             raise LoadError(
-                f"{self._shown}: {len(bin)} files, such as {bin[0].path}, hold {rows:,} rows, but the table counts "
-                f"{expected:,} in them; they are not compacted"
+                f"{self._shown}: {len(chosen)} files, such as {chosen[0].path}, hold {rows:,} rows, but the table "
+                f"counts {expected:,} in them; they are not compacted"
             )
-        newest = max(file.added_ms for file in bin)
-        return [NewFile(file, bin[0].values, newest) for file in written]
+        newest = max(file.added_ms for file in chosen)
+        return [NewFile(file, chosen[0].values, newest) for file in written]
 
     def _commit(self, attempt: LoadId, removed: Sequence[TableFile], added: Sequence[NewFile]) -> str | None:
         """Why the files were dropped; None when the commit is made."""

@@ -109,8 +109,7 @@ class Destination(ABC):
     def stage(self, record: LoadRecord) -> str:
         """Announce the load; gives the place within the destination where its rows must be written."""
 
-    @abstractmethod
-    def prepare(self, record: LoadRecord, schema: str) -> None:
+    def prepare(self, record: LoadRecord, schema: str) -> None:  # noqa: B027 - for those who take rows of Spark
         """Make it ready to take rows of this schema (Spark's, as JSON). Raises ConfigError when it cannot take them."""
 
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:

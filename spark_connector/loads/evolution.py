@@ -46,6 +46,9 @@ class Evolution:
         return cls("add" in words, "widen" in words)
 
 
+NO_CHANGES = Evolution()
+
+
 @dataclass(frozen=True)
 class AddColumn:
     """Add an optional column, or an optional field of a struct. `path` ends in its name."""

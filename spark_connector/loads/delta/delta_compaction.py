@@ -105,9 +105,7 @@ class DeltaCompaction(Compaction[DeltaTable]):
                 "append",
                 table.schema(),
                 partition_by=partitioning,
-                commit_properties=CommitProperties(
-                    metadata, 0, [Transaction(self._app_id, attempt.sequence, now)]
-                ),
+                commit_properties=CommitProperties(metadata, 0, [Transaction(self._app_id, attempt.sequence, now)]),
             )
         except (DeltaError, OSError, ValueError) as error:
             after = self.table()

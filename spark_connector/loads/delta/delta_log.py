@@ -95,7 +95,7 @@ class DeltaCommitLog(TableLog):
             check_expected(self._group, self._offsets(table, record.committed), record.expected, record.committed)
             try:
                 self._commit(table, record, files)
-                self._sync(table.version())
+                self.sync(table.version())
                 return
             except PykafkaError:
                 raise  # some of them are ValueErrors too
@@ -104,14 +104,16 @@ class DeltaCommitLog(TableLog):
                 after = self.table()
                 if after is not None and self._is_taken(after, record):
                     return
-                if record.rewind is None or after is None or after.version() == table.version():
+                if after is None or after.version() == table.version():
+                    break
+                if record.rewind is None and not _has_only_grown(table, after):
                     break
         raise failed_load(f"load {record.load_id}: Delta's commit failed: {failed}", failed) from failed
 
     def prune(self, keep: int) -> list[int]:
         raise ConfigError("a Delta table prunes its log itself: set delta.logRetentionDuration")
 
-    def _sync(self, version: int) -> None:
+    def sync(self, version: int) -> None:
         """Make the commits behind this version survive a power failure; the library does not."""
         names = self._storage.names("_delta_log")
         for name in names:
@@ -189,6 +191,18 @@ class DeltaCommitLog(TableLog):
         now = time.time_ns() // 1_000_000
         partitions = [Transaction(self._app_id(tp), offset, now) for tp, offset in sorted(record.committed.items())]
         return [Transaction(self._group, record.id.sequence, now), *partitions]
+
+
+def _has_only_grown(before: DeltaTable, after: DeltaTable) -> bool:
+    """Whether another load may have added columns, and nothing else has changed that a load has checked."""
+    old, new = before.metadata(), after.metadata()
+    names = {field.name for field in after.schema().fields}
+    return (
+        old.id == new.id
+        and old.configuration == new.configuration
+        and old.partition_columns == new.partition_columns
+        and all(field.name in names for field in before.schema().fields)
+    )
 
 
 def _add_action(record: LoadRecord, file: WrittenFile) -> AddAction | RemoveAction:

@@ -13,7 +13,6 @@ Imported only for format=delta, because `deltalake` is an extra.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from broker.errors import ConfigError
 from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
 from spark_connector.loads.destination import HeldRows, NewSession
+from spark_connector.loads.evolution import evolve, evolved, layout_schema
 from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.history import (
     HistoryEntry,
@@ -41,11 +41,13 @@ from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange,
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination, first_line
+from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
 _STAGING = "_staging/table"
+_TRIES = 20  # to alter a table beside others
 _MISREAD = re.compile(r"[#%?^|\[\]\\\x00-\x1f\x7f]")
 """Characters of a path that `deltalake` misreads or cannot open, and Spark takes literally."""
 _FORGETS = "delta.setTransactionRetentionDuration"
@@ -77,14 +79,16 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         self.output.create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
         return record.load_id
 
-    def prepare(self, record: LoadRecord, schema: str) -> None:
-        """Create the table, or check that it takes these columns. Raises ConfigError, LoadError."""
-        fields = [*_fields(schema), {"name": LOAD_COLUMN, "type": "string", "nullable": True, "metadata": {}}]
+    def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
+        """Create the table, or check that it takes these columns, and add those that it may get. Files have the table's
+        types. Raises ConfigError, LoadError."""
         table = self.log.table()
         if table is None:
             refuse_within_table(self.output)
-            table = self._create(fields, record.partition_by)
-        _check_table(table, self.url, fields, record.partition_by)
+            table = self._create(layout.schema, record.partition_by)
+        _check_table(table, self.url, record.partition_by)
+        table = self._evolve(table, layout)
+        return replace(layout, schema=layout_schema(_arrow_schema(table), layout.schema))
 
     def seal(self, record: LoadRecord) -> None:
         """Sync the files: after a power failure, a table whose log names empty files could not be read."""
@@ -195,11 +199,37 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         is_ours = isinstance(error, DeltaError | pa.ArrowException)  # of a commit, of a query
         return failed_load(f"the Delta table {self.url}: {first_line(error)}", error) if is_ours else None
 
-    def _create(self, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> DeltaTable:
+    def _evolve(self, table: DeltaTable, layout: FileLayout) -> DeltaTable:
+        """The table when it takes the rows. Delta refuses to alter a schema that another process has altered."""
+        where, failed = f"the Delta table {self.url}", None
+        for _ in range(_TRIES):
+            before = _arrow_schema(table)
+            steps = evolve(before, layout.schema, layout.evolution, where=where, widens=False)
+            if not steps:
+                return table
+            after, version = evolved(before, steps), table.version()
+            fields = [after.field(name) for name in dict.fromkeys(step.path[0] for step in steps)]
+            try:
+                table.alter.add_columns(list(Schema.from_arrow(pa.schema(fields)).fields))
+                self.log.sync(version)
+            except DeltaError as error:
+                failed = error
+            table = self._reopened()
+            if failed is not None and table.version() == version:
+                break
+        raise failed_load(f"{where} cannot get new columns: {failed}", failed or "") from failed
+
+    def _reopened(self) -> DeltaTable:
+        table = self.log.table()
+        if table is None:
+            raise LoadError(f"the Delta table {self.url} no longer exists")
+        return table
+
+    def _create(self, schema: pa.Schema, partition_by: Sequence[str]) -> DeltaTable:
         try:
             table = DeltaTable.create(
                 self.output.url,
-                Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
+                Schema.from_arrow(schema),
                 mode="ignore",
                 partition_by=list(partition_by),
                 storage_options=self.output.options or None,
@@ -227,7 +257,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         return None
 
 
-def _check_table(table: DeltaTable, url: str, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
+def _check_table(table: DeltaTable, url: str, partition_by: Sequence[str]) -> None:
     metadata = table.metadata()
     if list(partition_by) != metadata.partition_columns:
         raise ConfigError(
@@ -241,38 +271,10 @@ def _check_table(table: DeltaTable, url: str, fields: Sequence[Mapping[str, Any]
     unfit = [name for name in metadata.configuration if name.startswith(("delta.constraints.", "delta.columnMapping."))]
     if unfit:
         raise ConfigError(f"the Delta table {url} has {', '.join(unfit)}, which loads cannot obey: they only add files")
-    there = {field["name"]: field for field in _fields(table.schema().to_json())}
-    for field in fields:
-        _check_column(there, field, url)
-    wanted = {field["name"] for field in fields}
-    required = [name for name, field in there.items() if name not in wanted and not field["nullable"]]
-    if required:
-        raise ConfigError(f"the Delta table {url} has columns that a load cannot fill: {', '.join(required)}")
 
 
-def _check_column(there: Mapping[str, Mapping[str, Any]], field: Mapping[str, Any], url: str) -> None:
-    name = field["name"]
-    if name not in there:
-        if other := [one for one in there if one.lower() == name.lower()]:
-            raise ConfigError(f"the Delta table {url} has a column '{other[0]}', which is '{name}' to Spark: rename it")
-        if name == LOAD_COLUMN:
-            raise ConfigError(
-                f"the Delta table {url} has no column '{LOAD_COLUMN}', in which a load writes its id to every row: add "
-                f"it (ALTER TABLE … ADD COLUMNS ({LOAD_COLUMN} STRING)), or use another table"
-            )
-        raise ConfigError(f"the Delta table {url} has no column '{name}': add it, or leave it out (option columns)")
-    if there[name]["type"] != field["type"]:
-        if name == LOAD_COLUMN:
-            raise ConfigError(
-                f"the Delta table {url} has a column '{LOAD_COLUMN}' of its own, of type {there[name]['type']}: a load "
-                "writes its id there, as a string. Rename that column, or use another table"
-            )
-        raise ConfigError(f"the Delta table {url} has column '{name}' as {there[name]['type']}, not {field['type']}")
-
-
-def _fields(schema: str) -> list[dict[str, Any]]:
-    fields: list[dict[str, Any]] = json.loads(schema)["fields"]
-    return fields
+def _arrow_schema(table: DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
 
 
 def _count_rows(table: DeltaTable | None, where: str) -> dict[str | None, int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from broker.errors import ConfigError
+from spark_connector.loads.evolution import NO_CHANGES, Evolution
 from spark_connector.loads.request import TARGET_FILE_SIZE
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.transforms import PartitionField
@@ -29,7 +30,8 @@ class FileLayout:
 
     `load_id` fills the column `load`; None for files, whose directory names it. With `directories`, the values of
     `partition_by` are directories, and their columns leave the files; without, files keep all columns of `schema` and
-    their directories are names only. `sort_by` sorts the rows of each file. `target_file_size` is in bytes.
+    their directories are names only. `sort_by` sorts the rows of each file. `target_file_size` is in bytes. `evolution`
+    is what the driver may change in the table before.
     """
 
     schema: pa.Schema
@@ -40,6 +42,7 @@ class FileLayout:
     sort_by: tuple[SortField, ...] = ()
     compression: str = "zstd"
     target_file_size: int = TARGET_FILE_SIZE
+    evolution: Evolution = NO_CHANGES
 
 
 def compression_of(write_options: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ def files(*sizes: int, values: tuple[str | None, ...] = (), added_ms: int = 0) -
 
 
 def sizes_of(found: list[list[TableFile]]) -> list[list[int]]:
-    return [[file.size for file in bin] for bin in found]
+    return [[file.size for file in chosen] for chosen in found]
 
 
 def test_small_files_are_put_together_up_to_the_target_size_in_the_order_of_their_loads() -> None:
@@ -47,10 +47,10 @@ def test_a_row_is_written_anew_few_times() -> None:
     there: list[TableFile] = []
     for load in range(1024):
         there.append(TableFile(str(load), 1, 1, (), 0))
-        for bin in plan_bins(there, options, NOW):
-            size = sum(file.size for file in bin)
+        for chosen in plan_bins(there, options, NOW):
+            size = sum(file.size for file in chosen)
             written += size
-            names = {file.path for file in bin}
+            names = {file.path for file in chosen}
             there = [file for file in there if file.path not in names]
             there.append(TableFile(f"{load}-compacted", size, 1, (), 0))
     assert len(there) < 20
