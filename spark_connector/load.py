@@ -56,6 +56,7 @@ def load(
     new_group: bool = False,
     publish_offsets: bool = True,
     target_file_size: int | str | None = None,
+    schema_evolution: str = "none",
     on_phase: Phase | None = None,
 ) -> LoadResult:
     """Load all new records and commit them; see the module.
@@ -74,6 +75,8 @@ def load(
     load of the group with other values is refused unless `allow_changed_options`.
     `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8).
     `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another parquet file.
+    `schema_evolution`: what the load may change in a table of delta or iceberg: none, add (new columns) or add,widen
+    (also types that grow).
     `storage_options`: fsspec's, for `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
     change; `from_directory`: the directory of that load (offsets=files only).
@@ -97,6 +100,7 @@ def load(
         new_group=new_group,
         publish_offsets=publish_offsets,
         target_file_size=target_file_size,
+        schema_evolution=schema_evolution,
     )
     return run_load(request, lambda: spark, on_phase or (lambda phase, record: None))
 

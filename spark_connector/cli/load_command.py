@@ -41,7 +41,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 _ARGUMENTS = (
     *("topic", "partition_by", "starting_offsets", "max_records", "from_load", "from_directory"),
-    *("allow_changed_options", "new_group", "publish_offsets", "target_file_size"),
+    *("allow_changed_options", "new_group", "publish_offsets", "target_file_size", "schema_evolution"),
 )
 """Options that are arguments of `load`, too, by the same name."""
 
@@ -69,6 +69,10 @@ class LoadOptions:
     target_file_size: Annotated[
         str | None, typer.Option(help="Size at which a task begins another file. Default: 128MB.", metavar="SIZE")
     ] = None
+    schema_evolution: Annotated[
+        str,
+        typer.Option(help="What a load may change in its table: none, add (columns) or add,widen.", metavar="POLICY"),
+    ] = "none"
     starting_offsets: Annotated[
         str, typer.Option(help="Where a partition begins that was never loaded: earliest or JSON.", metavar="OFFSETS")
     ] = "earliest"

@@ -19,34 +19,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from broker.errors import ConfigError
-from spark_connector.loads.request import LOAD_COLUMN
-
-POLICIES = ("none", "add", "add,widen")
+from spark_connector.loads.request import LOAD_COLUMN, Evolution
 
 ELEMENT, VALUE = "element", "value"
 """The parts of a list and of a map in a path, as Iceberg names them."""
-
-
-@dataclass(frozen=True)
-class Evolution:
-    """What a load may change in the table's schema."""
-
-    add: bool = False
-    widen: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Evolution:
-        """`none`, `add` or `add,widen`. Raises ConfigError."""
-        words = {word.strip().lower() for word in text.split(",")}
-        if words not in ({"none"}, {"add"}, {"add", "widen"}):
-            raise ConfigError(
-                f"schema_evolution (--schema-evolution) must be one of {', '.join(POLICIES[:2])} or {POLICIES[2]}, not "
-                f"'{text}'"
-            )
-        return cls("add" in words, "widen" in words)
-
-
-NO_CHANGES = Evolution()
 
 
 @dataclass(frozen=True)

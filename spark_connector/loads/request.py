@@ -31,6 +31,8 @@ from spark_connector.storage import without_secrets
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
 TABLE_FORMATS = ("delta", "sql")
 FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+EVOLVING_FORMATS = ("delta",)
+"""Tables to which a load may add columns."""
 DIRECT_FORMATS = ("parquet", "delta")
 """Formats whose files the tasks write themselves (tasks/)."""
 OFFSET_KINDS = ("files", "zookeeper", "table")
@@ -217,6 +219,40 @@ def parse_file_size(given: int | str) -> int:
     return size
 
 
+_CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
+
+
+def compression_of(write_options: Mapping[str, str]) -> str:
+    """The codec of the write option `compression`, the only one. Raises ConfigError."""
+    options = {name.lower(): value for name, value in write_options.items()}
+    codec = options.pop("compression", "zstd").lower()
+    codec = {"uncompressed": "none", "lz4_raw": "lz4"}.get(codec, codec)
+    if options or codec not in _CODECS:
+        raise ConfigError(f"parquet output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
+    return codec
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """What a load may change in the schema of its table, before it writes a row (evolution.py)."""
+
+    add: bool = False
+    widen: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Evolution:
+        """`none`, `add` or `add,widen`. Raises ConfigError."""
+        words = {word.strip().lower() for word in text.split(",")}
+        if words not in ({"none"}, {"add"}, {"add", "widen"}):
+            raise ConfigError(
+                f"schema_evolution (--schema-evolution) must be one of none, add or add,widen, not '{text}'"
+            )
+        return cls("add" in words, "widen" in words)
+
+
+NO_CHANGES = Evolution()
+
+
 def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
     """The columns in their order; a string is a comma-separated list. Raises ConfigError."""
     names = given.split(",") if isinstance(given, str) else list(given or ())
@@ -303,6 +339,7 @@ class LoadRequest:
     new_group: bool = False
     publish_offsets: bool = True
     target_file_size: int = TARGET_FILE_SIZE
+    evolution: Evolution = NO_CHANGES
 
     @property
     def format(self) -> str:
@@ -333,6 +370,7 @@ class LoadRequest:
         options: Mapping[str, str] | None = None,
         partition_by: str | Sequence[str] | None = None,
         target_file_size: int | str | None = None,
+        schema_evolution: str = "none",
         **others: Any,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
@@ -357,9 +395,17 @@ class LoadRequest:
         _check_columns(source.columns, layout)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
-        return cls(target, source, reader, layout, target_file_size=size, **others)
+        evolution = Evolution.parse(schema_evolution)
+        if evolution != NO_CHANGES and target.format not in EVOLVING_FORMATS:
+            raise ConfigError(
+                f"schema_evolution (--schema-evolution) is for {' and '.join(EVOLVING_FORMATS)}, not for "
+                f"format={target.format}: files have columns of their own, and a database is altered by its own means"
+            )
+        return cls(target, source, reader, layout, target_file_size=size, evolution=evolution, **others)
 
     def __post_init__(self) -> None:
+        if self.format in DIRECT_FORMATS:
+            compression_of(self.write_options)
         if self.max_records is not None and self.max_records < 1:
             raise ConfigError(f"max_records must be at least 1, not {self.max_records}")
         if self.from_load is None and self.from_directory is not None:

@@ -26,9 +26,16 @@ from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.footers import Count, sum_counts
 from spark_connector.loads.plan import confirm_topics
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
-from spark_connector.loads.request import DERIVED, DIRECT_FORMATS, LOAD_COLUMN, TABLE_FORMATS, LoadRequest
+from spark_connector.loads.request import (
+    DERIVED,
+    DIRECT_FORMATS,
+    LOAD_COLUMN,
+    TABLE_FORMATS,
+    LoadRequest,
+    compression_of,
+)
 from spark_connector.loads.tasks.columns import TableColumns
-from spark_connector.loads.tasks.file_layout import FileLayout, compression_of
+from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_job import TaskJob
 from spark_connector.loads.tasks.transforms import partition_field
 from spark_connector.loads.tasks.written_file import WrittenFile
@@ -115,6 +122,7 @@ def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions)
         fields,
         compression=compression_of(request.write_options),
         target_file_size=request.target_file_size,
+        evolution=request.evolution,
     )
 
 

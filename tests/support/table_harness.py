@@ -36,6 +36,7 @@ from spark_connector.loads.request import LOAD_COLUMN, DatabaseAddress, Target
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
+from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.transforms import partition_field
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
@@ -81,14 +82,16 @@ def rows_of(range_: LoadRange) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def write_directly(site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
+def write_directly(
+    site: Destination, record: LoadRecord, place: str, output: TaskOutput
+) -> tuple[LoadRecord, list[WrittenFile]]:
     """What write.py does for formats whose files the tasks write, with a task for every range."""
     schema = SCHEMA.append(pa.field(LOAD_COLUMN, pa.string()))
     fields = tuple(map(partition_field, record.partition_by))
     layout = site.file_layout(record, FileLayout(schema, TableColumns(SCHEMA), record.load_id, fields))
     files: list[WrittenFile] = []
     for range in record.ranges:
-        writer = FileWriter(layout, site.task_output(place))
+        writer = FileWriter(layout, output)
         writer.write(rows_of(range))
         files += writer.close()
     site.gather(place, files)
@@ -190,6 +193,7 @@ class DeltaWorld(TableWorld):
     def __init__(self, output: Storage, group: str, ends: dict[TopicPartition, int] | None = None) -> None:
         super().__init__(group, {} if ends is None else ends)
         self.output = output
+        self._crash = CrashPoint()
 
     @property
     def target(self) -> Target:
@@ -197,12 +201,14 @@ class DeltaWorld(TableWorld):
 
     @contextmanager
     def opened(self, crash: CrashPoint) -> Iterator[DeltaDestination]:
+        self._crash = crash
         output = crash.guard(self.output, ("create", "rename", "remove", "make_directory"))
         log = crash.guard(DeltaCommitLog(self.output, self.group), ("append",))
         yield DeltaDestination(output, log, self.group)
 
     def write(self, site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
-        sealed, files = write_directly(site, record, place)
+        output = self._crash.guard(site.task_output(place), ("open",))
+        sealed, files = write_directly(site, record, place, output)
         named = []
         for file, range in zip(files, record.ranges, strict=True):  # by names that tests can tell
             name = posixpath.join(posixpath.dirname(file.name), f"part-{range.partition}.parquet")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from broker.errors import ConfigError
-from spark_connector.loads.evolution import NO_CHANGES, Evolution
-from spark_connector.loads.request import TARGET_FILE_SIZE
+from spark_connector.loads.request import NO_CHANGES, TARGET_FILE_SIZE, Evolution
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.transforms import PartitionField
-
-_CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
 
 
 @dataclass(frozen=True)
@@ -43,13 +38,3 @@ class FileLayout:
     compression: str = "zstd"
     target_file_size: int = TARGET_FILE_SIZE
     evolution: Evolution = NO_CHANGES
-
-
-def compression_of(write_options: Mapping[str, str]) -> str:
-    """The codec of the write option `compression`, the only one. Raises ConfigError."""
-    options = {name.lower(): value for name, value in write_options.items()}
-    codec = options.pop("compression", "zstd").lower()
-    codec = {"uncompressed": "none", "lz4_raw": "lz4"}.get(codec, codec)
-    if options or codec not in _CODECS:
-        raise ConfigError(f"parquet output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
-    return codec

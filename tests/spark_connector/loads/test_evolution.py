@@ -8,7 +8,6 @@ import pytest
 from broker.errors import ConfigError
 from spark_connector.loads.evolution import (
     AddColumn,
-    Evolution,
     Step,
     WidenColumn,
     evolve,
@@ -16,6 +15,7 @@ from spark_connector.loads.evolution import (
     layout_schema,
     type_name,
 )
+from spark_connector.loads.request import Evolution
 
 NONE, ADD, WIDEN = (Evolution.parse(text) for text in ("none", "add", "add,widen"))
 
