@@ -27,6 +27,7 @@ from spark_connector.cli.load_options import (
     BootstrapServer,
     ConfigFile,
     OffsetsOption,
+    RewindableOption,
     TableOption,
     ZooKeeperOption,
     cluster_options,
@@ -119,6 +120,11 @@ class LoadOptions:
         int | None,
         typer.Option(min=1, help="Entries of the commit log to keep. Default: all.", metavar="N"),
     ] = None
+    compact_every: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --watch: compact the table after so many loads. Default: never.", metavar="N"),
+    ] = None
+    rewindable: RewindableOption = None
     metrics: Annotated[
         str | None,
         typer.Option(help="With --watch: serve metrics for Prometheus there.", metavar="HTTP://HOST:PORT"),
@@ -173,6 +179,10 @@ def load(options: LoadOptions) -> None:
         raise ConfigError(f"give one of {', '.join(given)}, not {len(given)} of them")
     if not options.watch and (options.interval or options.max_loads or options.metrics):
         raise ConfigError("--interval, --max-loads and --metrics go with --watch")
+    if not options.watch and options.compact_every:
+        raise ConfigError("--compact-every goes with --watch; to compact once: pykafka loads compact")
+    if not options.compact_every and options.rewindable:
+        raise ConfigError("--rewindable goes with --compact-every")
     if options.recover:
         print_recovered(maintenance.recover(options.target), as_json)
     elif options.verify:

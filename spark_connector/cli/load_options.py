@@ -25,6 +25,7 @@ __all__ = [
     "ConfigFile",
     "OffsetsOption",
     "Place",
+    "RewindableOption",
     "TableOption",
     "ZooKeeperOption",
     "cluster_options",
@@ -44,6 +45,10 @@ OffsetsOption = Annotated[
 ]
 ZooKeeperOption = Annotated[
     str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")
+]
+RewindableOption = Annotated[
+    str | None,
+    typer.Option(help="Files of loads that are younger are not compacted. Default: 24h.", metavar="TIME"),
 ]
 WHERE = "Where the loads go: a directory, local or hdfs://, or a database."
 

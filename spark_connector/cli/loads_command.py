@@ -1,4 +1,5 @@
-"""The console command `pykafka loads`: lists, shows, verifies, rewinds, prunes and recovers the loads of a group.
+"""The console command `pykafka loads`: lists, shows, verifies, rewinds, prunes and recovers the loads of a group, and
+compacts their table.
 
 The work is done in maintenance.py. Spark starts only when `verify` meets orc or json. The exit status is 1 also when
 `verify` finds a problem.
@@ -16,16 +17,23 @@ import typer
 
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_pairs
-from spark_connector.cli.load_options import BootstrapServer, ConfigFile, Place, cluster_options, placed
+from spark_connector.cli.load_options import (
+    BootstrapServer,
+    ConfigFile,
+    Place,
+    RewindableOption,
+    cluster_options,
+    placed,
+)
 from spark_connector.cli.screen import print_ranges, print_recovered, print_table, print_verified
 from spark_connector.cli.session import quiet_session
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadState
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rewind import fates
-from spark_connector.maintenance import history, prune, recover, rewind, verify
+from spark_connector.maintenance import compact, history, prune, recover, rewind, verify
 
 app = typer.Typer(
-    help="List and show loads; verify, rewind, prune and recover them.\n\n\b\nExamples:\n"
+    help="List and show loads; verify, rewind, prune, compact and recover them.\n\n\b\nExamples:\n"
     "  pykafka loads --to data/flights --group etl\n"
     "  pykafka loads verify --to data/flights --group etl",
     invoke_without_command=True,
@@ -156,6 +164,28 @@ def prune_command(
     pruned = prune(place.target, keep)
     text = f"Forgot {len(pruned)} entries, {pruned[0]} to {pruned[-1]}." if pruned else "Nothing to forget."
     typer.echo(json.dumps({"pruned": pruned}) if place.as_json else text)
+
+
+@app.command("compact")
+@placed
+def compact_command(
+    place: Place,
+    rewindable: RewindableOption = None,
+    target_file_size: Annotated[
+        str | None, typer.Option(help="Size of the new files. Default: 128MB.", metavar="SIZE")
+    ] = None,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum", help="Delete the files that the table has not needed for its retention time.")
+    ] = False,
+) -> None:
+    """Make large files of the small ones in a Delta or Iceberg table; its rows stay as they are.
+
+    \b
+    Examples:
+      pykafka loads compact --to data/flights-delta --group etl --format delta
+    """
+    done = compact(place.target, rewindable=rewindable, target_file_size=target_file_size, vacuum=vacuum)
+    typer.echo(json.dumps(done.to_json(), indent=2) if place.as_json else str(done))
 
 
 @app.command("recover")

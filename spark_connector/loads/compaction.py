@@ -29,8 +29,9 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from spark_connector.loads.history import Owner, is_of, owner_of
+from spark_connector.loads.load_loop import parse_interval
 from spark_connector.loads.record import LoadError, LoadId
-from spark_connector.loads.request import TARGET_FILE_SIZE
+from spark_connector.loads.request import TARGET_FILE_SIZE, parse_file_size
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
@@ -59,6 +60,18 @@ class CompactionOptions:
     rewindable_s: float = REWINDABLE_S
     target_file_size: int = TARGET_FILE_SIZE
     vacuum: bool = False
+
+    @classmethod
+    def parse(
+        cls, rewindable: str | None = None, target_file_size: int | str | None = None, *, vacuum: bool = False
+    ) -> CompactionOptions:
+        """`rewindable` is like 24h, 30m or 0, `target_file_size` like 128MB. Raises ConfigError."""
+        horizon = "rewindable (--rewindable)"
+        return cls(
+            REWINDABLE_S if rewindable is None else parse_interval(rewindable, horizon, least=0),
+            TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size),
+            vacuum,
+        )
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,17 @@ class CompactionResult:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def __str__(self) -> str:
+        if self.dropped is not None:
+            text = f"Nothing was compacted: {self.dropped}; the next compaction tries again."
+        elif not self.files_before:
+            text = "Nothing to compact."
+        else:
+            text = f"Compacted {self.files_before:,} files ({self.bytes_before:,} bytes) into {self.files_after:,} "
+            text += f"({self.bytes_after:,} bytes) with {self.rows:,} rows."
+        text += f" Removed what {len(self.swept)} killed compactions had left." if self.swept else ""
+        return text + (f" Deleted {self.vacuumed:,} files that the table no longer needs." if self.vacuumed else "")
 
 
 def plan_bins(files: Collection[TableFile], options: CompactionOptions, now_ms: int) -> list[list[TableFile]]:

@@ -5,7 +5,7 @@
 `table` and `incoming` are Arrow schemas: of the table, and of the rows that the load will write. With `none`, the
 default, a column that the table lacks is refused, and so is one of another type. `add` adds missing columns, also
 fields of structs, as optional columns. `widen` lets a type grow: integer to long, float to double, a decimal to more
-digits of the same scale. Columns that the rows lack stay, and are null in them. Nothing is ever dropped, renamed or
+digits of the same scale. Columns that the rows lack stay, and are null in them; narrower values are written wider. Nothing is ever dropped, renamed or
 narrowed.
 
 The driver alters the table before the rows are written. A load that is killed in between leaves an empty column.
@@ -114,7 +114,7 @@ class _Comparison:
             pa.types.is_map(table) and pa.types.is_map(incoming) and _plain(table.key_type) == _plain(incoming.key_type)
         ):
             yield from self.of_types((*path, VALUE), table.item_type, incoming.item_type)
-        elif _plain(table) != _plain(incoming) and not (self._policy.widen and is_wider(table, incoming)):
+        elif _plain(table) != _plain(incoming) and not is_wider(table, incoming):
             yield self._widened(path, table, incoming)
 
     def _added(self, path: tuple[str, ...], field: pa.Field, there: Collection[str]) -> AddColumn:
@@ -142,8 +142,6 @@ class _Comparison:
             )
         differ = f"{self._where} has column '{name}' as {before}, not {after}"
         ways = "load into another table, or leave it out (option columns)"
-        if is_wider(table, incoming):
-            raise ConfigError(f"{differ}, which would fit: set schema_evolution=add,widen, or {ways}")
         if not is_wider(incoming, table):
             raise ConfigError(f"{differ}: {ways}")
         if not self._widens:

@@ -31,8 +31,8 @@ from spark_connector.storage import without_secrets
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
 TABLE_FORMATS = ("delta", "sql")
 FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
-EVOLVING_FORMATS = ("delta",)
-"""Tables to which a load may add columns."""
+LAKE_FORMATS = ("delta",)
+"""Tables of files and a log: loads may add columns to them, and small files can become large ones."""
 DIRECT_FORMATS = ("parquet", "delta")
 """Formats whose files the tasks write themselves (tasks/)."""
 OFFSET_KINDS = ("files", "zookeeper", "table")
@@ -396,9 +396,9 @@ class LoadRequest:
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
         evolution = Evolution.parse(schema_evolution)
-        if evolution != NO_CHANGES and target.format not in EVOLVING_FORMATS:
+        if evolution != NO_CHANGES and target.format not in LAKE_FORMATS:
             raise ConfigError(
-                f"schema_evolution (--schema-evolution) is for {' and '.join(EVOLVING_FORMATS)}, not for "
+                f"schema_evolution (--schema-evolution) is for {' and '.join(LAKE_FORMATS)}, not for "
                 f"format={target.format}: files have columns of their own, and a database is altered by its own means"
             )
         return cls(target, source, reader, layout, target_file_size=size, evolution=evolution, **others)

@@ -112,7 +112,7 @@ def test_a_type_cannot_grow(output: Storage) -> None:
 
 def test_a_narrower_value_is_written_in_the_type_of_the_table(output: Storage) -> None:
     load(output, A)
-    load(output, ("a", pa.int16(), 7), policy=Evolution.parse("add,widen"))
+    load(output, ("a", pa.int16(), 7), policy=Evolution())
     assert column(output, "a") == [1, 7]
 
 
