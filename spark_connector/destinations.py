@@ -1,4 +1,4 @@
-"""Opens the destination of a target: a directory, a Delta table or a database.
+"""Opens the destination of a target: a directory, a Delta or Iceberg table, or a database.
 
 The only module that knows all kinds of destinations. Libraries of an extra are imported only for those who use them.
 """
@@ -16,7 +16,7 @@ from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.record import LoadInterrupted, failed_load
-from spark_connector.loads.request import Target, is_database_url
+from spark_connector.loads.request import Target, is_database_url, is_iceberg
 from spark_connector.storage import Storage, open_storage, without_secrets
 
 _CONNECT_TIMEOUT = 10.0  # seconds
@@ -42,10 +42,13 @@ def open_destination(target: Target) -> Iterator[Destination]:
 
 
 def existing_format(place: Target) -> str:
-    """`sql` for a database URL, `delta` for the directory of a Delta table, else `parquet` for all kinds of files.
+    """`sql` for a database URL, `iceberg` for a table in a catalog, `delta` for the directory of a Delta table, else
+    `parquet` for all kinds of files.
 
     Raises as `open_destination` does.
     """
+    if is_iceberg(place.to):
+        return "iceberg"
     if is_database_url(place.to):
         return "sql"
     with _plain_os_errors(place):
@@ -68,6 +71,10 @@ def _open(target: Target) -> Destination:
             from spark_connector.loads.database.database_table import open_database
 
             return open_database(target.address, target.group)
+        if target.format == "iceberg":
+            from spark_connector.loads.iceberg.iceberg_table import open_iceberg
+
+            return open_iceberg(target.catalog or "", target.iceberg_name, target.group, target.keep_snapshots)
         from spark_connector.loads.delta.delta_table import open_delta
     except ModuleNotFoundError as error:
         raise ConfigError(

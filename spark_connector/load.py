@@ -8,9 +8,9 @@ one atomic step. Committed rows are in `<to>/load=<load id>/`, where any reader 
 The next load finishes a load that was killed, or removes it. Of two loads of one group at the same time one wins; the
 other gets OffsetConflict. Works under Spark Connect.
 
-With `format="delta"`, or a database as `to`, rows and offsets are one commit of the table. Every row names its load in
-the column `load`. The protocols are loads/files/directory.py, loads/delta/delta_table.py and
-loads/database/database_table.py.
+With `format="delta"`, and with `iceberg:NAMESPACE.TABLE` or a database as `to`, rows and offsets are one commit of the
+table. Every row names its load in the column `load`. The protocols are loads/files/directory.py,
+loads/delta/delta_table.py, loads/iceberg/iceberg_table.py and loads/database/database_table.py.
 """
 
 from __future__ import annotations
@@ -56,18 +56,21 @@ def load(
     new_group: bool = False,
     publish_offsets: bool = True,
     target_file_size: int | str | None = None,
+    catalog: str | None = None,
+    keep_snapshots: int | None = None,
     schema_evolution: str = "none",
     on_phase: Phase | None = None,
 ) -> LoadResult:
     """Load all new records and commit them; see the module.
 
     `topic`: one, several, or a comma-separated list; or set `subscribePattern` or `assign` in `options` instead.
-    `to`: a local directory, `hdfs://…` or a database URL of SQLAlchemy, with `table` (or `…#table`). `format`: parquet
-    (default for a directory), json, orc, avro, delta, or sql (a database); keys and values stay bytes (base64 in json).
+    `to`: a local directory, `hdfs://…`, a database URL of SQLAlchemy, with `table` (or `…#table`), or
+    `iceberg:NAMESPACE.TABLE`. `format`: parquet (default for a directory), json, orc, avro, delta, iceberg, or sql (a
+    database); keys and values stay bytes (base64 in json).
     `partition_by`: columns that become directories, of topic, partition, date and hour (of the timestamp, in UTC).
     `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in `<to>/_offsets`),
-    `zookeeper` (`zookeeper_connect`), or `table`, for delta and sql the only one. A group's first load is refused where
-    other groups have loaded the same topics, unless `new_group`.
+    `zookeeper` (`zookeeper_connect`), or `table`, for delta, iceberg and sql the only one. A group's first load is
+    refused where other groups have loaded the same topics, unless `new_group`.
     `starting_offsets`: where a new partition begins, earliest or JSON. `max_records`: at most so many offsets.
     `publish_offsets`: also commit them to the brokers' group `group`, for lag tools; a failure does not fail the load.
     `options`: the reader's (`kafka.*`, `includeHeaders`, `endingTimestamp`, …), with `kafka.isolation.level`
@@ -75,6 +78,8 @@ def load(
     load of the group with other values is refused unless `allow_changed_options`.
     `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8).
     `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another parquet file.
+    `catalog`: for Iceberg, the name of a catalog of pyiceberg's configuration (`.pyiceberg.yaml`); each commit lets the
+    oldest snapshots beyond `keep_snapshots` (100) expire.
     `schema_evolution`: what the load may change in a table of delta or iceberg: none, add (new columns) or add,widen
     (also types that grow).
     `storage_options`: fsspec's, for `hdfs://` Hadoop settings, by default those of the session.
@@ -86,7 +91,7 @@ def load(
     if storage_options is None:
         storage_options = hadoop_settings(spark.conf.getAll) if to.startswith("hdfs://") else {}
     request = LoadRequest.build(
-        Target(to, group, offsets, zookeeper_connect, storage_options, format, table),
+        Target(to, group, offsets, zookeeper_connect, storage_options, format, table, catalog, keep_snapshots),
         bootstrap_servers=bootstrap_servers,
         topic=topic,
         starting_offsets=starting_offsets,

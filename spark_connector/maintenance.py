@@ -39,6 +39,7 @@ def targets(
     to: str,
     *,
     table: str | None = None,
+    catalog: str | None = None,
     zookeeper_connect: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> list[Target]:
@@ -47,7 +48,7 @@ def targets(
     Its format is that of what is there. The offsets of a group may be kept in ZooKeeper; without `zookeeper_connect`
     such a target can be shown, but not opened. Raises ConfigError, LoadError and OffsetStoreError.
     """
-    place = Target(to, _ANY, storage_options=dict(storage_options or {}), table=table)
+    place = Target(to, _ANY, storage_options=dict(storage_options or {}), table=table, catalog=catalog)
     place = replace(place, format="sql" if table is not None else existing_format(place))
     with open_destination(place.check()) as destination:
         kinds = destination.groups()

@@ -65,7 +65,7 @@ CONNECTOR_ROWS: list[set[str]] = [
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py
 # and spark_connector/load.py choose one.
-LOADS_ROWS: list[set[str]] = [{"files", "delta", "database", "audit"}, {"protocol", "tasks"}]
+LOADS_ROWS: list[set[str]] = [{"files", "delta", "iceberg", "database", "audit"}, {"protocol", "tasks"}]
 LOADS_RANK = {layer: rank for rank, row in enumerate(LOADS_ROWS) for layer in row}
 
 CONNECTOR_RANK = {layer: rank for rank, row in enumerate(CONNECTOR_ROWS) for layer in row}
@@ -86,6 +86,7 @@ ONLY_IN = {
     "deltalake": {
         "spark_connector/loads/delta/",
     },
+    "pyiceberg": {"spark_connector/loads/iceberg/"},
     "sqlalchemy": {"spark_connector/loads/database/"},
     "kazoo": {"broker/zookeeper/client.py", "spark_connector/offset_store/zookeeper.py"},
     "pyspark": {
@@ -203,6 +204,9 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/destinations.py", "spark_connector.offset_store.zookeeper.ZooKeeperOffsetStore"): "the same",
     ("spark_connector/destinations.py", "spark_connector.loads.delta.delta_table.open_delta"): (
         "optional: the extra `delta`"
+    ),
+    ("spark_connector/destinations.py", "spark_connector.loads.iceberg.iceberg_table.open_iceberg"): (
+        "optional: the extra `iceberg`"
     ),
     ("spark_connector/destinations.py", "spark_connector.loads.database.database_table.open_database"): (
         "optional: the extra `sql`"

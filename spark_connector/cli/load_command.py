@@ -25,6 +25,7 @@ from spark_connector import maintenance
 from spark_connector.cli.load_options import (
     WHERE,
     BootstrapServer,
+    CatalogOption,
     ConfigFile,
     OffsetsOption,
     RewindableOption,
@@ -60,7 +61,7 @@ class LoadOptions:
     zookeeper: ZooKeeperOption = None
     format: Annotated[
         str | None,
-        typer.Option(help=f"Output format: {', '.join(FORMATS)}. Default: parquet or sql.", metavar="NAME"),
+        typer.Option(help=f"Output format: {', '.join(FORMATS)}. Default: by --to, or parquet.", metavar="NAME"),
     ] = None
     table: TableOption = None
     partition_by: Annotated[
@@ -69,6 +70,11 @@ class LoadOptions:
     ] = None
     target_file_size: Annotated[
         str | None, typer.Option(help="Size at which a task begins another file. Default: 128MB.", metavar="SIZE")
+    ] = None
+    catalog: CatalogOption = None
+    keep_snapshots: Annotated[
+        int | None,
+        typer.Option(min=1, help="Snapshots that an Iceberg table keeps. Default: 100.", metavar="N"),
     ] = None
     schema_evolution: Annotated[
         str,
@@ -138,7 +144,8 @@ class LoadOptions:
     @property
     def target(self) -> Target:
         hadoop = hadoop_settings(self.spark_settings)
-        return Target(self.to, self.group, self.offsets, self.zookeeper, hadoop, self.format, self.table)
+        place = (self.to, self.group, self.offsets, self.zookeeper, hadoop, self.format, self.table)
+        return Target(*place, self.catalog, self.keep_snapshots)
 
     def cluster(self) -> tuple[str, dict[str, str]]:
         """Bootstrap servers, and options of the reader."""
@@ -154,10 +161,13 @@ class LoadOptions:
             write_options=parse_pairs(self.write_option, "--write-option"),
             **{name: getattr(self, name) for name in _ARGUMENTS},
         )
-        if self.history_keep is not None and request.format == "delta":
+        prunes_itself = {
+            "delta": "the table prunes its log itself (delta.logRetentionDuration)",
+            "iceberg": "set --keep-snapshots",
+        }
+        if self.history_keep is not None and request.format in prunes_itself:
             raise ConfigError(
-                "--history-keep does not go with format=delta: "
-                "the table prunes its log itself (delta.logRetentionDuration)"
+                f"--history-keep does not go with format={request.format}: {prunes_itself[request.format]}"
             )
         return request
 
@@ -170,6 +180,7 @@ def load(options: LoadOptions) -> None:
     Examples:
       pykafka load --topic flights --to data/flights --group etl
       pykafka load --topic flights --to data/flights-delta --group etl --format delta --watch --interval 1m
+      pykafka load --topic flights --to iceberg:lake.flights --catalog prod --group etl
       pykafka load --topic flights --to postgresql://localhost/db#flights --group etl
     """
     as_json = options.as_json

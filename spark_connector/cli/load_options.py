@@ -22,6 +22,7 @@ from spark_connector.loads.request import FORMATS, OFFSET_KINDS, Target
 __all__ = [
     "WHERE",
     "BootstrapServer",
+    "CatalogOption",
     "ConfigFile",
     "OffsetsOption",
     "Place",
@@ -50,7 +51,11 @@ RewindableOption = Annotated[
     str | None,
     typer.Option(help="Files of loads that are younger are not compacted. Default: 24h.", metavar="TIME"),
 ]
-WHERE = "Where the loads go: a directory, local or hdfs://, or a database."
+CatalogOption = Annotated[
+    str | None,
+    typer.Option(help="Catalog of an Iceberg table: a name of pyiceberg's configuration.", metavar="NAME"),
+]
+WHERE = "Where the loads go: a directory, local or hdfs://, iceberg:NAMESPACE.TABLE, or a database."
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Place:
         typer.Option(help=f"As the loads had it: {', '.join(FORMATS)}. Needed for delta only.", metavar="NAME"),
     ] = None
     table: TableOption = None
+    catalog: CatalogOption = None
     offsets: OffsetsOption = None
     zookeeper: ZooKeeperOption = None
     hadoop: Annotated[
@@ -77,7 +83,7 @@ class Place:
             raise ConfigError("say which loads: --to DIR and --group NAME")
         hadoop = parse_pairs(self.hadoop, "--hadoop")
         offsets = self.offsets or ("zookeeper" if self.zookeeper else None)
-        return Target(self.to, self.group, offsets, self.zookeeper, hadoop, self.format, self.table)
+        return Target(self.to, self.group, offsets, self.zookeeper, hadoop, self.format, self.table, self.catalog)
 
     def after(self, before: Place | None) -> Place:
         """This place, completed with options that were only given `before`."""

@@ -8,17 +8,17 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable
-from datetime import MAXYEAR, UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.storage import Storage
 
-_MEASURED = ("topic", "partition", "offset", "timestamp", LOAD_COLUMN)
+_MOST_MEASURED = 32  # columns, as other writers of Delta have it
+_LONGEST_BOUND = 128  # characters
 _ARROW = "parquet-cpp"  # how pyarrow names itself in a file
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -53,46 +53,53 @@ def count_positions(rows: pa.Table) -> list[Count]:
 
 
 def delta_statistics(footer: Any) -> str:
-    """The `stats` of Delta's add action: rows, and the bounds with which readers skip files."""
-    merged: dict[str, tuple[Any, Any]] = {}
-    complete = set(_MEASURED)
-    for number in range(footer.num_row_groups):
-        bounds = _bounds(footer.row_group(number))
-        complete &= set(bounds)
-        for name, (low, high) in bounds.items():
-            before = merged.get(name, (low, high))
-            merged[name] = (min(low, before[0]), max(high, before[1]))
-    bounds = {name: merged[name] for name in _MEASURED if name in complete and name in merged}
+    """The `stats` of Delta's add action: rows, and nulls and bounds of columns, with which readers skip files."""
+    types = {one.name: one.type for one in footer.schema.to_arrow_schema() if _is_bounded(one.type)}
+    nulls: dict[str, int] = {}
+    bounds: dict[str, tuple[Any, Any]] = {}
+    for name in list(types)[:_MOST_MEASURED]:
+        groups = [_statistics(footer.row_group(number), name) for number in range(footer.num_row_groups)]
+        if not all(one is not None and one.has_null_count for one in groups):
+            continue
+        nulls[name] = sum(one.null_count for one in groups)
+        with contextlib.suppress(OverflowError, ValueError, AttributeError):  # a time that Python does not have
+            found = [(one.min, one.max) for one in groups if one.num_values]
+            low, high = min(low for low, _ in found), max(high for _, high in found)
+            if None not in (low, high) and _fits(low) and _fits(high):
+                bounds[name] = (low, high)
     return json.dumps(
         {
             "numRecords": footer.num_rows,
             "minValues": {name: _as_delta(low) for name, (low, _) in bounds.items()},
             "maxValues": {name: _as_delta(high, up=True) for name, (_, high) in bounds.items()},
-            "nullCount": dict.fromkeys(bounds, 0),
+            "nullCount": nulls,
         }
     )
 
 
-def _bounds(group: Any) -> dict[str, tuple[Any, Any]]:
-    """Lowest and highest value per column of a row group, for columns without nulls."""
-    found = {}
+def _is_bounded(kind: pa.DataType) -> bool:
+    of_numbers = pa.types.is_integer(kind) or pa.types.is_date(kind)
+    return of_numbers or pa.types.is_string(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None)
+
+
+def _statistics(group: Any, name: str) -> Any:
     for index in range(group.num_columns):
-        column = group.column(index)
-        statistics = column.statistics
-        if column.path_in_schema not in _MEASURED or statistics is None or not statistics.has_min_max:
-            continue
-        if statistics.has_null_count and statistics.null_count == 0:
-            with contextlib.suppress(OverflowError, ValueError):  # a time before the year 1 or after 9999
-                low, high = statistics.min, statistics.max
-                if not (isinstance(high, datetime) and high.year == MAXYEAR):  # could not be rounded up
-                    found[column.path_in_schema] = (low, high)
-    return found
+        if group.column(index).path_in_schema == name:
+            return group.column(index).statistics
+    return None
+
+
+def _fits(value: Any) -> bool:
+    """Whether Delta can hold the bound: a long text would be in the log for every file, a time is rounded up."""
+    if isinstance(value, datetime):
+        return value.year < MAXYEAR
+    return not isinstance(value, str) or len(value) <= _LONGEST_BOUND
 
 
 def _as_delta(value: Any, *, up: bool = False) -> Any:
     """Timestamps in milliseconds, the resolution of the statistics: rounded down for the lowest, up for the highest."""
     if not isinstance(value, datetime):
-        return value
+        return value.isoformat() if isinstance(value, date) else value
     micros = (value - _EPOCH) // timedelta(microseconds=1)
     millis = -(-micros // 1000) if up else micros // 1000
     return (_EPOCH + timedelta(milliseconds=millis)).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -29,22 +29,23 @@ from spark_connector.options.read_options import Mode, SourceOptions, parse_opti
 from spark_connector.storage import without_secrets
 
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
-TABLE_FORMATS = ("delta", "sql")
+TABLE_FORMATS = ("delta", "iceberg", "sql")
 FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
-LAKE_FORMATS = ("delta",)
+LAKE_FORMATS = ("delta", "iceberg")
 """Tables of files and a log: loads may add columns to them, and small files can become large ones."""
-DIRECT_FORMATS = ("parquet", "delta")
+DIRECT_FORMATS = ("parquet", "delta", "iceberg")
 """Formats whose files the tasks write themselves (tasks/)."""
 OFFSET_KINDS = ("files", "zookeeper", "table")
-"""`table`: in the Delta table's log or in the database. These two have no other kind; files never have this one."""
+"""`table`: in the table itself: Delta, Iceberg or a database. These have no other kind; files never have this one."""
 
 
 @dataclass(frozen=True)
 class Target:
     """Where a group's loads go and where its offsets are kept. A repair needs no more.
 
-    `to` is a directory or a database URL; it is not printed, because a URL may hold a password. `check` fills in
-    `format` and `offsets` when they are None.
+    `to` is a directory, a database URL or `iceberg:NAMESPACE.TABLE`, with its `catalog`; it is not printed, because a
+    URL may hold a password. An Iceberg table keeps the newest `keep_snapshots`. `check` fills in `format` and
+    `offsets` when they are None.
     """
 
     to: str = field(repr=False)
@@ -54,10 +55,12 @@ class Target:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     format: str | None = None
     table: str | None = None
+    catalog: str | None = None
+    keep_snapshots: int | None = None
 
     @property
     def is_table(self) -> bool:
-        """Whether data and offsets are one thing: a Delta table or a database."""
+        """Whether data and offsets are one thing: a Delta or Iceberg table, or a database."""
         return self.format in TABLE_FORMATS
 
     @property
@@ -65,17 +68,24 @@ class Target:
         """The table in the database. Raises ConfigError when `to` is no database URL."""
         return DatabaseAddress.parse(self.to, self.table)
 
+    @property
+    def iceberg_name(self) -> IcebergName:
+        """The table in the catalog. Raises ConfigError when `to` names none."""
+        return IcebergName.parse(self.to)
+
     def check(self) -> Target:
         """This target with format and offsets filled in. Raises ConfigError when it cannot be used."""
         if not self.to.strip():
-            raise ConfigError("load needs 'to': a directory, local or hdfs://, or a database URL, that the loads go to")
+            raise ConfigError(
+                "load needs 'to': a directory, local or hdfs://, a database URL or iceberg:NAMESPACE.TABLE"
+            )
         check_group(self.group)
-        natural = "sql" if self.table is not None or is_database_url(self.to) else "parquet"
-        format = self.format or natural
+        format = self.format or self._natural_format
         if format not in FORMATS:
             raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
         if format != "sql" and is_database_url(self.to):
             raise ConfigError(f"'to' is a database: format must be sql, not {format}")
+        self._check_catalog(format)
         offsets = self.offsets or ("table" if format in TABLE_FORMATS else "files")
         checked = replace(self, format=format, offsets=offsets)
         if format == "sql":
@@ -85,11 +95,39 @@ class Target:
         checked._check_offsets(offsets)
         return checked
 
+    @property
+    def _natural_format(self) -> str:
+        if is_iceberg(self.to):
+            return "iceberg"
+        return "sql" if self.table is not None or is_database_url(self.to) else "parquet"
+
+    def _check_catalog(self, format: str) -> None:
+        if format == "iceberg":
+            _ = self.iceberg_name
+            if not self.catalog:
+                raise ConfigError(
+                    "format=iceberg needs 'catalog' (--catalog): the name of a catalog of pyiceberg's configuration "
+                    "(.pyiceberg.yaml, PYICEBERG_CATALOG__<NAME>__TYPE)"
+                )
+            if self.keep_snapshots is not None and self.keep_snapshots < 1:
+                raise ConfigError(f"keep_snapshots (--keep-snapshots) must be at least 1, not {self.keep_snapshots}")
+            return
+        if is_iceberg(self.to):
+            raise ConfigError(f"'to' is an Iceberg table: format must be iceberg, not {format}")
+        for name, option, value in (
+            ("catalog", "--catalog", self.catalog),
+            ("keep_snapshots", "--keep-snapshots", self.keep_snapshots),
+        ):
+            if value is not None:
+                raise ConfigError(
+                    f"{name} ({option}) goes with format=iceberg (to=iceberg:NAMESPACE.TABLE), not {format}"
+                )
+
     def _check_offsets(self, offsets: str) -> None:
         if offsets not in OFFSET_KINDS:
             raise ConfigError(
-                f"offsets must be files or zookeeper, or table for format=delta and sql, not '{offsets}': a load "
-                "commits its offsets and its data in one step, which a consumer group cannot"
+                f"offsets must be files or zookeeper, or table for format=delta, iceberg and sql, not '{offsets}': a "
+                "load commits its offsets and its data in one step, which a consumer group cannot"
             )
         if self.is_table and offsets != "table":
             raise ConfigError(
@@ -97,11 +135,13 @@ class Target:
                 f"out offsets={offsets}"
             )
         if not self.is_table and offsets == "table":
-            raise ConfigError(f"offsets=table goes with format=delta or sql; {self.format} takes files or zookeeper")
+            raise ConfigError(
+                f"offsets=table goes with format=delta, iceberg or sql; {self.format} takes files or zookeeper"
+            )
         if offsets == "zookeeper" and not self.zookeeper_connect:
             raise ConfigError(
                 "offsets=zookeeper needs 'zookeeper_connect' (--zookeeper): host:port[/chroot]; without a ZooKeeper (a "
-                "standalone broker, KRaft) use offsets=files, or offsets=table for format=delta and sql"
+                "standalone broker, KRaft) use offsets=files, or offsets=table for format=delta, iceberg and sql"
             )
         if offsets != "zookeeper" and self.zookeeper_connect:
             raise ConfigError(
@@ -174,6 +214,39 @@ def _absolute(url: str) -> str:
     if path in {"", ":memory:"} or path.startswith("file:") or urlsplit(url).netloc:
         raise ConfigError("a load into SQLite needs a file: sqlite:///path/to/file.db#table")
     return f"{scheme}:///{os.path.abspath(path)}{mark}{query}"
+
+
+_ICEBERG = "iceberg:"
+_PART = re.compile(r"[^\x00-\x1f./\\\"`']{1,255}")
+
+
+def is_iceberg(to: str) -> bool:
+    """Whether `to` names a table in a catalog of Iceberg."""
+    return to.strip().startswith(_ICEBERG)
+
+
+@dataclass(frozen=True)
+class IcebergName:
+    """A table in a catalog: the parts of its namespace, and its name."""
+
+    identifier: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, to: str) -> IcebergName:
+        """Parse `iceberg:NAMESPACE.TABLE`; a namespace may have several parts. Raises ConfigError."""
+        parts = tuple(to.strip().removeprefix(_ICEBERG).split("."))
+        if not is_iceberg(to) or len(parts) < 2 or not all(map(_PART.fullmatch, parts)):
+            raise ConfigError(f"'{to}': format=iceberg needs 'to' as iceberg:NAMESPACE.TABLE")
+        return cls(parts)
+
+    @property
+    def namespace(self) -> str:
+        return ".".join(self.identifier[:-1])
+
+    @property
+    def shown(self) -> str:
+        """The `output` in the records of loads."""
+        return _ICEBERG + ".".join(self.identifier)
 
 
 TARGET_FILE_SIZE = 128 << 20

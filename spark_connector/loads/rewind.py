@@ -98,7 +98,10 @@ def fates(plan: LoadRecord) -> list[str]:
     assert plan.rewind is not None
     if plan.format in TABLE_FORMATS:
         text = "the rows of {id} in {output} are deleted"
-        text += "; VACUUM deletes their files" if plan.format == "delta" else ""
+        text += {
+            "delta": "; VACUUM deletes their files",
+            "iceberg": "; their files go when the snapshots before expire",
+        }.get(plan.format, "")
     elif plan.rewind.delete:
         text = "{output}/{directory} is deleted"
     else:

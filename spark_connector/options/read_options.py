@@ -129,6 +129,11 @@ class SourceOptions:
         """Topics or partitions, without `filterPartitions`."""
         return self.selection.subscription
 
+    def fits_one_task(self, records: int, most: int) -> bool:
+        """Whether so many offsets are at most `most`, and the options ask for no more than one task for them."""
+        most = min(most, self.max_records_per_partition or records)
+        return 0 < records <= most and (self.min_partitions or 1) == 1
+
 
 def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
     """Check and parse Spark's options for `mode`. Raises ConfigError, ConnectorError."""

@@ -1,7 +1,7 @@
-"""Loads into tables without Spark and broker: a real Delta table or database, rows written as Spark's tasks write them.
+"""Loads into tables without Spark and broker: a real Delta or Iceberg table or database, rows written as tasks do.
 
-Used by the tests of delta/ and database/. A `TableWorld` is what all processes share; its `load` is one process that
-loads what is new, through a `CrashPoint`.
+Used by the tests of delta/, iceberg/ and database/. A `TableWorld` is what all processes share; its `load` is one
+process that loads what is new, through a `CrashPoint`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
 import posixpath
 import secrets
 import sqlite3
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import sqlalchemy
 from deltalake import DeltaTable
+from pyiceberg.table import Table
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.database.database_log import DatabaseCommitLog
@@ -31,6 +33,9 @@ from spark_connector.loads.database.staged_rows import _Attempt, _DatabaseWriter
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import DeltaDestination
 from spark_connector.loads.destination import Destination
+from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog
+from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
+from spark_connector.loads.iceberg.iceberg_table import IcebergDestination, storage_of
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN, DatabaseAddress, Target
 from spark_connector.loads.tasks.columns import TableColumns
@@ -83,7 +88,7 @@ def rows_of(range_: LoadRange) -> pa.RecordBatch:
 
 
 def write_directly(
-    site: Destination, record: LoadRecord, place: str, output: TaskOutput
+    site: Destination, record: LoadRecord, place: str, output: TaskOutput | None = None
 ) -> tuple[LoadRecord, list[WrittenFile]]:
     """What write.py does for formats whose files the tasks write, with a task for every range."""
     schema = SCHEMA.append(pa.field(LOAD_COLUMN, pa.string()))
@@ -91,7 +96,7 @@ def write_directly(
     layout = site.file_layout(record, FileLayout(schema, TableColumns(SCHEMA), record.load_id, fields))
     files: list[WrittenFile] = []
     for range in record.ranges:
-        writer = FileWriter(layout, output)
+        writer = FileWriter(layout, output or site.task_output(place))
         writer.write(rows_of(range))
         files += writer.close()
     site.gather(place, files)
@@ -230,6 +235,83 @@ class DeltaWorld(TableWorld):
         return staged + sorted(name for name in directories - loads if f"{self.group}-0" in name)
 
 
+class IcebergWorld(TableWorld):
+    """An Iceberg table in a catalog that `add_catalog` has configured."""
+
+    def __init__(
+        self,
+        catalog: str,
+        group: str,
+        ends: dict[TopicPartition, int] | None = None,
+        name: str = "iceberg:lake.rows",
+        keep_snapshots: int | None = None,
+    ) -> None:
+        super().__init__(group, {} if ends is None else ends)
+        self.catalog = catalog
+        self.name = name
+        self.keep_snapshots = keep_snapshots
+
+    @property
+    def target(self) -> Target:
+        return Target(self.name, self.group, catalog=self.catalog, keep_snapshots=self.keep_snapshots).check()
+
+    @contextmanager
+    def opened(self, crash: CrashPoint) -> Iterator[IcebergDestination]:
+        """Also the catalog's commit is a step: a process may die when it has committed and knows nothing of it."""
+        catalog = open_catalog(self.catalog)
+        place = IcebergPlace(crash.guard(catalog, ("commit_table", "create_table")), self.target.iceberg_name)
+        log = IcebergCommitLog(place, self.group, self.keep_snapshots)
+        try:
+            yield _Iceberg(crash, place, crash.guard(log, ("append",)), self.group)
+        finally:
+            catalog.close()
+
+    def write(self, site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
+        return write_directly(site, record, place)
+
+    def table(self) -> Table:
+        """As another program has it."""
+        return open_catalog(self.catalog).load_table(self.target.iceberg_name.identifier)
+
+    def visible(self) -> list[Row]:
+        if not open_catalog(self.catalog).table_exists(self.target.iceberg_name.identifier):
+            return []
+        rows = self.table().scan(selected_fields=("topic", "partition", "offset")).to_arrow().to_pylist()
+        return sorted((row["topic"], row["partition"], row["offset"]) for row in rows)
+
+    def leftovers(self) -> list[str]:
+        """Intents of the group, and data files that no snapshot names."""
+        table = self.table()
+        storage, location = storage_of(table), table.location()
+        named = {row["file_path"] for row in table.inspect.all_data_files().to_pylist()}
+        files = [name for name in storage.tree_sizes("data") if f"{location}/data/{name}" not in named]
+        return [name for name in (*storage.names("_staging"), *files) if name.startswith(f"{self.group}-0")]
+
+
+class _Iceberg(IcebergDestination):
+    """The destination, of which every change of the table's directory is a step."""
+
+    def __init__(self, crash: CrashPoint, place: IcebergPlace, log: IcebergCommitLog, group: str) -> None:
+        super().__init__(place, log, group)
+        self._crash = crash
+
+    def _storage(self, table: Table) -> Storage:
+        return self._crash.guard(storage_of(table), ("create", "rename", "remove", "make_directory"))
+
+    def task_output(self, place: str) -> TaskOutput:
+        return self._crash.guard(super().task_output(place), ("open",))
+
+
+def add_catalog(root: Path) -> str:
+    """Configure a new catalog in SQLite, with the namespace `lake`, as a user does; gives its name."""
+    name = f"test{next(_counter)}"
+    root.mkdir(exist_ok=True)
+    os.environ[f"PYICEBERG_CATALOG__{name.upper()}__URI"] = f"sqlite:///{root}/{name}.db"
+    os.environ[f"PYICEBERG_CATALOG__{name.upper()}__WAREHOUSE"] = f"file://{root}/{name}"
+    open_catalog(name).create_namespace("lake")
+    return name
+
+
 class DatabaseWorld(TableWorld):
     """A table in a database; every statement is a step."""
 
@@ -316,6 +398,11 @@ def _nothing() -> None:
 def delta_world(root: Path, *, begin: bool = True) -> DeltaWorld:
     number = next(_counter)
     world = DeltaWorld(open_storage(str(root / f"table-{number}")), f"group-{number}")
+    return begun(world) if begin else world
+
+
+def iceberg_world(root: Path, *, begin: bool = True) -> IcebergWorld:
+    world = IcebergWorld(add_catalog(root), f"group-{next(_counter)}")
     return begun(world) if begin else world
 
 

@@ -179,6 +179,7 @@ class _OpenFile:
         return WrittenFile(self._name, size, footer.getvalue().to_pybytes(), counts, dict(self._values))
 
     def abort(self) -> None:
+        self._writer.is_open = False  # so that it adds no footer
         with contextlib.suppress(Exception):
             self._file.close()
 

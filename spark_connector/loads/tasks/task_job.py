@@ -52,10 +52,14 @@ class TaskJob:
         Raises the client's errors, DataLoss, OSError and Spark's errors.
         """
         wanted = keep_offsets(ranges, self.options.filters)
-        if sum(one.size for one in wanted) <= _FEW and (rows := self._prefetched(wanted)) is not None:
-            return self.write(rows)
+        if self.options.fits_one_task(sum(one.size for one in wanted), _FEW):
+            rows = self._prefetched(wanted)
+            if rows is not None:
+                return self.write(rows)
         with closing(OffsetReader(self.options)) as reader:
             tasks = reader.tasks(reader.split(wanted))
+        if not tasks:
+            return []
         return _run_in_spark(session(), self, tasks)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
@@ -71,7 +75,7 @@ class TaskJob:
 
     def _prefetched(self, ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch] | None:
         with closing(Cluster(self.options.client, create_topics=False)) as cluster:
-            return prefetch(self.options, ranges, self.topic_ids, cluster) if ranges else []
+            return prefetch(self.options, ranges, self.topic_ids, cluster)
 
 
 def _run_in_spark(spark: SparkSession, job: TaskJob, tasks: Sequence[tuple[OffsetRange, ...]]) -> list[WrittenFile]:

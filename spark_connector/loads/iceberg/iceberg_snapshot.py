@@ -1,0 +1,279 @@
+"""One new snapshot of an Iceberg table: its manifests, its manifest list, and the old snapshots that it makes expire.
+
+Written here and not by pyiceberg's transactions: those take the newest state of a table again when a commit fails, and
+commit to it, behind the back of a caller who has to decide that. What is written here belongs to the state of the
+table that it was made from, and to no other; whoever commits it (iceberg_log.py) asserts that state.
+
+Nothing is visible before that commit. `remove` takes back what was written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DataFile,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    write_manifest,
+    write_manifest_list,
+)
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import (
+    Operation,
+    Snapshot,
+    SnapshotSummaryCollector,
+    Summary,
+    ancestors_of,
+    update_snapshot_summaries,
+)
+
+from spark_connector.loads.record import LoadError
+
+_MOST_EXPIRED = 2
+_MOST_EXPIRED_OF_MANY = 20
+_MANY = 500  # snapshots
+_MERGED = 50  # small manifests of one partition spec
+_SMALL = 4 << 20  # bytes of a manifest
+
+
+class FilesGone(LoadError):
+    """Data files that a commit would remove are no longer in the table."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one commit does to the files of a table. `removed` are paths of data files, as the table names them.
+
+    Without any file it is a snapshot with the same rows.
+    """
+
+    added: Sequence[DataFile] = ()
+    removed: Collection[str] = frozenset()
+    operation: Operation = Operation.APPEND
+
+
+@dataclass
+class WrittenSnapshot:
+    """A snapshot that is written and not committed, and the ids of the snapshots that expire with it."""
+
+    snapshot: Snapshot
+    expired: list[int]
+    _written: list[str] = field(default_factory=list)
+
+    def remove(self, io: FileIO) -> None:
+        """Remove its files, after a commit that has certainly failed."""
+        _delete(io, self._written)
+
+
+def write_snapshot(
+    table: Table, change: Change, properties: Mapping[str, str], keep_snapshots: int | None
+) -> WrittenSnapshot:
+    """Write the snapshot that follows the table's newest one. `properties` go into its summary.
+
+    `keep_snapshots`: how many the table keeps; None lets none expire. Raises FilesGone.
+    """
+    metadata, written = table.metadata, list[str]()
+    writer = _ManifestWriter(table, written)
+    parent = metadata.snapshot_by_name(MAIN_BRANCH)
+    try:
+        manifests, removed = writer.existing(parent, set(change.removed))
+        manifests = [*writer.added(change.added), *writer.merged(manifests)]
+        summary = _summary(metadata, parent, change, removed, properties)
+        name = f"snap-{writer.snapshot_id}-0-{uuid.uuid4()}.avro"
+        location = table.location_provider().new_metadata_location(name)
+        written.append(location)
+        sequence_number = metadata.next_sequence_number()
+        with write_manifest_list(
+            format_version=metadata.format_version,
+            output_file=table.io.new_output(location),
+            snapshot_id=writer.snapshot_id,
+            parent_snapshot_id=parent.snapshot_id if parent else None,
+            sequence_number=sequence_number,
+            avro_compression="deflate",
+        ) as manifest_list:
+            manifest_list.add_manifests(manifests)
+    except BaseException:
+        _delete(table.io, written)
+        raise
+    fields: dict[str, Any] = {
+        "snapshot-id": writer.snapshot_id,
+        "parent-snapshot-id": parent.snapshot_id if parent else None,
+        "manifest-list": location,
+        "sequence-number": sequence_number,
+        "summary": summary,
+        "schema-id": metadata.current_schema_id,
+    }
+    return WrittenSnapshot(Snapshot(**fields), _expired(metadata, keep_snapshots), written)
+
+
+def clean_up(io: FileIO, before: TableMetadata, expired: Collection[int]) -> None:
+    """Delete the files that only expired snapshots name, after the commit that removed them.
+
+    `before` is the metadata before that commit. A file may be named by a snapshot beside the main branch: then only
+    the manifest lists go, of which each belongs to one snapshot. What cannot be deleted is left to the table's own
+    care (remove_orphan_files).
+    """
+    chain = list(reversed(list(ancestors_of(before.current_snapshot(), before))))
+    is_linear = len(chain) == len(before.snapshots)
+    for snapshot, child in itertools.pairwise(chain):  # the newest of then is never expired
+        if snapshot.snapshot_id not in expired:
+            continue
+        garbage = [snapshot.manifest_list]
+        if is_linear:
+            with contextlib.suppress(OSError):
+                garbage += _only_before(io, snapshot, child)
+        _delete(io, garbage)
+
+
+def _only_before(io: FileIO, snapshot: Snapshot, child: Snapshot) -> list[str]:
+    """The manifests and data files that the child of a snapshot no longer has. No later snapshot has them, either."""
+    kept = {manifest.manifest_path: manifest for manifest in child.manifests(io)}
+    dropped = [one.manifest_path for one in snapshot.manifests(io) if one.manifest_path not in kept]
+    gone = [
+        entry.data_file.file_path
+        for manifest in (kept.values() if dropped else ())
+        if manifest.added_snapshot_id == child.snapshot_id and manifest.content == ManifestContent.DATA
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=False)
+        if entry.status == ManifestEntryStatus.DELETED and entry.snapshot_id == child.snapshot_id
+    ]
+    return [*dropped, *gone]
+
+
+def _expired(metadata: TableMetadata, keep: int | None) -> list[int]:
+    """The oldest snapshots of the main branch beyond `keep`, few at a time: pyiceberg copies the metadata for each.
+
+    One that a branch or tag needs stays. The new snapshot counts, and so does the newest of now: it stays.
+    """
+    count = len(metadata.snapshots)
+    if keep is None or count < keep:
+        return []
+    needed = {ref.snapshot_id for ref in metadata.refs.values()}
+    for name, ref in metadata.refs.items():
+        if name != MAIN_BRANCH:
+            needed.update(one.snapshot_id for one in ancestors_of(metadata.snapshot_by_id(ref.snapshot_id), metadata))
+    chain = [snapshot.snapshot_id for snapshot in ancestors_of(metadata.current_snapshot(), metadata)]
+    oldest = [snapshot_id for snapshot_id in reversed(chain) if snapshot_id not in needed]
+    at_once = _MOST_EXPIRED_OF_MANY if count > _MANY else _MOST_EXPIRED
+    return oldest[: min(at_once, count + 1 - keep)]
+
+
+class _ManifestWriter:
+    """Writes the manifests of one snapshot."""
+
+    def __init__(self, table: Table, written: list[str]) -> None:
+        self._table = table
+        self._metadata = table.metadata
+        self._written = written
+        self._token = uuid.uuid4()
+        self.snapshot_id = table.metadata.new_snapshot_id()
+
+    def added(self, files: Sequence[DataFile]) -> Iterator[ManifestFile]:
+        """One manifest per partition spec."""
+        for spec_id in sorted({file.spec_id for file in files}):
+            entries = (self._entry(ManifestEntryStatus.ADDED, file) for file in files if file.spec_id == spec_id)
+            yield self._write(spec_id, entries)
+
+    def existing(self, parent: Snapshot | None, removed: set[str]) -> tuple[list[ManifestFile], list[DataFile]]:
+        """The manifests of the snapshot before, rewritten where they name a removed file; and the removed files."""
+        manifests, gone = [], list[DataFile]()
+        for manifest in parent.manifests(self._table.io) if parent else ():
+            if not (manifest.has_added_files() or manifest.has_existing_files()):
+                continue
+            if not removed or manifest.content != ManifestContent.DATA:
+                manifests.append(manifest)
+                continue
+            entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+            here = [entry.data_file for entry in entries if entry.data_file.file_path in removed]
+            gone += here
+            manifests.append(self._rewritten(manifest.partition_spec_id, entries, removed) if here else manifest)
+        if missing := removed - {file.file_path for file in gone}:
+            raise FilesGone(f"{len(missing)} files are no longer in the table, such as {min(missing)}")
+        return manifests, gone
+
+    def merged(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
+        """Many small manifests of one partition spec become one, so that readers and commits open few."""
+        small: dict[int, list[ManifestFile]] = {}
+        for manifest in manifests:
+            if (
+                manifest.content == ManifestContent.DATA
+                and manifest.manifest_length < _SMALL
+                and manifest.added_snapshot_id != self.snapshot_id
+            ):
+                small.setdefault(manifest.partition_spec_id, []).append(manifest)
+        merged = {spec_id: found for spec_id, found in small.items() if len(found) >= _MERGED}
+        names = {manifest.manifest_path for found in merged.values() for manifest in found}
+        kept = [manifest for manifest in manifests if manifest.manifest_path not in names]
+        for spec_id, found in merged.items():
+            entries = (entry for one in found for entry in one.fetch_manifest_entry(self._table.io))
+            kept.append(self._rewritten(spec_id, entries, frozenset()))
+        return kept
+
+    def _rewritten(self, spec_id: int, entries: Iterable[ManifestEntry], removed: Collection[str]) -> ManifestFile:
+        def status(entry: ManifestEntry) -> ManifestEntryStatus:
+            gone = entry.data_file.file_path in removed
+            return ManifestEntryStatus.DELETED if gone else ManifestEntryStatus.EXISTING
+
+        return self._write(spec_id, (self._entry(status(entry), entry.data_file, entry) for entry in entries))
+
+    def _entry(self, status: ManifestEntryStatus, file: DataFile, before: ManifestEntry | None = None) -> ManifestEntry:
+        is_old = before is not None and status == ManifestEntryStatus.EXISTING
+        return ManifestEntry.from_args(
+            status=status,
+            snapshot_id=before.snapshot_id if before is not None and is_old else self.snapshot_id,
+            sequence_number=before.sequence_number if before else None,
+            file_sequence_number=before.file_sequence_number if before else None,
+            data_file=file,
+        )
+
+    def _write(self, spec_id: int, entries: Iterable[ManifestEntry]) -> ManifestFile:
+        name = f"{self._token}-m{len(self._written)}.avro"
+        location = self._table.location_provider().new_metadata_location(name)
+        self._written.append(location)
+        with write_manifest(
+            format_version=self._metadata.format_version,
+            spec=self._metadata.specs()[spec_id],
+            schema=self._metadata.schema(),
+            output_file=self._table.io.new_output(location),
+            snapshot_id=self.snapshot_id,
+            avro_compression="deflate",
+        ) as writer:
+            for entry in entries:
+                writer.add_entry(entry)
+        return writer.to_manifest_file()
+
+
+def _summary(
+    metadata: TableMetadata,
+    parent: Snapshot | None,
+    change: Change,
+    removed: Iterable[DataFile],
+    properties: Mapping[str, str],
+) -> Summary:
+    collected, schema, specs = SnapshotSummaryCollector(), metadata.schema(), metadata.specs()
+    for file in change.added:
+        collected.add_file(file, schema, specs[file.spec_id])
+    for file in removed:
+        collected.remove_file(file, schema, specs[file.spec_id])
+    # pyiceberg adds up the totals of any operation but REPLACE, which it does not write itself.
+    summary = update_snapshot_summaries(
+        Summary(Operation.OVERWRITE, **collected.build(), **properties),
+        parent.summary.additional_properties if parent and parent.summary else None,
+    )
+    return Summary(change.operation, **summary.additional_properties)
+
+
+def _delete(io: FileIO, locations: Iterable[str]) -> None:
+    for location in locations:
+        with contextlib.suppress(OSError):  # a file that nothing names any more
+            io.delete(location)
