@@ -77,7 +77,7 @@ class CompactionOptions:
 @dataclass(frozen=True)
 class TableFile:
     """A data file of a table: bytes, rows (None where the table does not say), its partition values, and when its rows
-    came into the table (milliseconds since 1970)."""
+    came into the table (milliseconds since 1970; negative when this is not known: it stays)."""
 
     path: str
     size: int
@@ -124,6 +124,11 @@ class CompactionResult:
         return text + (f" Deleted {self.vacuumed:,} files that the table no longer needs." if self.vacuumed else "")
 
 
+def is_small(file: TableFile, options: CompactionOptions) -> bool:
+    """Whether it is worth to be written anew."""
+    return file.size < options.target_file_size * _FULL
+
+
 def plan_bins(files: Collection[TableFile], options: CompactionOptions, now_ms: int) -> list[list[TableFile]]:
     """The files that become one another, oldest first; each bin has one partition value and at least two files.
 
@@ -133,7 +138,7 @@ def plan_bins(files: Collection[TableFile], options: CompactionOptions, now_ms: 
     horizon = now_ms - options.rewindable_s * 1000
     by_values: dict[Hashable, list[TableFile]] = {}
     for file in sorted(files, key=lambda file: (file.added_ms, file.path)):
-        if file.size < options.target_file_size * _FULL and file.added_ms <= horizon:
+        if is_small(file, options) and 0 <= file.added_ms <= horizon:
             by_values.setdefault(file.values, []).append(file)
     bins = (chosen for group in by_values.values() for chosen in _filled(group, options.target_file_size))
     return [chosen for chosen in map(_without_giants, bins) if len(chosen) > 1]
@@ -183,6 +188,10 @@ class Compaction(ABC, Generic[T]):
     def files(self, table: T) -> list[TableFile]:
         """All data files."""
 
+    def dated(self, table: T, files: Sequence[TableFile]) -> list[TableFile]:
+        """The files with their times, where `files` does not know them: only small ones are asked for."""
+        return list(files)
+
     @abstractmethod
     def rows_of(self, table: T, files: Sequence[TableFile]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The rows of the files, in their order, in the columns that a file of the table has; lazily."""
@@ -213,7 +222,8 @@ class Compaction(ABC, Generic[T]):
     def run(self, options: CompactionOptions) -> CompactionResult:
         """Compact what is old enough. Raises LoadError when a file does not hold the rows that the table counts."""
         table = self.table()
-        bins = plan_bins(self.files(table), options, time.time_ns() // 1_000_000)
+        small = [file for file in self.files(table) if is_small(file, options)]
+        bins = plan_bins(self.dated(table, small), options, time.time_ns() // 1_000_000)
         attempt = LoadId(self._group, self.number(table) + 1, secrets.token_hex(4))
         if not bins and not self._is_left(attempt.sequence):
             done = CompactionResult(swept=self.sweep())
@@ -246,14 +256,11 @@ class Compaction(ABC, Generic[T]):
         removed = [file for chosen in bins for file in chosen]
         try:
             added = [file for chosen in bins for file in self._rewritten(table, attempt, chosen, options)]
-            dropped = self._commit(attempt, removed, added)
-        except LoadError as error:
-            if not error.retriable:  # else the commit may have happened: the next compaction finds out
-                self._discard(table, attempt)
-            raise
         except BaseException:
             self._discard(table, attempt)
             raise
+        # After an error here nobody knows whether it is committed: nothing is deleted, the next compaction finds out.
+        dropped = self._commit(attempt, removed, added)
         if dropped is not None:
             self._discard(table, attempt)
         else:

@@ -3,10 +3,10 @@
     steps = evolve(table, incoming, Evolution.parse("add,widen"), where="the Delta table /lake/flights")
 
 `table` and `incoming` are Arrow schemas: of the table, and of the rows that the load will write. With `none`, the
-default, a column that the table lacks is refused, and so is one of another type. `add` adds missing columns, also
-fields of structs, as optional columns. `widen` lets a type grow: integer to long, float to double, a decimal to more
-digits of the same scale. Columns that the rows lack stay, and are null in them; narrower values are written wider. Nothing is ever dropped, renamed or
-narrowed.
+default, a column that the table lacks is refused, and so is one of another type; a narrower value is written in the
+table's type. `add` adds missing columns, also fields of structs, as optional columns. `widen` lets a type grow: integer
+to long, float to double, a decimal to more digits of the same scale. Columns that the rows lack stay, and are null in
+them. Nothing is ever dropped, renamed or narrowed.
 
 The driver alters the table before the rows are written. A load that is killed in between leaves an empty column.
 """

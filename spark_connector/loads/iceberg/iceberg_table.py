@@ -30,6 +30,8 @@ from pyiceberg.table import Table
 from broker.errors import ConfigError
 from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog, plain_error
+from spark_connector.loads.iceberg.iceberg_compaction import IcebergCompaction
+from spark_connector.loads.iceberg.iceberg_evolution import evolve_table
 from spark_connector.loads.iceberg.iceberg_files import data_files, directory_of_load, load_of
 from spark_connector.loads.iceberg.iceberg_log import KEEP_SNAPSHOTS, IcebergCommitLog, groups_of, state_of
 from spark_connector.loads.iceberg.iceberg_rows import of_loads, of_loads_or_none, of_none_in, only_load, read_files
@@ -83,15 +85,16 @@ class IcebergDestination(TableDestination[Table | None]):
             self._announce(table, record)
         return directory_of_load(record.load_id)
 
-    def prepare(self, record: LoadRecord, schema: str) -> None:
-        raise NotImplementedError("Spark's own writers cannot write an Iceberg table")
-
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
-        """Create the table, or check that it takes these rows. Raises ConfigError, LoadError."""
+        """Create the table, or let it grow where it may, and check that it takes these rows.
+
+        Raises ConfigError, LoadError.
+        """
         table = self.log.table()
         if table is None:
             table = self._create(layout)
             self._announce(table, record)
+        table = evolve_table(self._place, table, layout)
         self._spec_id = table.metadata.default_spec_id
         return fitted_layout(table.metadata, layout, self.url)
 
@@ -123,6 +126,10 @@ class IcebergDestination(TableDestination[Table | None]):
             storage = self._storage(table)
             storage.remove(directory_of_load(load_id))
             storage.remove(f"{_STAGING}/{load_id}")
+
+    def compaction(self) -> IcebergCompaction:
+        storage = self._storage(self._there())
+        return IcebergCompaction(self.log, self._group, self.url, storage, self.task_output)
 
     def staged(self) -> dict[str, int]:
         table = self.log.table()
