@@ -8,13 +8,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
+from spark_connector.loads.bad_record_options import DeadLetterPlace
 from spark_connector.loads.commit import CommitLog
+from spark_connector.loads.dead_letters import DeadLetters, group_of
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
+from spark_connector.loads.history import LoadedTable
 from spark_connector.loads.record import LoadInterrupted, failed_load
 from spark_connector.loads.request import Target, is_database_url, is_iceberg
 from spark_connector.storage import Storage, open_storage, without_secrets
@@ -39,6 +43,60 @@ def open_destination(target: Target) -> Iterator[Destination]:
             raise plain from error
         finally:
             destination.log.close()
+
+
+@contextlib.contextmanager
+def open_dead_letters(place: DeadLetterPlace, target: Target, loads: Destination) -> Iterator[DeadLetters]:
+    """The table of dead letters of the loads of `target`, which are in `loads`, for as long as the block runs.
+
+    Raises ConfigError.
+    """
+    there = Target(
+        f"iceberg:{place.name}" if place.kind == "iceberg" else place.name,
+        target.group,
+        storage_options=target.storage_options,
+        format=place.kind,
+    )
+    if place.kind == "iceberg":
+        place = replace(place, catalog=place.catalog or target.catalog)
+        if place.catalog is None:
+            raise ConfigError(
+                f"dead_letters (--dead-letters): {place} needs a catalog: iceberg:CATALOG/NAMESPACE.TABLE"
+            )
+        there = replace(there, catalog=place.catalog)
+    there = replace(there.check(), group=group_of(target.group, loads.url))
+    with _plain_os_errors(there):
+        table = _open(there)
+    try:
+        if place.kind == "delta":
+            place = replace(place, name=table.url)
+        yield DeadLetters(loads, table, str(place), target.group)
+    except Exception as error:
+        if isinstance(error, PykafkaError) or loads.plain_error(error) is not None:
+            raise  # the errors of the loads are told by who has opened them
+        plain = table.plain_error(error)
+        if plain is None:
+            raise
+        raise plain from error
+    finally:
+        table.log.close()
+
+
+def open_all_dead_letters(
+    names: Iterable[str], target: Target, loads: Destination, opened: contextlib.ExitStack
+) -> list[DeadLetters]:
+    """The tables of dead letters that records of `loads` name, for as long as `opened` is."""
+    places = map(DeadLetterPlace.parse, names)
+    return [opened.enter_context(open_dead_letters(place, target, loads)) for place in places]
+
+
+def loaded_tables(catalog: str, namespace: str | None = None) -> list[LoadedTable]:
+    """The tables of a catalog of Iceberg that loads write; see loads/iceberg/iceberg_listing.py."""
+    try:
+        from spark_connector.loads.iceberg.iceberg_listing import list_tables
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"catalogs need {error.name}: pip install 'pykafka-spark[iceberg]'") from error
+    return list_tables(catalog, namespace)
 
 
 def existing_format(place: Target) -> str:

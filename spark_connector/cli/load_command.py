@@ -37,13 +37,14 @@ from spark_connector.cli.screen import Screen, print_ranges, print_recovered, pr
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
 from spark_connector.loads.record import LoadResult
-from spark_connector.loads.request import FORMATS, PARTITION_COLUMNS, LoadRequest, Target, hadoop_settings
+from spark_connector.loads.request import FORMATS, LoadRequest, Target, hadoop_settings
 
 INTERRUPTED = 128 + signal.SIGINT
 
 _ARGUMENTS = (
-    *("topic", "partition_by", "starting_offsets", "max_records", "from_load", "from_directory"),
+    *("topic", "columns", "partition_by", "sort_by", "starting_offsets", "max_records", "from_load", "from_directory"),
     *("allow_changed_options", "new_group", "publish_offsets", "target_file_size", "schema_evolution"),
+    *("dead_letters", "max_bad"),
 )
 """Options that are arguments of `load`, too, by the same name."""
 
@@ -64,9 +65,18 @@ class LoadOptions:
         typer.Option(help=f"Output format: {', '.join(FORMATS)}. Default: by --to, or parquet.", metavar="NAME"),
     ] = None
     table: TableOption = None
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Columns of the output, such as value.*,key,offset as position.", metavar="COLUMN,…"),
+    ] = None
     partition_by: Annotated[
         str | None,
-        typer.Option(help=f"Columns that become directories: {', '.join(PARTITION_COLUMNS)}.", metavar="COLUMN,…"),
+        typer.Option(
+            help="Columns that become directories, such as date or day(at),bucket(16,customer).", metavar="COLUMN,…"
+        ),
+    ] = None
+    sort_by: Annotated[
+        str | None, typer.Option(help="Columns that a file is sorted by, such as customer,at desc.", metavar="COLUMN,…")
     ] = None
     target_file_size: Annotated[
         str | None, typer.Option(help="Size at which a task begins another file. Default: 128MB.", metavar="SIZE")
@@ -95,6 +105,18 @@ class LoadOptions:
     ] = None
     write_option: Annotated[
         list[str] | None, typer.Option(help="Option of the output format; may be repeated.", metavar="NAME=VALUE")
+    ] = None
+    dead_letters: Annotated[
+        str | None,
+        typer.Option(
+            help="Where records go that cannot be decoded: topic:NAME, or exactly once to delta:URL or "
+            "iceberg:NAMESPACE.TABLE.",
+            metavar="PLACE",
+        ),
+    ] = None
+    max_bad: Annotated[
+        str | None,
+        typer.Option(help="Fail a load with more bad records: a number, or a share of them (0.1%).", metavar="N|P%"),
     ] = None
     new_group: Annotated[
         bool, typer.Option("--new-group", help="Load what other groups have loaded there, once more beside it.")
@@ -252,6 +274,9 @@ def _print_result(result: LoadResult) -> None:
     if result.load_id is None:
         console.print(f"Nothing new for group [bold]{result.group}[/bold]; {result.output} is up to date.")
         return
-    console.print(f"Load {result.load_id}: {result.rows:,} rows")
+    bad = f", {result.bad_rows:,} dead letters" if result.bad_rows is not None else ""
+    console.print(f"Load {result.load_id}: {result.rows:,} rows{bad}")
     print_ranges(result.ranges)
     console.print(f"{result.format} in {result.path}", soft_wrap=True)
+    if result.bad_rows:
+        console.print(f"dead letters in {result.dead_letters}", soft_wrap=True)

@@ -32,7 +32,7 @@ from spark_connector.loads.history import Owner, is_of, owner_of
 from spark_connector.loads.load_loop import parse_interval
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.request import TARGET_FILE_SIZE, parse_file_size
-from spark_connector.loads.tasks.columns import TableColumns
+from spark_connector.loads.tasks.columns import Pick, TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
 from spark_connector.loads.tasks.task_output import TaskOutput
@@ -279,13 +279,12 @@ class Compaction(ABC, Generic[T]):
         self, table: T, attempt: LoadId, chosen: Sequence[TableFile], options: CompactionOptions
     ) -> list[NewFile]:
         schema, batches = self.rows_of(table, chosen)
-        columns = _SameColumns(schema)
-        layout = FileLayout(schema, columns, target_file_size=options.target_file_size)
+        layout = FileLayout(schema, _columns(schema), target_file_size=options.target_file_size)
         writer, rows = FileWriter(layout, self.output(table, attempt)), 0
         try:
             for batch in batches:
                 rows += batch.num_rows
-                writer.write(columns.given(batch))
+                writer.write(_renamed(batch))
             written = writer.close()
         except BaseException:
             writer.abort()
@@ -332,19 +331,17 @@ class Compaction(ABC, Generic[T]):
         return False
 
 
-@dataclass(frozen=True)
-class _SameColumns(TableColumns):
+def _columns(schema: pa.Schema) -> TableColumns:
     """The columns as they are, which come to the writer under other names: its own topic, partition and offset, by
     which it counts, may be null or missing in a table."""
+    return TableColumns(tuple(Pick(name, (f"{_OWN}{name}",)) for name in schema.names), schema)
 
-    def apply(self, rows: pa.Table) -> pa.Table:
-        return rows.select([f"{_OWN}{name}" for name in self.source.names]).rename_columns(self.source.names)
 
-    def given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch as `apply` expects it."""
-        columns = {f"{_OWN}{name}": batch.column(name) for name in self.source.names}
-        constant = {
-            field.name: pa.repeat(pa.scalar("" if field.name == "topic" else 0, field.type), batch.num_rows)
-            for field in _POSITION
-        }
-        return pa.RecordBatch.from_pydict({**columns, **constant})
+def _renamed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch as `_columns` expects it."""
+    columns = {f"{_OWN}{name}": column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    constant = {
+        field.name: pa.repeat(pa.scalar("" if field.name == "topic" else 0, field.type), batch.num_rows)
+        for field in _POSITION
+    }
+    return pa.RecordBatch.from_pydict({**columns, **constant})

@@ -36,11 +36,13 @@ class HeldRows:
     """The rows that a destination has of one load: sorted offsets per partition, duplicates included.
 
     `offsets` is None when they cannot be read; then `problems` or `notes` say why. `notes` do not fail a verification.
+    `rows` counts the rows of a load whose table has no columns that identify them.
     """
 
     offsets: Mapping[TopicPartition, Offsets] | None
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    rows: int | None = None
 
 
 class RowOffsets:

@@ -12,6 +12,7 @@ from datetime import MAXYEAR, UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from broker.protocol.topic_partition import TopicPartition
@@ -46,10 +47,18 @@ def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, Count]:
 
 def count_positions(rows: pa.Table) -> list[Count]:
     """The rows of a table with the columns topic, partition and offset."""
+    if rows.num_rows and _is_constant(rows.column("partition")) and _is_constant(rows.column("topic")):
+        bounds = pc.min_max(rows.column("offset")).as_py()
+        topic, partition = (rows.column(name)[0].as_py() for name in ("topic", "partition"))
+        return [Count(topic, partition, rows.num_rows, bounds["min"], bounds["max"])]
     grouped = rows.group_by(["topic", "partition"], use_threads=False)
     found = grouped.aggregate([("offset", "count"), ("offset", "min"), ("offset", "max")])
     names = ("topic", "partition", "offset_count", "offset_min", "offset_max")
     return [Count(*(row[name] for name in names)) for row in found.to_pylist()]
+
+
+def _is_constant(column: pa.ChunkedArray) -> bool:
+    return bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
 def delta_statistics(footer: Any) -> str:

@@ -21,7 +21,7 @@ from spark_connector.errors import DataLoss, report_data_loss
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord, Origin
-from spark_connector.loads.request import LoadRequest, Target, describe_changes
+from spark_connector.loads.request import LoadRequest, Target, describe_changes, with_columns
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.rules import Bounds, plan_positions, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.options.read_options import SourceOptions
@@ -40,11 +40,12 @@ _MANY = 8  # names in a message
 def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog | None = None) -> LoadRecord | None:
     """The load to do now; None when nothing is new. Raises ConfigError, DataLoss, PykafkaError.
 
-    `earlier`: the commit log with the load of a re-run, when it is not the destination's own.
+    `earlier`: the commit log with the load of a re-run, when it is not the destination's own. `dead_letters` of the
+    result are those of the newest entry, which are to be settled before the load is written (dead_letters.py).
     """
     _refuse_foreign_loads(request.target, destination)
     number = next_number(destination)
-    newest = _newest_record(destination.log)
+    newest = newest_record(destination.log)
     known = newest.topic_ids if newest else {}
     _refuse_changed_reading(request, [newest] if newest else [])
     if request.from_load is None:
@@ -76,12 +77,14 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
         created_ms=time.time_ns() // 1_000_000,
         ranges=ranges,
         rerun_of=request.from_load,
+        columns=request.columns,
         partition_by=request.partition_by,
         # A re-run leaves the group's offsets alone, and with them the topics that they belong to.
         topic_ids={**known, **ids} if request.from_load is None else {**ids, **known},
         reading=request.reading,
         origin=Origin(assigned.cluster_id, ",".join(request.source.client.bootstrap_servers)),
         positions=reached,
+        dead_letters=newest.dead_letters if newest else (),
     )
 
 
@@ -138,7 +141,7 @@ def refuse_unknown_group(destination: Destination, group: str) -> None:
     )
 
 
-def _newest_record(log: CommitLog) -> LoadRecord | None:
+def newest_record(log: CommitLog) -> LoadRecord | None:
     """The newest load in the log. Entries that a stream of the same group has written are skipped."""
     newest = log.newest().sequence
     numbers = itertools.chain([newest], (number for number in reversed(log.sequences()) if number != newest))
@@ -147,11 +150,14 @@ def _newest_record(log: CommitLog) -> LoadRecord | None:
 
 
 def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -> None:
-    """Raise ConfigError when the options differ that choose or decode records: the rows do not show which were used."""
+    """Raise ConfigError when the options differ that choose or decode records, or what columns are made of them: the
+    rows do not show which were used."""
     if request.allow_changed_options:
         return
+    now = with_columns(request.reading, request.columns)
     for load in loads:
-        changes = "" if load.reading is None else describe_changes(load.reading, request.reading)
+        before = request.reading if load.reading is None else load.reading
+        changes = describe_changes(with_columns(before, load.columns), now)
         if changes:
             raise ConfigError(
                 f"load {load.load_id} of group '{load.id.group}' was read with other options; this one has {changes}. "

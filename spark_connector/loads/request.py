@@ -23,9 +23,22 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from broker.errors import ConfigError
+from spark_connector.loads.bad_record_options import TOPIC, DeadLetterPlace, MaxBad
+from spark_connector.loads.grammar import (
+    POSITION,
+    ColumnItem,
+    Given,
+    PartitionItem,
+    SortItem,
+    identify_rows,
+    parse_columns,
+    parse_partition_by,
+    parse_sort_by,
+    refuse_unknown_column,
+)
 from spark_connector.offset_store.base import check_group
-from spark_connector.options.option_table import OPTIONS
-from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.options.option_table import OPTIONS, did_you_mean
+from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
 from spark_connector.storage import without_secrets
 
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
@@ -264,6 +277,9 @@ DERIVED = {
 }
 """Columns that a record does not have, as Spark SQL."""
 
+_BY_SPARK = ("json", "orc", "avro", "sql")
+_BY_TASKS = "format=parquet, delta and iceberg"
+
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a value
 """Spark's directory for rows without a value."""
 
@@ -326,20 +342,6 @@ class Evolution:
 NO_CHANGES = Evolution()
 
 
-def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The columns in their order; a string is a comma-separated list. Raises ConfigError."""
-    names = given.split(",") if isinstance(given, str) else list(given or ())
-    columns = tuple(name.strip() for name in names)
-    for name in columns:
-        if name not in PARTITION_COLUMNS:
-            raise ConfigError(
-                f"partition_by (--partition-by) must name columns of {', '.join(PARTITION_COLUMNS)}, not '{name}'"
-            )
-        if columns.count(name) > 1:
-            raise ConfigError(f"partition_by (--partition-by) names '{name}' twice")
-    return columns
-
-
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
     """Raise ConfigError when Spark would not read a topic's directory back as the topic's name.
 
@@ -353,12 +355,21 @@ def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
                 f"topic '{topic}' cannot be a directory: Spark's readers pass over names that end in {_COPYING}. Leave "
                 "'topic' out of partition_by (--partition-by)"
             )
-        if topic == NO_VALUE or _NOT_TEXT.fullmatch(topic):
+        if read_as := misread_directory(topic):
             raise ConfigError(
                 f"topic '{topic}' cannot be a directory of files: Spark would read topic={topic} back as "
-                f"{'null' if topic == NO_VALUE else 'a number or a date'}. Leave 'topic' out of partition_by "
+                f"{read_as}. Leave 'topic' out of partition_by "
                 "(--partition-by), or use format=delta, where the column keeps its type"
             )
+
+
+def misread_directory(value: str) -> str | None:
+    """What Spark would take a directory's value for that is another text; None when it reads the text back."""
+    if value.endswith(_COPYING):
+        return "nothing at all"
+    if value == NO_VALUE:
+        return "null"
+    return "a number or a date" if _NOT_TEXT.fullmatch(value) else None
 
 
 def values_in_path(name: str) -> dict[str, str | None]:
@@ -392,18 +403,24 @@ _UNSET = {
     "mode": "permissive",
     "sep": ",",
 }
+_BESIDE = {"dead_letters": "a table"}
 _LOGIN = re.compile(r"^(https?://)[^/@\s]*@")
 _LONGEST = 60  # characters of a value in a message
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets."""
+    """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets.
+
+    `columns`, `partition_by` and `sort_by` are items in the spelling of grammar.py.
+    """
 
     target: Target
     source: SourceOptions
     options: Mapping[str, str]
-    partition_by: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
     write_options: Mapping[str, str] = field(default_factory=dict)
     max_records: int | None = None
     from_load: str | None = None
@@ -413,15 +430,25 @@ class LoadRequest:
     publish_offsets: bool = True
     target_file_size: int = TARGET_FILE_SIZE
     evolution: Evolution = NO_CHANGES
+    dead_letters: DeadLetterPlace | None = None
+    max_bad: MaxBad | None = None
 
     @property
     def format(self) -> str:
         return str(self.target.format)
 
     @property
+    def dead_letter_table(self) -> DeadLetterPlace | None:
+        """Where the bad records go that the rows leave out; None for a topic."""
+        return self.dead_letters if self.dead_letters is not None and self.dead_letters.is_table else None
+
+    @property
     def reading(self) -> dict[str, str]:
-        """The reader's options that each load's record keeps (`reading_of`)."""
-        return reading_of(self.options)
+        """The reader's options that each load's record keeps (`reading_of`). With a table of dead letters the mode is
+        none of them: whatever it is, each record is in one of the two."""
+        if self.dead_letter_table is None:
+            return reading_of(self.options)
+        return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | _BESIDE
 
     def impatient(self) -> LoadRequest:
         """This request with a short time-out for planning, for a service, which retries by itself.
@@ -441,15 +468,19 @@ class LoadRequest:
         topic: str | Sequence[str] | None,
         starting_offsets: str = "earliest",
         options: Mapping[str, str] | None = None,
-        partition_by: str | Sequence[str] | None = None,
+        columns: Given = None,
+        partition_by: Given = None,
+        sort_by: Given = None,
         target_file_size: int | str | None = None,
         schema_evolution: str = "none",
+        dead_letters: str | None = None,
+        max_bad: str | int | None = None,
         **others: Any,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
-        target, layout = target.check(), parse_partition_by(partition_by)
-        if layout and target.format == "sql":
-            raise ConfigError("partition_by (--partition-by) is for files and Delta, not for tables of a database")
+        target = target.check()
+        picked, layout, order = parse_columns(columns), parse_partition_by(partition_by), parse_sort_by(sort_by)
+        _check_format(str(target.format), picked, layout, order)
         given = {name.lower(): str(value) for name, value in {**DEFAULTS, **(options or {})}.items()}
         for name in _STORES:
             if name in given:
@@ -464,8 +495,13 @@ class LoadRequest:
                 f"option 'columnNameOfCorruptRecord' cannot be '{LOAD_COLUMN}': this column names the load of a row; "
                 "choose another name"
             )
+        letters = None if dead_letters is None else DeadLetterPlace.parse(dead_letters)
+        limit = None if max_bad is None else MaxBad.parse(max_bad)
+        given |= _about_bad_records(given, str(target.format), letters, limit)
+        if picked:
+            given["columns"] = ",".join(_columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
-        _check_columns(source.columns, layout)
+        _check_columns(source, picked, layout, order)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
         evolution = Evolution.parse(schema_evolution)
@@ -474,7 +510,19 @@ class LoadRequest:
                 f"schema_evolution (--schema-evolution) is for {' and '.join(LAKE_FORMATS)}, not for "
                 f"format={target.format}: files have columns of their own, and a database is altered by its own means"
             )
-        return cls(target, source, reader, layout, target_file_size=size, evolution=evolution, **others)
+        return cls(
+            target,
+            source,
+            reader,
+            columns=tuple(map(str, picked)),
+            partition_by=tuple(map(str, layout)),
+            sort_by=tuple(map(str, order)),
+            target_file_size=size,
+            evolution=evolution,
+            dead_letters=letters,
+            max_bad=limit,
+            **others,
+        )
 
     def __post_init__(self) -> None:
         if self.format in DIRECT_FORMATS:
@@ -494,14 +542,111 @@ class LoadRequest:
             )
 
 
-def _check_columns(columns: Sequence[str], partition_by: Sequence[str]) -> None:
-    """Raise ConfigError unless the columns are read that a load counts its rows by and names its directories by."""
-    needed = ["topic", "partition", "offset"]
-    if any(name in DERIVED for name in partition_by):
+def _about_bad_records(
+    given: Mapping[str, str], format: str, letters: DeadLetterPlace | None, limit: MaxBad | None
+) -> dict[str, str]:
+    """What the options about bad records make of the reader's options (names in lower case). Raises ConfigError."""
+    named = "dead_letters (--dead-letters)" if letters is not None else "max_bad (--max-bad)"
+    if letters is None and limit is None:
+        return {}
+    if not any(given.get(name, "binary").strip().lower() != "binary" for name in ("keyformat", "valueformat")):
+        raise ConfigError(
+            f"{named} has no effect: no record is decoded, so none is bad. Set the option 'valueFormat' or 'keyFormat'"
+        )
+    topic = letters is not None and letters.kind == TOPIC
+    if topic and "badrecordstopic" in given:
+        raise ConfigError(f"{named} and the option 'badRecordsTopic' both name a topic: leave one of them out")
+    if limit is not None and (topic or "badrecordstopic" in given):
+        raise ConfigError(
+            "max_bad (--max-bad) does not go with a topic of bad records, which would get them again from each load "
+            "that fails: set dead_letters to a table, or leave one of them out"
+        )
+    if letters is not None and topic:
+        return {"badrecordstopic": letters.name}
+    if format not in DIRECT_FORMATS:
+        raise ConfigError(f"{named} needs format={' or '.join(DIRECT_FORMATS)}, not {format}")
+    if given.get("mode", "").strip().lower() == "failfast":
+        raise ConfigError(f"{named} has no effect in mode FAILFAST: the first bad record ends the load. Leave out mode")
+    if letters is None:
+        return {}
+    for name in ("badRecordsTopic", "columnNameOfCorruptRecord"):
+        if name.lower() in given:
+            raise ConfigError(
+                f"option '{name}' has no effect beside {named}: bad records are in {letters}, and only there, with "
+                "their bytes. Leave it out"
+            )
+    return {"mode": "dropmalformed"}
+
+
+def _check_format(
+    format: str, columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], sort_by: Sequence[SortItem]
+) -> None:
+    """Raise ConfigError for what a format does not have whose rows Spark writes itself."""
+    if format not in _BY_SPARK:
+        return
+    if sort_by:
+        raise ConfigError(f"sort_by (--sort-by) goes with {_BY_TASKS}, not with format={format}")
+    if partition_by and format == "sql":
+        raise ConfigError("partition_by (--partition-by) is for files and tables of files, not for those of a database")
+    for item in partition_by:
+        if str(item) not in PARTITION_COLUMNS:
+            raise ConfigError(
+                f"partition_by (--partition-by) {item}: with format={format} it takes {', '.join(PARTITION_COLUMNS)}; "
+                f"other columns and transforms go with {_BY_TASKS}"
+            )
+    if not identify_rows([str(item) for item in columns]):
+        raise ConfigError(
+            f"columns (--columns) must name {', '.join(POSITION)}, by which the rows of format={format} are counted; "
+            f"tables without them go with {_BY_TASKS}"
+        )
+
+
+def _columns_to_read(
+    columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], options: Mapping[str, str]
+) -> list[str]:
+    """The reader's columns that the table's columns are made of, and those that rows are counted by."""
+    if "columns" in options:
+        raise ConfigError("columns (--columns) says what is read, too: leave out the reader's option 'columns'")
+    corrupt = options.get("columnnameofcorruptrecord", "_corrupt_record").strip()
+    known = {**{name: name for name in COLUMNS}, corrupt: "value", f"{corrupt}_key": "key"}
+    needed = {*POSITION}
+    for item in columns:
+        if item.path[0] not in known:
+            similar = did_you_mean(item.path[0], {name.lower(): name for name in known})
+            hint = f"{similar} Columns are: {', '.join(COLUMNS)}".lstrip()
+            raise ConfigError(f"columns (--columns) {item}: the read has no column '{item.path[0]}'. {hint}")
+        needed.add(known[item.path[0]])
+    if any(str(item) in DERIVED for item in partition_by):
+        needed.add("timestamp")
+    return [name for name in COLUMNS if name in needed]
+
+
+def _check_columns(
+    source: SourceOptions,
+    columns: Sequence[ColumnItem],
+    partition_by: Sequence[PartitionItem],
+    sort_by: Sequence[SortItem],
+) -> None:
+    """Raise ConfigError unless the columns are there that a load counts, partitions and sorts its rows by.
+
+    Which fields a value has is known later.
+    """
+    needed = [*POSITION]
+    if any(str(item) in DERIVED for item in partition_by):
         needed.append("timestamp")
-    missing = [name for name in needed if name not in columns]
+    missing = [name for name in needed if name not in source.columns]
     if missing:
-        raise ConfigError(f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows")
+        raise ConfigError(
+            f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows; the argument "
+            "columns (--columns) says which of the columns the table gets"
+        )
+    if any(item.every for item in columns):
+        return
+    names = [item.name for item in columns] or [*source.columns, *source.formats.corrupt_columns.values()]
+    named: tuple[PartitionItem | SortItem, ...] = (*partition_by, *sort_by)
+    for one in named:
+        if str(one) not in DERIVED:
+            refuse_unknown_column(one, names)
 
 
 def reading_of(options: Mapping[str, str]) -> dict[str, str]:
@@ -524,6 +669,11 @@ def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """The options that differ, in words; empty when none does."""
     differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     return ", ".join(f"{name}={_shown(now, name)} (before: {_shown(before, name)})" for name in differing)
+
+
+def with_columns(reading: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
+    """A load's `reading`, and its columns as one more option."""
+    return {**reading, "columns": ", ".join(columns)} if columns else dict(reading)
 
 
 def _shown(options: Mapping[str, str], name: str) -> str:

@@ -86,9 +86,11 @@ def plan_rewind(
         created_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         ranges=ranges,
         topic_ids=_topic_ids(later),
+        columns=back.columns,
         reading=back.reading,
         origin=back.origin,
         positions=back.positions_at(stands),
+        dead_letters=tuple(sorted({name for load in later for name in load.dead_letters})),
         rewind=Rewind(to_load, tuple(UndoneLoad(load.load_id, load.output) for load in later), delete),
     )
 
@@ -106,6 +108,7 @@ def fates(plan: LoadRecord) -> list[str]:
         text = "{output}/{directory} is deleted"
     else:
         text = "{output}/{directory} is moved to " + f"{REWOUND}/{plan.load_id}/"
+    text += f"; so are its dead letters in {', '.join(plan.dead_letters)}" if plan.dead_letters else ""
     return [
         text.format(id=gone.load_id, output=gone.output, directory=published_directory(gone.load_id))
         for gone in reversed(plan.rewind.undone)

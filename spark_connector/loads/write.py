@@ -21,9 +21,14 @@ from pyspark.sql.datasource import DataSource
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from pyspark_pykafka import DefaultSource
+from spark_connector.formats.bad_record_rows import BadCount, sum_bad
+from spark_connector.formats.value_format import ParseMode
+from spark_connector.loads.bad_record_options import MaxBad
 from spark_connector.loads.data_sources import register_once
+from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.footers import Count, sum_counts
+from spark_connector.loads.grammar import parse_columns, parse_partition_by, parse_sort_by
 from spark_connector.loads.plan import confirm_topics
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
 from spark_connector.loads.request import (
@@ -34,10 +39,10 @@ from spark_connector.loads.request import (
     LoadRequest,
     compression_of,
 )
-from spark_connector.loads.tasks.columns import TableColumns
+from spark_connector.loads.tasks.columns import TableColumns, sort_keys
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.task_job import TaskJob
-from spark_connector.loads.tasks.transforms import partition_field
+from spark_connector.loads.tasks.task_job import BadRecordFiles, TaskJob
+from spark_connector.loads.tasks.transforms import bind, with_partition_columns
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
@@ -49,25 +54,34 @@ from spark_connector.storage import Storage
 
 
 def write_load(
-    request: LoadRequest, destination: Destination, record: LoadRecord, session: NewSession
+    request: LoadRequest,
+    destination: Destination,
+    record: LoadRecord,
+    session: NewSession,
+    letters: DeadLetters | None = None,
 ) -> tuple[LoadRecord, Sequence[WrittenFile]]:
     """Stage the load, write, count and seal its rows; gives the sealed record, and the files of the direct road.
 
-    A failure leaves nothing behind.
+    With dead letters these are committed before the load is sealed, because a repair commits what is sealed. A failure
+    leaves nothing behind.
     """
     place = destination.stage(record)
     files: Sequence[WrittenFile] = ()
     try:
         if record.format in DIRECT_FORMATS:
-            sealed, files = _write_directly(request, destination, record, place, session)
+            sealed, files, bad_files = _write_directly(request, destination, record, place, session, letters)
         else:
             frame = read_ranges(session(), record, request.options)
             write_rows = destination.own_writer(record.format) or functools.partial(write_files, destination)
             sealed = write_rows(frame, record, place, request.write_options)
         confirm_topics(request, record)
+        if letters is not None:
+            letters.commit(sealed, bad_files)
     except Exception as error:
         overtaken = destination.is_overtaken(record)
         destination.discard(record.load_id)
+        if letters is not None:
+            letters.discard()
         if overtaken:  # the winner has removed our staging directory, so Spark may fail with any error
             raise OffsetConflict(
                 f"group '{request.target.group}': another load committed number {record.id.sequence} while "
@@ -84,34 +98,58 @@ def write_load(
 
 
 def _write_directly(
-    request: LoadRequest, destination: Destination, record: LoadRecord, place: str, session: NewSession
-) -> tuple[LoadRecord, Sequence[WrittenFile]]:
-    """The tasks write the files themselves: no record crosses to the JVM."""
-    options = parse_options({**request.options, **_range_options(record)}, Mode.BATCH)
-    options = replace(options, formats=with_schemas(options))
+    request: LoadRequest,
+    destination: Destination,
+    record: LoadRecord,
+    place: str,
+    session: NewSession,
+    letters: DeadLetters | None,
+) -> tuple[LoadRecord, Sequence[WrittenFile], Sequence[WrittenFile]]:
+    """The tasks write the files themselves, of the rows and of the bad records: no record crosses to the JVM."""
+    options = _options_of(request.options, record)
     layout = destination.file_layout(record, _layout_of(request, record, options))
     job = TaskJob(options, record.topic_ids, layout, destination.task_output(place))
+    if letters is not None:
+        letters.stage(record)
+        beside = letters.files(record, layout.compression, layout.target_file_size)
+        job = replace(job, bad_records=BadRecordFiles(*beside))
+    job = replace(job, counts_bad=request.max_bad is not None)
     ranges = [OffsetRange(range.tp, range.start, range.end) for range in record.ranges if range.size]
-    files = job.run(session, ranges)
-    destination.gather(place, files)
+    result = job.run(session, ranges)
+    written = _counted(record, result.files)
+    bad = sum_bad(result.bad)
+    if request.max_bad is not None:
+        kept = options.formats.mode is ParseMode.PERMISSIVE
+        check_bad(record, bad, request.max_bad, read=_total(written) + (0 if kept else _total(bad)))
+    destination.gather(place, result.files)
+    sealed = record.completed(
+        {tp: count.rows for tp, count in written.items()}, {file.name: file.size for file in result.files}
+    )
+    if letters is not None:
+        sealed = sealed.with_bad_rows({tp: count.rows for tp, count in bad.items()})
+        check_bad_rows(sealed, _counted(record, result.bad_files))
+    return sealed, result.files, result.bad_files
+
+
+def _counted(record: LoadRecord, files: Sequence[WrittenFile]) -> dict[TopicPartition, Count]:
+    """The rows of the files by partition. Raises LoadError unless they are rows of the load's ranges."""
     written = sum_counts(count for file in files for count in file.counts)
     check_rows(record, written, passed=sum(file.metadata().num_rows for file in files))
-    rows = {tp: count.rows for tp, count in written.items()}
-    return record.completed(rows, {file.name: file.size for file in files}), files
+    return written
+
+
+def _total(counts: Mapping[TopicPartition, Count] | Mapping[TopicPartition, BadCount]) -> int:
+    return sum(count.rows for count in counts.values())
 
 
 def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions) -> FileLayout:
-    source = arrow_schema(options.columns)
-    if options.formats.columns:
-        from spark_connector.formats.record_decoder import decoded_schema
-
-        source = decoded_schema(options.formats, source)
-    columns = TableColumns(source)
-    fields = tuple(partition_field(name) for name in record.partition_by)
-    schema = columns.schema()
-    for field in fields:
-        if field.name not in schema.names:
-            schema = schema.append(pa.field(field.name, field.type))
+    partition_by = parse_partition_by(record.partition_by)
+    derived = () if record.format == "iceberg" else partition_by
+    columns = TableColumns.of(parse_columns(record.columns), _schema_of(options), derived)
+    fields = bind(partition_by, columns.schema, record.format)
+    sort_by = parse_sort_by(request.sort_by)
+    sort_keys(sort_by, columns.schema)
+    schema = with_partition_columns(columns.schema, fields)
     load_id = record.load_id if record.format in TABLE_FORMATS else None
     if load_id is not None:
         schema = schema.append(pa.field(LOAD_COLUMN, pa.string()))
@@ -120,6 +158,7 @@ def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions)
         columns,
         load_id,
         fields,
+        sort_by=sort_by,
         compression=compression_of(request.write_options),
         target_file_size=request.target_file_size,
         evolution=request.evolution,
@@ -141,8 +180,28 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
             raise
         spark.dataSource.register(DefaultSource)
         frame = spark.read.format("pykafka").options(**options, **ranges).load()
+    if record.columns:
+        source = _schema_of(_options_of(options, record))
+        made = TableColumns.of(parse_columns(record.columns), source, parse_partition_by(record.partition_by))
+        return frame.selectExpr(*made.expressions())
     derived = {name: F.expr(DERIVED[name]) for name in record.partition_by if name in DERIVED}
     return frame.withColumns(derived) if derived else frame  # Spark Connect refuses an empty mapping
+
+
+def _options_of(options: Mapping[str, str], record: LoadRecord) -> SourceOptions:
+    """The options of the load's read, with the schemas of its formats."""
+    parsed = parse_options({**options, **_range_options(record)}, Mode.BATCH)
+    return replace(parsed, formats=with_schemas(parsed))
+
+
+def _schema_of(options: SourceOptions) -> pa.Schema:
+    """The schema of the batches that the read gives."""
+    source = arrow_schema(options.columns)
+    if options.formats.columns:
+        from spark_connector.formats.record_decoder import decoded_schema
+
+        source = decoded_schema(options.formats, source)
+    return source
 
 
 def _range_options(record: LoadRecord) -> dict[str, str]:
@@ -227,6 +286,39 @@ def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Count], pass
                 f"load {record.load_id}: asked for {asked} of {tp.topic}-{tp.partition}, but the output holds "
                 f"{count.rows} rows with offsets {count.low} to {count.high}"
             )
+
+
+def check_bad_rows(record: LoadRecord, written: Mapping[TopicPartition, Count]) -> None:
+    """Compare the bad records that were decoded with those that were written, and both kinds of rows with the ranges.
+
+    Raises LoadError for any difference.
+    """
+    for range in record.ranges:
+        rows = written[range.tp].rows if range.tp in written else 0
+        if rows != range.bad:
+            raise LoadError(
+                f"load {record.load_id}: {range.bad} records of {range.topic}-{range.partition} could not be decoded, "
+                f"but {rows} dead letters were written"
+            )
+        if rows + (range.rows or 0) > range.size:
+            raise LoadError(
+                f"load {record.load_id}: {range.rows} rows and {rows} dead letters of {range.topic}-{range.partition}, "
+                f"but the range has {range.size} offsets"
+            )
+
+
+def check_bad(record: LoadRecord, bad: Mapping[TopicPartition, BadCount], most: MaxBad, *, read: int) -> None:
+    """Raise LoadError when more records are bad than `most` allows of the `read` ones."""
+    if not most.is_exceeded(_total(bad), read):
+        return
+    first = bad[min(bad)]
+    raise LoadError(
+        f"load {record.load_id}: {_total(bad):,} of {read:,} records cannot be decoded, more than max_bad "
+        f"(--max-bad) {most.text} allows. The first is offset {first.first} of topic '{first.topic}', partition "
+        f"{first.partition}: {first.reason}. Nothing was loaded. Look at it with pykafka consume --topic {first.topic} "
+        f"--partition {first.partition} --offset {first.first} --max-messages 1; then load with a schema that fits, or "
+        "with a higher limit"
+    )
 
 
 def _count(spark: SparkSession, format: str, output: Storage, directory: str) -> dict[TopicPartition, Count]:

@@ -33,6 +33,7 @@ from spark_connector.loads.database.staged_rows import _Attempt, _DatabaseWriter
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import DeltaDestination
 from spark_connector.loads.destination import Destination
+from spark_connector.loads.grammar import parse_partition_by
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog
 from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
 from spark_connector.loads.iceberg.iceberg_table import IcebergDestination, storage_of
@@ -42,7 +43,7 @@ from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
 from spark_connector.loads.tasks.task_output import TaskOutput
-from spark_connector.loads.tasks.transforms import partition_field
+from spark_connector.loads.tasks.transforms import bind
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage, open_storage
@@ -92,8 +93,8 @@ def write_directly(
 ) -> tuple[LoadRecord, list[WrittenFile]]:
     """What write.py does for formats whose files the tasks write, with a task for every range."""
     schema = SCHEMA.append(pa.field(LOAD_COLUMN, pa.string()))
-    fields = tuple(map(partition_field, record.partition_by))
-    layout = site.file_layout(record, FileLayout(schema, TableColumns(SCHEMA), record.load_id, fields))
+    fields = bind(parse_partition_by(record.partition_by), SCHEMA, record.format)
+    layout = site.file_layout(record, FileLayout(schema, TableColumns.of((), SCHEMA), record.load_id, fields))
     files: list[WrittenFile] = []
     for range in record.ranges:
         writer = FileWriter(layout, output or site.task_output(place))

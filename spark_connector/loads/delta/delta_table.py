@@ -13,6 +13,7 @@ Imported only for format=delta, because `deltalake` is an extra.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
 from spark_connector.loads.destination import HeldRows, NewSession
 from spark_connector.loads.evolution import evolve, evolved, layout_schema
 from spark_connector.loads.footers import pages_are_whole
+from spark_connector.loads.grammar import identify_rows, parse_partition_by, partition_columns
 from spark_connector.loads.history import (
     HistoryEntry,
     intent_of,
@@ -51,6 +53,8 @@ _TRIES = 20  # to alter a table beside others
 _MISREAD = re.compile(r"[#%?^|\[\]\\\x00-\x1f\x7f]")
 """Characters of a path that `deltalake` misreads or cannot open, and Spark takes literally."""
 _FORGETS = "delta.setTransactionRetentionDuration"
+_TRANSFORM = "pykafka.transform"
+"""Metadata of a partition column: what it is made of. Other groups' loads must make it alike."""
 _APPEND_ONLY = "delta.appendOnly"
 
 
@@ -82,11 +86,18 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
         """Create the table, or check that it takes these columns, and add those that it may get. Files have the table's
         types. Raises ConfigError, LoadError."""
+        transforms = {one.name: one for one in parse_partition_by(record.partition_by) if one.transform != "identity"}
+        made = {name: str(transform) for name, transform in transforms.items()}
+        partition_by = partition_columns(record.partition_by)
         table = self.log.table()
         if table is None:
             refuse_within_table(self.output)
-            table = self._create(layout.schema, record.partition_by)
-        _check_table(table, self.url, record.partition_by)
+            fields = [
+                field.with_metadata({_TRANSFORM: made[field.name]}) if field.name in made else field
+                for field in layout.schema
+            ]
+            table = self._create(pa.schema(fields), partition_by)
+        _check_table(table, self.url, partition_by, made)
         table = self._evolve(table, layout)
         return replace(layout, schema=layout_schema(_arrow_schema(table), layout.schema))
 
@@ -131,8 +142,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """By the rows, two columns of the whole table, and by the log for loads whose rows do not name them."""
-        found = topics_by_group(standing(self.log.records_of_all()))
+        loads = standing(self.log.records_of_all())
+        found = topics_by_group(loads)
         table = self.log.table()
+        if not all(identify_rows(load.columns) for load in loads):
+            return found  # a column topic is one of the values
         if table is not None and {LOAD_COLUMN, "topic"} <= _column_names(table):
             for row in pa.table(_query(table, f"SELECT DISTINCT {LOAD_COLUMN}, topic FROM t")).to_pylist():
                 load_id = LoadId.parse(str(row[LOAD_COLUMN]))
@@ -257,7 +271,8 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         return None
 
 
-def _check_table(table: DeltaTable, url: str, partition_by: Sequence[str]) -> None:
+def _check_table(table: DeltaTable, url: str, partition_by: Sequence[str], made: Mapping[str, str]) -> None:
+    """`made`: what the partition columns that are no columns of the rows are made of."""
     metadata = table.metadata()
     if list(partition_by) != metadata.partition_columns:
         raise ConfigError(
@@ -271,10 +286,16 @@ def _check_table(table: DeltaTable, url: str, partition_by: Sequence[str]) -> No
     unfit = [name for name in metadata.configuration if name.startswith(("delta.constraints.", "delta.columnMapping."))]
     if unfit:
         raise ConfigError(f"the Delta table {url} has {', '.join(unfit)}, which loads cannot obey: they only add files")
+    for field in json.loads(table.schema().to_json())["fields"]:
+        name = field["name"]
+        if name in made and (before := field["metadata"].get(_TRANSFORM, made[name])) != made[name]:
+            raise ConfigError(
+                f"the Delta table {url} has column '{name}' as {before}, not as {made[name]}: set partition_by so"
+            )
 
 
 def _arrow_schema(table: DeltaTable) -> pa.Schema:
-    return pa.schema(table.schema().to_arrow())
+    return pa.schema([field.remove_metadata() for field in pa.schema(table.schema().to_arrow())])
 
 
 def _count_rows(table: DeltaTable | None, where: str) -> dict[str | None, int]:

@@ -32,7 +32,8 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import CommitLog, Newest
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
 from spark_connector.loads.files.directory_history import DirectoryHistory
-from spark_connector.loads.files.file_rows import read_offsets
+from spark_connector.loads.files.file_rows import count_rows, read_offsets
+from spark_connector.loads.grammar import identify_rows
 from spark_connector.loads.history import (
     MANIFEST,
     History,
@@ -329,8 +330,12 @@ class FilesDestination(Destination):
         hidden = "it is committed, but not visible yet; the next load or a recovery makes it visible"
         files = output.data_files(directory)
         problems = _check_manifest(record, output.url_of(f"{directory}/{MANIFEST}"), entry, files)
+        notes = (hidden,) if entry.state is LoadState.HIDDEN else ()
+        if not identify_rows(record.columns):
+            rows, unreadable = count_rows(output, directory, sorted(files))
+            return HeldRows(None, (*problems, *unreadable), notes, rows)
         held, unreadable = read_offsets(output, directory, sorted(files), record.format, session)
-        return HeldRows(held, (*problems, *unreadable), (hidden,) if entry.state is LoadState.HIDDEN else ())
+        return HeldRows(held, (*problems, *unreadable), notes)
 
     def _manifests(self, is_enough: Callable[[LoadRecord], bool]) -> Iterator[LoadRecord]:
         """The manifests of every group that has loads in this directory, the newest first, until one is enough."""

@@ -70,7 +70,7 @@ def _iceberg_type(type: pa.DataType) -> IcebergType:
 
 def _single(type: pa.DataType) -> FileLayout:
     schema = pa.schema([("column", type)])
-    return FileLayout(schema, TableColumns(schema))
+    return FileLayout(schema, TableColumns.of((), schema))
 
 
 def _reopened(place: IcebergPlace) -> Table:

@@ -38,8 +38,6 @@ from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.transforms import PartitionField
 
 _FIELD_ID = b"PARQUET:field_id"
-_DAY_OF = {"date": "day"}  # names that files and Delta have for a transform
-
 PROPERTIES = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -144,8 +142,7 @@ def _described(field: IcebergField, schema: Schema) -> str:
 
 
 def _transform_of(field: PartitionField) -> Transform[object, object]:
-    name = _DAY_OF.get(field.transform, field.transform)
-    transform: Transform[object, object] = parse_transform(name)
+    transform: Transform[object, object] = parse_transform(field.transform)
     if isinstance(transform, UnknownTransform):
         raise ConfigError(
             f"partition_by (--partition-by): Iceberg cannot partition by '{field.name}' ({field.transform}); it has "

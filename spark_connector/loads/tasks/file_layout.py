@@ -6,17 +6,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_connector.loads.grammar import SortItem
 from spark_connector.loads.request import NO_CHANGES, TARGET_FILE_SIZE, Evolution
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.transforms import PartitionField
-
-
-@dataclass(frozen=True)
-class SortField:
-    """A column of the table to sort rows by."""
-
-    column: str
-    descending: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,7 +27,7 @@ class FileLayout:
     load_id: str | None = None
     partition_by: tuple[PartitionField, ...] = ()
     directories: bool = True
-    sort_by: tuple[SortField, ...] = ()
+    sort_by: tuple[SortItem, ...] = ()
     compression: str = "zstd"
     target_file_size: int = TARGET_FILE_SIZE
     evolution: Evolution = NO_CHANGES

@@ -9,19 +9,19 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet
 
 from spark_connector.loads.footers import Count, count_positions, sum_counts
-from spark_connector.loads.request import LOAD_COLUMN, NO_VALUE
+from spark_connector.loads.grammar import POSITION
+from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
-from spark_connector.loads.tasks.transforms import split
+from spark_connector.loads.tasks.transforms import Values, directory_of, hidden, split
 from spark_connector.loads.tasks.written_file import WrittenFile
 
 ROW_GROUP_BYTES = 32 << 20
@@ -33,18 +33,14 @@ MOST_WAITING = 4 * ROW_GROUP_BYTES
 MOST_OPEN = 32
 """Most files that are open at once; each has a buffer."""
 
-_POSITION = ("topic", "partition", "offset")
 _UNIQUE = ("key", "value", "offset", "timestamp")  # columns of Kafka for which a dictionary only costs time
-_UNSAFE = "".join(chr(code) for code in range(32)) + "\"#%'*/:=?\\\x7f{[]^"
-_SAFE = "".join(chr(code) for code in range(32, 127) if chr(code) not in _UNSAFE)
-"""Characters that Hive and Spark leave as they are in the name of a partition's directory."""
 
 
 @dataclass
 class _Waiting:
     """The rows of one partition value that wait for their row group, and the file that is open for them."""
 
-    values: dict[str, Any]
+    values: Values
     parts: list[pa.Table] = field(default_factory=list)
     size: int = 0
     file: _OpenFile | None = None
@@ -92,7 +88,7 @@ class FileWriter:
             return
         rows = pa.Table.from_batches(self._batches)
         self._batches, self._size = [], 0
-        for values, part in self._split(self._with_positions(rows)):
+        for values, part in split(self._with_positions(rows), self._layout.partition_by):
             waiting = self._waiting.setdefault(tuple(values.values()), _Waiting(values))
             waiting.parts.append(part)
             waiting.size += part.nbytes
@@ -107,12 +103,9 @@ class FileWriter:
         if self._layout.load_id is not None:
             load = pa.repeat(pa.scalar(self._layout.load_id, pa.string()), rows.num_rows)
             table = table.append_column(LOAD_COLUMN, load)
-        for name in _POSITION:
-            table = table.append_column(_hidden(name), rows.column(name))
+        for name in POSITION:
+            table = table.append_column(hidden(name), rows.column(name))
         return table
-
-    def _split(self, table: pa.Table) -> Iterable[tuple[dict[str, Any], pa.Table]]:
-        return split(table, self._layout.partition_by) if self._layout.partition_by else [({}, table)]
 
     def _write_group(self, waiting: _Waiting) -> None:
         if not waiting.parts:
@@ -143,9 +136,9 @@ class FileWriter:
 class _OpenFile:
     """A parquet file that is being written."""
 
-    def __init__(self, layout: FileLayout, output: TaskOutput, values: dict[str, Any]) -> None:
+    def __init__(self, layout: FileLayout, output: TaskOutput, values: Values) -> None:
         self._values = values
-        self._name = posixpath.join(directory_of(values), f"part-{secrets.token_hex(12)}.parquet")
+        self._name = posixpath.join(directory_of(layout.partition_by, values), f"part-{secrets.token_hex(12)}.parquet")
         self._counts: list[Count] = []
         self._footers: list[Any] = []
         in_name = values.keys() if layout.directories else ()
@@ -164,7 +157,7 @@ class _OpenFile:
         return int(self._file.tell())
 
     def write(self, rows: pa.Table) -> None:
-        self._counts += count_positions(rows.select([_hidden(name) for name in _POSITION]).rename_columns(_POSITION))
+        self._counts += count_positions(rows.select([hidden(name) for name in POSITION]).rename_columns(POSITION))
         self._writer.write_table(fitted(rows.select(self._schema.names), self._schema), rows.num_rows)
 
     def close(self) -> WrittenFile:
@@ -182,10 +175,6 @@ class _OpenFile:
         self._writer.is_open = False  # so that it adds no footer
         with contextlib.suppress(Exception):
             self._file.close()
-
-
-def _hidden(name: str) -> str:
-    return f"\0{name}"
 
 
 def _settings(schema: pa.Schema, layout: FileLayout) -> dict[str, Any]:
@@ -213,18 +202,3 @@ def _has_decimals(type: Collection[pa.Field] | pa.Schema) -> bool:
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows in the types of `schema`, of which fields' names, order and nullability count. Raises ArrowException."""
     return rows if rows.schema.equals(schema, check_metadata=True) else rows.cast(schema)
-
-
-def directory_of(values: dict[str, Any]) -> str:
-    """`day=2026-11-26/bucket=3`, in Hive's spelling."""
-    return "/".join(f"{_quoted(name)}={_quoted(_text(value))}" for name, value in values.items())
-
-
-def _quoted(text: str) -> str:
-    return "".join(char if char in _SAFE or ord(char) > 127 else quote(char, safe="") for char in text)
-
-
-def _text(value: Any) -> str:
-    if value is None or value == "":
-        return NO_VALUE
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -122,7 +122,7 @@ def test_a_table_that_does_not_fit_is_refused(
         record = delta.plan(site)
         assert record is not None
         with pytest.raises(ConfigError, match=message):
-            site.file_layout(record, FileLayout(schema, TableColumns(schema), record.load_id))
+            site.file_layout(record, FileLayout(schema, TableColumns.of((), schema), record.load_id))
 
 
 @pytest.mark.parametrize(

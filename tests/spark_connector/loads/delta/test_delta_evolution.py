@@ -52,7 +52,7 @@ def load(
     row = pa.RecordBatch.from_pylist([{name: value for name, _, value in given}], pa.schema([one[:2] for one in given]))
     schema = row.schema.append(pa.field("load", pa.string()))
     place = site.stage(record)
-    layout = site.file_layout(record, FileLayout(schema, TableColumns(row.schema), load_id, evolution=policy))
+    layout = site.file_layout(record, FileLayout(schema, TableColumns.of((), row.schema), load_id, evolution=policy))
     meanwhile()
     writer = FileWriter(layout, site.task_output(place))
     writer.write(row)
@@ -142,9 +142,10 @@ def test_a_rival_that_alters_first_is_seen(output: Storage, monkeypatch: pytest.
     monkeypatch.setattr(DeltaCommitLog, "table", lambda log: tables.pop() if tables else fresh(log))
     site = opened(output, "g")
     site.log.newest = lambda: None  # type: ignore[assignment,method-assign,return-value]
-    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("load", pa.string())])
+    rows = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    schema = rows.append(pa.field("load", pa.string()))
     record = LoadRecord("g-000002-aaaaaaaa", site.url, "delta", "table", 0, ())
-    layout = site.file_layout(record, FileLayout(schema, TableColumns(schema), evolution=ADD))
+    layout = site.file_layout(record, FileLayout(schema, TableColumns.of((), rows), evolution=ADD))
     assert layout.schema.names == ["a", "b", "load"]
     assert table(output).schema.names.count("b") == 1
 

@@ -46,7 +46,7 @@ def compact(world: IcebergWorld, options: CompactionOptions = NOW, crash: CrashP
 
 def rows(world: IcebergWorld) -> list[tuple[Any, ...]]:
     found = world.table().scan().to_arrow()  # noqa: F841 - duckdb finds it by its name
-    return duckdb.sql("SELECT * FROM found ORDER BY ALL").fetchall()
+    return duckdb.connect().execute("SELECT * FROM found ORDER BY ALL").fetchall()
 
 
 def files(world: IcebergWorld) -> list[str]:

@@ -42,6 +42,11 @@ def place_in(catalog: Catalog) -> IcebergPlace:
     return IcebergPlace(catalog, Target("iceberg:lake.rows", "g", catalog="c").check().iceberg_name)
 
 
+def layout_of(rows: pa.Schema, load_id: str | None = None, policy: Evolution = WIDEN) -> FileLayout:
+    schema = rows.append(pa.field("load", pa.string()))
+    return FileLayout(schema, TableColumns.of((), rows), load_id, evolution=policy)
+
+
 def load(
     catalog: Catalog,
     *columns: Column,
@@ -59,8 +64,7 @@ def load(
     given = [*columns, ("topic", pa.string(), "t"), ("partition", pa.int32(), 0), ("offset", pa.int64(), number)]
     row = pa.RecordBatch.from_pylist([{name: value for name, _, value in given}], pa.schema([one[:2] for one in given]))
     directory = site.stage(record)
-    schema = row.schema.append(pa.field("load", pa.string()))
-    layout = site.file_layout(record, FileLayout(schema, TableColumns(row.schema), load_id, evolution=policy))
+    layout = site.file_layout(record, layout_of(row.schema, load_id, policy))
     meanwhile()
     writer = FileWriter(layout, site.task_output(directory))
     writer.write(row)
@@ -160,9 +164,9 @@ def test_a_rival_that_alters_between_decision_and_alteration_keeps_its_column(
     with catalog.load_table("lake.rows").update_schema() as update:
         name, type = rivals
         update.update_column(name, type) if name == "a" else update.add_column(name, type)
-    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("load", pa.string())])
+    layout = layout_of(pa.schema([("a", pa.int64()), ("b", pa.string())]))
     place = place_in(catalog)
-    after = evolve_table(place, stale, FileLayout(schema, TableColumns(schema), evolution=WIDEN)).schema()
+    after = evolve_table(place, stale, layout).schema()
     assert after.find_type("a") == LongType()
     assert {"a", "b", "load", rivals[0]} <= set(after.column_names)
     assert after.column_names.count("b") == 1
@@ -177,9 +181,7 @@ def test_an_alteration_whose_answer_is_lost_is_found(catalog: Catalog, monkeypat
         commit(*arguments)
         raise OSError("the connection was reset")
 
-    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("load", pa.string())])
+    layout = layout_of(pa.schema([("a", pa.int64()), ("b", pa.string())]))
     monkeypatch.setattr(catalog, "commit_table", lose)
-    evolve_table(
-        place_in(catalog), catalog.load_table("lake.rows"), FileLayout(schema, TableColumns(schema), evolution=ADD)
-    )
+    evolve_table(place_in(catalog), catalog.load_table("lake.rows"), layout)
     assert catalog.load_table("lake.rows").schema().column_names.count("b") == 1

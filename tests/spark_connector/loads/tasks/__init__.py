@@ -1,1 +1,1 @@
-"""Tests of the direct road."""
+"""Tests of spark_connector/loads/tasks."""

@@ -1,0 +1,187 @@
+"""Dead letters in a table: with a kill, a rival or a rewind at every step each record is in one table, once.
+
+No Spark and no broker: real tables, rows as tasks write them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_connector.loads.record import LoadError
+from spark_connector.offset_store.base import OffsetConflict
+from tests.support.crashing import Crash, CrashPoint
+from tests.support.dead_letter_harness import DeadLetterWorld, dead_letter_world
+
+Worlds = Callable[[], DeadLetterWorld]
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
+    numbers = itertools.count()
+
+    def make() -> DeadLetterWorld:
+        number = next(numbers)
+        return dead_letter_world(tmp_path, f"g-{number}", kind=request.param, bad=f"bad-{number}")
+
+    return make
+
+
+def steps_of(act: Callable[[CrashPoint], object]) -> list[str]:
+    counting = CrashPoint()
+    act(counting)
+    return counting.steps
+
+
+def test_good_rows_and_dead_letters_are_all_records(worlds: Worlds) -> None:
+    world = worlds()
+    for _ in range(3):
+        record = world.load()
+        assert record is not None
+        assert record.rows + (record.bad_rows or 0) == sum(range.size for range in record.ranges)
+        world.check_whole()
+        world.grow(partitions=3)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_kill_at_any_step_is_settled_by_the_next_load(worlds: Worlds, before: bool) -> None:
+    steps = steps_of(worlds().load)
+    appends = [step for step in steps if step.startswith("append")]
+    assert len(appends) == 2, steps
+    for number, step in enumerate(steps, 1):
+        world = worlds()
+        first = world.good_rows(), world.bad_rows()
+        with pytest.raises(Crash):
+            world.load(CrashPoint(number, before=before))
+        for now, then in zip((world.good_rows(), world.bad_rows()), first, strict=True):
+            assert len(set(now)) == len(now), step
+            assert set(then) <= set(now), step
+        world.grow(count=2)  # the next load covers more
+        world.load()
+        world.check_whole(step)
+
+
+def test_the_next_load_may_cover_less_and_other_records(worlds: Worlds) -> None:
+    steps = steps_of(worlds().load)
+    for number, step in enumerate(steps, 1):
+        world = worlds()
+        with pytest.raises(Crash):
+            world.load(CrashPoint(number))
+        world.load(most=1)
+        assert len(set(world.bad_rows())) == len(world.bad_rows()), step
+        world.load()
+        world.check_whole(step)
+
+
+def test_a_kill_of_the_settling_is_settled_too(worlds: Worlds) -> None:
+    def begin() -> DeadLetterWorld:
+        """Killed between the two commits."""
+        world = worlds()
+        steps = steps_of(worlds().load)
+        first = next(number for number, step in enumerate(steps, 1) if step.startswith("append"))
+        with pytest.raises(Crash):
+            world.load(CrashPoint(first, before=False))
+        assert world.bad_rows() == world.produced(bad=True)
+        assert world.good_rows() != world.produced(bad=False)
+        return world
+
+    steps = steps_of(begin().load)
+    assert len([step for step in steps if step.startswith("append")]) == 4, steps
+    for number, step in enumerate(steps, 1):
+        world = begin()
+        with pytest.raises(Crash):
+            world.load(CrashPoint(number))
+        world.load()
+        world.check_whole(step)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_rival_at_any_step_leaves_one_winner(worlds: Worlds, before: bool) -> None:
+    steps = steps_of(worlds().load)
+    for number, step in enumerate(steps, 1):
+        world = worlds()
+
+        def rival(world: DeadLetterWorld = world) -> None:
+            with contextlib.suppress(OffsetConflict):
+                world.load()
+
+        slow = CrashPoint(number, before=before, meanwhile=rival)
+        with contextlib.suppress(OffsetConflict, LoadError):
+            world.load(slow)
+        assert len(set(world.bad_rows())) == len(world.bad_rows()), step
+        world.grow()
+        world.load()
+        world.check_whole(step)
+
+
+def test_a_rival_without_bad_records_leaves_one_winner(worlds: Worlds) -> None:
+    steps = steps_of(worlds().load)
+    for number, step in enumerate(steps, 1):
+        world = worlds()
+
+        def rival(world: DeadLetterWorld = world) -> None:
+            with contextlib.suppress(OffsetConflict):
+                world.load(most=0)
+
+        with contextlib.suppress(OffsetConflict, LoadError):
+            world.load(CrashPoint(number, meanwhile=rival))
+        world.load()
+        world.check_whole(step)
+
+
+def test_a_rewind_takes_the_dead_letters_back_wherever_it_is_killed(worlds: Worlds) -> None:
+    def begin() -> DeadLetterWorld:
+        world = worlds()
+        world.load()
+        world.grow()
+        world.load()
+        return world
+
+    steps = steps_of(lambda crash: begin().rewind(1, crash))
+    assert len([step for step in steps if step.startswith("append")]) == 2, steps
+    for number, step in enumerate(steps, 1):
+        world = begin()
+        with pytest.raises(Crash):
+            world.rewind(1, CrashPoint(number))
+        world.grow()
+        world.load()
+        world.check_whole(step)
+    world = begin()
+    world.rewind(1)
+    assert {row[2] for row in world.bad_rows()} == {1}
+    world.load()
+    world.check_whole()
+
+
+def test_a_load_beside_a_rewind_loses_and_doubles_nothing(worlds: Worlds) -> None:
+    def begin() -> DeadLetterWorld:
+        world = worlds()
+        world.load()
+        world.grow()
+        return world
+
+    for act in (DeadLetterWorld.load, lambda world, crash: world.rewind(1, crash)):
+        steps = steps_of(lambda crash, act=act: act(begin(), crash))  # type: ignore[misc]
+        for number, step in enumerate(steps, 1):
+            world = begin()
+
+            def rival(world: DeadLetterWorld = world, act: object = act) -> None:
+                with contextlib.suppress(OffsetConflict):
+                    world.rewind(1) if act is DeadLetterWorld.load else world.load()
+
+            with contextlib.suppress(OffsetConflict, LoadError):
+                act(world, CrashPoint(number, meanwhile=rival))
+            world.load()
+            world.check_whole(step)
+
+
+def test_groups_and_tables_share_a_table_of_dead_letters(tmp_path: Path) -> None:
+    one, other = (dead_letter_world(tmp_path, group) for group in ("a", "b"))
+    for world in (one, other, one):
+        world.load()
+        world.check_whole()
+        world.grow()

@@ -1,0 +1,152 @@
+"""Typed loads end to end: columns of values, partition transforms, and what others read of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from broker.client.producer import Producer
+from broker.errors import ConfigError
+from spark_connector.load import LoadResult, load
+from spark_connector.loads.request import Target
+from spark_connector.maintenance import rewind, verify
+from tests.support.kafka import Kafka
+from tests.support.topic_data import TopicData
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA = "id BIGINT, at TIMESTAMP, customer STRING, address STRUCT<city: STRING, zip: STRING>, tags ARRAY<STRING>"
+OPTIONS = {"valueFormat": "json", "valueSchema": SCHEMA}
+COLUMNS = "value.*, offset as position"
+LAYOUT = "day(at),bucket(4,customer)"
+
+
+def order(number: int) -> dict[str, Any]:
+    at = datetime(2026, 11, 20 + number % 3, 23, 59, number % 60, tzinfo=UTC)
+    return {
+        "id": number,
+        "at": at.isoformat(),
+        "customer": f"c{number % 10}",
+        "address": {"city": "Köln", "zip": "007"} if number % 4 else None,
+        "tags": ["a", None],
+    }
+
+
+class TypedLoads:
+    """Loads of one topic of orders."""
+
+    def __init__(self, spark: SparkSession, broker: Kafka, topic: str) -> None:
+        self.spark, self.bootstrap, self.topic = spark, broker.bootstrap, topic
+        self.produced = 0
+        TopicData(broker.bootstrap, topic, partitions=1)
+
+    def produce(self, count: int) -> None:
+        with Producer(self.bootstrap) as producer:
+            for number in range(self.produced, self.produced + count):
+                producer.send(self.topic, json.dumps(order(number)).encode())
+        self.produced += count
+
+    def __call__(self, to: Path, **arguments: Any) -> LoadResult:
+        given: Mapping[str, Any] = {"options": OPTIONS, "columns": COLUMNS, **arguments}
+        return load(self.spark, bootstrap_servers=self.bootstrap, topic=self.topic, to=str(to), group="g", **given)
+
+
+@pytest.fixture
+def loads(spark: SparkSession, broker: Kafka, topic: str) -> TypedLoads:
+    loads = TypedLoads(spark, broker, topic)
+    loads.produce(40)
+    return loads
+
+
+def expected(count: int) -> list[tuple[Any, ...]]:
+    orders = map(order, range(count))
+    return [(one["id"], datetime.fromisoformat(one["at"]), one["customer"], one["id"]) for one in orders]
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_a_topic_of_json_is_a_table_with_its_columns_for_every_reader(
+    loads: TypedLoads, tmp_path: Path, format: str
+) -> None:
+    to = tmp_path / "orders"
+    assert loads(to, format=format, partition_by=LAYOUT).rows == 40
+    loads.produce(5)
+    assert loads(to, format=format, partition_by=LAYOUT, sort_by="customer desc, id").rows == 5
+    days = {path.name for path in to.rglob("at_day=*")}
+    assert days == {"at_day=2026-11-20", "at_day=2026-11-21", "at_day=2026-11-22"}
+    assert {path.name for path in to.rglob("customer_bucket=*")} <= {f"customer_bucket={n}" for n in range(4)}
+    names = ["id", "at", "customer", "address", "tags", "position", "at_day", "customer_bucket", "load"]
+    if format == "delta":
+        table = DeltaTable(str(to))
+        assert [field.name for field in table.schema().fields] == names
+        rows = table.to_pyarrow_table().sort_by("id").to_pylist()
+        assert [(row["id"], row["at"], row["customer"], row["position"]) for row in rows] == expected(45)
+        assert {row["at_day"] == row["at"].date() for row in rows} == {True}
+        assert rows[1]["address"] == {"city": "Köln", "zip": "007"}
+        assert rows[0]["address"] is None
+        found = duckdb.from_arrow(table.to_pyarrow_table())
+    else:
+        frame = loads.spark.read.parquet(str(to))
+        types = dict(frame.dtypes)
+        assert types == {
+            "id": "bigint",
+            "at": "timestamp",
+            "customer": "string",
+            "address": "struct<city:string,zip:string>",
+            "tags": "array<string>",
+            "position": "bigint",
+            "load": "string",
+            "at_day": "date",
+            "customer_bucket": "int",
+        }
+        spark_rows = frame.selectExpr("id", "unix_micros(at)", "customer", "position", "at_day").orderBy("id").collect()
+        micros = [(id, int(at.timestamp() * 1_000_000), customer, n) for id, at, customer, n in expected(45)]
+        assert [tuple(row)[:4] for row in spark_rows] == micros
+        assert spark_rows[1][4] == date(2026, 11, 21)
+        found = duckdb.read_parquet(f"{to}/load=*/**/*.parquet", hive_partitioning=True)
+    assert found.aggregate("count(*), sum(id), count(address.city)").fetchall() == [(45, sum(range(45)), 45 - 12)]
+
+
+def test_a_group_that_changes_its_columns_is_told(loads: TypedLoads, tmp_path: Path) -> None:
+    loads(tmp_path / "orders")
+    loads.produce(1)
+    with pytest.raises(ConfigError, match=r"columns=value.id \(before: value\.\*, offset as position\)"):
+        loads(tmp_path / "orders", columns="value.id")
+    with pytest.raises(ConfigError, match="columns=not set"):
+        loads(tmp_path / "orders", columns=None)
+    assert loads(tmp_path / "orders", columns="value.id", allow_changed_options=True).rows == 1
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_a_table_without_topic_partition_and_offset_is_verified_by_its_loads(
+    loads: TypedLoads, tmp_path: Path, format: str
+) -> None:
+    to = tmp_path / "orders"
+    first = loads(to, format=format, columns="value.*")
+    loads.produce(3)
+    loads(to, format=format, columns="value.*")
+    target = Target(str(to), "g", format=format)
+    found = verify(target, loads.bootstrap)
+    assert found.ok, found
+    assert [load.totals[1:4] for load in found.loads] == [(40, 40, 40), (3, 3, 3)]
+    assert rewind(target, str(first.load_id)) is not None
+    assert loads(to, format=format, columns="value.*").rows == 3
+    assert verify(target, loads.bootstrap).ok
+
+
+@pytest.mark.parametrize("format", ["json", "orc", "avro"])
+def test_spark_s_own_writers_get_the_columns_too(loads: TypedLoads, tmp_path: Path, format: str) -> None:
+    to = tmp_path / "orders"
+    loads(to, format=format, columns="topic,partition,offset,value.address.city,value.id as `order id`")
+    if format != "avro":
+        frame = loads.spark.read.format(format).load(str(to))
+        assert {"city", "order id"} <= set(frame.columns)
+        assert frame.selectExpr("sum(`order id`)", "count(city)").collect() == [(sum(range(40)), 30)]
+    assert verify(Target(str(to), "g", format=format), loads.bootstrap, session=lambda: loads.spark).ok
