@@ -13,6 +13,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
+from spark_connector.loads.addresses import is_database_url, is_iceberg
 from spark_connector.loads.bad_record_options import DeadLetterPlace
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.dead_letters import DeadLetters, group_of
@@ -20,7 +21,7 @@ from spark_connector.loads.destination import Destination
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.history import LoadedTable
 from spark_connector.loads.record import LoadInterrupted, failed_load
-from spark_connector.loads.request import Target, is_database_url, is_iceberg
+from spark_connector.loads.request import Target
 from spark_connector.storage import Storage, open_storage, without_secrets
 
 _CONNECT_TIMEOUT = 10.0  # seconds
@@ -71,13 +72,6 @@ def open_dead_letters(place: DeadLetterPlace, target: Target, loads: Destination
         if place.kind == "delta":
             place = replace(place, name=table.url)
         yield DeadLetters(loads, table, str(place), target.group)
-    except Exception as error:
-        if isinstance(error, PykafkaError) or loads.plain_error(error) is not None:
-            raise  # the errors of the loads are told by who has opened them
-        plain = table.plain_error(error)
-        if plain is None:
-            raise
-        raise plain from error
     finally:
         table.log.close()
 

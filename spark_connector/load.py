@@ -65,6 +65,10 @@ def load(
     schema_evolution: str = "none",
     dead_letters: str | None = None,
     max_bad: str | int | None = None,
+    mode: str = "append",
+    key: str | Sequence[str] | None = None,
+    envelope: str | None = None,
+    order_by: str | None = None,
     on_phase: Phase | None = None,
 ) -> LoadResult:
     """Load all new records and commit them; see the module.
@@ -83,6 +87,10 @@ def load(
     refused where other groups have loaded the same topics, unless `new_group`.
     `starting_offsets`: where a new partition begins, earliest or JSON. `max_records`: at most so many offsets.
     `publish_offsets`: also commit them to the brokers' group `group`, for lag tools; a failure does not fail the load.
+    `mode`: append, or upsert (Delta and Iceberg): the table has one row per `key`, a list of columns, as the last
+    record with it says; a record without a value deletes the row. `envelope`: none (default), the value is the row, or
+    debezium. `order_by`: a column that orders the records of a key that is in several partitions, which is refused
+    without it. See loads/changes.py.
     `options`: the reader's (`kafka.*`, `includeHeaders`, `endingTimestamp`, …), with `kafka.isolation.level`
     read_committed by default. Each load keeps those that decide which records are loaded and what they become; a later
     load of the group with other values is refused unless `allow_changed_options`.
@@ -124,6 +132,10 @@ def load(
         schema_evolution=schema_evolution,
         dead_letters=dead_letters,
         max_bad=max_bad,
+        mode=mode,
+        key=key,
+        envelope=envelope,
+        order_by=order_by,
     )
     return run_load(request, lambda: spark, on_phase or (lambda phase, record: None))
 

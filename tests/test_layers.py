@@ -86,7 +86,7 @@ ONLY_IN = {
     "deltalake": {
         "spark_connector/loads/delta/",
     },
-    "pyiceberg": {"spark_connector/loads/iceberg/"},
+    "pyiceberg": {"spark_connector/loads/iceberg/", "pykafka_demo/lake.py"},
     "sqlalchemy": {"spark_connector/loads/database/"},
     "kazoo": {"broker/zookeeper/client.py", "spark_connector/offset_store/zookeeper.py"},
     "pyspark": {
@@ -154,6 +154,7 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/loads/destination.py", "pyspark.sql.pandas.types.from_arrow_schema"): (
         "a repair and the commands that list loads need no Spark"
     ),
+    ("pykafka_demo/lake.py", "pyiceberg.catalog.load_catalog"): "an extra; the demo says how to install it",
     ("spark_connector/source.py", "spark_connector.read.readers.KafkaBatchReader"): (
         "Spark asks for schema, partitions and rows in processes of their own: each pays for what it needs"
     ),

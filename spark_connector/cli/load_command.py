@@ -38,6 +38,7 @@ from spark_connector.cli.session import LazySession, quiet_session, spark_log
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
 from spark_connector.loads.record import LoadResult
 from spark_connector.loads.request import FORMATS, LoadRequest, Target, hadoop_settings
+from spark_connector.loads.upsert import ENVELOPES, MODES
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -45,6 +46,7 @@ _ARGUMENTS = (
     *("topic", "columns", "partition_by", "sort_by", "starting_offsets", "max_records", "from_load", "from_directory"),
     *("allow_changed_options", "new_group", "publish_offsets", "target_file_size", "schema_evolution"),
     *("dead_letters", "max_bad"),
+    *("mode", "key", "envelope", "order_by"),
 )
 """Options that are arguments of `load`, too, by the same name."""
 
@@ -90,6 +92,24 @@ class LoadOptions:
         str,
         typer.Option(help="What a load may change in its table: none, add (columns) or add,widen.", metavar="POLICY"),
     ] = "none"
+    mode: Annotated[
+        str | None, typer.Option(help=f"What a load does with a table: {', '.join(MODES)}.", metavar="NAME")
+    ] = None
+    key: Annotated[
+        str | None, typer.Option(help="With --mode upsert: the table has one row per key.", metavar="COLUMN,…")
+    ] = None
+    envelope: Annotated[
+        str | None,
+        typer.Option(
+            help=f"With --mode upsert: {', '.join(ENVELOPES)} around the rows. Default: none.", metavar="NAME"
+        ),
+    ] = None
+    order_by: Annotated[
+        str | None,
+        typer.Option(
+            help="With --mode upsert: what orders the records of a key in several partitions.", metavar="COLUMN"
+        ),
+    ] = None
     starting_offsets: Annotated[
         str, typer.Option(help="Where a partition begins that was never loaded: earliest or JSON.", metavar="OFFSETS")
     ] = "earliest"

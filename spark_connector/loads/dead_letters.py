@@ -33,15 +33,17 @@ Called by load.py, write.py and maintenance.py. Raises ConfigError, LoadError an
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
 from spark_connector.formats.bad_record_rows import BAD_RECORD_SCHEMA
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.destination import Destination, HeldRows, NewSession
@@ -56,6 +58,9 @@ from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _TRIES = 10
 _MARK = "~dead-letters~"
 
@@ -68,6 +73,24 @@ def group_of(group: str, place: str) -> str:
 def is_of_dead_letters(group: str) -> bool:
     """Whether a group in a commit log is one of `group_of`."""
     return _MARK in group
+
+
+def _plainly(method: Callable[Concatenate[DeadLetters, P], T]) -> Callable[Concatenate[DeadLetters, P], T]:
+    """Raise errors of the library behind the table as LoadErrors that name the table."""
+
+    @functools.wraps(method)
+    def called(self: DeadLetters, /, *arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return method(self, *arguments, **named)
+        except PykafkaError:
+            raise  # some of them are OSErrors too
+        except Exception as error:
+            plain = self.table.plain_error(error)
+            if plain is None:
+                raise
+            raise plain from error
+
+    return called
 
 
 class DeadLetters:
@@ -86,6 +109,7 @@ class DeadLetters:
         self._staged: tuple[LoadRecord, str] | None = None
         self._may_be_committed = False
 
+    @_plainly
     def settle(self) -> None:
         """Decide about what loads and rewinds that were killed have left, and take the number of the next entry.
 
@@ -108,11 +132,13 @@ class DeadLetters:
         """Whether `settle` has seen all that was committed before this load; else it must be planned again."""
         return load.id.sequence == self._loads_number + 1
 
+    @_plainly
     def stage(self, load: LoadRecord) -> None:
         """Announce the bad records of this load."""
         entry = self._entry(self._number + 1, load.load_id)
         self._staged = entry, self.table.stage(entry)
 
+    @_plainly
     def files(self, load: LoadRecord, compression: str, target_file_size: int) -> tuple[FileLayout, TaskOutput]:
         """How and where tasks write the bad records. Creates the table. Raises ConfigError when it cannot take them."""
         entry, place = self._there()
@@ -125,6 +151,7 @@ class DeadLetters:
         )
         return self.table.file_layout(entry, layout), self.table.task_output(place)
 
+    @_plainly
     def commit(self, load: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         """Commit the bad records of a load whose rows are written and counted: its own commit may follow.
 
@@ -139,6 +166,7 @@ class DeadLetters:
         self._may_be_committed = True
         self.table.commit(entry, files)
 
+    @_plainly
     def discard(self) -> None:
         """Remove the bad records that `stage` has announced, unless they may be committed: then they are settled."""
         if self._staged is not None and not self._may_be_committed:
@@ -155,6 +183,7 @@ class DeadLetters:
                     self.settle()
             raise
 
+    @_plainly
     def check_rewind(self, rewind: LoadRecord) -> None:
         """Raise ConfigError when the dead letters of the loads that `rewind` names cannot be removed."""
         if rewind.rewind is not None and self.table.log.newest().sequence:
@@ -165,6 +194,7 @@ class DeadLetters:
         """The bad records of each of these loads, in their order. Changes nothing."""
         return self.table.held(entries, session)
 
+    @_plainly
     def strays(self, known: History) -> tuple[list[str], list[str]]:
         """(problems, notes) about dead letters of loads that are not committed. Changes nothing."""
         states = {entry.record.load_id: entry.state for entry in known.entries}

@@ -48,6 +48,7 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
     newest = newest_record(destination.log)
     known = newest.topic_ids if newest else {}
     _refuse_changed_reading(request, [newest] if newest else [])
+    _refuse_other_mode(request, newest)
     if request.from_load is None:
         stored, positions, bounds, assigned = _look_up(request.source, destination.log, newest)
         ranges = plan_ranges(
@@ -85,6 +86,7 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
         origin=Origin(assigned.cluster_id, ",".join(request.source.client.bootstrap_servers)),
         positions=reached,
         dead_letters=newest.dead_letters if newest else (),
+        upsert=request.upsert,
     )
 
 
@@ -164,6 +166,16 @@ def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -
                 "Keep the options, use a new group with a directory or table of its own, or say that the group goes on "
                 "with these: allow_changed_options (--allow-changed-options)"
             )
+
+
+def _refuse_other_mode(request: LoadRequest, newest: LoadRecord | None) -> None:
+    """Raise ConfigError for a group that has appended and would upsert now, the other way round, or by another key."""
+    if newest is not None and newest.upsert != request.upsert:
+        before, now = (str(upsert or "mode=append") for upsert in (newest.upsert, request.upsert))
+        raise ConfigError(
+            f"load {newest.load_id} of group '{newest.id.group}' was made with {before}; this one has {now}. Keep "
+            "them, or use a new group with a table of its own"
+        )
 
 
 def _report_other_cluster(load: LoadRecord | None, assigned: Assigned, *, fail: bool) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 from broker.client.partition_offsets import Position
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.upsert import Upsert
 from spark_connector.offset_store.base import Offsets
 from spark_connector.outages import heals_by_waiting
 from spark_connector.storage import text_without_secrets
@@ -159,6 +160,8 @@ class LoadRecord:
     decide which records are loaded and what they become (request.py), `origin` is the cluster of the records; None
     where they are not known.
 
+    `upsert` is None for a load that appends.
+
     `positions` are the group's offsets after this load with the leader epochs of the records just before them; with
     them the next load notices a truncated log. A log that loses its end and grows again looks like one that only grew.
     But a new leader starts a new epoch at its log end. So when a broker is asked where the old epoch ended
@@ -188,6 +191,7 @@ class LoadRecord:
     positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
     dead_letters: tuple[str, ...] = ()
     about: str | None = None
+    upsert: Upsert | None = None
 
     @classmethod
     def unknown(cls, load_id: str, output: str, offsets: str) -> LoadRecord:
@@ -271,6 +275,8 @@ class LoadRecord:
             if document.get("rewind") is not None:
                 undone = tuple(UndoneLoad(**undone) for undone in document["rewind"]["undone"])
                 given["rewind"] = Rewind(**{**document["rewind"], "undone": undone})
+            if document.get("upsert") is not None:
+                given["upsert"] = Upsert.from_json(document["upsert"])
             given["positions"] = {
                 TopicPartition(topic, int(partition)): Position(int(offset), int(epoch))
                 for topic, positions in document.get("positions", {}).items()

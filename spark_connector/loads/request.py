@@ -14,15 +14,15 @@ made from its timestamp, always in UTC.
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from broker.errors import ConfigError
+from spark_connector.loads.addresses import DatabaseAddress, IcebergName, is_database_url, is_iceberg
 from spark_connector.loads.bad_record_options import TOPIC, DeadLetterPlace, MaxBad
 from spark_connector.loads.grammar import (
     POSITION,
@@ -36,10 +36,10 @@ from spark_connector.loads.grammar import (
     parse_sort_by,
     refuse_unknown_column,
 )
+from spark_connector.loads.upsert import Upsert, parse_upsert
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import OPTIONS, did_you_mean
 from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
-from spark_connector.storage import without_secrets
 
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
 TABLE_FORMATS = ("delta", "iceberg", "sql")
@@ -166,100 +166,6 @@ def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
     """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
     prefix = "spark.hadoop."
     return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
-
-
-_DIALECTS = frozenset({"sqlite", "postgresql", "mysql", "mariadb", "mssql", "oracle"})
-_SCHEME = re.compile(r"(?P<dialect>[a-z][a-z0-9]*)(\+[a-z0-9_]+)?://")
-_NAME = re.compile(r"[^\x00-\x1f\"`\[\];#]{1,128}")  # no #: it separates URL and table in a load's `output`
-
-
-def is_database_url(to: str) -> bool:
-    """Whether `to` is a database with a dialect of SQLAlchemy's own. Other databases need format=sql."""
-    scheme = _SCHEME.match(to)
-    return scheme is not None and scheme["dialect"] in _DIALECTS
-
-
-@dataclass(frozen=True)
-class DatabaseAddress:
-    """A table in a database. `url` is SQLAlchemy's and may hold a password; messages use `shown`."""
-
-    url: str = field(repr=False)
-    table: str
-    schema: str | None = None
-
-    @classmethod
-    def parse(cls, to: str, table: str | None) -> DatabaseAddress:
-        """Parse `url#table`, or `url` and `table`; the table may be `schema.table`. Raises ConfigError."""
-        url, _, fragment = to.strip().rpartition("#")
-        if not url or "@" in fragment:  # no #table, or the # belongs to a password
-            url, fragment = to.strip(), ""
-        if not _SCHEME.match(url):
-            raise ConfigError("format=sql needs 'to' to be a database URL of SQLAlchemy, such as sqlite:///x.db#table")
-        if fragment and table and fragment != table:
-            raise ConfigError(f"'to' names the table '{fragment}', 'table' (--table) '{table}': leave one of them out")
-        name = fragment or table
-        if not name:
-            raise ConfigError("a load into a database needs a table: table (--table), or #table behind the URL")
-        schema, _, plain = name.rpartition(".")
-        for part in (schema, plain) if schema else (plain,):
-            if not _NAME.fullmatch(part):
-                raise ConfigError(f"'{name}' cannot be the name of a table")
-        if plain.startswith("pykafka_"):
-            raise ConfigError(
-                f"'{name}': names that begin with pykafka_ are reserved for the tables of the loads themselves"
-            )
-        return cls(_absolute(url), plain, schema or None)
-
-    @property
-    def shown(self) -> str:
-        """URL and table without the password: the `output` in the records of loads."""
-        url = without_secrets(self.url)
-        return f"{url}#{self.schema}.{self.table}" if self.schema else f"{url}#{self.table}"
-
-
-def _absolute(url: str) -> str:
-    """The URL with the full path of a SQLite file: Spark's tasks run in other directories."""
-    if not url.startswith("sqlite"):
-        return url
-    scheme, _, rest = url.partition("://")
-    path, mark, query = rest.partition("?")
-    path = path.removeprefix("/")
-    if path in {"", ":memory:"} or path.startswith("file:") or urlsplit(url).netloc:
-        raise ConfigError("a load into SQLite needs a file: sqlite:///path/to/file.db#table")
-    return f"{scheme}:///{os.path.abspath(path)}{mark}{query}"
-
-
-_ICEBERG = "iceberg:"
-_PART = re.compile(r"[^\x00-\x1f./\\\"`']{1,255}")
-
-
-def is_iceberg(to: str) -> bool:
-    """Whether `to` names a table in a catalog of Iceberg."""
-    return to.strip().startswith(_ICEBERG)
-
-
-@dataclass(frozen=True)
-class IcebergName:
-    """A table in a catalog: the parts of its namespace, and its name."""
-
-    identifier: tuple[str, ...]
-
-    @classmethod
-    def parse(cls, to: str) -> IcebergName:
-        """Parse `iceberg:NAMESPACE.TABLE`; a namespace may have several parts. Raises ConfigError."""
-        parts = tuple(to.strip().removeprefix(_ICEBERG).split("."))
-        if not is_iceberg(to) or len(parts) < 2 or not all(map(_PART.fullmatch, parts)):
-            raise ConfigError(f"'{to}': format=iceberg needs 'to' as iceberg:NAMESPACE.TABLE")
-        return cls(parts)
-
-    @property
-    def namespace(self) -> str:
-        return ".".join(self.identifier[:-1])
-
-    @property
-    def shown(self) -> str:
-        """The `output` in the records of loads."""
-        return _ICEBERG + ".".join(self.identifier)
 
 
 TARGET_FILE_SIZE = 128 << 20
@@ -432,6 +338,7 @@ class LoadRequest:
     evolution: Evolution = NO_CHANGES
     dead_letters: DeadLetterPlace | None = None
     max_bad: MaxBad | None = None
+    upsert: Upsert | None = None
 
     @property
     def format(self) -> str:
@@ -475,12 +382,22 @@ class LoadRequest:
         schema_evolution: str = "none",
         dead_letters: str | None = None,
         max_bad: str | int | None = None,
+        mode: str | None = None,
+        key: str | Sequence[str] | None = None,
+        envelope: str | None = None,
+        order_by: str | None = None,
         **others: Any,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
         target = target.check()
         picked, layout, order = parse_columns(columns), parse_partition_by(partition_by), parse_sort_by(sort_by)
         _check_format(str(target.format), picked, layout, order)
+        upsert = parse_upsert(mode, key, envelope, order_by, str(target.format))
+        if upsert is not None and (picked or order):
+            raise ConfigError(
+                "mode=upsert writes the rows as the records have them: leave out columns (--columns) and sort_by "
+                "(--sort-by)"
+            )
         given = {name.lower(): str(value) for name, value in {**DEFAULTS, **(options or {})}.items()}
         for name in _STORES:
             if name in given:
@@ -501,7 +418,7 @@ class LoadRequest:
         if picked:
             given["columns"] = ",".join(_columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
-        _check_columns(source, picked, layout, order)
+        _check_columns(source, picked, layout if upsert is None else (), order)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
         evolution = Evolution.parse(schema_evolution)
@@ -521,6 +438,7 @@ class LoadRequest:
             evolution=evolution,
             dead_letters=letters,
             max_bad=limit,
+            upsert=upsert,
             **others,
         )
 

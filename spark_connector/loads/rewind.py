@@ -92,13 +92,16 @@ def plan_rewind(
         positions=back.positions_at(stands),
         dead_letters=tuple(sorted({name for load in later for name in load.dead_letters})),
         rewind=Rewind(to_load, tuple(UndoneLoad(load.load_id, load.output) for load in later), delete),
+        upsert=newest_load.upsert,
     )
 
 
 def fates(plan: LoadRecord) -> list[str]:
     """What a rewind does to the output of each load, newest first, in words."""
     assert plan.rewind is not None
-    if plan.format in TABLE_FORMATS:
+    if plan.upsert is not None:
+        text = "the rows that {id} has changed in {output} are as before it"
+    elif plan.format in TABLE_FORMATS:
         text = "the rows of {id} in {output} are deleted"
         text += {
             "delta": "; VACUUM deletes their files",

@@ -211,6 +211,8 @@ class TableDestination(Destination, Generic[T]):
             self._refuse_unnamed_rows(table, loads)
 
     def _refuse_unnamed_rows(self, table: T, undone: Sequence[LoadRecord]) -> None:
+        if not undone:
+            return  # the log knows none of them
         rows = self.rows_by_load(table, [load.load_id for load in undone])
         unnamed = functools.partial(self.unnamed_rows, table)
         for load in undone if rows.get(None) else ():

@@ -24,6 +24,7 @@ from pyspark_pykafka import DefaultSource
 from spark_connector.formats.bad_record_rows import BadCount, sum_bad
 from spark_connector.formats.value_format import ParseMode
 from spark_connector.loads.bad_record_options import MaxBad
+from spark_connector.loads.change_files import change_layout, table_layout
 from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
@@ -107,7 +108,11 @@ def _write_directly(
 ) -> tuple[LoadRecord, Sequence[WrittenFile], Sequence[WrittenFile]]:
     """The tasks write the files themselves, of the rows and of the bad records: no record crosses to the JVM."""
     options = _options_of(request.options, record)
-    layout = destination.file_layout(record, _layout_of(request, record, options))
+    if record.upsert is None:
+        layout = destination.file_layout(record, _layout_of(request, record, options))
+    else:  # the tasks write the records, of which the commit makes the table's rows
+        layout = change_layout(_layout_of(request, replace(record, partition_by=()), options))
+        destination.file_layout(record, table_layout(record, layout))
     job = TaskJob(options, record.topic_ids, layout, destination.task_output(place))
     if letters is not None:
         letters.stage(record)

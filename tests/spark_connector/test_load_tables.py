@@ -1,4 +1,4 @@
-"""`load` into Delta tables and databases, laid out by date, from many topics, with real Spark and broker."""
+"""`load` into Delta, Iceberg and databases, laid out by date, from many topics, with real Spark and broker."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from deltalake import DeltaTable
 
 from broker.errors import ConfigError
 from spark_connector.load import LoadResult, load, recover
+from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import Target
+from spark_connector.loads.tasks import task_job
 from spark_connector.maintenance import history, rewind, verify
 from tests.spark_connector.loads.test_target import NAMES_OF_NUMBERS, NAMES_OF_TEXT
 from tests.support.kafka import Kafka
+from tests.support.table_harness import add_catalog
 from tests.support.topic_data import TopicData
 
 if TYPE_CHECKING:
@@ -83,6 +86,40 @@ def test_a_delta_table_takes_load_after_load(loads: Loads, tmp_path: Path) -> No
     assert positions(DeltaTable(str(table)).to_pyarrow_table().to_pylist()) == loads.data.positions()
     with pytest.raises(ConfigError, match="is a Delta table"):
         loads(table)
+
+
+def test_an_iceberg_table_takes_load_after_load(loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also through Spark's tasks: the driver loads a few records itself."""
+    catalog = add_catalog(tmp_path)
+    arguments: dict[str, Any] = {
+        "catalog": catalog,
+        "partition_by": "date",
+        "options": {"includeHeaders": "true"},
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(task_job, "_FEW", -1)
+        first = loads("iceberg:lake.records", **arguments)
+    loads.data.produce(6)
+    assert (first.rows, loads("iceberg:lake.records", **arguments).rows) == (20, 6)
+    assert loads("iceberg:lake.records", **arguments).rows == 0
+    assert (first.path, first.format) == ("iceberg:lake.records", "iceberg")
+    table = open_catalog(catalog).load_table("lake.records")
+    assert [(field.name, str(field.transform)) for field in table.spec().fields] == [("date", "day")]
+    rows = table.scan().to_arrow().to_pylist()
+    assert positions(rows) == loads.data.positions()
+    for row in rows:
+        assert (row["key"], row["value"]) == loads.data.record(row["partition"], row["offset"])
+    files = [file.file.file_path.removeprefix("file://") for file in table.scan().plan_files()]
+    headers = pyarrow.dataset.dataset(files).to_table().column("headers").to_pylist()
+    assert None in headers  # pyiceberg reads [] instead
+    assert [{"key": "h", "value": b"\x01"}] in headers
+    target = Target("iceberg:lake.records", loads.group, catalog=catalog)
+    assert recover(target) == []
+    loads.check_verified(target, [20, 6])
+    assert rewind(target, str(first.load_id)) is not None
+    loads.check_verified(target, [20])
+    assert loads("iceberg:lake.records", **arguments).rows == 6
+    assert positions(table.refresh().scan().to_arrow().to_pylist()) == loads.data.positions()
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,11 @@ from deltalake import DeltaTable
 from broker.client.producer import Producer
 from broker.errors import ConfigError
 from spark_connector.load import LoadResult, load
+from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.request import Target
 from spark_connector.maintenance import rewind, verify
 from tests.support.kafka import Kafka
+from tests.support.table_harness import add_catalog
 from tests.support.topic_data import TopicData
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ class TypedLoads:
                 producer.send(self.topic, json.dumps(order(number)).encode())
         self.produced += count
 
-    def __call__(self, to: Path, **arguments: Any) -> LoadResult:
+    def __call__(self, to: Path | str, **arguments: Any) -> LoadResult:
         given: Mapping[str, Any] = {"options": OPTIONS, "columns": COLUMNS, **arguments}
         return load(self.spark, bootstrap_servers=self.bootstrap, topic=self.topic, to=str(to), group="g", **given)
 
@@ -114,6 +117,31 @@ def test_a_topic_of_json_is_a_table_with_its_columns_for_every_reader(
     assert found.aggregate("count(*), sum(id), count(address.city)").fetchall() == [(45, sum(range(45)), 45 - 12)]
 
 
+def test_an_iceberg_table_hides_the_partition_values_and_its_readers_skip_by_them(
+    loads: TypedLoads, tmp_path: Path
+) -> None:
+    catalog = add_catalog(tmp_path)
+    layout = "day(at),bucket(4,customer),truncate(2,city)"
+    arguments: dict[str, Any] = {"columns": f"{COLUMNS},value.address.city", "partition_by": layout, "catalog": catalog}
+    assert loads("iceberg:lake.orders", **arguments).rows == 40
+    loads.produce(5)
+    assert loads("iceberg:lake.orders", **arguments, sort_by="customer").rows == 5
+    table = open_catalog(catalog).load_table("lake.orders")
+    names = [field.name for field in table.spec().fields]
+    assert names == ["at_day", "customer_bucket", "city_trunc"]
+    assert [field.name for field in table.schema().fields][:5] == ["id", "at", "customer", "address", "tags"]
+    found = table.scan().to_arrow().sort_by("id").to_pylist()
+    assert [(row["id"], row["at"], row["customer"], row["position"]) for row in found] == expected(45)
+    some = table.scan(row_filter="at < '2026-11-21T00:00:00+00:00' and customer = 'c3'")
+    assert len(list(some.plan_files())) < len(list(table.scan().plan_files()))
+    wanted = [row for row in found if row["at"].day == 20 and row["customer"] == "c3"]
+    assert some.to_arrow().sort_by("id").to_pylist() == wanted != []
+    loads.produce(1)
+    with pytest.raises(ConfigError, match=r"partitioned by day\(at\), bucket\(4, customer\)"):
+        loads("iceberg:lake.orders", **{**arguments, "partition_by": "day(at),bucket(8,customer)"})
+    assert verify(Target("iceberg:lake.orders", "g", catalog=catalog), loads.bootstrap).ok
+
+
 def test_a_group_that_changes_its_columns_is_told(loads: TypedLoads, tmp_path: Path) -> None:
     loads(tmp_path / "orders")
     loads.produce(1)
@@ -150,3 +178,60 @@ def test_spark_s_own_writers_get_the_columns_too(loads: TypedLoads, tmp_path: Pa
         assert {"city", "order id"} <= set(frame.columns)
         assert frame.selectExpr("sum(`order id`)", "count(city)").collect() == [(sum(range(40)), 30)]
     assert verify(Target(str(to), "g", format=format), loads.bootstrap, session=lambda: loads.spark).ok
+
+
+EVERY_TYPE = """
+    flag BOOLEAN, tiny TINYINT, small SMALLINT, number INT, big BIGINT, single FLOAT, double DOUBLE, text STRING,
+    raw BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, cents DECIMAL(9, 2), wide DECIMAL(18, 4),
+    widest DECIMAL(38, 18), tags ARRAY<STRING>, days ARRAY<DATE>, lines ARRAY<STRUCT<sku: STRING, n: INT>>,
+    prices MAP<STRING, DECIMAL(12, 3)>, deep STRUCT<a: STRUCT<b: ARRAY<MAP<STRING, TIMESTAMP>>, c: BIGINT>, d: STRING>
+"""
+EVERY_VALUE: dict[str, Any] = {
+    "flag": True,
+    "tiny": -128,
+    "small": -32768,
+    "number": -(2**31),
+    "big": 2**63 - 1,
+    "single": 0.1,
+    "double": -1.5e300,
+    "text": "Zürich \U0001f600",
+    "raw": "AAEC",
+    "day": "1582-10-15",
+    "at": "1883-11-18T12:03:58.123456Z",
+    "local": "9999-12-31T23:59:59.999999",
+    "cents": -1.25,
+    "wide": "12345678901234.5678",
+    "widest": "-12345678901234567890.123456789012345678",
+    "tags": ["a", None, ""],
+    "days": ["1970-01-01", None],
+    "lines": [{"sku": "x", "n": 1}, None, {"sku": None}],
+    "prices": {"a": "1.125", "b": None},
+    "deep": {"a": {"b": [{"k": "2026-11-26T00:00:00Z"}, None, {}], "c": 7}, "d": None},
+}
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_every_type_is_read_as_spark_reads_it_from_the_topic(loads: TypedLoads, tmp_path: Path, format: str) -> None:
+    with Producer(loads.bootstrap) as producer:
+        producer.send(loads.topic, json.dumps(EVERY_VALUE).encode(), headers=[("h", b"\x01"), ("h", None)])
+        producer.send(loads.topic, json.dumps(dict.fromkeys(EVERY_VALUE)).encode())
+        producer.send(loads.topic, b"{}", key=b"k")
+        producer.send(loads.topic, None)
+        producer.send(loads.topic, b"broken")
+    options = {"valueFormat": "json", "valueSchema": EVERY_TYPE, "filterOffsets": "40-"}
+    to, columns = tmp_path / "out", "value.*,value,key,headers,timestamp,offset,_corrupt_record"
+    assert loads(to, format=format, options=options, columns=columns).rows == 5
+    read = {"kafka.bootstrap.servers": loads.bootstrap, "subscribe": loads.topic, "includeHeaders": "true"}
+    topic = loads.spark.read.format("pykafka").options(**read, **options).load()
+    wanted = topic.selectExpr("value.*", "value", "key", "headers", "timestamp", "offset", "_corrupt_record")
+    files = [str(path) for path in to.rglob("*.parquet")]
+    found = loads.spark.read.parquet(*files).select(*wanted.columns)
+    assert found.schema == wanted.schema
+    assert found.orderBy("offset").toArrow() == wanted.orderBy("offset").toArrow()
+    if format == "delta":
+        table = DeltaTable(str(to)).to_pyarrow_table().select(wanted.columns).sort_by("offset")
+        assert table.to_pylist() == wanted.orderBy("offset").toArrow().to_pylist()
+    raw = duckdb.read_parquet(files).order('"offset"').limit(1).to_arrow_table().to_pylist()[0]
+    assert (raw["local"], raw["cents"]) == (datetime.fromisoformat("9999-12-31T23:59:59.999999"), Decimal("-1.25"))
+    assert raw["widest"] == Decimal("-12345678901234567890.123456789012345678")
+    assert raw["at"] == datetime(1883, 11, 18, 12, 3, 58, 123456, UTC)

@@ -26,6 +26,7 @@ from deltalake import DeltaTable
 from pyiceberg.table import Table
 
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.database.database_log import DatabaseCommitLog
 from spark_connector.loads.database.database_table import DatabaseDestination, TableName
 from spark_connector.loads.database.sql import open_engine
@@ -38,7 +39,7 @@ from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_cat
 from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
 from spark_connector.loads.iceberg.iceberg_table import IcebergDestination, storage_of
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
-from spark_connector.loads.request import LOAD_COLUMN, DatabaseAddress, Target
+from spark_connector.loads.request import LOAD_COLUMN, Target
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter

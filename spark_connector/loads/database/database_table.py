@@ -29,13 +29,14 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.schema import DropTable
 
 from broker.errors import ConfigError
+from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.database import sql
 from spark_connector.loads.database.database_log import DatabaseCommitLog
 from spark_connector.loads.destination import RowsWriter
 from spark_connector.loads.footers import Count
 from spark_connector.loads.history import HistoryEntry, staged_state, topics_by_group
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRange, LoadRecord, Rewind
-from spark_connector.loads.request import LOAD_COLUMN, DatabaseAddress
+from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
 from spark_connector.loads.tasks.written_file import WrittenFile

@@ -23,12 +23,12 @@ from deltalake.transaction import AddAction, RemoveAction
 from broker.errors import ConfigError
 from spark_connector.loads.compaction import COMPACTED, Compaction, NewFile, TableFile
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
+from spark_connector.loads.delta.delta_merge import COMPACTION
 from spark_connector.loads.footers import delta_statistics
 from spark_connector.loads.record import LoadId, failed_load
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
 from spark_connector.storage import Storage
 
-_ATTEMPT = "pykafka.compaction"
 _NEAR = 50  # commits to search first
 
 
@@ -98,7 +98,7 @@ class DeltaCompaction(Compaction[DeltaTable]):
             for file in removed
         ]
         self._output.sync(_directory(attempt))
-        metadata = {"userMetadata": json.dumps({_ATTEMPT: str(attempt)})}
+        metadata = {"userMetadata": json.dumps({COMPACTION: str(attempt)})}
         try:
             table.create_write_transaction(
                 actions,
@@ -156,9 +156,9 @@ def _by_column(partitioning: Sequence[str], values: Any) -> dict[str, str | None
 
 def _attempt_of(commit: dict[str, Any]) -> LoadId | None:
     metadata = commit.get("userMetadata")
-    if not isinstance(metadata, str) or _ATTEMPT not in metadata:
+    if not isinstance(metadata, str) or COMPACTION not in metadata:
         return None
     try:
-        return LoadId.parse(str(json.loads(metadata)[_ATTEMPT]))
+        return LoadId.parse(str(json.loads(metadata)[COMPACTION]))
     except (ValueError, KeyError, TypeError):
         return None

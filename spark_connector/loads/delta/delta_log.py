@@ -18,13 +18,16 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.change_files import ReadChanges, no_changes
 from spark_connector.loads.commit import Newest
+from spark_connector.loads.delta.delta_merge import merge_changes, restore_version
 from spark_connector.loads.footers import delta_statistics
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
 from spark_connector.loads.request import LOAD_COLUMN, values_in_path
@@ -85,7 +88,8 @@ class DeltaCommitLog(TableLog):
         found = [] if table is None else [record for record in map(self._record_of, table.history()) if record]
         return sorted(found, key=lambda record: (record.id.group, record.id.sequence))
 
-    def append(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+    def append(self, record: LoadRecord, files: Sequence[WrittenFile] = (), changes: ReadChanges = no_changes) -> None:
+        """`changes` reads those of an upsert, which are merged into the table in place of adding the files."""
         for _ in range(_TRIES):
             table = self.table()
             if table is None:
@@ -93,9 +97,13 @@ class DeltaCommitLog(TableLog):
             if self._is_taken(table, record):
                 return
             check_expected(self._group, self._offsets(table, record.committed), record.expected, record.committed)
+            version = table.version()
             try:
-                self._commit(table, record, files)
-                self.sync(table.version())
+                if record.upsert is None:
+                    self._commit(table, record, files)
+                else:
+                    self._merge(table, record, changes())
+                self.sync(version)
                 return
             except PykafkaError:
                 raise  # some of them are ValueErrors too
@@ -104,9 +112,10 @@ class DeltaCommitLog(TableLog):
                 after = self.table()
                 if after is not None and self._is_taken(after, record):
                     return
-                if after is None or after.version() == table.version():
+                if after is None or after.version() == version:
                     break
-                if record.rewind is None and not _has_only_grown(table, after):
+                is_anew = record.rewind is not None or record.upsert is not None
+                if not is_anew and not _has_only_grown(table, after):
                     break
         raise failed_load(f"load {record.load_id}: Delta's commit failed: {failed}", failed) from failed
 
@@ -126,24 +135,36 @@ class DeltaCommitLog(TableLog):
         The DELETE of a rewind also fails when another commit has moved or removed rows; rows that a stream adds in the
         meantime do not matter. A rewind without a row to delete fails on any other commit.
         """
-
-        def properties(tries: int | None) -> CommitProperties:
-            metadata = {"userMetadata": json.dumps({_RECORD: record.without_files().to_json()})}
-            return CommitProperties(metadata, tries, self._transactions(record))
-
         if record.rewind is not None:
             undone = loads_are(load.load_id for load in record.rewind.undone)
             version = table.version()
-            table.delete(undone, commit_properties=properties(None))
+            table.delete(undone, commit_properties=self._properties(record, None))
             if table.version() > version:
                 return
             # No row was left to delete, so nothing was committed. The offsets still have to go back.
+        actions = [_add_action(record, file) for file in files]
+        self._write(table, actions, self._properties(record, None if record.rewind is None else 0))
+
+    def _merge(self, table: DeltaTable, record: LoadRecord, changes: pa.Table | None) -> None:
+        """Commit an upsert, or its rewind, against this state of the table. Any other commit in between makes it fail.
+
+        So what was decided by the rows of the table holds when it is committed.
+        """
+        assert record.upsert is not None
+        properties = self._properties(record, 0)
+        if record.rewind is not None:
+            restore_version(table, record, self.loads_by_version(table), properties)
+        elif changes is None or not merge_changes(table, changes, record.upsert, properties):
+            self._write(table, [], properties)  # no row has changed, but the offsets move
+
+    def _properties(self, record: LoadRecord, tries: int | None) -> CommitProperties:
+        metadata = {"userMetadata": json.dumps({_RECORD: record.without_files().to_json()})}
+        return CommitProperties(metadata, tries, self._transactions(record))
+
+    def _write(self, table: DeltaTable, actions: list[AddAction | RemoveAction], properties: CommitProperties) -> None:
+        columns = table.metadata().partition_columns
         table.create_write_transaction(
-            [_add_action(record, file) for file in files],
-            "append",
-            table.schema(),
-            partition_by=table.metadata().partition_columns,
-            commit_properties=properties(None if record.rewind is None else 0),
+            actions, "append", table.schema(), partition_by=columns, commit_properties=properties
         )
 
     def _number(self, table: DeltaTable | None) -> int:
@@ -169,6 +190,11 @@ class DeltaCommitLog(TableLog):
         """The group's loads among the newest `limit` commits, by number."""
         records = [record for record in map(self._record_of, table.history(limit)) if record is not None]
         return {record.id.sequence: record for record in records if record.id.group == self._group}
+
+    def loads_by_version(self, table: DeltaTable) -> dict[int, str]:
+        """Version of the table → id of the group's load, or rewind, that made it."""
+        found = ((int(commit["version"]), self._record_of(commit)) for commit in table.history())
+        return {version: one.load_id for version, one in found if one is not None and one.id.group == self._group}
 
     def _record_of(self, commit: dict[str, Any]) -> LoadRecord | None:
         metadata = commit.get("userMetadata")

@@ -24,9 +24,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
+from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
 from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
+from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore
 from spark_connector.loads.destination import HeldRows, NewSession
 from spark_connector.loads.evolution import evolve, evolved, layout_schema
 from spark_connector.loads.footers import pages_are_whole
@@ -81,7 +83,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
 
     def stage(self, record: LoadRecord) -> str:
         self.output.create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
-        return record.load_id
+        return record.load_id if record.upsert is None else _change_files(record.load_id)
 
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
         """Create the table, or check that it takes these columns, and add those that it may get. Files have the table's
@@ -96,27 +98,36 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
                 field.with_metadata({_TRANSFORM: made[field.name]}) if field.name in made else field
                 for field in layout.schema
             ]
-            table = self._create(pa.schema(fields), partition_by)
+            table = self._create(marked(pa.schema(fields), record), partition_by)
+        check_marker(upsert_marker(table), record, f"the Delta table {self.url}")
         _check_table(table, self.url, partition_by, made)
         table = self._evolve(table, layout)
         return replace(layout, schema=layout_schema(_arrow_schema(table), layout.schema))
 
     def seal(self, record: LoadRecord) -> None:
         """Sync the files: after a power failure, a table whose log names empty files could not be read."""
-        self.output.sync(record.load_id)
+        if record.upsert is None:
+            self.output.sync(record.load_id)
 
     def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         try:
-            self.log.append(record, files)
-        except OffsetConflict:
-            self.discard(record.load_id)
+            self.log.append(record, files, self._changes(record, files))
+        except PykafkaError as error:
+            if isinstance(error, OffsetConflict) or (record.upsert is not None and not error.retriable):
+                self.discard(record.load_id)
             raise
         self.output.remove(f"{_STAGING}/{record.load_id}")
         names = {file.name for file in files}
-        for name in self.output.data_files(record.load_id) if files else ():
+        for name in self.output.data_files(record.load_id) if files and record.upsert is None else ():
             if name not in names:  # of an attempt of a task that does not count
                 self.output.remove(f"{record.load_id}/{name}")
         self.repair()
+
+    def _changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> ReadChanges:
+        if record.upsert is None or record.rewind is not None:
+            return no_changes
+        place, names = _change_files(record.load_id), [file.name for file in files]
+        return changes_of(record, lambda name: self.output.open_input(f"{place}/{name}"), names)
 
     def discard(self, load_id: str) -> None:
         self.output.remove(load_id)
@@ -201,6 +212,9 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         table = self.log.table()
         if table is None:
             return
+        if rewind.upsert is not None:
+            version_to_restore(table, rewind, self.log.loads_by_version(table))
+            return
         if table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
             raise ConfigError(f"the Delta table {self.url} has {_APPEND_ONLY}: no rows can be deleted from it")
         if LOAD_COLUMN not in _column_names(table):
@@ -269,6 +283,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         except (pa.ArrowException, OSError) as error:
             return f"{path} cannot be read: {first_line(error)}"
         return None
+
+
+def _change_files(load_id: str) -> str:
+    """Where the tasks of an upsert write: not beside the table's files, for readers and VACUUM pass over it."""
+    return f"{_STAGING}/{load_id}/changes"
 
 
 def _check_table(table: DeltaTable, url: str, partition_by: Sequence[str], made: Mapping[str, str]) -> None:

@@ -17,8 +17,8 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 from broker.errors import ConfigError
+from spark_connector.loads.addresses import IcebergName
 from spark_connector.loads.record import LoadError, failed_load
-from spark_connector.loads.request import IcebergName
 from spark_connector.storage import text_without_secrets
 
 _KINDS = ("sql", "rest", "glue", "hive")
@@ -47,6 +47,10 @@ class IcebergPlace:
     @property
     def shown(self) -> str:
         return self.name.shown
+
+    @property
+    def is_glue(self) -> bool:
+        return self.catalog.properties.get("type") == "glue"
 
     def close(self) -> None:
         self.catalog.close()

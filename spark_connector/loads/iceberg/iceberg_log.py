@@ -44,7 +44,7 @@ from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, first_li
 from spark_connector.loads.iceberg.iceberg_files import added_files
 from spark_connector.loads.iceberg.iceberg_rewind import rows_removed
 from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone, clean_up, write_snapshot
-from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
+from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord, LoadTooLarge
 from spark_connector.loads.table import TableLog
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
@@ -113,6 +113,9 @@ def groups_of(metadata: TableMetadata) -> list[str]:
 class IcebergCommitLog(TableLog):
     """Loads of one group in one table, which need not exist yet."""
 
+    MOST_GLUE = 500_000
+    """Characters of a property in AWS Glue; its limit is 512,000."""
+
     def __init__(self, place: IcebergPlace, group: str, keep_snapshots: int | None = KEEP_SNAPSHOTS) -> None:
         super().__init__(group)
         self._place = place
@@ -148,6 +151,19 @@ class IcebergCommitLog(TableLog):
         states = [state_of(table.metadata, group, self._place.shown) for group in groups_of(table.metadata)]
         unique = {record.load_id: record for record in (*found, *(state.record for state in states)) if record}
         return sorted(unique.values(), key=lambda record: (record.id.group, record.id.sequence))
+
+    def check(self, record: LoadRecord) -> None:
+        """Glue keeps the properties of a table, with a limit for each."""
+        table = self.table()
+        if not self._place.is_glue or table is None:
+            return
+        size = len(self._noted(record, self.state(table))[_PROPERTY + self._group])
+        if size > self.MOST_GLUE:
+            raise LoadTooLarge(
+                f"load {record.load_id}: the offsets of {len(record.ranges)} partitions take {size:,} characters in a "
+                f"property of {self._place.shown}, and AWS Glue keeps {self.MOST_GLUE:,}: load fewer topics, or use "
+                "another catalog"
+            )
 
     def append(self, record: LoadRecord, files: Sequence[WrittenFile] = (), spec_id: int | None = None) -> None:
         """Commit a load with its files, of the partition spec `spec_id`, or a rewind.
@@ -185,14 +201,14 @@ class IcebergCommitLog(TableLog):
             f"times: {failed}"
         ) from failed
 
-    def replace_files(self, table: Table, change: Change, properties: Mapping[str, str]) -> bool:
+    def replace_files(self, table: Table, change: Change, properties: Mapping[str, str] | None = None) -> bool:
         """Commit a change of files that is no load, to this state of the table: False when it is no longer so.
 
         For a compaction, which notes itself in `properties`. The offsets of all groups stay. Raises CommitUnknown and
         FilesGone.
         """
         try:
-            self._commit(table, change, properties, None)
+            self._commit(table, change, properties or {}, None)
         except _NotCommitted:
             return False
         return True
@@ -223,8 +239,10 @@ class IcebergCommitLog(TableLog):
             AssertTableUUID(uuid=metadata.table_uuid),
             AssertRefSnapshotId(ref=MAIN_BRANCH, **read_in),
         )
+        after = metadata
         try:
-            self._place.catalog.commit_table(table, required, tuple(updates if properties else updates[1:]))
+            done = self._place.catalog.commit_table(table, required, tuple(updates if properties else updates[1:]))
+            after = done.metadata
         except Exception as error:
             # Also the answer that the table has changed may be given to the second try of a client's request, after
             # the first one has committed. ValueError: a snapshot to expire is gone, or an answer that is no JSON.
@@ -234,7 +252,7 @@ class IcebergCommitLog(TableLog):
                     raise self._unknown(record, error) from error
                 written.remove(table.io)
                 raise _NotCommitted(first_line(error)) from error
-        clean_up(table.io, metadata, written.expired)
+        clean_up(table.io, metadata, after, written.expired)
 
     def _has(self, snapshot: Snapshot, record: LoadRecord | None, failed: Exception) -> bool:
         """Whether the table has this snapshot, or the group this very load. Raises CommitUnknown if nobody can tell."""

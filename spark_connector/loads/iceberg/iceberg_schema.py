@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.schema import Schema
@@ -54,7 +54,7 @@ def new_schema(layout: FileLayout) -> Schema:
     fields = [_with_ids(field, ids) for field in stored_columns(layout)]
     try:
         return pyarrow_to_schema(pa.schema(fields))
-    except (TypeError, ValueError) as error:
+    except (UnsupportedPyArrowTypeException, TypeError, ValueError) as error:
         raise ConfigError(f"an Iceberg table cannot hold these columns: {error}") from error
 
 

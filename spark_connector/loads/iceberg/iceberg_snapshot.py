@@ -40,6 +40,7 @@ from pyiceberg.table.snapshots import (
 
 from spark_connector.loads.record import LoadError
 
+_DELETES_METADATA = "write.metadata.delete-after-commit.enabled"
 _MOST_EXPIRED = 2
 _MOST_EXPIRED_OF_MANY = 20
 _MANY = 500  # snapshots
@@ -117,13 +118,16 @@ def write_snapshot(
     return WrittenSnapshot(Snapshot(**fields), _expired(metadata, keep_snapshots), written)
 
 
-def clean_up(io: FileIO, before: TableMetadata, expired: Collection[int]) -> None:
-    """Delete the files that only expired snapshots name, after the commit that removed them.
+def clean_up(io: FileIO, before: TableMetadata, after: TableMetadata, expired: Collection[int]) -> None:
+    """Delete the files that only expired snapshots name, and old metadata files if the table says so.
 
-    `before` is the metadata before that commit. A file may be named by a snapshot beside the main branch: then only
-    the manifest lists go, of which each belongs to one snapshot. What cannot be deleted is left to the table's own
-    care (remove_orphan_files).
+    `before` and `after` are the metadata before and after the commit that removed the snapshots. A data file may be
+    named by a snapshot beside the main branch, too: then only the manifest lists go, of which each belongs to one
+    snapshot. What cannot be deleted is left to the table's own care (remove_orphan_files).
     """
+    if after.properties.get(_DELETES_METADATA, "").lower() == "true":
+        kept = {entry.metadata_file for entry in after.metadata_log}
+        _delete(io, [one.metadata_file for one in before.metadata_log if one.metadata_file not in kept])
     chain = list(reversed(list(ancestors_of(before.current_snapshot(), before))))
     is_linear = len(chain) == len(before.snapshots)
     for snapshot, child in itertools.pairwise(chain):  # the newest of then is never expired
@@ -153,7 +157,7 @@ def _only_before(io: FileIO, snapshot: Snapshot, child: Snapshot) -> list[str]:
 def _expired(metadata: TableMetadata, keep: int | None) -> list[int]:
     """The oldest snapshots of the main branch beyond `keep`, few at a time: pyiceberg copies the metadata for each.
 
-    One that a branch or tag needs stays. The new snapshot counts, and so does the newest of now: it stays.
+    One that a branch or tag needs stays, and so does the newest of now, beside the new one.
     """
     count = len(metadata.snapshots)
     if keep is None or count < keep:

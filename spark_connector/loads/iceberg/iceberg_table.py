@@ -26,22 +26,27 @@ from pyiceberg.exceptions import NoSuchNamespaceError, TableAlreadyExistsError
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
+from spark_connector.loads.addresses import IcebergName
+from spark_connector.loads.change_files import UPSERT_PROPERTY, changes_of, check_marker, marker_of
 from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog, plain_error
 from spark_connector.loads.iceberg.iceberg_compaction import IcebergCompaction
 from spark_connector.loads.iceberg.iceberg_evolution import evolve_table
 from spark_connector.loads.iceberg.iceberg_files import data_files, directory_of_load, load_of
-from spark_connector.loads.iceberg.iceberg_log import KEEP_SNAPSHOTS, IcebergCommitLog, groups_of, state_of
+from spark_connector.loads.iceberg.iceberg_log import KEEP_SNAPSHOTS, IcebergCommitLog, groups_of, record_of, state_of
+from spark_connector.loads.iceberg.iceberg_merge import FileMaker, merged, rewound, snapshot_to_restore
 from spark_connector.loads.iceberg.iceberg_rows import of_loads, of_loads_or_none, of_none_in, only_load, read_files
 from spark_connector.loads.iceberg.iceberg_schema import PROPERTIES, fitted_layout, new_order, new_schema, new_spec
 from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord
-from spark_connector.loads.request import LOAD_COLUMN, IcebergName
+from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.upsert import Upsert
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage, open_storage
 
@@ -77,13 +82,14 @@ class IcebergDestination(TableDestination[Table | None]):
         super().__init__(place.shown, log, group)
         self._place = place
         self._spec_id: int | None = None
+        self._layout: FileLayout | None = None
 
     def stage(self, record: LoadRecord) -> str:
         """The intent of the first load has no place yet: `file_layout` writes it when the table is there."""
         table = self.log.table()
         if table is not None:
             self._announce(table, record)
-        return directory_of_load(record.load_id)
+        return _place_of(record)
 
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
         """Create the table, or let it grow where it may, and check that it takes these rows.
@@ -92,11 +98,13 @@ class IcebergDestination(TableDestination[Table | None]):
         """
         table = self.log.table()
         if table is None:
-            table = self._create(layout)
+            table = self._create(layout, record)
             self._announce(table, record)
+        check_marker(table.metadata.properties.get(UPSERT_PROPERTY), record, self.url)
         table = evolve_table(self._place, table, layout)
         self._spec_id = table.metadata.default_spec_id
-        return fitted_layout(table.metadata, layout, self.url)
+        self._layout = fitted_layout(table.metadata, layout, self.url)
+        return self._layout
 
     def task_output(self, place: str) -> TaskOutput:
         table = self._there()
@@ -104,21 +112,42 @@ class IcebergDestination(TableDestination[Table | None]):
 
     def seal(self, record: LoadRecord) -> None:
         """Sync the files: after a power failure, a table that names empty files could not be read."""
-        self._storage(self._there()).sync(directory_of_load(record.load_id))
+        self._storage(self._there()).sync(_place_of(record))
 
     def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+        names = {file.name for file in files}
         try:
-            self.log.append(record, files, self._spec_id)
-        except OffsetConflict:
-            self.discard(record.load_id)
+            if record.upsert is None:
+                self.log.append(record, files, self._spec_id)
+            else:
+                names = self._merge(record, record.upsert, files)
+        except PykafkaError as error:
+            if isinstance(error, OffsetConflict) or (record.upsert is not None and not error.retriable):
+                self.discard(record.load_id)
             raise
         storage = self._storage(self._there())
-        directory, names = directory_of_load(record.load_id), {file.name for file in files}
+        directory = directory_of_load(record.load_id)
         for name in storage.data_files(directory) if files else ():
             if name not in names:  # of an attempt of a task that does not count
                 storage.remove(f"{directory}/{name}")
         storage.remove(f"{_STAGING}/{record.load_id}")
         self.repair()
+
+    def _merge(self, record: LoadRecord, upsert: Upsert, written: Sequence[WrittenFile]) -> set[str]:
+        """Commit an upsert or its rewind; gives the names of the new data files."""
+        storage = self._storage(self._there())
+        files = FileMaker(record.load_id, storage.sync)
+        if record.rewind is not None:
+            self._announce(self._there(), record)  # by which a repair removes its copies, if it is killed
+            self.log.append_change(record, lambda table: rewound(table, record, self._record_of, files))
+            return set(files.names)
+        assert self._layout is not None
+        assert self._spec_id is not None
+        layout, spec_id, place = self._layout, self._spec_id, _place_of(record)
+        names = [file.name for file in written]
+        changes = changes_of(record, lambda name: storage.open_input(f"{place}/{name}"), names)
+        self.log.append_change(record, lambda table: merged(table, changes(), upsert, layout, spec_id, files))
+        return set(files.names)
 
     def discard(self, load_id: str) -> None:
         table = self.log.table()
@@ -215,21 +244,28 @@ class IcebergDestination(TableDestination[Table | None]):
                 "a rewind always removes the rows of an Iceberg table; their files go when the snapshots before it "
                 "expire, not by --delete"
             )
-        if self.log.table() is not None:
+        table = self.log.table()
+        if table is not None and rewind.upsert is not None:
+            snapshot_to_restore(table, rewind, self._record_of)
+        elif table is not None:
             super().check_rewind(rewind)
 
     def plain_error(self, error: Exception) -> LoadError | None:
         return plain_error(self.url, error)
 
-    def _create(self, layout: FileLayout) -> Table:
+    def _record_of(self, snapshot: Snapshot) -> LoadRecord | None:
+        return record_of(snapshot, self.url)
+
+    def _create(self, layout: FileLayout, record: LoadRecord) -> Table:
         schema = new_schema(layout)
+        marker = {} if record.upsert is None else {UPSERT_PROPERTY: marker_of(record)}
         try:
             return self._place.catalog.create_table(
                 self._place.name.identifier,
                 schema,
                 partition_spec=new_spec(layout, schema),
                 sort_order=new_order(layout, schema),
-                properties=PROPERTIES,
+                properties={**PROPERTIES, **marker},
             )
         except TableAlreadyExistsError:  # another process has created it
             return self._there()
@@ -251,6 +287,11 @@ class IcebergDestination(TableDestination[Table | None]):
 
     def _storage(self, table: Table) -> Storage:
         return storage_of(table)
+
+
+def _place_of(record: LoadRecord) -> str:
+    """Where the tasks write: for an upsert where no reader of data files and no sweep of orphans looks."""
+    return directory_of_load(record.load_id) if record.upsert is None else f"{_STAGING}/{record.load_id}/changes"
 
 
 def storage_of(table: Table) -> Storage:

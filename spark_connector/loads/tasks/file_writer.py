@@ -143,7 +143,7 @@ class _OpenFile:
         self._footers: list[Any] = []
         in_name = values.keys() if layout.directories else ()
         self._schema = pa.schema([field for field in layout.schema if field.name not in in_name])
-        self._file = output.open(self._name)
+        self._file = _Counted(output.open(self._name))
         try:
             self._writer = pyarrow.parquet.ParquetWriter(
                 self._file, self._schema, metadata_collector=self._footers, **_settings(self._schema, layout)
@@ -154,7 +154,7 @@ class _OpenFile:
 
     @property
     def size(self) -> int:
-        return int(self._file.tell())
+        return self._file.size
 
     def write(self, rows: pa.Table) -> None:
         self._counts += count_positions(rows.select([hidden(name) for name in POSITION]).rename_columns(POSITION))
@@ -175,6 +175,31 @@ class _OpenFile:
         self._writer.is_open = False  # so that it adds no footer
         with contextlib.suppress(Exception):
             self._file.close()
+
+
+class _Counted:
+    """A file that counts what is written: not every file system's files tell their position (HDFS)."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.size = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        written = memoryview(data).nbytes
+        self.size += written
+        return written
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self.closed = True
+        self._file.close()
 
 
 def _settings(schema: pa.Schema, layout: FileLayout) -> dict[str, Any]:

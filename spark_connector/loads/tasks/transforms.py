@@ -228,10 +228,11 @@ def _escaped(text: str) -> str:
 
 
 def _time_text(value: Any, unit: str) -> str:
-    """A number of units from 1970 as Java writes it: years beyond 9999 have a sign, which numpy does not write."""
+    """A number of units from 1970 as Java writes it: four digits of a year, and a sign beyond 9999."""
     text = str(np.array([value]).astype(f"datetime64[{unit}]")[0])
-    year = text.partition("-")[0]
-    return f"+{text}" if len(year) > 4 and year.isdecimal() else text
+    year, dash, rest = text.removeprefix("-").partition("-")
+    sign = "-" if text.startswith("-") else "+" if len(year) > 4 else ""
+    return f"{sign}{year.zfill(4)}{dash}{rest}"
 
 
 def _check_type(item: PartitionItem, type: pa.DataType, format: str) -> None:

@@ -17,11 +17,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.database.sql import open_engine
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.history import HistoryEntry, LoadState
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
-from spark_connector.loads.request import DatabaseAddress
 from spark_connector.loads.rewind import plan_rewind, standing
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.maintenance import history, prune, rewind

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import pytest
 
+from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.record import LoadError
-from spark_connector.loads.request import DatabaseAddress
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.table_harness import (

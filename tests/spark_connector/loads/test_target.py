@@ -9,13 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from spark_connector.loads.request import (
-    DatabaseAddress,
-    Target,
-    check_topics,
-    is_database_url,
-    values_in_path,
-)
+from spark_connector.loads.addresses import DatabaseAddress, is_database_url
+from spark_connector.loads.request import Target, check_topics, values_in_path
 
 
 def test_the_table_stands_behind_the_url_or_apart() -> None:

@@ -17,11 +17,11 @@ import sqlalchemy
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.audit.verify import LoadCheck, Verification
 from spark_connector.loads.database.sql import open_engine
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadRange, LoadRecord
-from spark_connector.loads.request import DatabaseAddress
 from spark_connector.maintenance import prune, rewind, verify
 from tests.support.kafka import Kafka
 from tests.support.table_harness import (

@@ -11,11 +11,12 @@ import sqlalchemy
 
 from broker.errors import ConfigError
 from spark_connector.destinations import open_destination
+from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.database.database_table import DatabaseDestination, open_database
 from spark_connector.loads.database.sql import ATTEMPT, open_engine
 from spark_connector.loads.database.staged_rows import _DatabaseWriter
 from spark_connector.loads.record import LoadError, LoadInterrupted
-from spark_connector.loads.request import DatabaseAddress, Target
+from spark_connector.loads.request import Target
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import CrashPoint
 from tests.support.postgres import Postgres

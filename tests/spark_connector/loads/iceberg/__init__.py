@@ -1,1 +1,1 @@
-"""Tests of Iceberg tables as destinations of loads."""
+"""Loads into Iceberg tables."""
