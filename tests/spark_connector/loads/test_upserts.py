@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -328,3 +331,26 @@ def test_a_load_over_another_writers_commit_merges_anew(new_world: NewWorld) -> 
     assert len(meddled) == 3
     assert world.names() == {**world.source.rows(), 1000: "foreign", 1001: "foreign", 1002: "foreign"}
     assert world.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    ("key_type", "key_of"),
+    [
+        (pa.int32(), int),
+        (pa.string(), lambda number: f"'ö\"{number}' -- "),
+        (pa.binary(), lambda number: bytes([0, number, 255])),
+        (pa.decimal128(20, 2), lambda number: Decimal(number) / 100),
+        (pa.date32(), lambda number: date(1969, 12, 28) + timedelta(number)),
+        (pa.timestamp("us", "UTC"), lambda number: datetime(1969, 12, 31, 23, 59, 59, 999_999 - number, UTC)),
+        (pa.bool_(), bool),
+    ],
+    ids=["int", "string", "binary", "decimal", "date", "timestamp", "bool"],
+)
+def test_keys_of_all_types(new_world: NewWorld, key_type: pa.DataType, key_of: Callable[[int], Any]) -> None:
+    world = new_world(UpsertTopic(1, key_type=key_type, key_of=key_of))
+    send_all(world.source, [(number, f"first {number}") for number in range(6)])
+    world.load()
+    check(world)
+    send_all(world.source, [(1, "second 1"), (7, "new"), (2, None), (9, None), (3, None), (3, "back")])
+    world.load()
+    check(world)
