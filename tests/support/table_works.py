@@ -281,7 +281,12 @@ class _DeadLetters(_Documents):
     def request(self) -> dict[str, Any]:
         bad = f"iceberg:{NAMESPACE}.{BAD}" if self.cell.site is Site.ICEBERG else f"delta:{self.directory / BAD}"
         options = {"valueFormat": "json", "valueSchema": "n BIGINT"}
-        return {**super().request(), "options": options, "columns": "value.n,topic,partition,offset", "dead_letters": bad}
+        return {
+            **super().request(),
+            "options": options,
+            "columns": "value.n,topic,partition,offset",
+            "dead_letters": bad,
+        }
 
     def _send(self) -> None:
         partition, is_bad = self.dice.randrange(PARTITIONS), self.dice.random() < BAD_SHARE

@@ -51,7 +51,7 @@ class DeltaCommitLog(TableLog):
     def table(self) -> DeltaTable | None:
         """The table as it is now; None when there is none. Raises LoadError when it cannot be opened."""
         try:
-            return DeltaTable(self._storage.url, storage_options=self._storage.options or None)
+            return DeltaTable(self._storage.url, storage_options=self._storage.object_store_options)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
@@ -65,14 +65,18 @@ class DeltaCommitLog(TableLog):
 
     def offsets(self, partitions: Collection[TopicPartition] = ()) -> dict[TopicPartition, int]:
         table = self.table()
-        if table is None:
-            return {}
-        known = set(partitions)
+        return {} if table is None else self.state_of(table, partitions)[2]
+
+    def state_of(
+        self, table: DeltaTable, partitions: Collection[TopicPartition] = ()
+    ) -> tuple[int, LoadRecord | None, dict[TopicPartition, int]]:
+        """The number of the group's newest load in this state of the table, its record, and the offsets."""
+        known, number = set(partitions), self._number(table)
         # Commits of other writers may have come since the group's newest record.
-        records = self._records(table, _NEAR) or (self._records(table) if self._number(table) else {})
+        records = self._records(table, _NEAR) or (self._records(table) if number else {})
         for record in records.values():
             known.update(record.committed, record.positions)
-        return self._offsets(table, known)
+        return number, records.get(number), self._offsets(table, known)
 
     def record(self, sequence: int) -> LoadRecord | None:
         """Also None when the log's retention has removed it."""
@@ -90,6 +94,7 @@ class DeltaCommitLog(TableLog):
 
     def append(self, record: LoadRecord, files: Sequence[WrittenFile] = (), changes: ReadChanges = no_changes) -> None:
         """`changes` reads those of an upsert, which are merged into the table in place of adding the files."""
+        self._storage.probe()
         for _ in range(_TRIES):
             table = self.table()
             if table is None:

@@ -29,6 +29,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.addresses import IcebergName
 from spark_connector.loads.change_files import UPSERT_PROPERTY, changes_of, check_marker, marker_of
 from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
@@ -36,11 +37,13 @@ from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_cat
 from spark_connector.loads.iceberg.iceberg_files import data_files, directory_of_load, load_of
 from spark_connector.loads.iceberg.iceberg_log import KEEP_SNAPSHOTS, IcebergCommitLog, groups_of, record_of, state_of
 from spark_connector.loads.iceberg.iceberg_merge import FileMaker, merged, rewound, snapshot_to_restore
+from spark_connector.loads.iceberg.iceberg_read import snapshot_of
 from spark_connector.loads.iceberg.iceberg_rows import of_loads, of_loads_or_none, of_none_in, only_load, read_files
 from spark_connector.loads.iceberg.iceberg_schema import PROPERTIES, fitted_layout, new_order, new_schema, new_spec
 from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
+from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
@@ -199,6 +202,11 @@ class IcebergDestination(TableDestination[Table | None]):
         for batch in scan.to_arrow_batch_reader():
             yield pa.Table.from_batches([batch]).select(ROW_SCHEMA.names).cast(ROW_SCHEMA)
 
+    def stored_rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        table = self._there()
+        for task in table.scan().plan_files():
+            yield from read_files(table, [task], columns)
+
     def rows_by_load(self, table: Table | None, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
         """By the bounds of files that have rows of one load only; others are read."""
         assert table is not None
@@ -242,6 +250,9 @@ class IcebergDestination(TableDestination[Table | None]):
             snapshot_to_restore(table, rewind, self._record_of)
         elif table is not None:
             super().check_rewind(rewind)
+
+    def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
+        return snapshot_of(self.log, self.url, version)
 
     def plain_error(self, error: Exception) -> LoadError | None:
         return plain_error(self.url, error)
