@@ -62,6 +62,7 @@ def load(
     target_file_size: int | str | None = None,
     catalog: str | None = None,
     keep_snapshots: int | None = None,
+    schema_evolution: str = "none",
     dead_letters: str | None = None,
     max_bad: str | int | None = None,
     mode: str = "append",
@@ -97,6 +98,8 @@ def load(
     `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another parquet file.
     `catalog`: for Iceberg, the name of a catalog of pyiceberg's configuration (`.pyiceberg.yaml`); each commit lets the
     oldest snapshots beyond `keep_snapshots` (100) expire.
+    `schema_evolution`: what the load may change in a table of delta or iceberg: none, add (new columns) or add,widen
+    (also types that grow).
     `storage_options`: of an object store (`key`, `secret`, `endpoint_url`, …; spark_connector/object_stores.py), or for
     `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
@@ -127,6 +130,7 @@ def load(
         new_group=new_group,
         publish_offsets=publish_offsets,
         target_file_size=target_file_size,
+        schema_evolution=schema_evolution,
         dead_letters=dead_letters,
         max_bad=max_bad,
         mode=mode,

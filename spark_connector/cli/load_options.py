@@ -26,6 +26,7 @@ __all__ = [
     "ConfigFile",
     "OffsetsOption",
     "Place",
+    "RewindableOption",
     "StorageOption",
     "TableOption",
     "ZooKeeperOption",
@@ -46,6 +47,10 @@ OffsetsOption = Annotated[
 ]
 ZooKeeperOption = Annotated[
     str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")
+]
+RewindableOption = Annotated[
+    str | None,
+    typer.Option(help="Files of loads that are younger are not compacted. Default: 24h.", metavar="TIME"),
 ]
 StorageOption = Annotated[
     list[str] | None,

@@ -45,6 +45,8 @@ from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, p
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
 TABLE_FORMATS = ("delta", "iceberg", "sql")
 FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+LAKE_FORMATS = ("delta", "iceberg")
+"""Tables of files and a log: loads may add columns to them, and small files can become large ones."""
 DIRECT_FORMATS = ("parquet", "delta", "iceberg")
 """Formats whose files the tasks write themselves (tasks/)."""
 OFFSET_KINDS = ("files", "zookeeper", "table")
@@ -245,6 +247,27 @@ def compression_of(write_options: Mapping[str, str]) -> str:
     return codec
 
 
+@dataclass(frozen=True)
+class Evolution:
+    """What a load may change in the schema of its table, before it writes a row (evolution.py)."""
+
+    add: bool = False
+    widen: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Evolution:
+        """`none`, `add` or `add,widen`. Raises ConfigError."""
+        words = {word.strip().lower() for word in text.split(",")}
+        if words not in ({"none"}, {"add"}, {"add", "widen"}):
+            raise ConfigError(
+                f"schema_evolution (--schema-evolution) must be one of none, add or add,widen, not '{text}'"
+            )
+        return cls("add" in words, "widen" in words)
+
+
+NO_CHANGES = Evolution()
+
+
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
     """Raise ConfigError when Spark would not read a topic's directory back as the topic's name.
 
@@ -332,6 +355,7 @@ class LoadRequest:
     new_group: bool = False
     publish_offsets: bool = True
     target_file_size: int = TARGET_FILE_SIZE
+    evolution: Evolution = NO_CHANGES
     dead_letters: DeadLetterPlace | None = None
     max_bad: MaxBad | None = None
     upsert: Upsert | None = None
@@ -375,6 +399,7 @@ class LoadRequest:
         partition_by: Given = None,
         sort_by: Given = None,
         target_file_size: int | str | None = None,
+        schema_evolution: str = "none",
         dead_letters: str | None = None,
         max_bad: str | int | None = None,
         mode: str | None = None,
@@ -416,6 +441,12 @@ class LoadRequest:
         _check_columns(source, picked, layout if upsert is None else (), order)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
+        evolution = Evolution.parse(schema_evolution)
+        if evolution != NO_CHANGES and target.format not in LAKE_FORMATS:
+            raise ConfigError(
+                f"schema_evolution (--schema-evolution) is for {' and '.join(LAKE_FORMATS)}, not for "
+                f"format={target.format}: files have columns of their own, and a database is altered by its own means"
+            )
         return cls(
             target,
             source,
@@ -424,6 +455,7 @@ class LoadRequest:
             partition_by=tuple(map(str, layout)),
             sort_by=tuple(map(str, order)),
             target_file_size=size,
+            evolution=evolution,
             dead_letters=letters,
             max_bad=limit,
             upsert=upsert,
