@@ -79,8 +79,7 @@ def load(
     `columns`: the columns of the output, of those that are read: `value.*` (each field), `value.address.city`,
     `value.id as order_id`, `key`. By default all that are read.
     `partition_by`: columns of the output, transforms (`day(at)`, `bucket(16, customer)`, `truncate(4, code)`; also
-    year, month, hour), or date and hour, which are the timestamp's in UTC. They become directories.
-    `sort_by`: columns by which a file's rows are sorted; `at desc` is downwards.
+    year, month, hour), or date and hour of the timestamp in UTC, as directories. `sort_by`: what sorts each file.
     `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in `<to>/_offsets`),
     `zookeeper` (`zookeeper_connect`), or `table`, for delta, iceberg and sql the only one. A group's first load is
     refused where other groups have loaded the same topics, unless `new_group`.
@@ -88,8 +87,7 @@ def load(
     `publish_offsets`: also commit them to the brokers' group `group`, for lag tools; a failure does not fail the load.
     `mode`: append, or upsert (Delta and Iceberg): the table has one row per `key`, a list of columns, as the last
     record with it says; a record without a value deletes the row. `envelope`: none (default), the value is the row, or
-    debezium. `order_by`: a column that orders the records of a key that is in several partitions, which is refused
-    without it. See loads/changes.py.
+    debezium. `order_by`: what orders the records of a key in several partitions, else refused (loads/changes.py).
     `options`: the reader's (`kafka.*`, `includeHeaders`, `endingTimestamp`, …), with `kafka.isolation.level`
     read_committed by default. Each load keeps those that decide which records are loaded and what they become; a later
     load of the group with other values is refused unless `allow_changed_options`.
@@ -100,10 +98,8 @@ def load(
     `storage_options`: fsspec's, for `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
     change; `from_directory`: the directory of that load (offsets=files only).
-    `dead_letters`: where records go that cannot be decoded (`valueFormat`, `keyFormat`). In a table (`delta:URL`,
-    `iceberg:NAMESPACE.TABLE`) each of them is exactly once, and the rows leave it out; the parse mode does not matter.
-    `topic:NAME` is the option `badRecordsTopic`. `max_bad`: a load with more bad records fails and leaves nothing
-    behind: a number, or a share of the records that it reads (`0.1%`).
+    `dead_letters`: the table (`delta:URL`, `iceberg:NAMESPACE.TABLE`) or `topic:NAME` for records that cannot be
+    decoded. `max_bad`: most of them in a load, a number or a share (`0.1%`). See docs/how-to/value-formats.md.
 
     Raises ConfigError, OffsetConflict, DataLoss, LoadError, and the client's PykafkaErrors.
     """
