@@ -126,6 +126,24 @@ def test_a_rival_at_any_step_leaves_one_winner(worlds: Worlds, before: bool) -> 
         world.check_whole(step)
 
 
+def test_a_rival_that_dies_while_it_settles_harms_no_load_that_lives(worlds: Worlds) -> None:
+    """The slow load has committed its dead letters, the rival takes them for those of a dead one, and dies itself."""
+    steps = steps_of(worlds().load)
+    gap = next(number for number, step in enumerate(steps, 1) if step.startswith("append"))
+    for at in range(1, 2 * len(steps)):
+        world = worlds()
+
+        def rival(world: DeadLetterWorld = world, at: int = at) -> None:
+            with contextlib.suppress(Crash, OffsetConflict):
+                world.load(CrashPoint(at))
+
+        with contextlib.suppress(OffsetConflict, LoadError):
+            world.load(CrashPoint(gap, before=False, meanwhile=rival))
+        assert len(set(world.bad_rows())) == len(world.bad_rows()), at
+        world.load()
+        world.check_whole(at)
+
+
 def test_a_rival_without_bad_records_leaves_one_winner(worlds: Worlds) -> None:
     steps = steps_of(worlds().load)
     for number, step in enumerate(steps, 1):
