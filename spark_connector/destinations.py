@@ -19,8 +19,10 @@ from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.dead_letters import DeadLetters, group_of
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
+from spark_connector.loads.history import LoadedTable
 from spark_connector.loads.record import LoadInterrupted, failed_load
 from spark_connector.loads.request import Target
+from spark_connector.object_stores import object_store_of
 from spark_connector.storage import Storage, open_storage, without_secrets
 
 _CONNECT_TIMEOUT = 10.0  # seconds
@@ -83,6 +85,15 @@ def open_all_dead_letters(
     return [opened.enter_context(open_dead_letters(place, target, loads)) for place in places]
 
 
+def loaded_tables(catalog: str, namespace: str | None = None) -> list[LoadedTable]:
+    """The tables of a catalog of Iceberg that loads write; see loads/iceberg/iceberg_listing.py."""
+    try:
+        from spark_connector.loads.iceberg.iceberg_listing import list_tables
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"catalogs need {error.name}: pip install 'pykafka-spark[iceberg]'") from error
+    return list_tables(catalog, namespace)
+
+
 def existing_format(place: Target) -> str:
     """`sql` for a database URL, `iceberg` for a table in a catalog, `delta` for the directory of a Delta table, else
     `parquet` for all kinds of files.
@@ -100,6 +111,13 @@ def existing_format(place: Target) -> str:
 
 
 def _open(target: Target) -> Destination:
+    store = None if target.format == "sql" else object_store_of(target.to)
+    if store is not None and not target.is_table:
+        raise ConfigError(
+            f"'{without_secrets(target.to)}': loads into files need a file system with atomic rename, a local "
+            f"directory or hdfs://, which {store.scheme}:// is not. On an object store load into a table: format=delta "
+            f"(pip install 'pykafka-spark[delta,{store.extra}]'), or iceberg:NAMESPACE.TABLE"
+        )
     if not target.is_table:
         output = _open_output(target, "a load needs a file system with atomic rename: a local directory or hdfs://")
         log = _open_log(target, output)
@@ -108,6 +126,8 @@ def _open(target: Target) -> Destination:
             raise ConfigError(f"{output.shown} is a Delta table: use format=delta, or another directory")
         reopen = functools.partial(open_storage, options=target.storage_options)
         return FilesDestination(output, log, target.group, reopen)
+    if store is not None:
+        store.require()
     try:
         if target.format == "sql":
             from spark_connector.loads.database.database_table import open_database
@@ -122,12 +142,13 @@ def _open(target: Target) -> Destination:
         raise ConfigError(
             f"format={target.format} needs {error.name}: pip install 'pykafka-spark[{target.format}]'"
         ) from error
-    return open_delta(_open_output(target, "a Delta table must lie in a local directory or on hdfs://"), target.group)
+    where = "a Delta table must lie in a local directory, on hdfs://, s3://, gs:// or abfs://"
+    return open_delta(_open_output(target, where), target.group)
 
 
 def _open_output(target: Target, needed: str) -> Storage:
     output = open_storage(target.to, target.storage_options)
-    if not output.renames_directories:
+    if not output.renames_directories and object_store_of(output.url) is None:
         raise ConfigError(f"'{without_secrets(target.to)}': {needed}")
     _check_reachable(output.url)
     return output

@@ -28,7 +28,7 @@ from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
-from spark_connector.loads.request import LoadRequest, Target, hadoop_settings
+from spark_connector.loads.request import LoadRequest, Target, hadoop_settings, storage_options_for
 from spark_connector.loads.write import write_load
 from spark_connector.maintenance import recover
 
@@ -62,6 +62,7 @@ def load(
     target_file_size: int | str | None = None,
     catalog: str | None = None,
     keep_snapshots: int | None = None,
+    schema_evolution: str = "none",
     dead_letters: str | None = None,
     max_bad: str | int | None = None,
     mode: str = "append",
@@ -73,9 +74,9 @@ def load(
     """Load all new records and commit them; see the module.
 
     `topic`: one, several, or a comma-separated list; or set `subscribePattern` or `assign` in `options` instead.
-    `to`: a local directory, `hdfs://…`, a database URL of SQLAlchemy, with `table` (or `…#table`), or
-    `iceberg:NAMESPACE.TABLE`. `format`: parquet (default for a directory), json, orc, avro, delta, iceberg, or sql (a
-    database); keys and values stay bytes (base64 in json).
+    `to`: a local directory, `hdfs://…`, for delta also `s3://…`, `gs://…` and `abfs://…`, a database URL of SQLAlchemy,
+    with `table` (or `…#table`), or `iceberg:NAMESPACE.TABLE`. `format`: parquet (default for a directory), json, orc,
+    avro, delta, iceberg, or sql (a database); keys and values stay bytes (base64 in json).
     `columns`: the columns of the output, of those that are read: `value.*` (each field), `value.address.city`,
     `value.id as order_id`, `key`. By default all that are read.
     `partition_by`: columns of the output, transforms (`day(at)`, `bucket(16, customer)`, `truncate(4, code)`; also
@@ -95,7 +96,10 @@ def load(
     `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another parquet file.
     `catalog`: for Iceberg, the name of a catalog of pyiceberg's configuration (`.pyiceberg.yaml`); each commit lets the
     oldest snapshots beyond `keep_snapshots` (100) expire.
-    `storage_options`: fsspec's, for `hdfs://` Hadoop settings, by default those of the session.
+    `schema_evolution`: what the load may change in a table of delta or iceberg: none, add (new columns) or add,widen
+    (also types that grow).
+    `storage_options`: of an object store (`key`, `secret`, `endpoint_url`, …; spark_connector/object_stores.py), or for
+    `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
     change; `from_directory`: the directory of that load (offsets=files only).
     `dead_letters`: the table (`delta:URL`, `iceberg:NAMESPACE.TABLE`) or `topic:NAME` for records that cannot be
@@ -103,8 +107,8 @@ def load(
 
     Raises ConfigError, OffsetConflict, DataLoss, LoadError, and the client's PykafkaErrors.
     """
-    if storage_options is None:
-        storage_options = hadoop_settings(spark.conf.getAll) if to.startswith("hdfs://") else {}
+    hadoop = hadoop_settings(spark.conf.getAll) if storage_options is None and to.startswith("hdfs://") else {}
+    storage_options = storage_options_for(to, storage_options or {}, hadoop)
     request = LoadRequest.build(
         Target(to, group, offsets, zookeeper_connect, storage_options, format, table, catalog, keep_snapshots),
         bootstrap_servers=bootstrap_servers,
@@ -122,6 +126,7 @@ def load(
         new_group=new_group,
         publish_offsets=publish_offsets,
         target_file_size=target_file_size,
+        schema_evolution=schema_evolution,
         dead_letters=dead_letters,
         max_bad=max_bad,
         mode=mode,

@@ -28,6 +28,8 @@ from spark_connector.cli.load_options import (
     CatalogOption,
     ConfigFile,
     OffsetsOption,
+    RewindableOption,
+    StorageOption,
     TableOption,
     ZooKeeperOption,
     cluster_options,
@@ -36,14 +38,14 @@ from spark_connector.cli.screen import Screen, print_ranges, print_recovered, pr
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
 from spark_connector.loads.record import LoadResult
-from spark_connector.loads.request import FORMATS, LoadRequest, Target, hadoop_settings
+from spark_connector.loads.request import FORMATS, LoadRequest, Target, hadoop_settings, storage_options_for
 from spark_connector.loads.upsert import ENVELOPES, MODES
 
 INTERRUPTED = 128 + signal.SIGINT
 
 _ARGUMENTS = (
     *("topic", "columns", "partition_by", "sort_by", "starting_offsets", "max_records", "from_load", "from_directory"),
-    *("allow_changed_options", "new_group", "publish_offsets", "target_file_size"),
+    *("allow_changed_options", "new_group", "publish_offsets", "target_file_size", "schema_evolution"),
     *("dead_letters", "max_bad"),
     *("mode", "key", "envelope", "order_by"),
 )
@@ -87,6 +89,10 @@ class LoadOptions:
         int | None,
         typer.Option(min=1, help="Snapshots that an Iceberg table keeps. Default: 100.", metavar="N"),
     ] = None
+    schema_evolution: Annotated[
+        str,
+        typer.Option(help="What a load may change in its table: none, add (columns) or add,widen.", metavar="POLICY"),
+    ] = "none"
     mode: Annotated[
         str | None, typer.Option(help=f"What a load does with a table: {', '.join(MODES)}.", metavar="NAME")
     ] = None
@@ -121,6 +127,7 @@ class LoadOptions:
     write_option: Annotated[
         list[str] | None, typer.Option(help="Option of the output format; may be repeated.", metavar="NAME=VALUE")
     ] = None
+    storage_option: StorageOption = None
     dead_letters: Annotated[
         str | None,
         typer.Option(
@@ -163,6 +170,11 @@ class LoadOptions:
         int | None,
         typer.Option(min=1, help="Entries of the commit log to keep. Default: all.", metavar="N"),
     ] = None
+    compact_every: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --watch: compact the table after so many loads. Default: never.", metavar="N"),
+    ] = None
+    rewindable: RewindableOption = None
     metrics: Annotated[
         str | None,
         typer.Option(help="With --watch: serve metrics for Prometheus there.", metavar="HTTP://HOST:PORT"),
@@ -175,8 +187,9 @@ class LoadOptions:
 
     @property
     def target(self) -> Target:
-        hadoop = hadoop_settings(self.spark_settings)
-        place = (self.to, self.group, self.offsets, self.zookeeper, hadoop, self.format, self.table)
+        given = parse_pairs(self.storage_option, "--storage-option")
+        storage = storage_options_for(self.to, given, hadoop_settings(self.spark_settings))
+        place = (self.to, self.group, self.offsets, self.zookeeper, storage, self.format, self.table)
         return Target(*place, self.catalog, self.keep_snapshots)
 
     def cluster(self) -> tuple[str, dict[str, str]]:
@@ -222,11 +235,15 @@ def load(options: LoadOptions) -> None:
         raise ConfigError(f"give one of {', '.join(given)}, not {len(given)} of them")
     if not options.watch and (options.interval or options.max_loads or options.metrics):
         raise ConfigError("--interval, --max-loads and --metrics go with --watch")
+    if not options.watch and options.compact_every:
+        raise ConfigError("--compact-every goes with --watch; to compact once: pykafka loads compact")
+    if not options.compact_every and options.rewindable:
+        raise ConfigError("--rewindable goes with --compact-every")
     if options.recover:
         print_recovered(maintenance.recover(options.target), as_json)
     elif options.verify:
         servers, reader = options.cluster()
-        with quiet_session("pykafka load --verify", options.target.storage_options) as session:
+        with quiet_session("pykafka load --verify", options.target.hadoop) as session:
             verified = maintenance.verify(options.target, servers, options=reader, session=session)
         print_verified(verified, as_json)
         raise typer.Exit(0 if verified.ok else 1)

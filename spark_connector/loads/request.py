@@ -37,6 +37,7 @@ from spark_connector.loads.grammar import (
     refuse_unknown_column,
 )
 from spark_connector.loads.upsert import Upsert, parse_upsert
+from spark_connector.object_stores import object_store_of
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import OPTIONS, did_you_mean
 from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
@@ -44,6 +45,8 @@ from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, p
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
 TABLE_FORMATS = ("delta", "iceberg", "sql")
 FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+LAKE_FORMATS = ("delta", "iceberg")
+"""Tables of files and a log: loads may add columns to them, and small files can become large ones."""
 DIRECT_FORMATS = ("parquet", "delta", "iceberg")
 """Formats whose files the tasks write themselves (tasks/)."""
 OFFSET_KINDS = ("files", "zookeeper", "table")
@@ -75,6 +78,11 @@ class Target:
         return self.format in TABLE_FORMATS
 
     @property
+    def hadoop(self) -> Mapping[str, str]:
+        """The storage options that are Hadoop settings; those of an object store are none."""
+        return {} if object_store_of(self.to) else self.storage_options
+
+    @property
     def address(self) -> DatabaseAddress:
         """The table in the database. Raises ConfigError when `to` is no database URL."""
         return DatabaseAddress.parse(self.to, self.table)
@@ -88,7 +96,8 @@ class Target:
         """This target with format and offsets filled in. Raises ConfigError when it cannot be used."""
         if not self.to.strip():
             raise ConfigError(
-                "load needs 'to': a directory, local or hdfs://, a database URL or iceberg:NAMESPACE.TABLE"
+                "load needs 'to', where the loads go: a directory, local or on hdfs://, s3://, gs:// or abfs://, a "
+                "database URL or iceberg:NAMESPACE.TABLE"
             )
         check_group(self.group)
         format = self.format or self._natural_format
@@ -166,6 +175,19 @@ def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
     return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
 
 
+def storage_options_for(to: str, given: Mapping[str, str], hadoop: Mapping[str, str]) -> dict[str, str]:
+    """What the user has given for this place; on HDFS beside the Hadoop settings of the session.
+
+    Raises ConfigError where nothing would take them.
+    """
+    if given and (is_database_url(to) or is_iceberg(to)):
+        raise ConfigError(
+            "storage_options (--storage-option) are for directories and object stores; a database takes them in its "
+            "URL, an Iceberg catalog in pyiceberg's configuration"
+        )
+    return dict(given) if object_store_of(to) else {**hadoop, **given}
+
+
 TARGET_FILE_SIZE = 128 << 20
 """Bytes of a file at which a task begins the next one; what other writers of tables aim at, too."""
 
@@ -223,6 +245,27 @@ def compression_of(write_options: Mapping[str, str]) -> str:
     if options or codec not in _CODECS:
         raise ConfigError(f"parquet output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
     return codec
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """What a load may change in the schema of its table, before it writes a row (evolution.py)."""
+
+    add: bool = False
+    widen: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Evolution:
+        """`none`, `add` or `add,widen`. Raises ConfigError."""
+        words = {word.strip().lower() for word in text.split(",")}
+        if words not in ({"none"}, {"add"}, {"add", "widen"}):
+            raise ConfigError(
+                f"schema_evolution (--schema-evolution) must be one of none, add or add,widen, not '{text}'"
+            )
+        return cls("add" in words, "widen" in words)
+
+
+NO_CHANGES = Evolution()
 
 
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
@@ -312,6 +355,7 @@ class LoadRequest:
     new_group: bool = False
     publish_offsets: bool = True
     target_file_size: int = TARGET_FILE_SIZE
+    evolution: Evolution = NO_CHANGES
     dead_letters: DeadLetterPlace | None = None
     max_bad: MaxBad | None = None
     upsert: Upsert | None = None
@@ -355,6 +399,7 @@ class LoadRequest:
         partition_by: Given = None,
         sort_by: Given = None,
         target_file_size: int | str | None = None,
+        schema_evolution: str = "none",
         dead_letters: str | None = None,
         max_bad: str | int | None = None,
         mode: str | None = None,
@@ -391,11 +436,17 @@ class LoadRequest:
         limit = None if max_bad is None else MaxBad.parse(max_bad)
         given |= _about_bad_records(given, str(target.format), letters, limit)
         if picked:
-            given["columns"] = ",".join(_columns_to_read(picked, layout, given))
+            given["columns"] = ",".join(columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
         _check_columns(source, picked, layout if upsert is None else (), order)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
+        evolution = Evolution.parse(schema_evolution)
+        if evolution != NO_CHANGES and target.format not in LAKE_FORMATS:
+            raise ConfigError(
+                f"schema_evolution (--schema-evolution) is for {' and '.join(LAKE_FORMATS)}, not for "
+                f"format={target.format}: files have columns of their own, and a database is altered by its own means"
+            )
         return cls(
             target,
             source,
@@ -404,6 +455,7 @@ class LoadRequest:
             partition_by=tuple(map(str, layout)),
             sort_by=tuple(map(str, order)),
             target_file_size=size,
+            evolution=evolution,
             dead_letters=letters,
             max_bad=limit,
             upsert=upsert,
@@ -487,7 +539,7 @@ def _check_format(
         )
 
 
-def _columns_to_read(
+def columns_to_read(
     columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], options: Mapping[str, str]
 ) -> list[str]:
     """The reader's columns that the table's columns are made of, and those that rows are counted by."""
