@@ -23,8 +23,10 @@ from broker.errors import ConfigError
 from spark_connector.loads.addresses import DatabaseAddress, IcebergName, is_database_url, is_iceberg
 from spark_connector.loads.bad_record_options import TOPIC, DeadLetterPlace, MaxBad
 from spark_connector.loads.grammar import (
+    NO_CHANGES,
     POSITION,
     ColumnItem,
+    Evolution,
     Given,
     PartitionItem,
     SortItem,
@@ -244,27 +246,6 @@ def compression_of(write_options: Mapping[str, str]) -> str:
     if options or codec not in _CODECS:
         raise ConfigError(f"parquet output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
     return codec
-
-
-@dataclass(frozen=True)
-class Evolution:
-    """What a load may change in the schema of its table, before it writes a row (evolution.py)."""
-
-    add: bool = False
-    widen: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Evolution:
-        """`none`, `add` or `add,widen`. Raises ConfigError."""
-        words = {word.strip().lower() for word in text.split(",")}
-        if words not in ({"none"}, {"add"}, {"add", "widen"}):
-            raise ConfigError(
-                f"schema_evolution (--schema-evolution) must be one of none, add or add,widen, not '{text}'"
-            )
-        return cls("add" in words, "widen" in words)
-
-
-NO_CHANGES = Evolution()
 
 
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
