@@ -21,6 +21,7 @@ from spark_connector.loads.destination import Destination
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.record import LoadInterrupted, failed_load
 from spark_connector.loads.request import Target
+from spark_connector.object_stores import object_store_of
 from spark_connector.storage import Storage, open_storage, without_secrets
 
 _CONNECT_TIMEOUT = 10.0  # seconds
@@ -100,6 +101,13 @@ def existing_format(place: Target) -> str:
 
 
 def _open(target: Target) -> Destination:
+    store = None if target.format == "sql" else object_store_of(target.to)
+    if store is not None and not target.is_table:
+        raise ConfigError(
+            f"'{without_secrets(target.to)}': loads into files need a file system with atomic rename, a local "
+            f"directory or hdfs://, which {store.scheme}:// is not. On an object store load into a table: format=delta "
+            f"(pip install 'pykafka-spark[delta,{store.extra}]'), or iceberg:NAMESPACE.TABLE"
+        )
     if not target.is_table:
         output = _open_output(target, "a load needs a file system with atomic rename: a local directory or hdfs://")
         log = _open_log(target, output)
@@ -108,6 +116,8 @@ def _open(target: Target) -> Destination:
             raise ConfigError(f"{output.shown} is a Delta table: use format=delta, or another directory")
         reopen = functools.partial(open_storage, options=target.storage_options)
         return FilesDestination(output, log, target.group, reopen)
+    if store is not None:
+        store.require()
     try:
         if target.format == "sql":
             from spark_connector.loads.database.database_table import open_database
@@ -122,12 +132,13 @@ def _open(target: Target) -> Destination:
         raise ConfigError(
             f"format={target.format} needs {error.name}: pip install 'pykafka-spark[{target.format}]'"
         ) from error
-    return open_delta(_open_output(target, "a Delta table must lie in a local directory or on hdfs://"), target.group)
+    where = "a Delta table must lie in a local directory, on hdfs://, s3://, gs:// or abfs://"
+    return open_delta(_open_output(target, where), target.group)
 
 
 def _open_output(target: Target, needed: str) -> Storage:
     output = open_storage(target.to, target.storage_options)
-    if not output.renames_directories:
+    if not output.renames_directories and object_store_of(output.url) is None:
         raise ConfigError(f"'{without_secrets(target.to)}': {needed}")
     _check_reachable(output.url)
     return output

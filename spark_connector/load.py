@@ -28,7 +28,7 @@ from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
-from spark_connector.loads.request import LoadRequest, Target, hadoop_settings
+from spark_connector.loads.request import LoadRequest, Target, hadoop_settings, storage_options_for
 from spark_connector.loads.write import write_load
 from spark_connector.maintenance import recover
 
@@ -73,9 +73,9 @@ def load(
     """Load all new records and commit them; see the module.
 
     `topic`: one, several, or a comma-separated list; or set `subscribePattern` or `assign` in `options` instead.
-    `to`: a local directory, `hdfs://…`, a database URL of SQLAlchemy, with `table` (or `…#table`), or
-    `iceberg:NAMESPACE.TABLE`. `format`: parquet (default for a directory), json, orc, avro, delta, iceberg, or sql (a
-    database); keys and values stay bytes (base64 in json).
+    `to`: a local directory, `hdfs://…`, for delta also `s3://…`, `gs://…` and `abfs://…`, a database URL of SQLAlchemy,
+    with `table` (or `…#table`), or `iceberg:NAMESPACE.TABLE`. `format`: parquet (default for a directory), json, orc,
+    avro, delta, iceberg, or sql (a database); keys and values stay bytes (base64 in json).
     `columns`: the columns of the output, of those that are read: `value.*` (each field), `value.address.city`,
     `value.id as order_id`, `key`. By default all that are read.
     `partition_by`: columns of the output, transforms (`day(at)`, `bucket(16, customer)`, `truncate(4, code)`; also
@@ -97,7 +97,8 @@ def load(
     `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another parquet file.
     `catalog`: for Iceberg, the name of a catalog of pyiceberg's configuration (`.pyiceberg.yaml`); each commit lets the
     oldest snapshots beyond `keep_snapshots` (100) expire.
-    `storage_options`: fsspec's, for `hdfs://` Hadoop settings, by default those of the session.
+    `storage_options`: of an object store (`key`, `secret`, `endpoint_url`, …; spark_connector/object_stores.py), or for
+    `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
     change; `from_directory`: the directory of that load (offsets=files only).
     `dead_letters`: where records go that cannot be decoded (`valueFormat`, `keyFormat`). In a table (`delta:URL`,
@@ -107,8 +108,8 @@ def load(
 
     Raises ConfigError, OffsetConflict, DataLoss, LoadError, and the client's PykafkaErrors.
     """
-    if storage_options is None:
-        storage_options = hadoop_settings(spark.conf.getAll) if to.startswith("hdfs://") else {}
+    hadoop = hadoop_settings(spark.conf.getAll) if storage_options is None and to.startswith("hdfs://") else {}
+    storage_options = storage_options_for(to, storage_options or {}, hadoop)
     request = LoadRequest.build(
         Target(to, group, offsets, zookeeper_connect, storage_options, format, table, catalog, keep_snapshots),
         bootstrap_servers=bootstrap_servers,

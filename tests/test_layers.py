@@ -61,7 +61,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"options"},
     {"formats", "offset_store"},
     {"storage", "errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact"},
-    {"spark_worker"},
+    {"spark_worker", "object_stores"},
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py
 # and spark_connector/load.py choose one.

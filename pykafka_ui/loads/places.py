@@ -16,7 +16,7 @@ from typing import Any
 from broker.errors import PykafkaError
 from pykafka_ui.recent import Recent
 from spark_connector.loads.history import WHAT_TO_DO, History, HistoryEntry
-from spark_connector.loads.request import Target
+from spark_connector.loads.request import Target, storage_options_for
 from spark_connector.maintenance import history, targets
 from spark_connector.storage import text_without_secrets, without_secrets
 
@@ -44,7 +44,8 @@ class LoadPlace:
 
     def targets(self) -> list[Target]:
         """One for each group that has loads here."""
-        return targets(self.to, zookeeper_connect=self.zookeeper_connect, storage_options=self.storage_options)
+        storage = storage_options_for(self.to, {}, self.storage_options)
+        return targets(self.to, zookeeper_connect=self.zookeeper_connect, storage_options=storage)
 
 
 @dataclass(frozen=True)

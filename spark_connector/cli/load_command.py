@@ -28,6 +28,7 @@ from spark_connector.cli.load_options import (
     CatalogOption,
     ConfigFile,
     OffsetsOption,
+    StorageOption,
     TableOption,
     ZooKeeperOption,
     cluster_options,
@@ -36,7 +37,7 @@ from spark_connector.cli.screen import Screen, print_ranges, print_recovered, pr
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
 from spark_connector.loads.record import LoadResult
-from spark_connector.loads.request import FORMATS, LoadRequest, Target, hadoop_settings
+from spark_connector.loads.request import FORMATS, LoadRequest, Target, hadoop_settings, storage_options_for
 from spark_connector.loads.upsert import ENVELOPES, MODES
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -121,6 +122,7 @@ class LoadOptions:
     write_option: Annotated[
         list[str] | None, typer.Option(help="Option of the output format; may be repeated.", metavar="NAME=VALUE")
     ] = None
+    storage_option: StorageOption = None
     dead_letters: Annotated[
         str | None,
         typer.Option(
@@ -175,8 +177,9 @@ class LoadOptions:
 
     @property
     def target(self) -> Target:
-        hadoop = hadoop_settings(self.spark_settings)
-        place = (self.to, self.group, self.offsets, self.zookeeper, hadoop, self.format, self.table)
+        given = parse_pairs(self.storage_option, "--storage-option")
+        storage = storage_options_for(self.to, given, hadoop_settings(self.spark_settings))
+        place = (self.to, self.group, self.offsets, self.zookeeper, storage, self.format, self.table)
         return Target(*place, self.catalog, self.keep_snapshots)
 
     def cluster(self) -> tuple[str, dict[str, str]]:
@@ -226,7 +229,7 @@ def load(options: LoadOptions) -> None:
         print_recovered(maintenance.recover(options.target), as_json)
     elif options.verify:
         servers, reader = options.cluster()
-        with quiet_session("pykafka load --verify", options.target.storage_options) as session:
+        with quiet_session("pykafka load --verify", options.target.hadoop) as session:
             verified = maintenance.verify(options.target, servers, options=reader, session=session)
         print_verified(verified, as_json)
         raise typer.Exit(0 if verified.ok else 1)

@@ -99,7 +99,7 @@ def verify_command(
     """
     servers, options = cluster_options(bootstrap_server, config, parse_pairs(option, "--option"))
     target = place.target
-    with quiet_session("pykafka loads verify", target.storage_options) as session:
+    with quiet_session("pykafka loads verify", target.hadoop) as session:
         verified = verify(target, servers, only=load_id or (), options=options, session=session)
     print_verified(verified, place.as_json)
     if not verified.ok:

@@ -183,6 +183,10 @@ class Destination(ABC):
         `session` is called only where Spark must read them.
         """
 
+    def stored_rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows of a table that upserts write, with these columns, part by part."""
+        raise NotImplementedError
+
     @abstractmethod
     def unknown_loads(self, history: History) -> list[str]:
         """What looks like a load of this group, but is not in `history`, in words."""

@@ -20,7 +20,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss, report_data_loss
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination
-from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord, Origin
+from spark_connector.loads.record import BEGINNING, LoadId, LoadInterrupted, LoadRecord, Origin
 from spark_connector.loads.request import LoadRequest, Target, describe_changes, with_columns
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.rules import Bounds, plan_positions, plan_ranges, plan_rerun, refuse_other_topics
@@ -163,6 +163,7 @@ def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -
     rows do not show which were used."""
     if request.allow_changed_options:
         return
+    loads = [load for load in loads if not _nothing_stands(load)]
     now = with_columns(request.reading, request.columns)
     for load in loads:
         before = request.reading if load.reading is None else load.reading
@@ -175,9 +176,14 @@ def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -
             )
 
 
+def _nothing_stands(newest: LoadRecord) -> bool:
+    """Whether the entry only takes back a group's first load, which was killed before its commit."""
+    return newest.rewind is not None and newest.rewind.to_load == BEGINNING
+
+
 def _refuse_other_mode(request: LoadRequest, newest: LoadRecord | None) -> None:
     """Raise ConfigError for a group that has appended and would upsert now, the other way round, or by another key."""
-    if newest is not None and newest.upsert != request.upsert:
+    if newest is not None and newest.upsert != request.upsert and not _nothing_stands(newest):
         before, now = (str(upsert or "mode=append") for upsert in (newest.upsert, request.upsert))
         raise ConfigError(
             f"load {newest.load_id} of group '{newest.id.group}' was made with {before}; this one has {now}. Keep "

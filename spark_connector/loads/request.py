@@ -37,6 +37,7 @@ from spark_connector.loads.grammar import (
     refuse_unknown_column,
 )
 from spark_connector.loads.upsert import Upsert, parse_upsert
+from spark_connector.object_stores import object_store_of
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import OPTIONS, did_you_mean
 from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
@@ -75,6 +76,11 @@ class Target:
         return self.format in TABLE_FORMATS
 
     @property
+    def hadoop(self) -> Mapping[str, str]:
+        """The storage options that are Hadoop settings; those of an object store are none."""
+        return {} if object_store_of(self.to) else self.storage_options
+
+    @property
     def address(self) -> DatabaseAddress:
         """The table in the database. Raises ConfigError when `to` is no database URL."""
         return DatabaseAddress.parse(self.to, self.table)
@@ -88,7 +94,8 @@ class Target:
         """This target with format and offsets filled in. Raises ConfigError when it cannot be used."""
         if not self.to.strip():
             raise ConfigError(
-                "load needs 'to': a directory, local or hdfs://, a database URL or iceberg:NAMESPACE.TABLE"
+                "load needs 'to', where the loads go: a directory, local or on hdfs://, s3://, gs:// or abfs://, a "
+                "database URL or iceberg:NAMESPACE.TABLE"
             )
         check_group(self.group)
         format = self.format or self._natural_format
@@ -164,6 +171,19 @@ def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
     """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
     prefix = "spark.hadoop."
     return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
+
+
+def storage_options_for(to: str, given: Mapping[str, str], hadoop: Mapping[str, str]) -> dict[str, str]:
+    """What the user has given for this place; on HDFS beside the Hadoop settings of the session.
+
+    Raises ConfigError where nothing would take them.
+    """
+    if given and (is_database_url(to) or is_iceberg(to)):
+        raise ConfigError(
+            "storage_options (--storage-option) are for directories and object stores; a database takes them in its "
+            "URL, an Iceberg catalog in pyiceberg's configuration"
+        )
+    return dict(given) if object_store_of(to) else {**hadoop, **given}
 
 
 TARGET_FILE_SIZE = 128 << 20

@@ -49,6 +49,7 @@ from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
+from tests.support.fake_s3 import FakeS3
 
 Row = tuple[str, int, int]
 """(topic, partition, offset)"""
@@ -204,7 +205,7 @@ class DeltaWorld(TableWorld):
 
     @property
     def target(self) -> Target:
-        return Target(self.output.url, self.group, format="delta").check()
+        return Target(self.output.url, self.group, storage_options=self.output.options, format="delta").check()
 
     @contextmanager
     def opened(self, crash: CrashPoint) -> Iterator[DeltaDestination]:
@@ -219,14 +220,17 @@ class DeltaWorld(TableWorld):
         named = []
         for file, range in zip(files, record.ranges, strict=True):  # by names that tests can tell
             name = posixpath.join(posixpath.dirname(file.name), f"part-{range.partition}.parquet")
-            self.output.rename(f"{place}/{file.name}", f"{place}/{name}")
+            self.output.create(f"{place}/{name}", self.output.read(f"{place}/{file.name}"))
+            self.output.remove(f"{place}/{file.name}")
             named.append(replace(file, name=name))
         return sealed.completed({range.tp: range.size for range in record.ranges}, _sizes(named)), named
 
     def visible(self) -> list[Row]:
-        if not DeltaTable.is_deltatable(self.output.url):
+        options = self.output.object_store_options
+        if not DeltaTable.is_deltatable(self.output.url, options):
             return []
-        rows = DeltaTable(self.output.url).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
+        table = DeltaTable(self.output.url, storage_options=options)
+        rows = table.to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
         return sorted((row["topic"], row["partition"], row["offset"]) for row in rows)
 
     def leftovers(self) -> list[str]:
@@ -400,6 +404,12 @@ def _nothing() -> None:
 def delta_world(root: Path, *, begin: bool = True) -> DeltaWorld:
     number = next(_counter)
     world = DeltaWorld(open_storage(str(root / f"table-{number}")), f"group-{number}")
+    return begun(world) if begin else world
+
+
+def s3_world(s3: FakeS3, *, begin: bool = True) -> DeltaWorld:
+    number = next(_counter)
+    world = DeltaWorld(open_storage(f"s3://lake/table-{number}", s3.options), f"group-{number}")
     return begun(world) if begin else world
 
 

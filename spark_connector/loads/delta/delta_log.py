@@ -51,7 +51,7 @@ class DeltaCommitLog(TableLog):
     def table(self) -> DeltaTable | None:
         """The table as it is now; None when there is none. Raises LoadError when it cannot be opened."""
         try:
-            return DeltaTable(self._storage.url, storage_options=self._storage.options or None)
+            return DeltaTable(self._storage.url, storage_options=self._storage.object_store_options)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
@@ -94,6 +94,7 @@ class DeltaCommitLog(TableLog):
 
     def append(self, record: LoadRecord, files: Sequence[WrittenFile] = (), changes: ReadChanges = no_changes) -> None:
         """`changes` reads those of an upsert, which are merged into the table in place of adding the files."""
+        self._storage.probe()
         for _ in range(_TRIES):
             table = self.table()
             if table is None:

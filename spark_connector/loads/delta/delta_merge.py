@@ -110,12 +110,18 @@ def marked(fields: Sequence[Mapping[str, Any]], record: LoadRecord) -> list[Mapp
     return [{**field, **metadata} if field["name"] == OFFSET else field for field in fields]
 
 
+def without_views(part: pa.Table) -> pa.Table:
+    """Text and bytes as other tables have them: pyarrow cannot take rows of the views that DataFusion gives."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return part.cast(pa.schema([field.with_type(plain.get(field.type, field.type)) for field in part.schema]))
+
+
 def _stored(table: DeltaTable, changes: pa.Table, upsert: Upsert) -> Iterator[pa.Table]:
     select = ", ".join(map(_quoted, stored_columns(upsert)))
     found = QueryBuilder().register("t", table).execute(f"SELECT {select} FROM t WHERE {_bounds(changes, upsert.key)}")
     for part in pa.RecordBatchReader.from_stream(found):
         if part.num_rows:
-            yield pa.Table.from_batches([part])
+            yield without_views(pa.Table.from_batches([part]))
 
 
 def _bounds(changes: pa.Table, key: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
-from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore
+from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore, without_views
 from spark_connector.loads.delta.delta_snapshot import snapshot_of
 from spark_connector.loads.destination import HeldRows, NewSession
 from spark_connector.loads.footers import pages_are_whole
@@ -81,7 +81,13 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         self.output = output
 
     def stage(self, record: LoadRecord) -> str:
-        self.output.create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
+        self.output.probe()
+        path, intent = f"{_STAGING}/{record.load_id}/intent.json", intent_of(record)
+        try:
+            self.output.create(path, intent)
+        except FileExistsError:  # on an object store it may be our own, when the answer was lost
+            if self.output.read(path) != intent:
+                raise
         return record.load_id if record.upsert is None else _change_files(record.load_id)
 
     def prepare(self, record: LoadRecord, schema: str) -> None:
@@ -170,6 +176,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         for part in pa.RecordBatchReader.from_stream(found):
             yield pa.Table.from_batches([part]).cast(ROW_SCHEMA)
 
+    def stored_rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        select = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+        for part in pa.RecordBatchReader.from_stream(_query(self.log.table(), f"SELECT {select} FROM t")):
+            yield without_views(pa.Table.from_batches([part]))
+
     def rows_by_load(self, table: DeltaTable | None, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
         return _count_rows(table, "true" if load_ids is None else f"{LOAD_COLUMN} IS NULL OR {loads_are(load_ids)}")
 
@@ -229,7 +240,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
                 Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
                 mode="ignore",
                 partition_by=list(partition_by),
-                storage_options=self.output.options or None,
+                storage_options=self.output.object_store_options,
             )
             self.output.sync("_delta_log")
             return table

@@ -202,6 +202,11 @@ class IcebergDestination(TableDestination[Table | None]):
         for batch in scan.to_arrow_batch_reader():
             yield pa.Table.from_batches([batch]).select(ROW_SCHEMA.names).cast(ROW_SCHEMA)
 
+    def stored_rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        table = self._there()
+        for task in table.scan().plan_files():
+            yield from read_files(table, [task], columns)
+
     def rows_by_load(self, table: Table | None, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
         """By the bounds of files that have rows of one load only; others are read."""
         assert table is not None

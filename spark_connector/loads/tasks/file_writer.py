@@ -23,6 +23,7 @@ from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.transforms import Values, directory_of, hidden, split
 from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.storage import discard_output
 
 ROW_GROUP_BYTES = 32 << 20
 """Bytes of Arrow in one row group."""
@@ -149,7 +150,7 @@ class _OpenFile:
                 self._file, self._schema, metadata_collector=self._footers, **_settings(self._schema, layout)
             )
         except BaseException:
-            self._file.close()
+            discard_output(self._file)
             raise
 
     @property
@@ -164,8 +165,10 @@ class _OpenFile:
         try:
             self._writer.close()
             size = self.size
-        finally:
-            self._file.close()
+        except BaseException:
+            discard_output(self._file)
+            raise
+        self._file.close()
         footer = pa.BufferOutputStream()
         self._footers[0].write_metadata_file(footer)
         counts = tuple(sum_counts(self._counts).values())
@@ -174,7 +177,7 @@ class _OpenFile:
     def abort(self) -> None:
         self._writer.is_open = False  # so that it adds no footer
         with contextlib.suppress(Exception):
-            self._file.close()
+            discard_output(self._file)
 
 
 class _Counted:
