@@ -22,13 +22,14 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from spark_connector.destinations import open_all_dead_letters, open_dead_letters, open_destination
+from spark_connector.loads.addresses import hadoop_settings, storage_options_for
 from spark_connector.loads.commit import publish_offsets
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
-from spark_connector.loads.request import LoadRequest, Target, hadoop_settings, storage_options_for
+from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.write import write_load
 from spark_connector.maintenance import recover
 
@@ -62,6 +63,7 @@ def load(
     target_file_size: int | str | None = None,
     catalog: str | None = None,
     keep_snapshots: int | None = None,
+    schema_evolution: str = "none",
     dead_letters: str | None = None,
     max_bad: str | int | None = None,
     mode: str = "append",
@@ -97,6 +99,8 @@ def load(
     `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another parquet file.
     `catalog`: for Iceberg, the name of a catalog of pyiceberg's configuration (`.pyiceberg.yaml`); each commit lets the
     oldest snapshots beyond `keep_snapshots` (100) expire.
+    `schema_evolution`: what the load may change in a table of delta or iceberg: none, add (new columns) or add,widen
+    (also types that grow).
     `storage_options`: of an object store (`key`, `secret`, `endpoint_url`, …; spark_connector/object_stores.py), or for
     `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
@@ -127,6 +131,7 @@ def load(
         new_group=new_group,
         publish_offsets=publish_offsets,
         target_file_size=target_file_size,
+        schema_evolution=schema_evolution,
         dead_letters=dead_letters,
         max_bad=max_bad,
         mode=mode,

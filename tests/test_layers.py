@@ -53,7 +53,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"cli"},
     {"watch"},
     {"load", "source"},
-    {"maintenance"},
+    {"maintenance", "union_read"},
     {"destinations"},
     {"loads", "listener"},
     {"progress"},
@@ -95,6 +95,7 @@ ONLY_IN = {
         "spark_connector/source.py",
         "spark_connector/read/schema.py",
         "spark_connector/read/spark_private.py",
+        "spark_connector/union_read/union_readers.py",
         "spark_connector/spark_versions.py",
         "spark_connector/write/writers.py",
         "spark_connector/listener.py",
@@ -160,6 +161,16 @@ IMPORT_IN_FUNCTION = {
     ),
     ("spark_connector/source.py", "spark_connector.read.readers.make_reader"): "the same",
     ("spark_connector/source.py", "spark_connector.read.readers.RefusedStreamReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.union_read.union_readers.UnionBatchReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.union_read.sides.fit_sides"): "the same",
+    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_plan.plan_union"): "the same",
+    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_plan.share_files"): "the same",
+    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_batches.UnionBatches"): (
+        "the same"
+    ),
+    ("spark_connector/source.py", "spark_connector.union_read.union_readers.UnionStreamReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.union_read.sides.for_stream"): "the same",
+    ("spark_connector/union_read/sides.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaBatchWriter"): "the same",
     ("spark_connector/source.py", "spark_connector.write.write_plan.plan_write"): "the same",
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaStreamWriter"): "the same",
@@ -209,6 +220,7 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/destinations.py", "spark_connector.loads.iceberg.iceberg_table.open_iceberg"): (
         "optional: the extra `iceberg`"
     ),
+    ("spark_connector/destinations.py", "spark_connector.loads.iceberg.iceberg_listing.list_tables"): "the same",
     ("spark_connector/destinations.py", "spark_connector.loads.database.database_table.open_database"): (
         "optional: the extra `sql`"
     ),

@@ -151,8 +151,9 @@ def print_verified(verified: Verification, as_json: bool) -> None:
         typer.echo(json.dumps(verified.to_json(), indent=2))
         return
     console = Console()
-    if not verified.loads and verified.ok:
-        console.print("Nothing has been loaded.")
+    if not verified.loads:  # nothing, or a table with one row per key
+        for text in (*verified.problems, *verified.notes) or ("Nothing has been loaded.",):
+            console.print(text, soft_wrap=True, highlight=False, markup=False)
         return
     headings = ["partitions", "committed", "found", "dead letters", "in the log", "gone from the log"]
     totals = [list(load.totals) for load in verified.loads]

@@ -49,7 +49,7 @@ from spark_connector.loads.commit import Newest
 from spark_connector.loads.destination import Destination, HeldRows, NewSession
 from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.plan import newest_record, next_number
-from spark_connector.loads.record import LoadError, LoadId, LoadRecord, Rewind, UndoneLoad
+from spark_connector.loads.record import BEGINNING, LoadError, LoadId, LoadRecord, Rewind, UndoneLoad
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import TableDestination
 from spark_connector.loads.tasks.columns import TableColumns
@@ -286,7 +286,7 @@ def refusal_of(load: LoadId, loads: Destination, dead_letters: tuple[str, ...]) 
     number = next_number(loads)
     known = newest_record(loads.log)
     before = known or LoadRecord.unknown(str(load), loads.url, loads.log.kind)
-    stands_at = "the beginning" if known is None else known.rewind.to_load if known.rewind else known.load_id
+    stands_at = BEGINNING if known is None else known.rewind.to_load if known.rewind else known.load_id
     return replace(
         before,
         load_id=str(LoadId(load.group, number, secrets.token_hex(4))),

@@ -136,6 +136,10 @@ class UndoneLoad:
     output: str
 
 
+BEGINNING = "the beginning"
+"""What a rewind goes back to when no load stands before it."""
+
+
 @dataclass(frozen=True)
 class Rewind:
     """Makes an entry of the commit log a rewind: the load that the group goes back to, and the loads that are undone.

@@ -45,6 +45,8 @@ from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, p
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
 TABLE_FORMATS = ("delta", "iceberg", "sql")
 FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+LAKE_FORMATS = ("delta", "iceberg")
+"""Tables of files and a log: loads may add columns to them, and small files can become large ones."""
 DIRECT_FORMATS = ("parquet", "delta", "iceberg")
 """Formats whose files the tasks write themselves (tasks/)."""
 OFFSET_KINDS = ("files", "zookeeper", "table")
@@ -167,25 +169,6 @@ class Target:
             )
 
 
-def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
-    """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
-    prefix = "spark.hadoop."
-    return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
-
-
-def storage_options_for(to: str, given: Mapping[str, str], hadoop: Mapping[str, str]) -> dict[str, str]:
-    """What the user has given for this place; on HDFS beside the Hadoop settings of the session.
-
-    Raises ConfigError where nothing would take them.
-    """
-    if given and (is_database_url(to) or is_iceberg(to)):
-        raise ConfigError(
-            "storage_options (--storage-option) are for directories and object stores; a database takes them in its "
-            "URL, an Iceberg catalog in pyiceberg's configuration"
-        )
-    return dict(given) if object_store_of(to) else {**hadoop, **given}
-
-
 TARGET_FILE_SIZE = 128 << 20
 """Bytes of a file at which a task begins the next one; what other writers of tables aim at, too."""
 
@@ -243,6 +226,27 @@ def compression_of(write_options: Mapping[str, str]) -> str:
     if options or codec not in _CODECS:
         raise ConfigError(f"parquet output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
     return codec
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """What a load may change in the schema of its table, before it writes a row (evolution.py)."""
+
+    add: bool = False
+    widen: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Evolution:
+        """`none`, `add` or `add,widen`. Raises ConfigError."""
+        words = {word.strip().lower() for word in text.split(",")}
+        if words not in ({"none"}, {"add"}, {"add", "widen"}):
+            raise ConfigError(
+                f"schema_evolution (--schema-evolution) must be one of none, add or add,widen, not '{text}'"
+            )
+        return cls("add" in words, "widen" in words)
+
+
+NO_CHANGES = Evolution()
 
 
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
@@ -332,6 +336,7 @@ class LoadRequest:
     new_group: bool = False
     publish_offsets: bool = True
     target_file_size: int = TARGET_FILE_SIZE
+    evolution: Evolution = NO_CHANGES
     dead_letters: DeadLetterPlace | None = None
     max_bad: MaxBad | None = None
     upsert: Upsert | None = None
@@ -375,6 +380,7 @@ class LoadRequest:
         partition_by: Given = None,
         sort_by: Given = None,
         target_file_size: int | str | None = None,
+        schema_evolution: str = "none",
         dead_letters: str | None = None,
         max_bad: str | int | None = None,
         mode: str | None = None,
@@ -411,11 +417,17 @@ class LoadRequest:
         limit = None if max_bad is None else MaxBad.parse(max_bad)
         given |= _about_bad_records(given, str(target.format), letters, limit)
         if picked:
-            given["columns"] = ",".join(_columns_to_read(picked, layout, given))
+            given["columns"] = ",".join(columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
         _check_columns(source, picked, layout if upsert is None else (), order)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
+        evolution = Evolution.parse(schema_evolution)
+        if evolution != NO_CHANGES and target.format not in LAKE_FORMATS:
+            raise ConfigError(
+                f"schema_evolution (--schema-evolution) is for {' and '.join(LAKE_FORMATS)}, not for "
+                f"format={target.format}: files have columns of their own, and a database is altered by its own means"
+            )
         return cls(
             target,
             source,
@@ -424,6 +436,7 @@ class LoadRequest:
             partition_by=tuple(map(str, layout)),
             sort_by=tuple(map(str, order)),
             target_file_size=size,
+            evolution=evolution,
             dead_letters=letters,
             max_bad=limit,
             upsert=upsert,
@@ -507,7 +520,7 @@ def _check_format(
         )
 
 
-def _columns_to_read(
+def columns_to_read(
     columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], options: Mapping[str, str]
 ) -> list[str]:
     """The reader's columns that the table's columns are made of, and those that rows are counted by."""

@@ -74,6 +74,9 @@ _NEEDS_ONE_OF = {
     "startingOffsetsByTimestampStrategy": ("startingTimestamp", "startingOffsetsByTimestamp"),
     "offsetStore.path": ("offsetStore",),
     "offsetStore.zookeeper.connect": ("offsetStore",),
+    "catalog": ("history",),
+    "historyColumn": ("history",),
+    "historyStorageOptions": ("history",),
 }
 _REJECTED_PROPERTIES = {
     "auto.offset.reset": "is not supported. Instead set the source option 'startingOffsets' to 'earliest' or 'latest' "
@@ -145,6 +148,8 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         )
     check_names(options)
     values = OptionValues(options)
+    if "history" in values:  # source.py takes it out, with all that belongs to it
+        raise ConfigError("Option 'history' is for reads: it cannot be used in a load")
     selection = parse_selection(values)
     refuse_push_down(values)
     starting, ending = _limits(values, mode)

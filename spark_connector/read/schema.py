@@ -6,6 +6,7 @@ Called by source.py at `load()` and when Spark asks for a reader. `arrow_batches
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
     ArrayType,
@@ -22,6 +23,9 @@ from pyspark.sql.types import (
 from spark_connector.formats.value_format import ReadFormats
 from spark_connector.options.read_options import COLUMNS, SourceOptions, subscribed_topics
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -37,14 +41,18 @@ _TYPES: dict[str, DataType] = {
 
 def source_schema(options: SourceOptions) -> StructType:
     if options.formats.columns:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         from spark_connector.formats.record_decoder import decoded_schema
         from spark_connector.read.arrow_batches import arrow_schema
 
-        decoded = decoded_schema(options.formats, arrow_schema(options.columns))
-        return from_arrow_schema(decoded, prefer_timestamp_ntz=True)
+        return spark_schema_of(decoded_schema(options.formats, arrow_schema(options.columns)))
     return spark_schema(options.columns)
+
+
+def spark_schema_of(columns: pa.Schema) -> StructType:
+    """The same columns in Spark's types."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(columns, prefer_timestamp_ntz=True)
 
 
 def spark_schema(columns: Sequence[str] = COLUMNS[:-1]) -> StructType:

@@ -46,7 +46,9 @@ class Loads:
         }
 
     def __call__(self, **arguments: Any) -> LoadResult:
-        return load(self.spark, **{**self.common, "to": str(self.to), **arguments})
+        """By tasks of Spark: without `minPartitions` the driver would load so few records itself."""
+        options = {"minPartitions": "2", **arguments.pop("options", {})}
+        return load(self.spark, **{**self.common, "to": str(self.to), "options": options, **arguments})
 
     @property
     def target(self) -> Target:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from broker.client.producer import Producer
 from broker.errors import ConfigError
 from spark_connector.load import LoadResult, load
+from spark_connector.loads.grammar import parse_partition_by
 from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.request import Target
+from spark_connector.loads.tasks.columns import TableColumns
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.file_writer import FileWriter
+from spark_connector.loads.tasks.task_output import StorageOutput
+from spark_connector.loads.tasks.transforms import bind, with_partition_columns
 from spark_connector.maintenance import rewind, verify
 from tests.support.kafka import Kafka
 from tests.support.table_harness import add_catalog
@@ -235,3 +243,46 @@ def test_every_type_is_read_as_spark_reads_it_from_the_topic(loads: TypedLoads, 
     assert (raw["local"], raw["cents"]) == (datetime.fromisoformat("9999-12-31T23:59:59.999999"), Decimal("-1.25"))
     assert raw["widest"] == Decimal("-12345678901234567890.123456789012345678")
     assert raw["at"] == datetime(1883, 11, 18, 12, 3, 58, 123456, UTC)
+
+
+def test_spark_reads_back_what_transforms_made_of_its_columns(spark: SparkSession, tmp_path: Path) -> None:
+    times = [-(2**50), -1, 0, 1_764_115_199_999_999, 1_764_115_200_000_000, 253_402_300_799_999_999, None]
+    texts = ["Köln", "a b", "%50", "x=y/z", "q:?*'\"#\\{[]^", "true", None]
+    source = pa.table(
+        [pa.array(times, pa.timestamp("us", "UTC")), pa.array(texts), pa.array(range(7), pa.int64())],
+        names=["at", "text", "n"],
+    )
+    positions = pa.table({"topic": ["t"] * 7, "partition": pa.array([0] * 7, pa.int32()), "offset": range(7)})
+    for name in positions.column_names:
+        source = source.append_column(name, positions[name])
+    items = parse_partition_by("year(at),month(at),day(at),hour(at),truncate(1,text),truncate(4,n),text")
+    fields = bind(items, source.schema, "parquet")
+    layout = FileLayout(
+        with_partition_columns(source.schema, fields), TableColumns.of((), source.schema), partition_by=fields
+    )
+    writer = FileWriter(layout, StorageOutput(f"file://{tmp_path}", {}, "out"))
+    for batch in source.to_batches():
+        writer.write(batch)
+    assert len(writer.close()) == 7
+    frame = spark.read.parquet(str(tmp_path / "out"))
+    assert dict(frame.dtypes)["at_hour"] == "string"
+    judged = frame.selectExpr(
+        "n",
+        "at_year <=> year(at)",
+        "at_month <=> trunc(at, 'MM')",
+        "at_day <=> to_date(at)",
+        "at_hour <=> date_format(at, 'yyyy-MM-dd-HH')",
+        "text_trunc <=> substring(text, 1, 1)",
+        "n_trunc = n - pmod(n, 4)",
+    )
+    with in_utc(spark):
+        assert {tuple(row)[1:] for row in judged.collect()} == {(True,) * 6}
+    assert {row.n: row.text for row in frame.collect()} == dict(enumerate(texts))
+
+
+@contextlib.contextmanager
+def in_utc(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", str(before))

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
+from pyiceberg.table import Table
 
 from broker.errors import ConfigError
 from spark_connector.load import LoadResult, load
+from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.record import LoadError
+from spark_connector.loads.request import Target
+from spark_connector.maintenance import history, rewind, verify
 from tests.support.kafka import Kafka
+from tests.support.table_harness import add_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,36 +77,78 @@ def database(broker: Kafka, topic: str) -> Database:
     return made
 
 
-def test_a_delta_table_follows_a_table_of_a_database(
-    spark: SparkSession, broker: Kafka, database: Database, tmp_path: Path
+@dataclass
+class Place:
+    """A table of one kind, by the arguments of `load`, and as other programs read and change it."""
+
+    arguments: dict[str, Any]
+    rows: Callable[[], list[dict[str, Any]]]
+    delete: Callable[[int], Any]
+
+    def target(self, group: str) -> Target:
+        return Target(group=group, **self.arguments)
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "delta":
+        path = str(tmp_path / "table")
+        return Place(
+            {"to": path, "format": "delta"},
+            lambda: DeltaTable(path).to_pyarrow_table().to_pylist(),
+            lambda id_: DeltaTable(path).delete(f"id = {id_}"),
+        )
+    catalog = add_catalog(tmp_path)
+
+    def table() -> Table:
+        return open_catalog(catalog).load_table("lake.customers")
+
+    return Place(
+        {"to": "iceberg:lake.customers", "catalog": catalog},
+        lambda: table().scan().to_arrow().to_pylist(),
+        lambda id_: table().delete(f"id = {id_}"),
+    )
+
+
+def test_a_table_follows_a_table_of_a_database(
+    spark: SparkSession, broker: Kafka, database: Database, place: Place
 ) -> None:
+    group = f"g-{database.topic}"
+
     def follow(**arguments: Any) -> LoadResult:
         database.producer.flush()
-        common = {"bootstrap_servers": broker.bootstrap, "topic": database.topic, "group": f"g-{database.topic}"}
-        upsert = {"format": "delta", "mode": "upsert", "key": "id", "envelope": "debezium", "options": FORMATS}
-        return load(spark, to=str(tmp_path / "table"), **{**common, **upsert, **arguments})
-
-    def rows() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = DeltaTable(str(tmp_path / "table")).to_pyarrow_table().to_pylist()
-        return found
+        common = {"bootstrap_servers": broker.bootstrap, "topic": database.topic, "group": group}
+        upsert = {"mode": "upsert", "key": "id", "envelope": "debezium", "options": FORMATS}
+        return load(spark, **{**common, **place.arguments, **upsert, **arguments})
 
     assert follow().rows == 100
-    database.check(rows())
+    database.check(place.rows())
     database.write(3, "second 3")
     database.delete(4)
     database.write(200, "new")
     database.delete(5)
     database.write(5, "back")
-    assert follow().rows == 7
-    database.check(rows())
+    second = follow()
+    assert second.rows == 7
+    database.check(place.rows())
     assert follow().rows == 0
     for other in ({"mode": "append", "key": None, "envelope": None}, {"key": "name"}, {"envelope": "none"}):
         with pytest.raises(ConfigError, match="was made with mode=upsert, key=id, envelope=debezium"):
             follow(**other)
+    verified = verify(place.target(group), broker.bootstrap)
+    assert verified.ok, verified
+    assert verified.notes == ("100 keys have the row that their last record in the log wrote.",)
     database.producer.produce(database.topic, b"{", document({"id": 6}))
     with pytest.raises(LoadError, match="cannot be decoded, and would count as a delete"):
         follow()
-    database.check(rows())
+    database.check(place.rows())
+    first = history(place.target(group)).committed[0].record.load_id
+    assert rewind(place.target(group), first) is not None
+    assert len(place.rows()) == 100
+    assert verify(place.target(group), broker.bootstrap).ok
+    place.delete(7)
+    (problem,) = verify(place.target(group), broker.bootstrap).problems
+    assert problem == "1 keys of the log have no row in the table, such as id=7"
 
 
 def test_upserts_over_tasks_of_spark(

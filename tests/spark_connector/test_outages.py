@@ -36,8 +36,7 @@ OURS, CLUSTER, REGISTRY, SYSTEM, CONNECTION, HDFS, SPARK, CONNECT, DATABASE, STO
     one.what for one in OUTAGES
 )
 
-DOWN = "Kernel error -> Generic S3 error\n \x1b[31m↳\x1b[0m Error performing GET http://h:1/b in 2.1s, after 10 retries "
-    "- {}\n"
+DOWN = "Kernel error -> Generic S3 error\n \x1b[31m↳\x1b[0m Error performing GET http://h:1/b, after 10 retries - {}\n"
 """What deltalake says of an object store."""
 
 HEALING = [

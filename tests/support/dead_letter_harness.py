@@ -9,14 +9,15 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet
 from deltalake import DeltaTable
+from pyiceberg.table import Table
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE
@@ -27,8 +28,10 @@ from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import DeltaDestination
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
+from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
+from spark_connector.loads.iceberg.iceberg_table import storage_of
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
-from spark_connector.loads.request import LOAD_COLUMN
+from spark_connector.loads.request import LOAD_COLUMN, Target
 from spark_connector.loads.rewind import plan_rewind, standing
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
@@ -38,7 +41,7 @@ from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
-from tests.support.table_harness import SCHEMA, Row, rows_of
+from tests.support.table_harness import SCHEMA, IcebergWorld, Row, add_catalog, rows_of
 
 _STORAGE_CHANGES = ("create", "rename", "remove", "make_directory")
 _LOG_CHANGES = ("append", "mark_published")
@@ -53,7 +56,7 @@ class Site(Protocol):
 
     format: str
 
-    def open(self, crash: CrashPoint, group: str) -> Destination:
+    def opened(self, crash: CrashPoint, group: str) -> AbstractContextManager[Destination]:
         """What one process has of it; every change is a step of `crash`."""
 
     def rows(self) -> list[tuple[str, int, int, str]]:
@@ -68,9 +71,10 @@ class DeltaSite:
     output: Storage
     format: str = "delta"
 
-    def open(self, crash: CrashPoint, group: str) -> Destination:
+    @contextmanager
+    def opened(self, crash: CrashPoint, group: str) -> Iterator[Destination]:
         log = crash.guard(DeltaCommitLog(self.output, group), _LOG_CHANGES)
-        return DeltaDestination(crash.guard(self.output, _STORAGE_CHANGES), log, group)
+        yield DeltaDestination(crash.guard(self.output, _STORAGE_CHANGES), log, group)
 
     def rows(self) -> list[tuple[str, int, int, str]]:
         if not DeltaTable.is_deltatable(self.output.url):
@@ -86,9 +90,10 @@ class DirectorySite:
     output: Storage
     format: str = "parquet"
 
-    def open(self, crash: CrashPoint, group: str) -> Destination:
+    @contextmanager
+    def opened(self, crash: CrashPoint, group: str) -> Iterator[Destination]:
         output = crash.guard(self.output, _STORAGE_CHANGES)
-        return FilesDestination(output, crash.guard(FilesCommitLog(self.output, group), _LOG_CHANGES), group, _reopened)
+        yield FilesDestination(output, crash.guard(FilesCommitLog(self.output, group), _LOG_CHANGES), group, _reopened)
 
     def rows(self) -> list[tuple[str, int, int, str]]:
         found = []
@@ -103,6 +108,41 @@ class DirectorySite:
 
     def leftovers(self) -> list[str]:
         return [name for kind in self.output.names("_staging") for name in self.output.names(f"_staging/{kind}")]
+
+
+class _AnyGroup(IcebergWorld):
+    """Also of a group that no user can have."""
+
+    @property
+    def target(self) -> Target:
+        return replace(Target(self.name, "any", catalog=self.catalog).check(), group=self.group)
+
+
+@dataclass
+class IcebergSite:
+    catalog: str
+    name: str
+    format: str = "iceberg"
+
+    def opened(self, crash: CrashPoint, group: str) -> AbstractContextManager[Destination]:
+        return _AnyGroup(self.catalog, group, name=self.name).opened(crash)
+
+    def rows(self) -> list[tuple[str, int, int, str]]:
+        with self._table() as table:
+            return [] if table is None else _rows(table.scan().to_arrow())
+
+    def leftovers(self) -> list[str]:
+        with self._table() as table:
+            return [] if table is None else storage_of(table).names("_staging")
+
+    @contextmanager
+    def _table(self) -> Iterator[Table | None]:
+        catalog = open_catalog(self.catalog)
+        try:
+            name = self.name.removeprefix("iceberg:")
+            yield catalog.load_table(name) if catalog.table_exists(name) else None
+        finally:
+            catalog.close()
 
 
 @dataclass
@@ -121,9 +161,12 @@ class DeadLetterWorld:
 
     @contextmanager
     def opened(self, crash: CrashPoint) -> Iterator[tuple[Destination, DeadLetters]]:
-        site = self.loads.open(crash, self.group)
-        table = self.bad.open(crash, group_of(self.group, site.url))
-        yield site, DeadLetters(site, table, f"{self.bad.format}:{table.url}", self.group)
+        with (
+            self.loads.opened(crash, self.group) as site,
+            self.bad.opened(crash, group_of(self.group, site.url)) as table,
+        ):
+            name = f"{self.bad.format}:{table.url.removeprefix('iceberg:')}"
+            yield site, DeadLetters(site, table, name, self.group)
 
     def load(self, crash: CrashPoint | None = None, *, most: int | None = None) -> LoadRecord | None:
         """One load; None when nothing is new. `most`: records of each partition."""
@@ -258,12 +301,18 @@ def _reopened(url: str) -> Storage:
 
 
 def dead_letter_world(
-    root: Path, group: str, *, kind: str = "delta", bad: str = "bad", begin: bool = True
+    root: Path, group: str, *, kind: str = "delta", bad_kind: str = "delta", bad: str = "bad", begin: bool = True
 ) -> DeadLetterWorld:
     """A place of loads with one load in it that had bad records, and new data to load."""
-    sites: dict[str, Callable[[Storage], Site]] = {"delta": DeltaSite, "parquet": DirectorySite}
-    loads = sites[kind](open_storage(str(root / f"loads-{group}")))
-    world = DeadLetterWorld(group, loads, DeltaSite(open_storage(str(root / bad))))
+    catalog = add_catalog(root / "catalogs") if "iceberg" in (kind, bad_kind) else ""
+
+    def site(kind: str, name: str) -> Site:
+        if kind == "iceberg":
+            return IcebergSite(catalog, f"iceberg:lake.{name}")
+        output = open_storage(str(root / name))
+        return DeltaSite(output) if kind == "delta" else DirectorySite(output)
+
+    world = DeadLetterWorld(group, site(kind, f"loads-{group}"), site(bad_kind, bad))
     world.grow()
     if begin:
         assert world.load() is not None

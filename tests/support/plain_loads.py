@@ -1,4 +1,4 @@
-"""Loads of a real broker's records without Spark: small ones, which the driver writes itself.
+"""Loads of a real broker's records without Spark: planned, staged and committed as load.py does it, written by pyarrow.
 
 `PlainLoads` is one group's loads into one directory. Used where the Spark side does not matter: history, verification,
 the service. `python -m tests.support.plain_loads ARGUMENTS` (JSON) is a service of such loads, to be killed.
@@ -12,19 +12,20 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet
 
 from spark_connector.destinations import open_destination
-from spark_connector.load import run_load
 from spark_connector.loads.files.directory import FilesDestination
 from spark_connector.loads.load_loop import LoadLoop
-from spark_connector.loads.record import LoadRecord, LoadResult
+from spark_connector.loads.plan import confirm_topics, plan_load
+from spark_connector.loads.record import LoadRange, LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest, Target
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from spark_connector.options.read_options import Mode, parse_options
+from spark_connector.read.fetch import read_range
+from spark_connector.read.planning import OffsetRange
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def open_files(target: Target) -> Iterator[FilesDestination]:
 
 
 class PlainLoads:
-    """Loads `topic` into `to`, in parquet."""
+    """Loads `topic` into `to`, a parquet file per partition."""
 
     def __init__(
         self,
@@ -70,7 +71,34 @@ class PlainLoads:
         )
 
     def load(self, on_phase: Callable[[str, LoadRecord | None], None] | None = None) -> LoadResult:
-        return run_load(self.request(), _no_spark, on_phase or (lambda phase, record: None))
+        tell = on_phase or (lambda phase, record: None)
+        request = self.request()
+        with open_files(self.target) as site:
+            tell("repair", None)
+            recovered = tuple(site.repair())
+            tell("plan", None)
+            record = plan_load(request, site)
+            if record is None:
+                return LoadResult(self.target.group, site.url, "parquet", None, None, 0, (), recovered)
+            tell("write", record)
+            directory = site.stage(record)
+            rows = {}
+            for range in filter(lambda range: range.size, record.ranges):
+                table = self._read(range, request)
+                path = f"{directory}/part-{range.partition}.parquet"
+                with site.output.open_output(path) as file:
+                    pyarrow.parquet.write_table(table, file)
+                rows[range.tp] = table.num_rows
+            confirm_topics(request, record)
+            sealed = record.completed(rows, site.output.tree_sizes(directory))
+            site.seal(sealed)
+            tell("commit", sealed)
+            site.commit(sealed)
+            tell("done", sealed)
+            path = site.path_of(sealed.load_id)
+            return LoadResult(
+                self.target.group, site.url, "parquet", sealed.load_id, path, sealed.rows, sealed.ranges, recovered
+            )
 
     def must_load(self) -> str:
         """The id of a load that must find something new."""
@@ -89,9 +117,9 @@ class PlainLoads:
             rows += zip(*(column.to_pylist() for column in table.columns), strict=True)
         return sorted(rows)
 
-
-def _no_spark() -> SparkSession:
-    raise AssertionError("this load is too large for the driver")
+    def _read(self, range: LoadRange, request: LoadRequest) -> pa.Table:
+        options = parse_options({**request.options, "subscribe": self.topic}, Mode.BATCH)
+        return pa.Table.from_batches(read_range(options, OffsetRange(range.tp, range.start, range.end)))
 
 
 def main() -> None:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.dataset
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
 
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 
 PARTITIONS = 2
 CATALOG = "kills"
-NAMESPACE, TABLE = "lake", "kills"
+NAMESPACE, TABLE, BAD = "lake", "killed", "bad"
+BAD_SHARE = 0.1
+KEYS, DELETES = 50, 0.1
 
 Tell = Callable[[str], None]
 Job = Callable[[Mapping[str, Any], Tell], None]
@@ -143,7 +147,7 @@ class Work(abc.ABC):
         if self.cell.site is Site.ICEBERG:
             return {"to": f"iceberg:{NAMESPACE}.{TABLE}", "group": self.group, "catalog": CATALOG}
         format = {Site.DIRECTORY: "parquet", Site.DELTA: "delta"}[self.cell.site]
-        return {"to": str(self.directory / "table"), "group": self.group, "format": format}
+        return {"to": str(self.directory / TABLE), "group": self.group, "format": format}
 
     def request(self) -> dict[str, Any]:
         """Arguments of LoadRequest.build."""
@@ -173,19 +177,19 @@ class Work(abc.ABC):
 
     # what a reader finds
 
-    def rows(self) -> pa.Table | None:
-        """Every row that a foreign reader finds; None while there is no table."""
+    def rows(self, name: str = TABLE) -> pa.Table | None:
+        """Every row that a foreign reader finds in the table or another one; None while there is none."""
         if self.cell.site is Site.DIRECTORY:
-            root = self.directory / "table"
+            root = self.directory / name
             if not list(root.glob("load=*")):
                 return None
             return pyarrow.dataset.dataset(root, format="parquet", partitioning="hive").to_table()
         if self.cell.site is Site.ICEBERG:
-            identifier = (NAMESPACE, TABLE)
+            identifier = (NAMESPACE, name)
             return (
                 self.catalog.load_table(identifier).scan().to_arrow() if self.catalog.table_exists(identifier) else None
             )
-        url = str(self.directory / "table")
+        url = str(self.directory / name)
         return DeltaTable(url).to_pyarrow_table() if DeltaTable.is_deltatable(url) else None
 
     def strays(self) -> list[str]:
@@ -194,7 +198,7 @@ class Work(abc.ABC):
             named = self.catalog.load_table((NAMESPACE, TABLE)).inspect.all_files()["file_path"].to_pylist()
             there = {f"file://{path}" for path in (self.directory / "warehouse").rglob("*.parquet")}
             return sorted(there - set(named))
-        root = self.directory / "table"
+        root = self.directory / TABLE
         found = {path for path in root.rglob("*.parquet") if "_delta_log" not in path.parts}
         if self.cell.site is Site.DIRECTORY:
             return sorted(
@@ -238,10 +242,126 @@ class _Append(Work):
         return problems
 
 
-_WORKS: dict[str, type[Work]] = {"append": _Append}
+class _Documents(Work):
+    """JSON of numbered records, which `_send` writes."""
+
+    def __init__(self, cell: Cell, bootstrap: str, sites: Sites, directory: Path, seed: int) -> None:
+        super().__init__(cell, bootstrap, sites, directory, seed)
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result(30)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0})
+        self._ends = [0] * PARTITIONS
+        self._number = 0
+
+    @abc.abstractmethod
+    def _send(self) -> None:
+        """One record, the next of `_number`."""
+
+    def produce(self) -> None:
+        for _ in range(self.dice.randrange(20, 400)):
+            self._number += 1
+            self._send()
+        assert self._producer.flush(30) == 0
+
+    def _write(self, partition: int, key: bytes | None, value: bytes | None) -> int:
+        """Gives the offset: nobody else writes here."""
+        self._producer.produce(self.topic, value, key, partition)
+        self._ends[partition] += 1
+        return self._ends[partition] - 1
+
+
+class _DeadLetters(_Documents):
+    """Documents become rows, and what is none becomes a row of another table; each record once."""
+
+    def __init__(self, cell: Cell, bootstrap: str, sites: Sites, directory: Path, seed: int) -> None:
+        super().__init__(cell, bootstrap, sites, directory, seed)
+        self._good = dict[tuple[int, int], int]()
+        self._bad = dict[tuple[int, int], bytes]()
+
+    def request(self) -> dict[str, Any]:
+        bad = f"iceberg:{NAMESPACE}.{BAD}" if self.cell.site is Site.ICEBERG else f"delta:{self.directory / BAD}"
+        options = {"valueFormat": "json", "valueSchema": "n BIGINT"}
+        return {
+            **super().request(),
+            "options": options,
+            "columns": "value.n,topic,partition,offset",
+            "dead_letters": bad,
+        }
+
+    def _send(self) -> None:
+        partition, is_bad = self.dice.randrange(PARTITIONS), self.dice.random() < BAD_SHARE
+        value = b"no JSON %d" % self._number if is_bad else b'{"n": %d}' % self._number
+        place = (partition, self._write(partition, None, value))
+        if is_bad:
+            self._bad[place] = value
+        else:
+            self._good[place] = self._number
+
+    def audit(self, audit: Audit) -> list[str]:
+        """What a killed load has left in the table of bad records is settled by the next load, not before."""
+        problems = _compared("rows", self.rows(), "n", self._good, complete=audit is not Audit.MEANWHILE)
+        if audit is not Audit.MEANWHILE:
+            problems += _compared("dead letters", self.rows(BAD), "value", self._bad, complete=True)
+        return problems
+
+
+class _Upsert(_Documents):
+    """The last document of each key is its row; a record without a value deletes it."""
+
+    def __init__(self, cell: Cell, bootstrap: str, sites: Sites, directory: Path, seed: int) -> None:
+        super().__init__(cell, bootstrap, sites, directory, seed)
+        self._model = dict[int, int]()
+
+    def request(self) -> dict[str, Any]:
+        options = {"valueFormat": "json", "valueSchema": "id BIGINT, n BIGINT"}
+        options |= {"keyFormat": "json", "keySchema": "id BIGINT"}
+        return {**super().request(), "options": options, "mode": "upsert", "key": "id"}
+
+    def _send(self) -> None:
+        id = self.dice.randrange(KEYS)
+        deletes = self.dice.random() < DELETES
+        value = None if deletes else b'{"id": %d, "n": %d}' % (id, self._number)
+        self._write(id % PARTITIONS, b'{"id": %d}' % id, value)
+        if deletes:
+            self._model.pop(id, None)
+        else:
+            self._model[id] = self._number
+
+    def audit(self, audit: Audit) -> list[str]:
+        table = self.rows()
+        ids = [] if table is None else table["id"].to_pylist()
+        if len(set(ids)) < len(ids):
+            return [f"{len(ids) - len(set(ids))} keys have two rows"]
+        found = {} if table is None else dict(zip(ids, table["n"].to_pylist(), strict=True))
+        if audit is Audit.MEANWHILE or found == self._model:
+            return []
+        wrong = sorted(key for key in found.keys() | self._model.keys() if found.get(key) != self._model.get(key))
+        return [f"{len(wrong)} keys differ: {[(key, found.get(key), self._model.get(key)) for key in wrong[:3]]}"]
+
+
+def _compared(
+    what: str, table: pa.Table | None, column: str, wanted: Mapping[tuple[int, int], Any], *, complete: bool
+) -> list[str]:
+    """Rows by (partition, offset) against what was produced there."""
+    names = ("partition", "offset", column)
+    rows = [] if table is None else list(zip(*(table[name].to_pylist() for name in names), strict=True))
+    found = {(partition, offset): value for partition, offset, value in rows}
+    problems = [f"{len(rows) - len(found)} {what} are doubled"] if len(found) < len(rows) else []
+    if complete and (missing := wanted.keys() - found.keys()):
+        problems.append(f"{len(missing)} {what} are missing: {sorted(missing)[:3]}")
+    if strange := [place for place, value in found.items() if wanted.get(place) != value]:
+        problems.append(f"{len(strange)} {what} are strange: {sorted(strange)[:3]}")
+    return problems
+
+
+_WORKS: dict[str, type[Work]] = {"append": _Append, "dead-letters": _DeadLetters, "upsert": _Upsert}
 
 CELLS = (
     Cell(Site.DIRECTORY, "append"),
     Cell(Site.DELTA, "append"),
     Cell(Site.ICEBERG, "append"),
+    Cell(Site.DELTA, "dead-letters"),
+    Cell(Site.ICEBERG, "dead-letters"),
+    Cell(Site.DELTA, "upsert"),
+    Cell(Site.ICEBERG, "upsert"),
 )

@@ -24,10 +24,11 @@ import numpy as np
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.audit.kafka_log import KafkaLog
+from spark_connector.loads.audit.verify_keys import count_keys
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, Offsets
 from spark_connector.loads.grammar import POSITION
-from spark_connector.loads.history import HistoryEntry
+from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadRange, LoadRecord
 
 _NOT_KEPT = (
@@ -187,6 +188,8 @@ def verify_loads(
             raise ConfigError(f"there is no committed load '{min(unknown)}'")
         chosen = [entry for entry in loads if not only or entry.record.load_id in only]
         elsewhere = _of_other_clusters(chosen, bootstrap_servers, log)
+        if any(entry.record.upsert for entry in chosen):
+            return _check_keys(destination, history, only, elsewhere, log)
         checks = []
         tables = dead_letters(sorted({name for entry in loads for name in entry.record.dead_letters}))
         bad = _bad_rows(chosen, tables, session)
@@ -207,6 +210,22 @@ def verify_loads(
         forgotten = history.describe_forgotten()
         notes = itertools.chain.from_iterable(notes for _, notes in strays)
         return Verification(tuple(checks), problems, (*([forgotten] if forgotten else []), *notes))
+
+
+def _check_keys(
+    destination: Destination, history: History, only: Collection[str], elsewhere: tuple[str, ...], log: KafkaLog
+) -> Verification:
+    """Of a table with one row per key: no load has rows of its own to count, so all of them are checked together."""
+    loads = history.committed
+    if only:
+        raise ConfigError(
+            "a table with one row per key is verified as a whole, because later loads replace rows of earlier ones: "
+            "leave out only (--load)"
+        )
+    counts = count_keys(destination, [entry.record for entry in loads], log)
+    problems = (*counts.problems, *_joints(loads, log), *_standing_offsets(loads, destination), *elsewhere)
+    forgotten = history.describe_forgotten()
+    return Verification((), problems, (*counts.notes, *([forgotten] if forgotten else [])))
 
 
 def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, log: KafkaLog) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import CommitLog, Newest
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
 from spark_connector.loads.files.directory_history import DirectoryHistory
+from spark_connector.loads.files.directory_snapshot import snapshot_of
 from spark_connector.loads.files.file_rows import count_rows, read_offsets
 from spark_connector.loads.grammar import identify_rows
 from spark_connector.loads.history import (
@@ -56,6 +57,7 @@ from spark_connector.loads.record import (
 from spark_connector.loads.request import check_topics
 from spark_connector.loads.rewind import aside_of, manifest_of, standing
 from spark_connector.loads.rules import Act, StagedLoad, Step, repair_steps
+from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
@@ -219,6 +221,9 @@ class FilesDestination(Destination):
             if not is_load or name in unknown:
                 problems.append(f"{self.output.url_of(name)} is visible to readers, but no load of this group")
         return problems
+
+    def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
+        return snapshot_of(self.log, self.output, self.history, version)
 
     def _output_at(self, url: str) -> Storage:
         if url not in self._opened:

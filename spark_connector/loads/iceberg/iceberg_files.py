@@ -6,11 +6,9 @@ or dropped and added again.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -27,20 +25,17 @@ from pyiceberg.typedef import Record
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.tasks.written_file import WrittenFile
 
-_EPOCH_DAY = datetime.date(1970, 1, 1)
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICRO = datetime.timedelta(microseconds=1)
-_DATA = "data"
+DATA = "data"
 
 
 def directory_of_load(load_id: str) -> str:
     """Where the files of a load lie, below the table's location."""
-    return f"{_DATA}/{load_id}"
+    return f"{DATA}/{load_id}"
 
 
 def load_of(location: str, path: str) -> str | None:
     """The id of the load that wrote the data file at `path` into the table at `location`; None for other files."""
-    prefix = f"{location.rstrip('/')}/{_DATA}/"
+    prefix = f"{location.rstrip('/')}/{DATA}/"
     name = path.removeprefix(prefix).partition("/")[0] if path.startswith(prefix) else ""
     return name if LoadId.parse(name) else None
 
@@ -50,8 +45,8 @@ def data_file(
 ) -> DataFile:
     """The file at `location`, with the statistics of its `footer` (pyarrow's FileMetaData).
 
-    `values` has the value of each field of the partition spec, by its name. Raises LoadError for a file without field
-    ids, and for a partition field without a value.
+    `values` has the value of each field of the partition spec, by its name, as Iceberg holds it. Raises LoadError for a
+    file without field ids, and for a partition field without a value.
     """
     try:
         schema = pyarrow_to_schema(footer.schema.to_arrow_schema())
@@ -98,15 +93,4 @@ def _partition(spec: PartitionSpec, values: Mapping[str, Any], location: str) ->
     missing = [field.name for field in spec.fields if field.name not in values]
     if missing:
         raise LoadError(f"{location} has no value for the partition field {', '.join(missing)}")
-    return Record(*(_plain(values[field.name]) for field in spec.fields))
-
-
-def _plain(value: Any) -> Any:
-    """A partition value as manifests have it: days and microseconds since 1970."""
-    if isinstance(value, pa.Scalar):
-        value = value.as_py()
-    if isinstance(value, datetime.datetime):
-        return ((value if value.tzinfo else value.replace(tzinfo=datetime.UTC)) - _EPOCH) // _MICRO
-    if isinstance(value, datetime.date):
-        return (value - _EPOCH_DAY).days
-    return value
+    return Record(*(values[field.name] for field in spec.fields))

@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
 from pyiceberg.table.sorting import SortField as IcebergSortField
-from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform, parse_transform
+from pyiceberg.transforms import IdentityTransform, parse_transform
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
@@ -51,26 +51,20 @@ PROPERTIES = {
 def new_schema(layout: FileLayout) -> Schema:
     """The columns of a table for these rows; all may be null. Raises ConfigError for a type that Iceberg lacks."""
     ids = itertools.count(1)
-    fields = [_with_ids(field, ids) for field in stored_columns(layout)]
+    fields = [_with_ids(field, ids) for field in layout.schema]
     try:
         return pyarrow_to_schema(pa.schema(fields))
     except (UnsupportedPyArrowTypeException, TypeError, ValueError) as error:
         raise ConfigError(f"an Iceberg table cannot hold these columns: {error}") from error
 
 
-def stored_columns(layout: FileLayout) -> list[pa.Field]:
-    """The columns of the rows. A partition value that a transform makes of a column is none of them."""
-    made = {field.name for field in layout.partition_by if field.transform != "identity"}
-    return [field for field in layout.schema if field.name not in made]
-
-
 def new_spec(layout: FileLayout, schema: Schema) -> PartitionSpec:
-    """Raises ConfigError for a transform that Iceberg lacks, or of a column that is not there."""
+    """Raises ConfigError for a column that is not there."""
     fields = [
         IcebergField(
             source_id=_source_of(field, schema),
             field_id=PARTITION_FIELD_ID_START + number,
-            transform=_transform_of(field),
+            transform=parse_transform(field.transform),
             name=field.name,
         )
         for number, field in enumerate(layout.partition_by)
@@ -92,34 +86,39 @@ def new_order(layout: FileLayout, schema: Schema) -> SortOrder:
     return SortOrder(*fields, order_id=1 if fields else 0)
 
 
-def fitted_layout(metadata: TableMetadata, layout: FileLayout, shown: str) -> FileLayout:
-    """The layout in which rows go into this table: its types, field ids, and names of partition fields.
-
-    Raises ConfigError, with what to do, when the table `shown` cannot take the rows.
-    """
+def check_version(metadata: TableMetadata, shown: str) -> None:
+    """Raise ConfigError for a table that pyiceberg cannot write."""
     if metadata.format_version > 2:
         raise ConfigError(
             f"{shown} has format version {metadata.format_version}, which pyiceberg cannot write: use a table of "
             "version 2"
         )
+
+
+def fitted_layout(metadata: TableMetadata, layout: FileLayout, shown: str) -> FileLayout:
+    """The layout in which rows go into this table: its types, field ids, and names of partition fields.
+
+    Raises ConfigError, with what to do, when the table `shown` cannot take the rows.
+    """
+    check_version(metadata, shown)
     schema, given = metadata.schema(), new_schema(layout)
-    columns = stored_columns(layout)
-    _check_names([field.name for field in columns], schema, shown)
-    fields = [_fitted(field, given.find_field(field.name), schema.find_field(field.name), shown) for field in columns]
-    names = {field.name for field in columns}
-    required = [field.name for field in schema.fields if field.required and field.name not in names]
+    _check_names(layout.schema.names, schema, shown)
+    fields = [
+        _fitted(field, given.find_field(field.name), schema.find_field(field.name), shown) for field in layout.schema
+    ]
+    required = [field.name for field in schema.fields if field.required and field.name not in layout.schema.names]
     if required:
         raise ConfigError(f"{shown} has columns that a load cannot fill: {', '.join(required)}")
     return replace(
-        layout, schema=pa.schema(fields), directories=False, partition_by=_fitted_spec(metadata, layout, shown)
+        layout, schema=pa.schema(fields), directories=False, partition_by=fitted_spec(metadata, layout, shown)
     )
 
 
-def _fitted_spec(metadata: TableMetadata, layout: FileLayout, shown: str) -> tuple[PartitionField, ...]:
+def fitted_spec(metadata: TableMetadata, layout: FileLayout, shown: str) -> tuple[PartitionField, ...]:
     """The partition fields by the table's names."""
     spec, schema = metadata.spec(), metadata.schema()
     there = [(field.source_id, str(field.transform)) for field in spec.fields]
-    wanted = [(_source_of(field, schema), str(_transform_of(field))) for field in layout.partition_by]
+    wanted = [(_source_of(field, schema), field.transform) for field in layout.partition_by]
     if there != wanted:
         described = ", ".join(_described(field, schema) for field in spec.fields)
         raise ConfigError(
@@ -134,16 +133,6 @@ def _described(field: IcebergField, schema: Schema) -> str:
         return str(column)
     name, _, width = transform.rstrip("]").partition("[")
     return f"{name}({width}, {column})" if width else f"{name}({column})"
-
-
-def _transform_of(field: PartitionField) -> Transform[object, object]:
-    transform: Transform[object, object] = parse_transform(field.transform)
-    if isinstance(transform, UnknownTransform):
-        raise ConfigError(
-            f"partition_by (--partition-by): Iceberg cannot partition by '{field.name}' ({field.transform}); it has "
-            "year, month, day, hour, bucket and truncate of a column, such as hour(timestamp)"
-        )
-    return transform
 
 
 def _source_of(field: PartitionField, schema: Schema) -> int:

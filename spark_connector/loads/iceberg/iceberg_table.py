@@ -29,18 +29,23 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.addresses import IcebergName
 from spark_connector.loads.change_files import UPSERT_PROPERTY, changes_of, check_marker, marker_of
 from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog, plain_error
+from spark_connector.loads.iceberg.iceberg_compaction import IcebergCompaction
+from spark_connector.loads.iceberg.iceberg_evolution import evolve_table
 from spark_connector.loads.iceberg.iceberg_files import data_files, directory_of_load, load_of
 from spark_connector.loads.iceberg.iceberg_log import KEEP_SNAPSHOTS, IcebergCommitLog, groups_of, record_of, state_of
 from spark_connector.loads.iceberg.iceberg_merge import FileMaker, merged, rewound, snapshot_to_restore
+from spark_connector.loads.iceberg.iceberg_read import snapshot_of
 from spark_connector.loads.iceberg.iceberg_rows import of_loads, of_loads_or_none, of_none_in, only_load, read_files
 from spark_connector.loads.iceberg.iceberg_schema import PROPERTIES, fitted_layout, new_order, new_schema, new_spec
 from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
+from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
@@ -89,16 +94,17 @@ class IcebergDestination(TableDestination[Table | None]):
             self._announce(table, record)
         return _place_of(record)
 
-    def prepare(self, record: LoadRecord, schema: str) -> None:
-        raise NotImplementedError("Spark's own writers cannot write an Iceberg table")
-
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
-        """Create the table, or check that it takes these rows. Raises ConfigError, LoadError."""
+        """Create the table, or let it grow where it may, and check that it takes these rows.
+
+        Raises ConfigError, LoadError.
+        """
         table = self.log.table()
         if table is None:
             table = self._create(layout, record)
             self._announce(table, record)
         check_marker(table.metadata.properties.get(UPSERT_PROPERTY), record, self.url)
+        table = evolve_table(self._place, table, layout)
         self._spec_id = table.metadata.default_spec_id
         self._layout = fitted_layout(table.metadata, layout, self.url)
         return self._layout
@@ -153,6 +159,10 @@ class IcebergDestination(TableDestination[Table | None]):
             storage.remove(directory_of_load(load_id))
             storage.remove(f"{_STAGING}/{load_id}")
 
+    def compaction(self) -> IcebergCompaction:
+        storage = self._storage(self._there())
+        return IcebergCompaction(self.log, self._group, self.url, storage, self.task_output)
+
     def staged(self) -> dict[str, int]:
         table = self.log.table()
         names = self._storage(table).names(_STAGING) if table is not None else ()
@@ -199,6 +209,11 @@ class IcebergDestination(TableDestination[Table | None]):
         for batch in scan.to_arrow_batch_reader():
             yield pa.Table.from_batches([batch]).select(ROW_SCHEMA.names).cast(ROW_SCHEMA)
 
+    def stored_rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        table = self._there()
+        for task in table.scan().plan_files():
+            yield from read_files(table, [task], columns)
+
     def rows_by_load(self, table: Table | None, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
         """By the bounds of files that have rows of one load only; others are read."""
         assert table is not None
@@ -242,6 +257,9 @@ class IcebergDestination(TableDestination[Table | None]):
             snapshot_to_restore(table, rewind, self._record_of)
         elif table is not None:
             super().check_rewind(rewind)
+
+    def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
+        return snapshot_of(self.log, self.url, version)
 
     def plain_error(self, error: Exception) -> LoadError | None:
         return plain_error(self.url, error)

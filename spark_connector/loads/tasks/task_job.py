@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -136,11 +136,16 @@ class _Writers:
 
 
 def _run_in_spark(spark: SparkSession, job: TaskJob, tasks: Sequence[tuple[OffsetRange, ...]]) -> TaskResult:
+    rows = task_frame(spark, job, tasks).collect()
+    return sum((pickle.loads(row["result"]) for row in rows), TaskResult())
+
+
+def task_frame(spark: SparkSession, job: TaskJob, tasks: Sequence[tuple[OffsetRange, ...]]) -> DataFrame:
+    """A data frame with the pickled result of each task; to read it is to run the tasks."""
     register_once(spark, TaskSource)
     # Spark never shows an option with such a name (spark.sql.redaction.options.regex): clients have passwords.
     secret = base64.b64encode(pickle.dumps((job, tasks))).decode()
-    rows = spark.read.format(TaskSource.name()).option("secret", secret).load().collect()
-    return sum((pickle.loads(row["result"]) for row in rows), TaskResult())
+    return spark.read.format(TaskSource.name()).option("secret", secret).load()
 
 
 class TaskSource(DataSource):

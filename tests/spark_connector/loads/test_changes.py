@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
 from broker.errors import ConfigError
 from spark_connector.formats.record_decoder import column_decoder
 from spark_connector.formats.schema_text import parse_schema_text
-from spark_connector.formats.value_format import ColumnFormat
+from spark_connector.formats.value_format import AvroSchema, ColumnFormat
 from spark_connector.loads.changes import ChangeDecoder
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.upsert import Upsert
@@ -148,6 +150,39 @@ def test_events_of_debezium(wrapped: bool, key_ddl: str | None) -> None:
         (1, None, True),
     ]
     assert all(row["at"] is None for row in found if row["_deleted"])
+
+
+def test_events_of_debezium_in_avro() -> None:
+    """The envelope as its connectors register it: `before` is optional and refers to the type of the row by name."""
+    value = {
+        "type": "record",
+        "name": "Value",
+        "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"], "default": None}],
+    }
+    envelope = {
+        "type": "record",
+        "name": "Envelope",
+        "fields": [
+            {"name": "before", "type": ["null", value], "default": None},
+            {"name": "after", "type": ["null", "Value"], "default": None},
+            {"name": "op", "type": "string"},
+            {"name": "ts_ms", "type": ["null", "long"], "default": None},
+        ],
+    }
+    schema = fastavro.parse_schema(envelope)
+    row = {"id": 1, "name": "Ann"}
+    values = []
+    for before, after, op in ((None, row, "c"), (row, None, "d")):
+        sink = io.BytesIO()
+        fastavro.schemaless_writer(sink, schema, {"before": before, "after": after, "op": op, "ts_ms": 1})
+        values.append(sink.getvalue())
+    decoder = column_decoder(ColumnFormat("avro", AvroSchema(json.dumps(envelope))))
+    batch = records([None, None], [None, None])
+    batch = batch.set_column(1, "value", decoder.decode(pa.array(values)).column)
+    assert [(one["id"], one["name"], one["_deleted"]) for one in changes(DEBEZIUM, batch)] == [
+        (1, "Ann", False),
+        (1, None, True),
+    ]
 
 
 def test_the_record_behind_a_delete_of_debezium_deletes_too() -> None:

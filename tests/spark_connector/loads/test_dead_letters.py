@@ -20,13 +20,15 @@ from tests.support.dead_letter_harness import DeadLetterWorld, dead_letter_world
 Worlds = Callable[[], DeadLetterWorld]
 
 
-@pytest.fixture(params=["delta", "parquet"])
+@pytest.fixture(params=["delta to delta", "parquet to delta", "delta to iceberg", "iceberg to iceberg"])
 def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
+    """Kinds of the loads' place, and of the table of their dead letters."""
+    kind, _, bad_kind = request.param.partition(" to ")
     numbers = itertools.count()
 
     def make() -> DeadLetterWorld:
         number = next(numbers)
-        return dead_letter_world(tmp_path, f"g-{number}", kind=request.param, bad=f"bad-{number}")
+        return dead_letter_world(tmp_path, f"g-{number}", kind=kind, bad_kind=bad_kind, bad=f"bad-{number}")
 
     return make
 
@@ -177,6 +179,20 @@ def test_a_load_beside_a_rewind_loses_and_doubles_nothing(worlds: Worlds) -> Non
                 act(world, CrashPoint(number, meanwhile=rival))
             world.load()
             world.check_whole(step)
+
+
+def test_the_first_load_of_all_may_be_killed_at_any_step(tmp_path: Path) -> None:
+    def begin(number: int) -> DeadLetterWorld:
+        return dead_letter_world(tmp_path, f"g-{number}", bad=f"bad-{number}", begin=False)
+
+    steps = steps_of(begin(0).load)
+    for number, step in enumerate(steps, 1):
+        world = begin(number)
+        with pytest.raises(Crash):
+            world.load(CrashPoint(number))
+        world.grow()
+        world.load()
+        world.check_whole(step)
 
 
 def test_groups_and_tables_share_a_table_of_dead_letters(tmp_path: Path) -> None:
