@@ -35,13 +35,14 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from spark_connector.destinations import open_all_dead_letters, open_dead_letters, open_destination
+from spark_connector.loads.addresses import hadoop_settings, storage_options_for
 from spark_connector.loads.commit import publish_offsets
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
-from spark_connector.loads.request import LoadRequest, Target, hadoop_settings, storage_options_for
+from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.write import write_load
 from spark_connector.maintenance import recover
 

@@ -170,25 +170,6 @@ class Target:
             )
 
 
-def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
-    """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
-    prefix = "spark.hadoop."
-    return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
-
-
-def storage_options_for(to: str, given: Mapping[str, str], hadoop: Mapping[str, str]) -> dict[str, str]:
-    """What the user has given for this place; on HDFS beside the Hadoop settings of the session.
-
-    Raises ConfigError where nothing would take them.
-    """
-    if given and (is_database_url(to) or is_iceberg(to)):
-        raise ConfigError(
-            "storage_options (--storage-option) are for directories and object stores; a database takes them in its "
-            "URL, an Iceberg catalog in pyiceberg's configuration"
-        )
-    return dict(given) if object_store_of(to) else {**hadoop, **given}
-
-
 TARGET_FILE_SIZE = 128 << 20
 """Bytes of a file at which a task begins the next one; what other writers of tables aim at, too."""
 
