@@ -43,7 +43,7 @@ from spark_connector.loads.commit import Newest
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, first_line
 from spark_connector.loads.iceberg.iceberg_files import added_files
 from spark_connector.loads.iceberg.iceberg_rewind import rows_removed
-from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone, clean_up, write_snapshot
+from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone, clean_up, delete_files, write_snapshot
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord, LoadTooLarge
 from spark_connector.loads.table import TableLog
 from spark_connector.loads.tasks.written_file import WrittenFile
@@ -173,8 +173,15 @@ class IcebergCommitLog(TableLog):
         if record.rewind is None:
             self.append_change(record, lambda table: Change(added_files(table, record.load_id, files, spec_id)))
         else:
-            undone = [load.load_id for load in record.rewind.undone]
-            self.append_change(record, lambda table: rows_removed(table, undone, record.load_id))
+            undone, copies = [load.load_id for load in record.rewind.undone], list[str]()
+
+            def plan(table: Table) -> Change:
+                delete_files(table.io, copies)  # of a try that has failed
+                change = rows_removed(table, undone, record.load_id)
+                copies[:] = [file.file_path for file in change.added]
+                return change
+
+            self.append_change(record, plan)
 
     def append_change(self, record: LoadRecord, plan: Plan) -> None:
         """Commit the record and, in the same step, what `plan` does to the files of the table.

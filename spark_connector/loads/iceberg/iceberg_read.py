@@ -1,7 +1,7 @@
 """An Iceberg table at one snapshot as a value: files, and the offsets of a group's property, of one metadata file.
 
-Files are read by pyiceberg, which finds columns by field id and leaves out rows that delete files name. A task gets the
-part of the metadata that this takes, without snapshots, and one pickled description of its file.
+Files are read by iceberg_reader.py, which finds columns by field id and leaves out rows that delete files name. A task
+gets the part of the metadata that this takes, without snapshots, and one pickled description of its file.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import load_file_io
-from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from broker.errors import ConfigError
 from spark_connector.loads.change_files import UPSERT_PROPERTY
 from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
+from spark_connector.loads.iceberg.iceberg_reader import read_file
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table_snapshot import TableFile, TableSnapshot, no_longer_there
 
@@ -47,8 +47,7 @@ class IcebergScan:
         metadata, schema = _parsed(self.metadata, self.schema)
         there = [name for name in columns if name in {one.name for one in schema.fields}]
         io = load_file_io(dict(self.properties), metadata.location)
-        scan = ArrowScan(metadata, io, schema.select(*there), AlwaysTrue())
-        for batch in scan.to_record_batches([pickle.loads(file.task)]):
+        for batch in read_file(metadata, io, schema.select(*there), pickle.loads(file.task)):
             for start in range(0, batch.num_rows, _ROWS):
                 yield batch.slice(start, _ROWS)
 

@@ -74,7 +74,7 @@ class WrittenSnapshot:
 
     def remove(self, io: FileIO) -> None:
         """Remove its files, after a commit that has certainly failed."""
-        _delete(io, self._written)
+        delete_files(io, self._written)
 
 
 def write_snapshot(
@@ -105,7 +105,7 @@ def write_snapshot(
         ) as manifest_list:
             manifest_list.add_manifests(manifests)
     except BaseException:
-        _delete(table.io, written)
+        delete_files(table.io, written)
         raise
     fields: dict[str, Any] = {
         "snapshot-id": writer.snapshot_id,
@@ -127,7 +127,7 @@ def clean_up(io: FileIO, before: TableMetadata, after: TableMetadata, expired: C
     """
     if after.properties.get(_DELETES_METADATA, "").lower() == "true":
         kept = {entry.metadata_file for entry in after.metadata_log}
-        _delete(io, [one.metadata_file for one in before.metadata_log if one.metadata_file not in kept])
+        delete_files(io, [one.metadata_file for one in before.metadata_log if one.metadata_file not in kept])
     chain = list(reversed(list(ancestors_of(before.current_snapshot(), before))))
     is_linear = len(chain) == len(before.snapshots)
     for snapshot, child in itertools.pairwise(chain):  # the newest of then is never expired
@@ -137,7 +137,7 @@ def clean_up(io: FileIO, before: TableMetadata, after: TableMetadata, expired: C
         if is_linear:
             with contextlib.suppress(OSError):
                 garbage += _only_before(io, snapshot, child)
-        _delete(io, garbage)
+        delete_files(io, garbage)
 
 
 def _only_before(io: FileIO, snapshot: Snapshot, child: Snapshot) -> list[str]:
@@ -277,7 +277,8 @@ def _summary(
     return Summary(change.operation, **summary.additional_properties)
 
 
-def _delete(io: FileIO, locations: Iterable[str]) -> None:
+def delete_files(io: FileIO, locations: Iterable[str]) -> None:
+    """Delete files that nothing names any more; one that cannot be deleted is left."""
     for location in locations:
-        with contextlib.suppress(OSError):  # a file that nothing names any more
+        with contextlib.suppress(OSError):
             io.delete(location)

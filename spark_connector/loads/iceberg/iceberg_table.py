@@ -121,6 +121,8 @@ class IcebergDestination(TableDestination[Table | None]):
         names = {file.name for file in files}
         try:
             if record.upsert is None:
+                if record.rewind is not None:
+                    self._announce(self._there(), record)  # by which a repair removes its copies, if it is killed
                 self.log.append(record, files, self._spec_id)
             else:
                 names = self._merge(record, record.upsert, files)
@@ -130,7 +132,7 @@ class IcebergDestination(TableDestination[Table | None]):
             raise
         storage = self._storage(self._there())
         directory = directory_of_load(record.load_id)
-        for name in storage.data_files(directory) if files else ():
+        for name in storage.data_files(directory) if files and names else ():
             if name not in names:  # of an attempt of a task that does not count
                 storage.remove(f"{directory}/{name}")
         storage.remove(f"{_STAGING}/{record.load_id}")

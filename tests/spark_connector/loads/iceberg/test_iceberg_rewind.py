@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from spark_connector.loads.iceberg.iceberg_files import data_file, data_files
 from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
 from tests.spark_connector.loads.test_table_history import first_rows, rewrite, take_back, three_loads
-from tests.support.table_harness import IcebergWorld, check_whole, iceberg_world
+from tests.support.crashing import Crash, CrashPoint
+from tests.support.table_harness import IcebergWorld, check_whole, iceberg_world, load_without_result
 
 
 @pytest.fixture
@@ -53,6 +55,25 @@ def test_rows_of_several_loads_in_one_file_are_rewound(world: IcebergWorld) -> N
     world.load()
     assert world.visible() == sorted(world.produced() + other.produced())
     assert world.leftovers() == other.leftovers() == []
+
+
+def test_a_rewind_that_is_tried_again_leaves_no_copy_of_the_first_try(world: IcebergWorld) -> None:
+    other = IcebergWorld(world.catalog, "another", {TopicPartition("t", 0): 4})
+    rewrite(world, "SELECT * FROM rows")
+    steps = CrashPoint(3, before=True, meanwhile=functools.partial(load_without_result, other))
+    take_back(world, 1, steps)
+    assert [step.split()[0] for step in steps.steps][:3] == ["create", "append", "commit_table"]
+    assert world.visible() == sorted([*first_rows(3), *other.produced()])
+    assert world.leftovers() == []
+
+
+def test_a_rewind_that_is_killed_before_its_commit_leaves_no_copy(world: IcebergWorld) -> None:
+    rewrite(world, "SELECT * FROM rows")
+    with pytest.raises(Crash):
+        take_back(world, 1, CrashPoint(3, before=True))
+    assert len(world.leftovers()) == 2  # the intent and the copy
+    world.load()
+    check_whole(world)
 
 
 def test_a_file_without_other_rows_is_not_written_anew(world: IcebergWorld) -> None:
