@@ -1,4 +1,4 @@
-"""The last change of each key, and which of them a table still needs. Pure; Arrow only.
+"""The last change of each key, and which of them a table still needs (L11). Pure; Arrow only.
 
 Within a partition the offset decides which of two changes is the last one. Across partitions nothing does, unless the
 user has named a column that orders them: a key in two partitions is refused, because rows in a wrong order are wrong
