@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -9,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
 from spark_connector.formats.value_format import ParseMode
 from spark_connector.loads.bad_record_options import DeadLetterPlace, MaxBad
+from spark_connector.loads.record import LoadRange, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 
 JSON = {"valueFormat": "json", "valueSchema": "n INT"}
@@ -112,3 +116,17 @@ def test_what_does_not_go_together_is_refused(arguments: dict[str, object], said
 def test_without_a_format_nothing_is_bad(given_: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="no record is decoded"):
         LoadRequest.build(Target("/data", "g"), bootstrap_servers="b:1", topic="t", **given_)  # type: ignore[arg-type]
+
+
+def test_records_tell_bad_rows_and_older_ones_are_read_as_ever() -> None:
+    record = LoadRecord("g-000001-0a0b0c0d", "/data", "delta", "table", 0, (LoadRange("t", 0, 0, 5, None, 3),))
+    assert record.bad_rows is None
+    counted = replace(record.with_bad_rows({}), dead_letters=("delta:/bad",), about="g-000002-0a0b0c0d")
+    assert counted.bad_rows == 0
+    counted = counted.with_bad_rows({TopicPartition("t", 0): 2})
+    document = json.loads(json.dumps(counted.to_json()))
+    assert (document["rows"], document["bad_rows"]) == (3, 2)
+    assert LoadRecord.from_json(document, "here") == counted
+    older = json.loads(json.dumps(record.to_json()))
+    del older["dead_letters"], older["about"], older["bad_rows"], older["ranges"][0]["bad"]
+    assert LoadRecord.from_json(older, "here") == record

@@ -26,17 +26,26 @@ _numbers = itertools.count(1000)
 Worlds = Callable[[], DeadLetterWorld]
 
 
-@pytest.fixture(params=["delta to delta", "parquet to delta", "delta to iceberg", "iceberg to iceberg"])
-def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
-    """Kinds of the loads' place, and of the table of their dead letters."""
-    kind, _, bad_kind = request.param.partition(" to ")
+def _worlds(root: Path, kinds: str) -> Worlds:
+    """Of the kind of the loads' place and that of the table of dead letters, as `delta to iceberg`."""
     numbers = itertools.count()
+    kind, _, bad_kind = kinds.partition(" to ")
 
     def make() -> DeadLetterWorld:
         number = next(numbers)
-        return dead_letter_world(tmp_path, f"g-{number}", kind=kind, bad_kind=bad_kind, bad=f"bad-{number}")
+        return dead_letter_world(root, f"g-{number}", kind=kind, bad_kind=bad_kind, bad=f"bad-{number}")
 
     return make
+
+
+@pytest.fixture(params=["delta to delta", "parquet to delta"])
+def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
+    return _worlds(tmp_path, request.param)
+
+
+@pytest.fixture(params=["delta to delta", "parquet to delta", "delta to iceberg", "iceberg to iceberg"])
+def all_worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
+    return _worlds(tmp_path, request.param)
 
 
 def steps_of(act: Callable[[CrashPoint], object]) -> list[str]:
@@ -45,8 +54,8 @@ def steps_of(act: Callable[[CrashPoint], object]) -> list[str]:
     return counting.steps
 
 
-def test_good_rows_and_dead_letters_are_all_records(worlds: Worlds) -> None:
-    world = worlds()
+def test_good_rows_and_dead_letters_are_all_records(all_worlds: Worlds) -> None:
+    world = all_worlds()
     for _ in range(3):
         record = world.load()
         assert record is not None
@@ -55,13 +64,14 @@ def test_good_rows_and_dead_letters_are_all_records(worlds: Worlds) -> None:
         world.grow(partitions=3)
 
 
+@pytest.mark.timeout(300)  # hundreds of commits
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_a_kill_at_any_step_is_settled_by_the_next_load(worlds: Worlds, before: bool) -> None:
-    steps = steps_of(worlds().load)
+def test_a_kill_at_any_step_is_settled_by_the_next_load(all_worlds: Worlds, before: bool) -> None:
+    steps = steps_of(all_worlds().load)
     appends = [step for step in steps if step.startswith("append")]
     assert len(appends) == 2, steps
     for number, step in enumerate(steps, 1):
-        world = worlds()
+        world = all_worlds()
         first = world.good_rows(), world.bad_rows()
         with pytest.raises(Crash):
             world.load(CrashPoint(number, before=before))
@@ -126,6 +136,7 @@ def test_a_rival_at_any_step_leaves_one_winner(worlds: Worlds, before: bool) -> 
         world.check_whole(step)
 
 
+@pytest.mark.timeout(300)  # hundreds of commits
 def test_a_rival_that_dies_while_it_settles_harms_no_load_that_lives(worlds: Worlds) -> None:
     """The slow load has committed its dead letters, the rival takes them for those of a dead one, and dies itself."""
     steps = steps_of(worlds().load)
@@ -183,6 +194,7 @@ def test_a_rewind_takes_the_dead_letters_back_wherever_it_is_killed(worlds: Worl
     world.check_whole()
 
 
+@pytest.mark.timeout(300)  # hundreds of commits
 def test_a_load_beside_a_rewind_loses_and_doubles_nothing(worlds: Worlds) -> None:
     def begin() -> DeadLetterWorld:
         world = worlds()
