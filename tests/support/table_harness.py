@@ -308,12 +308,17 @@ class _Iceberg(IcebergDestination):
         return self._crash.guard(super().task_output(place), ("open",))
 
 
-def add_catalog(root: Path) -> str:
-    """Configure a new catalog in SQLite, with the namespace `lake`, as a user does; gives its name."""
+def add_catalog(root: Path, warehouse: str | None = None, **settings: str) -> str:
+    """Configure a new catalog in SQLite, with the namespace `lake`, as a user does; gives its name.
+
+    The warehouse is below `root`, unless it is on an object store; `s3__region` is pyiceberg's setting s3.region.
+    """
     name = f"test{next(_counter)}"
     root.mkdir(exist_ok=True)
     os.environ[f"PYICEBERG_CATALOG__{name.upper()}__URI"] = f"sqlite:///{root}/{name}.db"
-    os.environ[f"PYICEBERG_CATALOG__{name.upper()}__WAREHOUSE"] = f"file://{root}/{name}"
+    os.environ[f"PYICEBERG_CATALOG__{name.upper()}__WAREHOUSE"] = warehouse or f"file://{root}/{name}"
+    for setting, value in settings.items():
+        os.environ[f"PYICEBERG_CATALOG__{name.upper()}__{setting.upper()}"] = value
     open_catalog(name).create_namespace("lake")
     return name
 
