@@ -4,9 +4,7 @@ offsets are kept. Checked before anything is opened.
 Built by load.py from its arguments. Everything wrong raises ConfigError saying what to set. Pure: SQLAlchemy is not
 imported, because those who load into files need not have it.
 
-Each load's record keeps the reader's options that decide which records are loaded and what they become (`reading_of`).
-A later load of the group that changes them is refused, and verify reads Kafka's log with them. Logins in URLs are not
-kept. Loads read committed records by default: the records of an aborted transaction are not data.
+Each load's record keeps how it reads (reading.py).
 
 The column `load` names the load of a row. `topic` and `partition` are columns of every record; `date` and `hour` are
 made from its timestamp, always in UTC.
@@ -36,10 +34,11 @@ from spark_connector.loads.grammar import (
     parse_sort_by,
     refuse_unknown_column,
 )
+from spark_connector.loads.reading import BESIDE, DEFAULTS, reading_of
 from spark_connector.loads.upsert import Upsert, parse_upsert
 from spark_connector.object_stores import object_store_of
 from spark_connector.offset_store.base import check_group
-from spark_connector.options.option_table import OPTIONS, did_you_mean
+from spark_connector.options.option_table import did_you_mean
 from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
 
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
@@ -312,27 +311,6 @@ _STRATEGY = "startingoffsetsbytimestampstrategy"  # does not choose a start by i
 _ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 _STORES = ("offsetstore", "offsetstore.path", "offsetstore.zookeeper.connect", "group", "kafka.group.id")
 
-_ISOLATION = "kafka.isolation.level"
-DEFAULTS = {_ISOLATION: "read_committed"}
-"""Defaults of a load. Other readers have Kafka's default, read_uncommitted."""
-
-_FORMATS = (
-    *("keyFormat", "valueFormat", "keySchema", "valueSchema", "recursiveFieldMaxDepth", "columnNameOfCorruptRecord"),
-    "schema.registry.url",
-)
-_NAMES = (_ISOLATION, *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
-_WORDS = (_ISOLATION, "keyFormat", "valueFormat", "mode")  # values that ignore case
-_UNSET = {
-    "keyFormat": "binary",
-    "valueFormat": "binary",
-    "recursiveFieldMaxDepth": "-1",
-    "mode": "permissive",
-    "sep": ",",
-}
-_BESIDE = {"dead_letters": "a table"}
-_LOGIN = re.compile(r"^(https?://)[^/@\s]*@")
-_LONGEST = 60  # characters of a value in a message
-
 
 @dataclass(frozen=True)
 class LoadRequest:
@@ -375,7 +353,7 @@ class LoadRequest:
         none of them: whatever it is, each record is in one of the two."""
         if self.dead_letter_table is None:
             return reading_of(self.options)
-        return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | _BESIDE
+        return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | BESIDE
 
     def impatient(self) -> LoadRequest:
         """This request with a short time-out for planning, for a service, which retries by itself.
@@ -422,6 +400,8 @@ class LoadRequest:
         for name in _STORES:
             if name in given:
                 raise ConfigError(f"option '{name}' cannot be used in a load: use the arguments 'group' and 'offsets'")
+        if "history" in given:
+            raise ConfigError("option 'history' cannot be used in a load: it reads a table that loads have written")
         given["kafka.bootstrap.servers"] = bootstrap_servers
         if topic is not None:
             given["subscribe"] = topic if isinstance(topic, str) else ",".join(topic)
@@ -585,35 +565,3 @@ def _check_columns(
     for one in named:
         if str(one) not in DERIVED:
             refuse_unknown_column(one, names)
-
-
-def reading_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of the reader's `options` (names in any case) that a load's record keeps.
-
-    Options at their default are left out, except the isolation level.
-    """
-    given = {name.lower(): str(value).strip() for name, value in {**DEFAULTS, **options}.items()}
-    kept = {}
-    for name in (*_NAMES, "mode", "sep"):
-        if name.lower() in given:
-            value = given[name.lower()]
-            value = value.lower() if name in _WORDS else _LOGIN.sub(r"\1", value)
-            if value != _UNSET.get(name):
-                kept[name] = value
-    return kept
-
-
-def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """The options that differ, in words; empty when none does."""
-    differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    return ", ".join(f"{name}={_shown(now, name)} (before: {_shown(before, name)})" for name in differing)
-
-
-def with_columns(reading: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
-    """A load's `reading`, and its columns as one more option."""
-    return {**reading, "columns": ", ".join(columns)} if columns else dict(reading)
-
-
-def _shown(options: Mapping[str, str], name: str) -> str:
-    value = options.get(name, _UNSET.get(name, "not set"))
-    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"
