@@ -94,7 +94,8 @@ def load(
     `value.id as order_id`, `key`. By default all that are read.
     `partition_by`: columns of the output, transforms (`day(at)`, `bucket(16, customer)`, `truncate(4, code)`; also
     year, month, hour), or date and hour, which are the timestamp's in UTC. They become directories.
-    `sort_by`: columns by which a file's rows are sorted; `at desc` is downwards. `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in `<to>/_offsets`),
+    `sort_by`: columns by which a file's rows are sorted; `at desc` is downwards.
+    `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in `<to>/_offsets`),
     `zookeeper` (`zookeeper_connect`), or `table`, for delta, iceberg and sql the only one. A group's first load is
     refused where other groups have loaded the same topics, unless `new_group`.
     `starting_offsets`: where a new partition begins, earliest or JSON. `max_records`: at most so many offsets.
