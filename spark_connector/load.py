@@ -92,9 +92,8 @@ def load(
     avro, delta, iceberg, or sql (a database).
     `columns`: the columns of the output, of those that are read: `value.*` (each field), `value.address.city`,
     `value.id as order_id`, `key`. By default all that are read.
-    `partition_by`: columns of the output, transforms (`day(at)`, `bucket(16, customer)`, `truncate(4, code)`; also
-    year, month, hour), or date and hour, which are the timestamp's in UTC. They become directories.
-    `sort_by`: columns by which a file's rows are sorted; `at desc` is downwards.
+    `partition_by`: columns of the output, transforms (year, month, day, hour, `bucket(16, customer)`, truncate), or
+    date and hour, of the timestamp in UTC. `sort_by`: columns by which a file's rows are sorted, such as `at desc`.
     `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in `<to>/_offsets`),
     `zookeeper` (`zookeeper_connect`), or `table`, for delta, iceberg and sql the only one. A group's first load is
     refused where other groups have loaded the same topics, unless `new_group`.
