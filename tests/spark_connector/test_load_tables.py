@@ -255,7 +255,7 @@ def test_what_spark_reads_from_the_names_of_directories(spark: SparkSession, tmp
         ({"partition_by": ["date", "date"]}, "names 'date' twice"),
         ({"options": {"columns": "value,topic"}}, "leaves out partition, offset"),
         ({"options": {"columns": "topic,partition,offset"}, "partition_by": "hour"}, "leaves out timestamp"),
-        ({"format": "delta", "to": "memory://x/y"}, "must lie in a local directory or on hdfs"),
+        ({"format": "delta", "to": "memory://x/y"}, "must lie in a local directory, on hdfs"),
     ],
 )
 def test_a_wrong_argument_is_one_clear_error(
