@@ -264,7 +264,7 @@ def test_what_spark_reads_from_the_names_of_directories(spark: SparkSession, tmp
     [
         ({"format": "delta", "offsets": "files"}, "keeps its offsets in the table itself"),
         ({"format": "delta", "offsets": "zookeeper", "zookeeper_connect": "x:1"}, "keeps its offsets in the table"),
-        ({"offsets": "table"}, "offsets=table goes with format=delta or sql"),
+        ({"offsets": "table"}, "offsets=table goes with format=delta, iceberg or sql"),
         ({"format": "sql"}, "needs 'to' to be a database URL"),
         ({"to": "sqlite:///x.db"}, "needs a table"),
         ({"to": "sqlite:///x.db#a", "table": "b"}, "leave one of them out"),
