@@ -19,6 +19,7 @@ from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.dead_letters import DeadLetters, group_of
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
+from spark_connector.loads.history import LoadedTable
 from spark_connector.loads.record import LoadInterrupted, failed_load
 from spark_connector.loads.request import Target
 from spark_connector.object_stores import object_store_of
@@ -82,6 +83,15 @@ def open_all_dead_letters(
     """The tables of dead letters that records of `loads` name, for as long as `opened` is."""
     places = map(DeadLetterPlace.parse, names)
     return [opened.enter_context(open_dead_letters(place, target, loads)) for place in places]
+
+
+def loaded_tables(catalog: str, namespace: str | None = None) -> list[LoadedTable]:
+    """The tables of a catalog of Iceberg that loads write; see loads/iceberg/iceberg_listing.py."""
+    try:
+        from spark_connector.loads.iceberg.iceberg_listing import list_tables
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"catalogs need {error.name}: pip install 'pykafka-spark[iceberg]'") from error
+    return list_tables(catalog, namespace)
 
 
 def existing_format(place: Target) -> str:

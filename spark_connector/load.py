@@ -11,6 +11,19 @@ other gets OffsetConflict. Works under Spark Connect.
 With `format="delta"`, and with `iceberg:NAMESPACE.TABLE` or a database as `to`, rows and offsets are one commit of the
 table. Every row names its load in the column `load`. The protocols are loads/files/directory.py,
 loads/delta/delta_table.py, loads/iceberg/iceberg_table.py and loads/database/database_table.py.
+
+With `mode="upsert"` (Delta and Iceberg) the table has one row per `key`, a list of columns, as the last record with it
+says; a record without a value deletes the row. `envelope`: none (default), the value is the row, or debezium.
+`order_by`: a column that orders the records of a key that is in several partitions, which is refused without it. See
+loads/changes.py.
+
+`dead_letters` are records that cannot be decoded (`valueFormat`, `keyFormat`). In a table (`delta:URL`,
+`iceberg:NAMESPACE.TABLE`) each of them is exactly once, and the rows leave it out; the parse mode does not matter.
+`topic:NAME` is the option `badRecordsTopic`.
+
+The reader's option `kafka.isolation.level` is read_committed by default. Each load keeps the options that decide which
+records are loaded and what they become; a later load of the group with other values is refused unless
+`allow_changed_options`.
 """
 
 from __future__ import annotations
@@ -22,13 +35,14 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from spark_connector.destinations import open_all_dead_letters, open_dead_letters, open_destination
+from spark_connector.loads.addresses import hadoop_settings, storage_options_for
 from spark_connector.loads.commit import publish_offsets
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
-from spark_connector.loads.request import LoadRequest, Target, hadoop_settings, storage_options_for
+from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.write import write_load
 from spark_connector.maintenance import recover
 
@@ -62,6 +76,7 @@ def load(
     target_file_size: int | str | None = None,
     catalog: str | None = None,
     keep_snapshots: int | None = None,
+    schema_evolution: str = "none",
     dead_letters: str | None = None,
     max_bad: str | int | None = None,
     mode: str = "append",
@@ -75,36 +90,30 @@ def load(
     `topic`: one, several, or a comma-separated list; or set `subscribePattern` or `assign` in `options` instead.
     `to`: a local directory, `hdfs://…`, for delta also `s3://…`, `gs://…` and `abfs://…`, a database URL of SQLAlchemy,
     with `table` (or `…#table`), or `iceberg:NAMESPACE.TABLE`. `format`: parquet (default for a directory), json, orc,
-    avro, delta, iceberg, or sql (a database); keys and values stay bytes (base64 in json).
+    avro, delta, iceberg, or sql (a database).
     `columns`: the columns of the output, of those that are read: `value.*` (each field), `value.address.city`,
     `value.id as order_id`, `key`. By default all that are read.
     `partition_by`: columns of the output, transforms (`day(at)`, `bucket(16, customer)`, `truncate(4, code)`; also
-    year, month, hour), or date and hour, which are the timestamp's in UTC. They become directories.
-    `sort_by`: columns by which a file's rows are sorted; `at desc` is downwards.
+    year, month, hour), or date and hour of the timestamp in UTC, as directories. `sort_by`: what sorts each file.
     `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in `<to>/_offsets`),
-    `zookeeper` (`zookeeper_connect`), or `table`, for delta, iceberg and sql the only one. A group's first load is
-    refused where other groups have loaded the same topics, unless `new_group`.
+    `zookeeper` (`zookeeper_connect`), or `table`, for tables the only one. A group's first load is refused where other
+    groups have loaded the same topics, unless `new_group`.
     `starting_offsets`: where a new partition begins, earliest or JSON. `max_records`: at most so many offsets.
     `publish_offsets`: also commit them to the brokers' group `group`, for lag tools; a failure does not fail the load.
-    `mode`: append, or upsert (Delta and Iceberg): the table has one row per `key`, a list of columns, as the last
-    record with it says; a record without a value deletes the row. `envelope`: none (default), the value is the row, or
-    debezium. `order_by`: a column that orders the records of a key that is in several partitions, which is refused
-    without it. See loads/changes.py.
-    `options`: the reader's (`kafka.*`, `includeHeaders`, `endingTimestamp`, …), with `kafka.isolation.level`
-    read_committed by default. Each load keeps those that decide which records are loaded and what they become; a later
-    load of the group with other values is refused unless `allow_changed_options`.
+    `mode`: append, or upsert, with `key`, `envelope` and `order_by`; see the module.
+    `options`: the reader's (`kafka.*`, `valueFormat`, `endingTimestamp`, …); see the module.
     `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8).
     `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another parquet file.
     `catalog`: for Iceberg, the name of a catalog of pyiceberg's configuration (`.pyiceberg.yaml`); each commit lets the
     oldest snapshots beyond `keep_snapshots` (100) expire.
+    `schema_evolution`: what the load may change in a table of delta or iceberg: none, add (new columns) or add,widen
+    (also types that grow).
     `storage_options`: of an object store (`key`, `secret`, `endpoint_url`, …; spark_connector/object_stores.py), or for
     `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
     change; `from_directory`: the directory of that load (offsets=files only).
-    `dead_letters`: where records go that cannot be decoded (`valueFormat`, `keyFormat`). In a table (`delta:URL`,
-    `iceberg:NAMESPACE.TABLE`) each of them is exactly once, and the rows leave it out; the parse mode does not matter.
-    `topic:NAME` is the option `badRecordsTopic`. `max_bad`: a load with more bad records fails and leaves nothing
-    behind: a number, or a share of the records that it reads (`0.1%`).
+    `dead_letters`: where records go that cannot be decoded; see the module. `max_bad`: a load with more of them fails
+    and leaves nothing behind: a number, or a share of the records that it reads (`0.1%`).
 
     Raises ConfigError, OffsetConflict, DataLoss, LoadError, and the client's PykafkaErrors.
     """
@@ -127,6 +136,7 @@ def load(
         new_group=new_group,
         publish_offsets=publish_offsets,
         target_file_size=target_file_size,
+        schema_evolution=schema_evolution,
         dead_letters=dead_letters,
         max_bad=max_bad,
         mode=mode,

@@ -1,7 +1,7 @@
-"""Maintenance of a group's loads: list, verify, rewind, prune and recover them.
+"""Maintenance of a group's loads: list, verify, rewind, prune and recover them, and compact their table.
 
     from spark_connector.loads.request import Target
-    from spark_connector.maintenance import history, rewind, targets, verify
+    from spark_connector.maintenance import compact, history, rewind, tables, targets, verify
     target = Target("/data/flights", "nightly")
 
 Only `verify` needs a broker, and Spark for orc and json. Every function opens the destination itself. A group without
@@ -16,14 +16,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.errors import ConfigError
-from spark_connector.destinations import existing_format, open_all_dead_letters, open_destination
+from broker.errors import ConfigError, PykafkaError
+from spark_connector.destinations import (
+    existing_format,
+    loaded_tables,
+    open_all_dead_letters,
+    open_destination,
+)
 from spark_connector.loads.audit.verify import OnLoad, Verification, verify_loads
+from spark_connector.loads.compaction import CompactionOptions, CompactionResult
 from spark_connector.loads.destination import Destination, NewSession
-from spark_connector.loads.history import History, LoadState
+from spark_connector.loads.history import History, LoadedTable, LoadState
 from spark_connector.loads.plan import newest_record, next_number, refuse_unknown_group
-from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.request import Target
+from spark_connector.loads.record import LoadRecord, LoadResult
+from spark_connector.loads.request import LAKE_FORMATS, Target
 from spark_connector.loads.rewind import plan_rewind, standing
 
 if TYPE_CHECKING:
@@ -55,6 +61,14 @@ def targets(
         replace(place, group=group, offsets=kind, zookeeper_connect=zookeeper_connect if kind == "zookeeper" else None)
         for group, kind in sorted(kinds.items())
     ]
+
+
+def tables(catalog: str, namespace: str | None = None) -> list[LoadedTable]:
+    """Every table that loads write in a catalog of Iceberg, or in one namespace of it and those below. Changes nothing.
+
+    One for each group of a table. A table that cannot be read does not hide the others. Raises ConfigError, LoadError.
+    """
+    return loaded_tables(catalog, namespace)
 
 
 def history(target: Target) -> History:
@@ -152,6 +166,68 @@ def _settle(target: Target, destination: Destination, opened: contextlib.ExitSta
     names = {name for record in (*entries, newest) if record is not None for name in record.dead_letters}
     for table in open_all_dead_letters(sorted(names), target, destination, opened):
         table.settle()
+
+
+def compact(
+    target: Target,
+    *,
+    rewindable: str | None = None,
+    target_file_size: int | str | None = None,
+    vacuum: bool = False,
+) -> CompactionResult:
+    """Make large files of the small ones in a Delta or Iceberg table; rows, loads and offsets stay as they are.
+
+    Files of loads that are younger than `rewindable` (24h) stay, and so do files of about `target_file_size` (128MB).
+    Loads may run at the same time. When another program replaces the files first, nothing is done. `vacuum`: also
+    delete the files that the table has not needed for its own retention time. Raises ConfigError for other formats.
+    """
+    options = CompactionOptions.parse(rewindable, target_file_size, vacuum=vacuum)
+    with _open_known(target) as destination:
+        return destination.compaction().run(options)
+
+
+class TableCare:
+    """Compacts the table of a service after every so many loads; `say` is told. A failure does not end the service:
+    `warn` is told."""
+
+    def __init__(
+        self,
+        target: Target,
+        every: int | None,
+        options: CompactionOptions,
+        *,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """`every` None: never. Raises ConfigError for a format that cannot be compacted."""
+        if every is not None and target.format not in LAKE_FORMATS:
+            raise ConfigError(
+                f"compact_every (--compact-every) is for {' and '.join(LAKE_FORMATS)}, not for format={target.format}"
+            )
+        if every is not None and every < 1:
+            raise ConfigError(f"compact_every (--compact-every) must be at least 1, not {every}")
+        self._target = target
+        self._every = every
+        self._options = options
+        self._say = say
+        self._warn = warn
+        self._loads = 0
+
+    def loaded(self, result: LoadResult) -> None:
+        """Called after each load."""
+        if self._every is None or result.load_id is None:
+            return
+        self._loads += 1
+        if self._loads % self._every:
+            return
+        try:
+            with _open_known(self._target) as destination:
+                done = destination.compaction().run(self._options)
+        except PykafkaError as error:
+            self._warn(f"Cannot compact, the next time again: {error}")
+        else:
+            if done != CompactionResult():
+                self._say(str(done))
 
 
 @contextlib.contextmanager

@@ -195,6 +195,10 @@ class Storage:
     def exists(self, path: str) -> bool:
         return bool(self._fs.exists(self._full(path)))
 
+    def modified_ms(self, path: str) -> int:
+        """When the file was written, in milliseconds since 1970. Raises FileNotFoundError."""
+        return int(self._fs.modified(self._full(path)).timestamp() * 1000)
+
     def names(self, path: str) -> list[str]:
         """Sorted names of the entries of the directory; empty when it does not exist."""
         return sorted(self._entries(path))

@@ -220,6 +220,7 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/destinations.py", "spark_connector.loads.iceberg.iceberg_table.open_iceberg"): (
         "optional: the extra `iceberg`"
     ),
+    ("spark_connector/destinations.py", "spark_connector.loads.iceberg.iceberg_listing.list_tables"): "the same",
     ("spark_connector/destinations.py", "spark_connector.loads.database.database_table.open_database"): (
         "optional: the extra `sql`"
     ),

@@ -28,6 +28,7 @@ from spark_connector.cli.load_options import (
     CatalogOption,
     ConfigFile,
     OffsetsOption,
+    RewindableOption,
     StorageOption,
     TableOption,
     ZooKeeperOption,
@@ -35,16 +36,17 @@ from spark_connector.cli.load_options import (
 )
 from spark_connector.cli.screen import Screen, print_ranges, print_recovered, print_verified
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
+from spark_connector.loads.addresses import hadoop_settings, storage_options_for
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
 from spark_connector.loads.record import LoadResult
-from spark_connector.loads.request import FORMATS, LoadRequest, Target, hadoop_settings, storage_options_for
+from spark_connector.loads.request import FORMATS, LoadRequest, Target
 from spark_connector.loads.upsert import ENVELOPES, MODES
 
 INTERRUPTED = 128 + signal.SIGINT
 
 _ARGUMENTS = (
     *("topic", "columns", "partition_by", "sort_by", "starting_offsets", "max_records", "from_load", "from_directory"),
-    *("allow_changed_options", "new_group", "publish_offsets", "target_file_size"),
+    *("allow_changed_options", "new_group", "publish_offsets", "target_file_size", "schema_evolution"),
     *("dead_letters", "max_bad"),
     *("mode", "key", "envelope", "order_by"),
 )
@@ -88,6 +90,10 @@ class LoadOptions:
         int | None,
         typer.Option(min=1, help="Snapshots that an Iceberg table keeps. Default: 100.", metavar="N"),
     ] = None
+    schema_evolution: Annotated[
+        str,
+        typer.Option(help="What a load may change in its table: none, add (columns) or add,widen.", metavar="POLICY"),
+    ] = "none"
     mode: Annotated[
         str | None, typer.Option(help=f"What a load does with a table: {', '.join(MODES)}.", metavar="NAME")
     ] = None
@@ -165,6 +171,11 @@ class LoadOptions:
         int | None,
         typer.Option(min=1, help="Entries of the commit log to keep. Default: all.", metavar="N"),
     ] = None
+    compact_every: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --watch: compact the table after so many loads. Default: never.", metavar="N"),
+    ] = None
+    rewindable: RewindableOption = None
     metrics: Annotated[
         str | None,
         typer.Option(help="With --watch: serve metrics for Prometheus there.", metavar="HTTP://HOST:PORT"),
@@ -225,6 +236,10 @@ def load(options: LoadOptions) -> None:
         raise ConfigError(f"give one of {', '.join(given)}, not {len(given)} of them")
     if not options.watch and (options.interval or options.max_loads or options.metrics):
         raise ConfigError("--interval, --max-loads and --metrics go with --watch")
+    if not options.watch and options.compact_every:
+        raise ConfigError("--compact-every goes with --watch; to compact once: pykafka loads compact")
+    if not options.compact_every and options.rewindable:
+        raise ConfigError("--rewindable goes with --compact-every")
     if options.recover:
         print_recovered(maintenance.recover(options.target), as_json)
     elif options.verify:

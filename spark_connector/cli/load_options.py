@@ -17,7 +17,8 @@ import typer
 
 from broker.errors import ConfigError
 from broker.tools.client_options import BootstrapServer, ConfigFile, given_properties, parse_pairs
-from spark_connector.loads.request import FORMATS, OFFSET_KINDS, Target, storage_options_for
+from spark_connector.loads.addresses import storage_options_for
+from spark_connector.loads.request import FORMATS, OFFSET_KINDS, Target
 
 __all__ = [
     "WHERE",
@@ -26,6 +27,7 @@ __all__ = [
     "ConfigFile",
     "OffsetsOption",
     "Place",
+    "RewindableOption",
     "StorageOption",
     "TableOption",
     "ZooKeeperOption",
@@ -46,6 +48,10 @@ OffsetsOption = Annotated[
 ]
 ZooKeeperOption = Annotated[
     str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")
+]
+RewindableOption = Annotated[
+    str | None,
+    typer.Option(help="Files of loads that are younger are not compacted. Default: 24h.", metavar="TIME"),
 ]
 StorageOption = Annotated[
     list[str] | None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import pyarrow.compute
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import CommitLog
+from spark_connector.loads.compaction import Compaction
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
@@ -111,8 +112,7 @@ class Destination(ABC):
     def stage(self, record: LoadRecord) -> str:
         """Announce the load; gives the place within the destination where its rows must be written."""
 
-    @abstractmethod
-    def prepare(self, record: LoadRecord, schema: str) -> None:
+    def prepare(self, record: LoadRecord, schema: str) -> None:  # noqa: B027 - for those who take rows of Spark
         """Make it ready to take rows of this schema (Spark's, as JSON). Raises ConfigError when it cannot take them."""
 
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
@@ -204,6 +204,10 @@ class Destination(ABC):
             f"option 'history': {self.url} is no table of files; it can be a directory of loads, a Delta or an Iceberg "
             "table"
         )
+
+    def compaction(self) -> Compaction[Any]:
+        """What makes large files of small ones. Raises ConfigError where there is nothing of the kind."""
+        raise ConfigError(f"{self.url}: only Delta and Iceberg tables can be compacted")
 
     def plain_error(self, error: Exception) -> LoadError | None:
         """The LoadError for an error of the library behind the destination; None for any other error."""

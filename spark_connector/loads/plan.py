@@ -20,8 +20,9 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss, report_data_loss
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination
+from spark_connector.loads.reading import describe_changes, with_columns
 from spark_connector.loads.record import BEGINNING, LoadId, LoadInterrupted, LoadRecord, Origin
-from spark_connector.loads.request import LoadRequest, Target, describe_changes, with_columns
+from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.rules import Bounds, plan_positions, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.options.read_options import SourceOptions

@@ -4,9 +4,7 @@ offsets are kept. Checked before anything is opened.
 Built by load.py from its arguments. Everything wrong raises ConfigError saying what to set. Pure: SQLAlchemy is not
 imported, because those who load into files need not have it.
 
-Each load's record keeps the reader's options that decide which records are loaded and what they become (`reading_of`).
-A later load of the group that changes them is refused, and verify reads Kafka's log with them. Logins in URLs are not
-kept. Loads read committed records by default: the records of an aborted transaction are not data.
+Each load's record keeps how it reads (reading.py).
 
 The column `load` names the load of a row. `topic` and `partition` are columns of every record; `date` and `hour` are
 made from its timestamp, always in UTC.
@@ -25,8 +23,10 @@ from broker.errors import ConfigError
 from spark_connector.loads.addresses import DatabaseAddress, IcebergName, is_database_url, is_iceberg
 from spark_connector.loads.bad_record_options import TOPIC, DeadLetterPlace, MaxBad
 from spark_connector.loads.grammar import (
+    NO_CHANGES,
     POSITION,
     ColumnItem,
+    Evolution,
     Given,
     PartitionItem,
     SortItem,
@@ -36,15 +36,18 @@ from spark_connector.loads.grammar import (
     parse_sort_by,
     refuse_unknown_column,
 )
+from spark_connector.loads.reading import BESIDE, DEFAULTS, reading_of
 from spark_connector.loads.upsert import Upsert, parse_upsert
 from spark_connector.object_stores import object_store_of
 from spark_connector.offset_store.base import check_group
-from spark_connector.options.option_table import OPTIONS, did_you_mean
+from spark_connector.options.option_table import did_you_mean
 from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
 
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
 TABLE_FORMATS = ("delta", "iceberg", "sql")
 FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+LAKE_FORMATS = ("delta", "iceberg")
+"""Tables of files and a log: loads may add columns to them, and small files can become large ones."""
 DIRECT_FORMATS = ("parquet", "delta", "iceberg")
 """Formats whose files the tasks write themselves (tasks/)."""
 OFFSET_KINDS = ("files", "zookeeper", "table")
@@ -167,25 +170,6 @@ class Target:
             )
 
 
-def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
-    """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
-    prefix = "spark.hadoop."
-    return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
-
-
-def storage_options_for(to: str, given: Mapping[str, str], hadoop: Mapping[str, str]) -> dict[str, str]:
-    """What the user has given for this place; on HDFS beside the Hadoop settings of the session.
-
-    Raises ConfigError where nothing would take them.
-    """
-    if given and (is_database_url(to) or is_iceberg(to)):
-        raise ConfigError(
-            "storage_options (--storage-option) are for directories and object stores; a database takes them in its "
-            "URL, an Iceberg catalog in pyiceberg's configuration"
-        )
-    return dict(given) if object_store_of(to) else {**hadoop, **given}
-
-
 TARGET_FILE_SIZE = 128 << 20
 """Bytes of a file at which a task begins the next one; what other writers of tables aim at, too."""
 
@@ -289,27 +273,6 @@ _STRATEGY = "startingoffsetsbytimestampstrategy"  # does not choose a start by i
 _ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 _STORES = ("offsetstore", "offsetstore.path", "offsetstore.zookeeper.connect", "group", "kafka.group.id")
 
-_ISOLATION = "kafka.isolation.level"
-DEFAULTS = {_ISOLATION: "read_committed"}
-"""Defaults of a load. Other readers have Kafka's default, read_uncommitted."""
-
-_FORMATS = (
-    *("keyFormat", "valueFormat", "keySchema", "valueSchema", "recursiveFieldMaxDepth", "columnNameOfCorruptRecord"),
-    "schema.registry.url",
-)
-_NAMES = (_ISOLATION, *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
-_WORDS = (_ISOLATION, "keyFormat", "valueFormat", "mode")  # values that ignore case
-_UNSET = {
-    "keyFormat": "binary",
-    "valueFormat": "binary",
-    "recursiveFieldMaxDepth": "-1",
-    "mode": "permissive",
-    "sep": ",",
-}
-_BESIDE = {"dead_letters": "a table"}
-_LOGIN = re.compile(r"^(https?://)[^/@\s]*@")
-_LONGEST = 60  # characters of a value in a message
-
 
 @dataclass(frozen=True)
 class LoadRequest:
@@ -332,6 +295,7 @@ class LoadRequest:
     new_group: bool = False
     publish_offsets: bool = True
     target_file_size: int = TARGET_FILE_SIZE
+    evolution: Evolution = NO_CHANGES
     dead_letters: DeadLetterPlace | None = None
     max_bad: MaxBad | None = None
     upsert: Upsert | None = None
@@ -351,7 +315,7 @@ class LoadRequest:
         none of them: whatever it is, each record is in one of the two."""
         if self.dead_letter_table is None:
             return reading_of(self.options)
-        return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | _BESIDE
+        return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | BESIDE
 
     def impatient(self) -> LoadRequest:
         """This request with a short time-out for planning, for a service, which retries by itself.
@@ -375,6 +339,7 @@ class LoadRequest:
         partition_by: Given = None,
         sort_by: Given = None,
         target_file_size: int | str | None = None,
+        schema_evolution: str = "none",
         dead_letters: str | None = None,
         max_bad: str | int | None = None,
         mode: str | None = None,
@@ -397,6 +362,8 @@ class LoadRequest:
         for name in _STORES:
             if name in given:
                 raise ConfigError(f"option '{name}' cannot be used in a load: use the arguments 'group' and 'offsets'")
+        if "history" in given:
+            raise ConfigError("option 'history' cannot be used in a load: it reads a table that loads have written")
         given["kafka.bootstrap.servers"] = bootstrap_servers
         if topic is not None:
             given["subscribe"] = topic if isinstance(topic, str) else ",".join(topic)
@@ -416,6 +383,12 @@ class LoadRequest:
         _check_columns(source, picked, layout if upsert is None else (), order)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
+        evolution = Evolution.parse(schema_evolution)
+        if evolution != NO_CHANGES and target.format not in LAKE_FORMATS:
+            raise ConfigError(
+                f"schema_evolution (--schema-evolution) is for {' and '.join(LAKE_FORMATS)}, not for "
+                f"format={target.format}: files have columns of their own, and a database is altered by its own means"
+            )
         return cls(
             target,
             source,
@@ -424,6 +397,7 @@ class LoadRequest:
             partition_by=tuple(map(str, layout)),
             sort_by=tuple(map(str, order)),
             target_file_size=size,
+            evolution=evolution,
             dead_letters=letters,
             max_bad=limit,
             upsert=upsert,
@@ -553,35 +527,3 @@ def _check_columns(
     for one in named:
         if str(one) not in DERIVED:
             refuse_unknown_column(one, names)
-
-
-def reading_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of the reader's `options` (names in any case) that a load's record keeps.
-
-    Options at their default are left out, except the isolation level.
-    """
-    given = {name.lower(): str(value).strip() for name, value in {**DEFAULTS, **options}.items()}
-    kept = {}
-    for name in (*_NAMES, "mode", "sep"):
-        if name.lower() in given:
-            value = given[name.lower()]
-            value = value.lower() if name in _WORDS else _LOGIN.sub(r"\1", value)
-            if value != _UNSET.get(name):
-                kept[name] = value
-    return kept
-
-
-def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """The options that differ, in words; empty when none does."""
-    differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    return ", ".join(f"{name}={_shown(now, name)} (before: {_shown(before, name)})" for name in differing)
-
-
-def with_columns(reading: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
-    """A load's `reading`, and its columns as one more option."""
-    return {**reading, "columns": ", ".join(columns)} if columns else dict(reading)
-
-
-def _shown(options: Mapping[str, str], name: str) -> str:
-    value = options.get(name, _UNSET.get(name, "not set"))
-    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"

@@ -166,6 +166,7 @@ def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions)
         sort_by=sort_by,
         compression=compression_of(request.write_options),
         target_file_size=request.target_file_size,
+        evolution=request.evolution,
     )
 
 

@@ -29,6 +29,9 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TableMatrix]:
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_a_killed_load_loses_and_doubles_nothing(matrix: TableMatrix, cell: Cell) -> None:
     played = matrix.play(cell, SEED)
+    if not played.kills and not played.problems:  # on a busy machine a blow may come too late
+        print(played)
+        played = matrix.play(cell, SEED + 1)
     print(played)
     assert not played.problems, str(played)
     assert played.kills > 0, f"every run ended before its blow: {played}"

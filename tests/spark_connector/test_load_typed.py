@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -20,6 +21,7 @@ from broker.errors import ConfigError
 from spark_connector.load import LoadResult, load
 from spark_connector.loads.grammar import parse_partition_by
 from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
+from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import Target
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
@@ -186,6 +188,55 @@ def test_spark_s_own_writers_get_the_columns_too(loads: TypedLoads, tmp_path: Pa
         assert {"city", "order id"} <= set(frame.columns)
         assert frame.selectExpr("sum(`order id`)", "count(city)").collect() == [(sum(range(40)), 30)]
     assert verify(Target(str(to), "g", format=format), loads.bootstrap, session=lambda: loads.spark).ok
+
+
+def test_a_database_gets_the_columns_too(loads: TypedLoads, tmp_path: Path) -> None:
+    to = f"sqlite:///{tmp_path}/x.db#orders"
+    loads(to, columns="topic,partition,offset,value.address.city,value.id,value.at")
+    with sqlite3.connect(tmp_path / "x.db") as database:
+        assert database.execute("SELECT sum(id), count(city), count(at) FROM orders").fetchall() == [(780, 30, 40)]
+    assert verify(Target(to, "g"), loads.bootstrap).ok
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"format": "json", "columns": "value.*"},
+            r"must name topic, partition, offset, by which the rows of format=json",
+        ),
+        ({"format": "orc", "partition_by": "day(timestamp)"}, "with format=orc it takes topic, partition, date, hour"),
+        ({"format": "avro", "sort_by": "offset"}, "sort_by .* goes with format=parquet, delta and iceberg"),
+        ({"columns": "valu.*"}, r"the read has no column 'valu'. Did you mean 'value'\?"),
+        ({"columns": "value.ids"}, r"'value' has no field 'ids'. Did you mean 'id'\?"),
+        ({"columns": "value,key.id"}, "'key' is of type binary, which has no fields: set keyFormat"),
+        ({"columns": "value.id", "partition_by": "day(at)"}, "the table has no column 'at'"),
+        ({"partition_by": "day(customer)"}, "of type string, which does not go with it"),
+        ({"partition_by": "at"}, "use day or hour of it"),
+        ({"sort_by": "tags"}, "which has no order"),
+        ({"columns": "value.*,value.at as at_day", "partition_by": "day(at)"}, "makes the column 'at_day'"),
+        ({"options": {**OPTIONS, "columns": "value,topic"}}, "leave out the reader's option 'columns'"),
+        ({"columns": "key", "options": OPTIONS}, "'valueFormat' has no effect"),
+    ],
+)
+def test_what_does_not_go_is_refused_and_leaves_nothing(
+    loads: TypedLoads, tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        loads(tmp_path / "orders", **arguments)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_value_that_no_directory_can_hold_fails_the_load_and_leaves_nothing(
+    loads: TypedLoads, tmp_path: Path
+) -> None:
+    columns = "value.id,value.address.zip"
+    with pytest.raises(LoadError, match="zip: the value '007' cannot be a directory") as caught:
+        loads(tmp_path / "orders", columns=columns, partition_by="zip")
+    assert not caught.value.retriable
+    assert [path for path in tmp_path.rglob("*.parquet") if path.is_file()] == []
+    assert loads(tmp_path / "table", format="delta", columns=columns, partition_by="zip").rows == 40
+    assert set(DeltaTable(str(tmp_path / "table")).to_pyarrow_table()["zip"].to_pylist()) == {"007", None}
 
 
 EVERY_TYPE = """

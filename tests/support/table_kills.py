@@ -202,7 +202,7 @@ class _Round:
 
     def play(self) -> None:
         work, played = self._work, self._played
-        if self._dice.random() < 0.5 or work.begins_loaded:  # else the first load of all is struck, too
+        for _ in range(work.first_loads or self._dice.randrange(2)):  # without one the first load of all is struck
             work.produce()
             self._finish(work.loading)
         blows = 1 + (self._dice.random() < _SECOND_BLOW)
@@ -213,6 +213,8 @@ class _Round:
             self._attempt()
             self._audit(Audit.MEANWHILE)
         self._finish(work.loading)
+        if work.struck != work.loading:
+            self._finish(work.struck)
         self._audit(Audit.WHOLE)
         work.produce()  # the load after a killed one's successor sweeps what may lie there
         self._finish(work.loading)
@@ -233,6 +235,7 @@ class _Round:
             deadline = time.monotonic() + _ENDS_S
             ended = run.follow(deadline, step)
             delay = 0.0 if is_held else share * self._matrix.pace(self._work.cell, step)
+            self._note(f"beside the job: {problem}" for problem in self._work.look())
             ended = ended or run.follow(time.monotonic() + delay)
             if ended:
                 self._take(run, f"missed at {step}")
@@ -275,10 +278,10 @@ class _Round:
         self._played.steps.append(f"{what}: {'refused' if refused else 'ran well'}")
 
     def _audit(self, audit: Audit) -> None:
-        for problem in self._work.audit(audit):
-            said = f"{audit.value}: {problem}"
-            if said not in self._played.problems:
-                self._played.problems.append(said)
+        self._note(f"{audit.value}: {problem}" for problem in self._work.audit(audit))
+
+    def _note(self, problems: Iterable[str]) -> None:
+        self._played.problems += [problem for problem in problems if problem not in self._played.problems]
 
 
 def schedule(rounds: int, seed: int, cells: Sequence[Cell] = CELLS) -> list[Cell]:

@@ -10,12 +10,14 @@ import abc
 import contextlib
 import enum
 import functools
+import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.dataset
@@ -24,6 +26,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
 
+from spark_connector.options.history_options import parse_history
+from spark_connector.options.read_options import Mode
+from spark_connector.storage import open_storage
+from spark_connector.union_read.sides import fit_sides
+from spark_connector.union_read.union_readers import UnionBatchReader
+from tests.support.fake_s3 import FakeS3
 from tests.support.record_audit import Row, audit_rows
 from tests.support.topic_data import TopicData
 
@@ -56,9 +64,18 @@ def load(arguments: Mapping[str, Any], tell: Tell) -> None:
     run_load(request, _no_spark, lambda phase, _record: tell(phase))
 
 
+def compact(arguments: Mapping[str, Any], tell: Tell) -> None:
+    """One compaction, of all loads however young."""
+    from spark_connector.loads.request import Target
+    from spark_connector.maintenance import compact as run_compaction
+
+    tell("begin")
+    run_compaction(Target(**arguments["target"]).check(), rewindable="0")
+
+
 def jobs() -> dict[str, Job]:
     """Every job by its name."""
-    return {"load": load}
+    return {"load": load, "compact": compact}
 
 
 # --- the places
@@ -69,6 +86,7 @@ class Site(enum.Enum):
 
     DIRECTORY = "directory"
     DELTA = "delta"
+    DELTA_ON_S3 = "delta-s3"
     ICEBERG = "iceberg"
 
 
@@ -77,6 +95,10 @@ class Sites:
 
     def __init__(self) -> None:
         self._running = contextlib.ExitStack()
+
+    @functools.cached_property
+    def s3(self) -> FakeS3:
+        return self._running.enter_context(FakeS3())
 
     def __enter__(self) -> Self:
         return self
@@ -121,8 +143,8 @@ class Work(abc.ABC):
     """The job that is killed."""
     steps: tuple[str, ...] = ("plan", "write", "write", "commit", "commit", "done")
     """What it tells of, to strike there or after; twice what matters more."""
-    begins_loaded = False
-    """Whether the table must be there before the first blow."""
+    first_loads = 0
+    """So many loads there must be before the first blow."""
 
     def __init__(self, cell: Cell, bootstrap: str, sites: Sites, directory: Path, seed: int) -> None:
         self.cell, self.bootstrap, self.sites, self.directory = cell, bootstrap, sites, directory
@@ -146,8 +168,15 @@ class Work(abc.ABC):
         """Arguments of Target."""
         if self.cell.site is Site.ICEBERG:
             return {"to": f"iceberg:{NAMESPACE}.{TABLE}", "group": self.group, "catalog": CATALOG}
+        if self.cell.site is Site.DELTA_ON_S3:
+            options = self.sites.s3.options
+            return {"to": self._url, "group": self.group, "format": "delta", "storage_options": options}
         format = {Site.DIRECTORY: "parquet", Site.DELTA: "delta"}[self.cell.site]
         return {"to": str(self.directory / TABLE), "group": self.group, "format": format}
+
+    @property
+    def _url(self) -> str:
+        return f"s3://lake/{self.topic}"
 
     def request(self) -> dict[str, Any]:
         """Arguments of LoadRequest.build."""
@@ -167,6 +196,10 @@ class Work(abc.ABC):
     @abc.abstractmethod
     def produce(self) -> None:
         """More for the job to do."""
+
+    def look(self) -> list[str]:
+        """What is wrong at this very moment, while a job runs; empty when nothing is."""
+        return []
 
     @abc.abstractmethod
     def audit(self, audit: Audit) -> list[str]:
@@ -189,6 +222,11 @@ class Work(abc.ABC):
             return (
                 self.catalog.load_table(identifier).scan().to_arrow() if self.catalog.table_exists(identifier) else None
             )
+        if self.cell.site is Site.DELTA_ON_S3:
+            options = open_storage(self._url, self.sites.s3.options).object_store_options
+            if not DeltaTable.is_deltatable(self._url, storage_options=options):
+                return None
+            return DeltaTable(self._url, storage_options=options).to_pyarrow_table()
         url = str(self.directory / name)
         return DeltaTable(url).to_pyarrow_table() if DeltaTable.is_deltatable(url) else None
 
@@ -198,19 +236,25 @@ class Work(abc.ABC):
             named = self.catalog.load_table((NAMESPACE, TABLE)).inspect.all_files()["file_path"].to_pylist()
             there = {f"file://{path}" for path in (self.directory / "warehouse").rglob("*.parquet")}
             return sorted(there - set(named))
+        if self.cell.site is Site.DELTA_ON_S3:
+            options = open_storage(self._url, self.sites.s3.options).object_store_options
+            names = {f"lake/{self.topic}/{path}" for path in _files_of_delta(self._url, options)}
+            return sorted(
+                {key for key in self.sites.s3.keys(f"lake/{self.topic}/") if key.endswith(".parquet")} - names
+            )
         root = self.directory / TABLE
         found = {path for path in root.rglob("*.parquet") if "_delta_log" not in path.parts}
         if self.cell.site is Site.DIRECTORY:
             return sorted(
                 str(path.relative_to(root)) for path in found if not path.relative_to(root).parts[0].startswith("load=")
             )
-        known = {root / path for path in _files_of_delta(root)}
+        known = {root / path for path in _files_of_delta(str(root))}
         return sorted(str(path.relative_to(root)) for path in found - known)
 
 
-def _files_of_delta(root: Path) -> set[str]:
+def _files_of_delta(url: str, options: dict[str, str] | None = None) -> set[str]:
     """Of every version: an older one may still be read."""
-    table = DeltaTable(str(root))
+    table = DeltaTable(url, storage_options=options)
     paths = set[str]()
     for version in range(table.version() + 1):
         table.load_as_version(version)
@@ -240,6 +284,44 @@ class _Append(Work):
         if audit is Audit.SWEPT and (strays := self.strays()):
             problems.append(f"{len(strays)} files are no part of the table: {strays[:3]}")
         return problems
+
+
+class _Compaction(_Append):
+    """Loads follow each other; what is killed is a compaction."""
+
+    struck = "compact"
+    steps = ("begin",)
+    first_loads = 3
+
+
+class _History(_Append):
+    """What is read is the table with the rest of the topic, at any moment."""
+
+    first_loads = 1
+
+    def look(self) -> list[str]:
+        """Each record once, without Spark: planned here as Spark's driver does, read as its tasks do."""
+        to = self.target()["to"]
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "subscribe": self.topic,
+            "history": to if self.cell.site is Site.ICEBERG else f"delta:{to}",
+            "group": self.group,
+            **({"catalog": CATALOG} if self.cell.site is Site.ICEBERG else {}),
+        }
+        with mock.patch.dict(os.environ, self.environment()):
+            history = parse_history(options)
+            assert history is not None
+            sides = fit_sides(history, Mode.ANY)
+            reader = UnionBatchReader(sides)
+            batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+        rows = pa.Table.from_batches(batches, sides.schema)
+        names = ("topic", "partition", "offset", "key", "value")
+        found = list(map(Row, *(rows[name].to_pylist() for name in names)))
+        return audit_rows(found, self.topic, self.data.ends, TopicData.record)
+
+    def audit(self, audit: Audit) -> list[str]:
+        return super().audit(audit) + self.look()
 
 
 class _Documents(Work):
@@ -354,14 +436,25 @@ def _compared(
     return problems
 
 
-_WORKS: dict[str, type[Work]] = {"append": _Append, "dead-letters": _DeadLetters, "upsert": _Upsert}
+_WORKS: dict[str, type[Work]] = {
+    "append": _Append,
+    "compaction": _Compaction,
+    "dead-letters": _DeadLetters,
+    "history": _History,
+    "upsert": _Upsert,
+}
 
 CELLS = (
     Cell(Site.DIRECTORY, "append"),
     Cell(Site.DELTA, "append"),
+    Cell(Site.DELTA_ON_S3, "append"),
     Cell(Site.ICEBERG, "append"),
+    Cell(Site.DELTA, "compaction"),
+    Cell(Site.ICEBERG, "compaction"),
     Cell(Site.DELTA, "dead-letters"),
     Cell(Site.ICEBERG, "dead-letters"),
+    Cell(Site.DELTA, "history"),
+    Cell(Site.ICEBERG, "history"),
     Cell(Site.DELTA, "upsert"),
     Cell(Site.ICEBERG, "upsert"),
 )

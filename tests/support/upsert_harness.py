@@ -53,6 +53,9 @@ class UpsertTopic:
 
     partitions: int = 2
     name: str = "customers"
+    key_type: pa.DataType = field(default_factory=pa.int64)
+    key_of: Callable[[int], Any] = int
+    """The value of the key's type for a number."""
     events: dict[TopicPartition, list[tuple[int, str | None]]] = field(default_factory=dict)
 
     def send(self, key: int, name: str | None, partition: int | None = None) -> None:
@@ -63,11 +66,18 @@ class UpsertTopic:
     def ends(self) -> dict[TopicPartition, int]:
         return {tp: len(events) for tp, events in self.events.items()}
 
-    def rows(self, ends: dict[TopicPartition, int] | None = None) -> dict[int, str]:
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the records, as they are read."""
+        row = pa.struct([("id", self.key_type), *list(ROW)[1:]])
+        return SOURCE.set(0, pa.field("key", self.key_type)).set(1, pa.field("value", row))
+
+    def rows(self, ends: dict[TopicPartition, int] | None = None) -> dict[Any, str]:
         """Key → name after every event up to `ends`; a key keeps to its partition."""
-        found: dict[int, str] = {}
+        found: dict[Any, str] = {}
         for tp, events in self.events.items():
-            for key, name in events[: (ends or self.ends).get(tp, 0)]:
+            for number, name in events[: (ends or self.ends).get(tp, 0)]:
+                key = self.key_of(number)
                 if name is None:
                     found.pop(key, None)
                 else:
@@ -78,8 +88,8 @@ class UpsertTopic:
         events = self.events[range_.tp][range_.start : range_.end]
         rows: list[dict[str, Any]] = [
             {
-                "key": key,
-                "value": None if name is None else {"id": key, "name": name, "tags": [name, None]},
+                "key": self.key_of(key),
+                "value": None if name is None else {"id": self.key_of(key), "name": name, "tags": [name, None]},
                 "topic": range_.topic,
                 "partition": range_.partition,
                 "offset": offset,
@@ -87,7 +97,7 @@ class UpsertTopic:
             }
             for offset, (key, name) in enumerate(events, range_.start)
         ]
-        return pa.RecordBatch.from_pylist(rows, SOURCE)
+        return pa.RecordBatch.from_pylist(rows, self.schema)
 
 
 class UpsertWorld(TableWorld):
@@ -110,7 +120,8 @@ class UpsertWorld(TableWorld):
 
     def write(self, site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
         """What write.py does, with a task for every range."""
-        layout = FileLayout(SOURCE, TableColumns.of((), SOURCE))
+        schema = self.source.schema
+        layout = FileLayout(schema, TableColumns.of((), schema))
         site.file_layout(record, table_layout(record, layout))
         files: list[WrittenFile] = []
         for range in record.ranges:
@@ -137,7 +148,7 @@ class UpsertWorld(TableWorld):
         """A context in which `meddle` is called right before each commit of a load."""
         raise NotImplementedError
 
-    def names(self) -> dict[int, str]:
+    def names(self) -> dict[Any, str]:
         """Key → name in the table, of which each key may be there once."""
         rows = self.table_rows()
         found = {row["id"]: row["name"] for row in rows}
@@ -149,9 +160,9 @@ class UpsertWorld(TableWorld):
 class UpsertIntoDelta(UpsertWorld, DeltaWorld):
     """Upserts into a Delta table."""
 
-    def __init__(self, root: Path, source: UpsertTopic, group: str | None = None) -> None:
+    def __init__(self, root: Path, source: UpsertTopic, name: str | None = None) -> None:
         number = next(_counter)
-        super().__init__(open_storage(str(root / f"upsert-{number}")), group or f"group-{number}")
+        super().__init__(open_storage(str(root / (name or f"upsert-{number}"))), f"group-{name or number}")
         self.source = source
 
     def table_rows(self) -> list[dict[str, Any]]:
@@ -181,9 +192,9 @@ class UpsertIntoDelta(UpsertWorld, DeltaWorld):
 class UpsertIntoIceberg(UpsertWorld, IcebergWorld):
     """Upserts into an Iceberg table of a catalog that `add_catalog` has configured."""
 
-    def __init__(self, catalog: str, source: UpsertTopic, group: str | None = None) -> None:
+    def __init__(self, catalog: str, source: UpsertTopic, name: str | None = None) -> None:
         number = next(_counter)
-        super().__init__(catalog, group or f"group-{number}", name=f"iceberg:lake.upsert_{number}")
+        super().__init__(catalog, f"group-{name or number}", name=f"iceberg:lake.{name or f'upsert_{number}'}")
         self.source = source
 
     def table_rows(self) -> list[dict[str, Any]]:

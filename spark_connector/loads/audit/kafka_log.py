@@ -21,8 +21,8 @@ from broker.errors import BrokerError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.formats.record_decoder import loaded
 from spark_connector.loads.destination import Offsets
+from spark_connector.loads.reading import DEFAULTS
 from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.request import DEFAULTS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange, keep_offsets

@@ -188,10 +188,11 @@ def verify_loads(
             raise ConfigError(f"there is no committed load '{min(unknown)}'")
         chosen = [entry for entry in loads if not only or entry.record.load_id in only]
         elsewhere = _of_other_clusters(chosen, bootstrap_servers, log)
-        if any(entry.record.upsert for entry in chosen):
-            return _check_keys(destination, history, only, elsewhere, log)
-        checks = []
         tables = dead_letters(sorted({name for entry in loads for name in entry.record.dead_letters}))
+        if any(entry.record.upsert for entry in chosen):
+            lost = itertools.chain.from_iterable(table.strays(history)[0] for table in tables)
+            return _check_keys(destination, history, only, (*lost, *elsewhere), log)
+        checks = []
         bad = _bad_rows(chosen, tables, session)
         on_load(0, len(chosen))
         for entry, held in destination.held(chosen, session):
@@ -213,7 +214,7 @@ def verify_loads(
 
 
 def _check_keys(
-    destination: Destination, history: History, only: Collection[str], elsewhere: tuple[str, ...], log: KafkaLog
+    destination: Destination, history: History, only: Collection[str], others: tuple[str, ...], log: KafkaLog
 ) -> Verification:
     """Of a table with one row per key: no load has rows of its own to count, so all of them are checked together."""
     loads = history.committed
@@ -223,7 +224,7 @@ def _check_keys(
             "leave out only (--load)"
         )
     counts = count_keys(destination, [entry.record for entry in loads], log)
-    problems = (*counts.problems, *_joints(loads, log), *_standing_offsets(loads, destination), *elsewhere)
+    problems = (*counts.problems, *_joints(loads, log), *_standing_offsets(loads, destination), *others)
     forgotten = history.describe_forgotten()
     return Verification((), problems, (*counts.notes, *([forgotten] if forgotten else [])))
 

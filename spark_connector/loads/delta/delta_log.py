@@ -108,7 +108,7 @@ class DeltaCommitLog(TableLog):
                     self._commit(table, record, files)
                 else:
                     self._merge(table, record, changes())
-                self._sync(version)
+                self.sync(version)
                 return
             except PykafkaError:
                 raise  # some of them are ValueErrors too
@@ -117,15 +117,17 @@ class DeltaCommitLog(TableLog):
                 after = self.table()
                 if after is not None and self._is_taken(after, record):
                     return
+                if after is None or after.version() == version:
+                    break
                 is_anew = record.rewind is not None or record.upsert is not None
-                if not is_anew or after is None or after.version() == version:
+                if not is_anew and not _has_only_grown(table, after):
                     break
         raise failed_load(f"load {record.load_id}: Delta's commit failed: {failed}", failed) from failed
 
     def prune(self, keep: int) -> list[int]:
         raise ConfigError("a Delta table prunes its log itself: set delta.logRetentionDuration")
 
-    def _sync(self, version: int) -> None:
+    def sync(self, version: int) -> None:
         """Make the commits behind this version survive a power failure; the library does not."""
         names = self._storage.names("_delta_log")
         for name in names:
@@ -220,6 +222,18 @@ class DeltaCommitLog(TableLog):
         now = time.time_ns() // 1_000_000
         partitions = [Transaction(self._app_id(tp), offset, now) for tp, offset in sorted(record.committed.items())]
         return [Transaction(self._group, record.id.sequence, now), *partitions]
+
+
+def _has_only_grown(before: DeltaTable, after: DeltaTable) -> bool:
+    """Whether another load may have added columns, and nothing else has changed that a load has checked."""
+    old, new = before.metadata(), after.metadata()
+    names = {field.name for field in after.schema().fields}
+    return (
+        old.id == new.id
+        and old.configuration == new.configuration
+        and old.partition_columns == new.partition_columns
+        and all(field.name in names for field in before.schema().fields)
+    )
 
 
 def _add_action(record: LoadRecord, file: WrittenFile) -> AddAction | RemoveAction:

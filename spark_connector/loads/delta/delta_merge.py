@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +24,8 @@ from spark_connector.loads.last_changes import StoredRows, stored_columns
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.upsert import Upsert
 
+COMPACTION = "pykafka.compaction"
+"""In the metadata of a commit that moves rows and changes none (delta_compaction.py)."""
 _HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET TBLPROPERTIES")
 """Operations that do not change the rows."""
 
@@ -87,7 +88,7 @@ def version_to_restore(table: DeltaTable, rewind: LoadRecord, of_load: Mapping[i
         version, operation = int(commit["version"]), str(commit.get("operation"))
         if version <= back[0]:
             break
-        if version not in of_load and operation not in _HARMLESS:
+        if version not in of_load and operation not in _HARMLESS and COMPACTION not in str(commit.get("userMetadata")):
             raise ConfigError(
                 f"version {version} of the Delta table ({operation}) is of another writer, whose rows would be lost: a "
                 "table with one row per key goes back by its versions only"
@@ -102,12 +103,12 @@ def upsert_marker(table: DeltaTable) -> str | None:
     return next(found, None)
 
 
-def marked(fields: Sequence[Mapping[str, Any]], record: LoadRecord) -> list[Mapping[str, Any]]:
-    """The fields of a new table (Delta's JSON), with the marker of an upsert."""
+def marked(schema: pa.Schema, record: LoadRecord) -> pa.Schema:
+    """The columns of a new table, with the marker of an upsert."""
     if record.upsert is None:
-        return list(fields)
-    metadata = {"metadata": {UPSERT_PROPERTY: marker_of(record)}}
-    return [{**field, **metadata} if field["name"] == OFFSET else field for field in fields]
+        return schema
+    at = schema.get_field_index(OFFSET)
+    return schema.set(at, schema.field(at).with_metadata({UPSERT_PROPERTY: marker_of(record)}))
 
 
 def without_views(part: pa.Table) -> pa.Table:

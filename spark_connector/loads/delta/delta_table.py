@@ -27,10 +27,12 @@ from deltalake.exceptions import DeltaError
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
+from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
 from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore, without_views
 from spark_connector.loads.delta.delta_snapshot import snapshot_of
 from spark_connector.loads.destination import HeldRows, NewSession
+from spark_connector.loads.evolution import evolve, evolved, layout_schema
 from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.grammar import identify_rows, parse_partition_by, partition_columns
 from spark_connector.loads.history import (
@@ -46,11 +48,13 @@ from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination, first_line
 from spark_connector.loads.table_snapshot import TableSnapshot
+from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
 _STAGING = "_staging/table"
+_TRIES = 20  # to alter a table beside others
 _MISREAD = re.compile(r"[#%?^|\[\]\\\x00-\x1f\x7f]")
 """Characters of a path that `deltalake` misreads or cannot open, and Spark takes literally."""
 _FORGETS = "delta.setTransactionRetentionDuration"
@@ -90,20 +94,24 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
                 raise
         return record.load_id if record.upsert is None else _change_files(record.load_id)
 
-    def prepare(self, record: LoadRecord, schema: str) -> None:
-        """Create the table, or check that it takes these columns. Raises ConfigError, LoadError."""
-        fields = [*_fields(schema), {"name": LOAD_COLUMN, "type": "string", "nullable": True, "metadata": {}}]
+    def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
+        """Create the table, or check that it takes these columns, and add those that it may get. Files have the table's
+        types. Raises ConfigError, LoadError."""
         transforms = {one.name: one for one in parse_partition_by(record.partition_by) if one.transform != "identity"}
-        for field in fields:
-            if field["name"] in transforms:
-                field["metadata"] = {**field["metadata"], _TRANSFORM: str(transforms[field["name"]])}
+        made = {name: str(transform) for name, transform in transforms.items()}
         partition_by = partition_columns(record.partition_by)
         table = self.log.table()
         if table is None:
             refuse_within_table(self.output)
-            table = self._create(marked(fields, record), partition_by)
+            fields = [
+                field.with_metadata({_TRANSFORM: made[field.name]}) if field.name in made else field
+                for field in layout.schema
+            ]
+            table = self._create(marked(pa.schema(fields), record), partition_by)
         check_marker(upsert_marker(table), record, f"the Delta table {self.url}")
-        _check_table(table, self.url, fields, partition_by)
+        _check_table(table, self.url, partition_by, made)
+        table = self._evolve(table, layout)
+        return replace(layout, schema=layout_schema(_arrow_schema(table), layout.schema))
 
     def seal(self, record: LoadRecord) -> None:
         """Sync the files: after a power failure, a table whose log names empty files could not be read."""
@@ -133,6 +141,9 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
     def discard(self, load_id: str) -> None:
         self.output.remove(load_id)
         self.output.remove(f"{_STAGING}/{load_id}")
+
+    def compaction(self) -> DeltaCompaction:
+        return DeltaCompaction(self.output, self.log, self._group)
 
     def staged(self) -> dict[str, int]:
         names = (name for name in self.output.names(_STAGING) if is_of(self._group, name))
@@ -233,11 +244,37 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         is_ours = isinstance(error, DeltaError | pa.ArrowException)  # of a commit, of a query
         return failed_load(f"the Delta table {self.url}: {first_line(error)}", error) if is_ours else None
 
-    def _create(self, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> DeltaTable:
+    def _evolve(self, table: DeltaTable, layout: FileLayout) -> DeltaTable:
+        """The table when it takes the rows. Delta refuses to alter a schema that another process has altered."""
+        where, failed = f"the Delta table {self.url}", None
+        for _ in range(_TRIES):
+            before = _arrow_schema(table)
+            steps = evolve(before, layout.schema, layout.evolution, where=where, widens=False)
+            if not steps:
+                return table
+            after, version = evolved(before, steps), table.version()
+            fields = [after.field(name) for name in dict.fromkeys(step.path[0] for step in steps)]
+            try:
+                table.alter.add_columns(list(Schema.from_arrow(pa.schema(fields)).fields))
+                self.log.sync(version)
+            except DeltaError as error:
+                failed = error
+            table = self._reopened()
+            if failed is not None and table.version() == version:
+                break
+        raise failed_load(f"{where} cannot get new columns: {failed}", failed or "") from failed
+
+    def _reopened(self) -> DeltaTable:
+        table = self.log.table()
+        if table is None:
+            raise LoadError(f"the Delta table {self.url} no longer exists")
+        return table
+
+    def _create(self, schema: pa.Schema, partition_by: Sequence[str]) -> DeltaTable:
         try:
             table = DeltaTable.create(
                 self.output.url,
-                Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
+                Schema.from_arrow(schema),
                 mode="ignore",
                 partition_by=list(partition_by),
                 storage_options=self.output.object_store_options,
@@ -270,7 +307,8 @@ def _change_files(load_id: str) -> str:
     return f"{_STAGING}/{load_id}/changes"
 
 
-def _check_table(table: DeltaTable, url: str, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
+def _check_table(table: DeltaTable, url: str, partition_by: Sequence[str], made: Mapping[str, str]) -> None:
+    """`made`: what the partition columns that are no columns of the rows are made of."""
     metadata = table.metadata()
     if list(partition_by) != metadata.partition_columns:
         raise ConfigError(
@@ -284,41 +322,16 @@ def _check_table(table: DeltaTable, url: str, fields: Sequence[Mapping[str, Any]
     unfit = [name for name in metadata.configuration if name.startswith(("delta.constraints.", "delta.columnMapping."))]
     if unfit:
         raise ConfigError(f"the Delta table {url} has {', '.join(unfit)}, which loads cannot obey: they only add files")
-    there = {field["name"]: field for field in _fields(table.schema().to_json())}
-    for field in fields:
-        _check_column(there, field, url)
-    wanted = {field["name"] for field in fields}
-    required = [name for name, field in there.items() if name not in wanted and not field["nullable"]]
-    if required:
-        raise ConfigError(f"the Delta table {url} has columns that a load cannot fill: {', '.join(required)}")
-
-
-def _check_column(there: Mapping[str, Mapping[str, Any]], field: Mapping[str, Any], url: str) -> None:
-    name = field["name"]
-    if name not in there:
-        if other := [one for one in there if one.lower() == name.lower()]:
-            raise ConfigError(f"the Delta table {url} has a column '{other[0]}', which is '{name}' to Spark: rename it")
-        if name == LOAD_COLUMN:
+    for field in json.loads(table.schema().to_json())["fields"]:
+        name = field["name"]
+        if name in made and (before := field["metadata"].get(_TRANSFORM, made[name])) != made[name]:
             raise ConfigError(
-                f"the Delta table {url} has no column '{LOAD_COLUMN}', in which a load writes its id to every row: add "
-                f"it (ALTER TABLE … ADD COLUMNS ({LOAD_COLUMN} STRING)), or use another table"
+                f"the Delta table {url} has column '{name}' as {before}, not as {made[name]}: set partition_by so"
             )
-        raise ConfigError(f"the Delta table {url} has no column '{name}': add it, or leave it out (option columns)")
-    made = field["metadata"].get(_TRANSFORM)
-    if made is not None and (before := there[name]["metadata"].get(_TRANSFORM, made)) != made:
-        raise ConfigError(f"the Delta table {url} has column '{name}' as {before}, not as {made}: set partition_by so")
-    if there[name]["type"] != field["type"]:
-        if name == LOAD_COLUMN:
-            raise ConfigError(
-                f"the Delta table {url} has a column '{LOAD_COLUMN}' of its own, of type {there[name]['type']}: a load "
-                "writes its id there, as a string. Rename that column, or use another table"
-            )
-        raise ConfigError(f"the Delta table {url} has column '{name}' as {there[name]['type']}, not {field['type']}")
 
 
-def _fields(schema: str) -> list[dict[str, Any]]:
-    fields: list[dict[str, Any]] = json.loads(schema)["fields"]
-    return fields
+def _arrow_schema(table: DeltaTable) -> pa.Schema:
+    return pa.schema([field.remove_metadata() for field in pa.schema(table.schema().to_arrow())])
 
 
 def _count_rows(table: DeltaTable | None, where: str) -> dict[str | None, int]:

@@ -25,17 +25,17 @@ from pyiceberg.typedef import Record
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.tasks.written_file import WrittenFile
 
-_DATA = "data"
+DATA = "data"
 
 
 def directory_of_load(load_id: str) -> str:
     """Where the files of a load lie, below the table's location."""
-    return f"{_DATA}/{load_id}"
+    return f"{DATA}/{load_id}"
 
 
 def load_of(location: str, path: str) -> str | None:
     """The id of the load that wrote the data file at `path` into the table at `location`; None for other files."""
-    prefix = f"{location.rstrip('/')}/{_DATA}/"
+    prefix = f"{location.rstrip('/')}/{DATA}/"
     name = path.removeprefix(prefix).partition("/")[0] if path.startswith(prefix) else ""
     return name if LoadId.parse(name) else None
 

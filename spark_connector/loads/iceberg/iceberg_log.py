@@ -201,13 +201,14 @@ class IcebergCommitLog(TableLog):
             f"times: {failed}"
         ) from failed
 
-    def replace_files(self, table: Table, change: Change) -> bool:
+    def replace_files(self, table: Table, change: Change, properties: Mapping[str, str] | None = None) -> bool:
         """Commit a change of files that is no load, to this state of the table: False when it is no longer so.
 
-        For a compaction. The offsets of all groups stay. Raises CommitUnknown, FilesGone.
+        For a compaction, which notes itself in `properties`. The offsets of all groups stay. Raises CommitUnknown and
+        FilesGone.
         """
         try:
-            self._commit(table, change, {}, None)
+            self._commit(table, change, properties or {}, None)
         except _NotCommitted:
             return False
         return True

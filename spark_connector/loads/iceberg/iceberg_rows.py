@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg import expressions
 from pyiceberg.conversions import from_bytes
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import StringType
 
+from spark_connector.loads.iceberg.iceberg_reader import read_file
 from spark_connector.loads.record import LoadRange
 from spark_connector.loads.request import LOAD_COLUMN
 
@@ -53,5 +53,6 @@ def read_files(
 ) -> Iterator[pa.Table]:
     """The rows of these files, without those that were deleted from them, part by part; `columns`: None for all."""
     schema = table.schema() if columns is None else table.schema().select(*columns)
-    for batch in ArrowScan(table.metadata, table.io, schema, AlwaysTrue()).to_record_batches(tasks):
-        yield pa.Table.from_batches([batch])
+    for task in tasks:
+        for batch in read_file(table.metadata, table.io, schema, task):
+            yield pa.Table.from_batches([batch])

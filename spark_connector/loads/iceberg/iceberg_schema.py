@@ -86,16 +86,21 @@ def new_order(layout: FileLayout, schema: Schema) -> SortOrder:
     return SortOrder(*fields, order_id=1 if fields else 0)
 
 
-def fitted_layout(metadata: TableMetadata, layout: FileLayout, shown: str) -> FileLayout:
-    """The layout in which rows go into this table: its types, field ids, and names of partition fields.
-
-    Raises ConfigError, with what to do, when the table `shown` cannot take the rows.
-    """
+def check_version(metadata: TableMetadata, shown: str) -> None:
+    """Raise ConfigError for a table that pyiceberg cannot write."""
     if metadata.format_version > 2:
         raise ConfigError(
             f"{shown} has format version {metadata.format_version}, which pyiceberg cannot write: use a table of "
             "version 2"
         )
+
+
+def fitted_layout(metadata: TableMetadata, layout: FileLayout, shown: str) -> FileLayout:
+    """The layout in which rows go into this table: its types, field ids, and names of partition fields.
+
+    Raises ConfigError, with what to do, when the table `shown` cannot take the rows.
+    """
+    check_version(metadata, shown)
     schema, given = metadata.schema(), new_schema(layout)
     _check_names(layout.schema.names, schema, shown)
     fields = [
@@ -105,11 +110,11 @@ def fitted_layout(metadata: TableMetadata, layout: FileLayout, shown: str) -> Fi
     if required:
         raise ConfigError(f"{shown} has columns that a load cannot fill: {', '.join(required)}")
     return replace(
-        layout, schema=pa.schema(fields), directories=False, partition_by=_fitted_spec(metadata, layout, shown)
+        layout, schema=pa.schema(fields), directories=False, partition_by=fitted_spec(metadata, layout, shown)
     )
 
 
-def _fitted_spec(metadata: TableMetadata, layout: FileLayout, shown: str) -> tuple[PartitionField, ...]:
+def fitted_spec(metadata: TableMetadata, layout: FileLayout, shown: str) -> tuple[PartitionField, ...]:
     """The partition fields by the table's names."""
     spec, schema = metadata.spec(), metadata.schema()
     there = [(field.source_id, str(field.transform)) for field in spec.fields]

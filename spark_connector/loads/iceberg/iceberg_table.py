@@ -34,6 +34,8 @@ from spark_connector.loads.addresses import IcebergName
 from spark_connector.loads.change_files import UPSERT_PROPERTY, changes_of, check_marker, marker_of
 from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog, plain_error
+from spark_connector.loads.iceberg.iceberg_compaction import IcebergCompaction
+from spark_connector.loads.iceberg.iceberg_evolution import evolve_table
 from spark_connector.loads.iceberg.iceberg_files import data_files, directory_of_load, load_of
 from spark_connector.loads.iceberg.iceberg_log import KEEP_SNAPSHOTS, IcebergCommitLog, groups_of, record_of, state_of
 from spark_connector.loads.iceberg.iceberg_merge import FileMaker, merged, rewound, snapshot_to_restore
@@ -92,16 +94,17 @@ class IcebergDestination(TableDestination[Table | None]):
             self._announce(table, record)
         return _place_of(record)
 
-    def prepare(self, record: LoadRecord, schema: str) -> None:
-        raise NotImplementedError("Spark's own writers cannot write an Iceberg table")
-
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
-        """Create the table, or check that it takes these rows. Raises ConfigError, LoadError."""
+        """Create the table, or let it grow where it may, and check that it takes these rows.
+
+        Raises ConfigError, LoadError.
+        """
         table = self.log.table()
         if table is None:
             table = self._create(layout, record)
             self._announce(table, record)
         check_marker(table.metadata.properties.get(UPSERT_PROPERTY), record, self.url)
+        table = evolve_table(self._place, table, layout)
         self._spec_id = table.metadata.default_spec_id
         self._layout = fitted_layout(table.metadata, layout, self.url)
         return self._layout
@@ -155,6 +158,10 @@ class IcebergDestination(TableDestination[Table | None]):
             storage = self._storage(table)
             storage.remove(directory_of_load(load_id))
             storage.remove(f"{_STAGING}/{load_id}")
+
+    def compaction(self) -> IcebergCompaction:
+        storage = self._storage(self._there())
+        return IcebergCompaction(self.log, self._group, self.url, storage, self.task_output)
 
     def staged(self) -> dict[str, int]:
         table = self.log.table()

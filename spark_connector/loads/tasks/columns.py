@@ -60,12 +60,12 @@ class TableColumns:
             for pick, type in _picked(item, source):
                 picks.append(pick)
                 fields.append(pa.field(pick.name, type))
-        _check_names([pick.name for pick in picks])
         taken = {field.name for field in fields}
         for name in (item.column for item in partition_by):
             if name in DERIVED and name not in taken:
                 picks.append(Pick(name, (_TIMESTAMP,), name))
                 fields.append(pa.field(name, _DERIVED_TYPES[name]))
+        _check_names([pick.name for pick in picks])
         return cls(tuple(picks), pa.schema(fields))
 
     def apply(self, rows: pa.Table) -> pa.Table:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_connector.loads.grammar import SortItem
+from spark_connector.loads.grammar import NO_CHANGES, Evolution, SortItem
 from spark_connector.loads.request import TARGET_FILE_SIZE
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.transforms import PartitionField
@@ -18,7 +18,8 @@ class FileLayout:
 
     `load_id` fills the column `load`; None for files, whose directory names it. With `directories`, the values of
     `partition_by` are directories, and their columns leave the files; without, files keep all columns of `schema` and
-    their directories are names only. `sort_by` sorts the rows of each file. `target_file_size` is in bytes.
+    their directories are names only. `sort_by` sorts the rows of each file. `target_file_size` is in bytes. `evolution`
+    is what the driver may change in the table before.
     """
 
     schema: pa.Schema
@@ -29,3 +30,4 @@ class FileLayout:
     sort_by: tuple[SortItem, ...] = ()
     compression: str = "zstd"
     target_file_size: int = TARGET_FILE_SIZE
+    evolution: Evolution = NO_CHANGES

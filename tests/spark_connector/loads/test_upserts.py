@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
+from spark_connector.loads.compaction import CompactionOptions
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.rewind import plan_rewind
 from spark_connector.loads.upsert import Upsert
-from spark_connector.maintenance import history, rewind
+from spark_connector.maintenance import compact, history, rewind
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.table_harness import add_catalog, load_without_result
@@ -85,6 +89,26 @@ def test_a_replay_of_an_old_load_does_not_bring_a_deleted_row_back(new_world: Ne
         assert world.names() == {}
         with pytest.raises(OffsetConflict):
             site.commit(sealed, files)
+    check(world)
+
+
+def test_a_compaction_changes_no_row_and_a_rewind_goes_back_over_it(new_world: NewWorld) -> None:
+    world = filled(new_world)
+    with world.opened(CrashPoint()) as site:
+        first = site.log.newest().load_id
+    old = world.names()
+    for key in (50, 51):
+        world.load()
+        send_all(world.source, [(key, "of a file of its own")])
+    world.load()
+    with world.opened(CrashPoint()) as site:
+        done = site.compaction().run(CompactionOptions(rewindable_s=0))
+    assert done.files_before > done.files_after == 1
+    check(world)
+    assert first is not None
+    rewind(world.target, first)
+    assert world.names() == old
+    world.load()
     check(world)
 
 
@@ -328,3 +352,47 @@ def test_a_load_over_another_writers_commit_merges_anew(new_world: NewWorld) -> 
     assert len(meddled) == 3
     assert world.names() == {**world.source.rows(), 1000: "foreign", 1001: "foreign", 1002: "foreign"}
     assert world.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    ("key_type", "key_of"),
+    [
+        (pa.int32(), int),
+        (pa.string(), lambda number: f"'ö\"{number}' -- "),
+        (pa.binary(), lambda number: bytes([0, number, 255])),
+        (pa.decimal128(20, 2), lambda number: Decimal(number) / 100),
+        (pa.date32(), lambda number: date(1969, 12, 28) + timedelta(number)),
+        (pa.timestamp("us", "UTC"), lambda number: datetime(1969, 12, 31, 23, 59, 59, 999_999 - number, UTC)),
+        (pa.bool_(), bool),
+    ],
+    ids=["int", "string", "binary", "decimal", "date", "timestamp", "bool"],
+)
+def test_keys_of_all_types(new_world: NewWorld, key_type: pa.DataType, key_of: Callable[[int], Any]) -> None:
+    world = new_world(UpsertTopic(1, key_type=key_type, key_of=key_of))
+    send_all(world.source, [(number, f"first {number}") for number in range(6)])
+    world.load()
+    check(world)
+    send_all(world.source, [(1, "second 1"), (7, "new"), (2, None), (9, None), (3, None), (3, "back")])
+    world.load()
+    check(world)
+
+
+def test_a_compaction_changes_no_row_and_a_rewind_goes_behind_it(new_world: NewWorld) -> None:
+    world = filled(new_world)
+    before = world.names()
+    for number in range(4):
+        send_all(world.source, [(30 + number, "small"), (1, f"again {number}")])
+        world.load()
+    now = world.names()
+    first = load_ids(world)[0]
+    compacted = compact(world.target, rewindable="0s")
+    if isinstance(world, UpsertIntoIceberg):  # a MERGE of Delta leaves one file here
+        assert compacted.files_after < compacted.files_before
+    assert world.names() == now == world.source.rows()
+    send_all(world.source, [(1, None), (31, "later")])
+    world.load()
+    check(world)
+    assert rewind(world.target, first) is not None
+    assert world.names() == before
+    world.load()
+    assert world.names() == world.source.rows()

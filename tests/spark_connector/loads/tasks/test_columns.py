@@ -71,6 +71,8 @@ def test_date_and_hour_are_of_the_record_in_utc_unless_the_table_has_such_column
     assert found["date"].cast(pa.int32()).to_pylist() == [-1, 0, 2_932_897, -719_529]
     assert found["hour"].to_pylist() == [23, 0, 0, 23]
     assert found["date"][0].as_py() == datetime.fromtimestamp(-1, UTC).date() == date(1969, 12, 31)
+    with pytest.raises(ConfigError, match="'Date' and 'date' are one name to Spark"):
+        made("offset as Date", partition_by="date")
     assert made("offset as date", partition_by="date").schema.field("date").type == pa.int64()
 
 
