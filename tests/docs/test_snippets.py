@@ -124,9 +124,9 @@ def test_options_of_reads_and_writes_are_taken(snippet: Snippet) -> None:
         if "pykafka" not in chain.formats:
             continue
         options = {SERVER: "host:9092", **chain.options}
-        if "history" in options:
-            assert parse_history(options) is not None
-        elif chain.attributes & {"read", "readStream"}:
+        if chain.attributes & {"read", "readStream"}:
+            if (history := parse_history(options)) is not None:
+                options = dict(history.topics)
             parse_options(options, Mode.STREAM if "readStream" in chain.attributes else Mode.BATCH)
         else:
             parse_write_options(options, stream="writeStream" in chain.attributes)

@@ -18,6 +18,9 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from spark_connector import maintenance
+from spark_connector.loads.record import LoadError
+from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.union_read.union_readers import UnionBatchReader
 from tests.support.topic_data import TopicData
 from tests.support.union_loads import UnionLoads, positions
@@ -114,3 +117,6 @@ def compact(loads: UnionLoads) -> None:
     if loads.format == "delta":
         with suppress(DeltaError, OSError):
             DeltaTable(loads.to).optimize.compact()
+    if loads.format == "iceberg":
+        with suppress(LoadError, OffsetConflict):
+            maintenance.compact(loads.target, rewindable="0")
