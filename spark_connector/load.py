@@ -35,13 +35,14 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from spark_connector.destinations import open_all_dead_letters, open_dead_letters, open_destination
+from spark_connector.loads.addresses import hadoop_settings, storage_options_for
 from spark_connector.loads.commit import publish_offsets
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
-from spark_connector.loads.request import LoadRequest, Target, hadoop_settings, storage_options_for
+from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.write import write_load
 from spark_connector.maintenance import recover
 
@@ -92,11 +93,11 @@ def load(
     avro, delta, iceberg, or sql (a database).
     `columns`: the columns of the output, of those that are read: `value.*` (each field), `value.address.city`,
     `value.id as order_id`, `key`. By default all that are read.
-    `partition_by`: columns of the output, transforms (year, month, day, hour, `bucket(16, customer)`, truncate), or
-    date and hour, of the timestamp in UTC. `sort_by`: columns by which a file's rows are sorted, such as `at desc`.
+    `partition_by`: columns of the output, transforms (`day(at)`, `bucket(16, customer)`, `truncate(4, code)`; also
+    year, month, hour), or date and hour of the timestamp in UTC, as directories. `sort_by`: what sorts each file.
     `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in `<to>/_offsets`),
-    `zookeeper` (`zookeeper_connect`), or `table`, for delta, iceberg and sql the only one. A group's first load is
-    refused where other groups have loaded the same topics, unless `new_group`.
+    `zookeeper` (`zookeeper_connect`), or `table`, for tables the only one. A group's first load is refused where other
+    groups have loaded the same topics, unless `new_group`.
     `starting_offsets`: where a new partition begins, earliest or JSON. `max_records`: at most so many offsets.
     `publish_offsets`: also commit them to the brokers' group `group`, for lag tools; a failure does not fail the load.
     `mode`: append, or upsert, with `key`, `envelope` and `order_by`; see the module.

@@ -15,8 +15,9 @@ from typing import Any
 
 from broker.errors import PykafkaError
 from pykafka_ui.recent import Recent
+from spark_connector.loads.addresses import storage_options_for
 from spark_connector.loads.history import WHAT_TO_DO, History, HistoryEntry
-from spark_connector.loads.request import Target, storage_options_for
+from spark_connector.loads.request import Target
 from spark_connector.maintenance import history, tables, targets
 from spark_connector.storage import text_without_secrets, without_secrets
 

@@ -36,9 +36,10 @@ from spark_connector.cli.load_options import (
 )
 from spark_connector.cli.screen import Screen, print_ranges, print_recovered, print_verified
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
+from spark_connector.loads.addresses import hadoop_settings, storage_options_for
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
 from spark_connector.loads.record import LoadResult
-from spark_connector.loads.request import FORMATS, LoadRequest, Target, hadoop_settings, storage_options_for
+from spark_connector.loads.request import FORMATS, LoadRequest, Target
 from spark_connector.loads.upsert import ENVELOPES, MODES
 
 INTERRUPTED = 128 + signal.SIGINT

@@ -17,7 +17,8 @@ import typer
 
 from broker.errors import ConfigError
 from broker.tools.client_options import BootstrapServer, ConfigFile, given_properties, parse_pairs
-from spark_connector.loads.request import FORMATS, OFFSET_KINDS, Target, storage_options_for
+from spark_connector.loads.addresses import storage_options_for
+from spark_connector.loads.request import FORMATS, OFFSET_KINDS, Target
 
 __all__ = [
     "WHERE",

@@ -1,13 +1,18 @@
-"""The addresses of tables as users give them, in a database or in a catalog of Iceberg. Pure: libraries are extras."""
+"""The addresses of tables as users give them, in a database or in a catalog of Iceberg, and the options of places.
+
+Pure: libraries are extras.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError
+from spark_connector.object_stores import object_store_of
 from spark_connector.storage import without_secrets
 
 _DIALECTS = frozenset({"sqlite", "postgresql", "mysql", "mariadb", "mssql", "oracle"})
@@ -102,3 +107,22 @@ class IcebergName:
     def shown(self) -> str:
         """The `output` in the records of loads."""
         return _ICEBERG + ".".join(self.identifier)
+
+
+def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
+    """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
+    prefix = "spark.hadoop."
+    return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
+
+
+def storage_options_for(to: str, given: Mapping[str, str], hadoop: Mapping[str, str]) -> dict[str, str]:
+    """What the user has given for this place; on HDFS beside the Hadoop settings of the session.
+
+    Raises ConfigError where nothing would take them.
+    """
+    if given and (is_database_url(to) or is_iceberg(to)):
+        raise ConfigError(
+            "storage_options (--storage-option) are for directories and object stores; a database takes them in its "
+            "URL, an Iceberg catalog in pyiceberg's configuration"
+        )
+    return dict(given) if object_store_of(to) else {**hadoop, **given}

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from broker.errors import ConfigError
-from spark_connector.loads.request import LOAD_COLUMN, Evolution
+from spark_connector.loads.grammar import Evolution
+from spark_connector.loads.request import LOAD_COLUMN
 
 ELEMENT, VALUE = "element", "value"
 """The parts of a list and of a map in a path, as Iceberg names them."""

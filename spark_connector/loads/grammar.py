@@ -4,6 +4,8 @@
     partition_by   topic, day(at), bucket(16, customer)
     sort_by        customer, at desc
 
+and that of `schema_evolution`: none, add or add,widen.
+
 A name with blanks, commas, dots or parentheses stands in backticks, as in Spark; two of them stand for one. Loads keep
 the items' texts in their records, so `str(item)` is the same for every spelling. Pure; request.py calls it before
 anything is opened. Whether the columns exist is known later (tasks/columns.py). Raises ConfigError.
@@ -260,3 +262,24 @@ def _sort(reader: _Reader) -> SortItem:
         return SortItem(name, descending=True)
     reader.take_word("asc")
     return SortItem(name)
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """What a load may change in the schema of its table, before it writes a row (evolution.py)."""
+
+    add: bool = False
+    widen: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Evolution:
+        """`none`, `add` or `add,widen`. Raises ConfigError."""
+        words = {word.strip().lower() for word in text.split(",")}
+        if words not in ({"none"}, {"add"}, {"add", "widen"}):
+            raise ConfigError(
+                f"schema_evolution (--schema-evolution) must be one of none, add or add,widen, not '{text}'"
+            )
+        return cls("add" in words, "widen" in words)
+
+
+NO_CHANGES = Evolution()

@@ -20,7 +20,7 @@ from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.upsert import Upsert
 from spark_connector.offset_store.base import Offsets
-from spark_connector.outages import heals_by_waiting
+from spark_connector.outages import heals_by_waiting, one_line
 from spark_connector.storage import text_without_secrets
 
 _VERSION = 1
@@ -44,7 +44,7 @@ class LoadTooLarge(LoadError):
 def failed_load(text: str, failure: BaseException | str) -> LoadError:
     """LoadInterrupted if the failure heals by waiting (spark_connector/outages.py), else LoadError. `text` may quote a
     library, which may quote URLs with their secrets: these are hidden."""
-    return (LoadInterrupted if heals_by_waiting(failure) else LoadError)(text_without_secrets(text))
+    return (LoadInterrupted if heals_by_waiting(failure) else LoadError)(text_without_secrets(one_line(text)))
 
 
 def published_directory(load_id: str) -> str:

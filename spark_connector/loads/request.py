@@ -23,8 +23,10 @@ from broker.errors import ConfigError
 from spark_connector.loads.addresses import DatabaseAddress, IcebergName, is_database_url, is_iceberg
 from spark_connector.loads.bad_record_options import TOPIC, DeadLetterPlace, MaxBad
 from spark_connector.loads.grammar import (
+    NO_CHANGES,
     POSITION,
     ColumnItem,
+    Evolution,
     Given,
     PartitionItem,
     SortItem,
@@ -168,25 +170,6 @@ class Target:
             )
 
 
-def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
-    """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
-    prefix = "spark.hadoop."
-    return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
-
-
-def storage_options_for(to: str, given: Mapping[str, str], hadoop: Mapping[str, str]) -> dict[str, str]:
-    """What the user has given for this place; on HDFS beside the Hadoop settings of the session.
-
-    Raises ConfigError where nothing would take them.
-    """
-    if given and (is_database_url(to) or is_iceberg(to)):
-        raise ConfigError(
-            "storage_options (--storage-option) are for directories and object stores; a database takes them in its "
-            "URL, an Iceberg catalog in pyiceberg's configuration"
-        )
-    return dict(given) if object_store_of(to) else {**hadoop, **given}
-
-
 TARGET_FILE_SIZE = 128 << 20
 """Bytes of a file at which a task begins the next one; what other writers of tables aim at, too."""
 
@@ -244,27 +227,6 @@ def compression_of(write_options: Mapping[str, str]) -> str:
     if options or codec not in _CODECS:
         raise ConfigError(f"parquet output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
     return codec
-
-
-@dataclass(frozen=True)
-class Evolution:
-    """What a load may change in the schema of its table, before it writes a row (evolution.py)."""
-
-    add: bool = False
-    widen: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Evolution:
-        """`none`, `add` or `add,widen`. Raises ConfigError."""
-        words = {word.strip().lower() for word in text.split(",")}
-        if words not in ({"none"}, {"add"}, {"add", "widen"}):
-            raise ConfigError(
-                f"schema_evolution (--schema-evolution) must be one of none, add or add,widen, not '{text}'"
-            )
-        return cls("add" in words, "widen" in words)
-
-
-NO_CHANGES = Evolution()
 
 
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:

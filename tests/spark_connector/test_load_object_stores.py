@@ -82,3 +82,23 @@ def test_what_cannot_be_is_one_clear_error(spark: SparkSession, arguments: Mappi
     with pytest.raises(ConfigError, match=message) as raised:
         load(spark, bootstrap_servers="localhost:1", topic="t", group="g", **arguments)
     assert "hush-hush" not in str(raised.value)
+
+
+def test_the_environment_is_enough_for_the_commands(
+    broker: Kafka, topic: str, s3: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    data = TopicData(broker.bootstrap, topic, partitions=1)
+    data.produce(5)
+    to, group = f"s3://lake/{topic}", f"g-{topic}"
+    where = ["--to", to, "--group", group, "--format", "delta"]
+    cluster = ["--bootstrap-server", data.bootstrap]
+    first = json.loads(answer_of("load", "--topic", topic, *where, *cluster, "--json"))
+    data.produce(5)
+    assert json.loads(answer_of("load", "--topic", topic, *where, *cluster, "--json"))["rows"] == 5
+    assert len(json.loads(answer_of("loads", "--json", *where))) == 2
+    answer_of("loads", "verify", *where, *cluster)
+    answer_of("loads", "rewind", *where, "--to-load", first["load_id"], "--yes")
+    store = {"aws_endpoint": s3.url, "aws_region": "us-east-1", "allow_http": "true"}
+    assert DeltaTable(to, storage_options=store).to_pyarrow_table().num_rows == 5

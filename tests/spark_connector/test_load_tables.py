@@ -20,7 +20,7 @@ from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import Target
 from spark_connector.loads.tasks import task_job
-from spark_connector.maintenance import history, rewind, verify
+from spark_connector.maintenance import compact, history, rewind, verify
 from tests.spark_connector.loads.test_target import NAMES_OF_NUMBERS, NAMES_OF_TEXT
 from tests.support.kafka import Kafka
 from tests.support.table_harness import add_catalog
@@ -120,6 +120,30 @@ def test_an_iceberg_table_takes_load_after_load(loads: Loads, tmp_path: Path, mo
     loads.check_verified(target, [20])
     assert loads("iceberg:lake.records", **arguments).rows == 6
     assert positions(table.refresh().scan().to_arrow().to_pylist()) == loads.data.positions()
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_a_new_column_is_added_before_the_rows_and_small_files_become_large(
+    loads: Loads, tmp_path: Path, format: str
+) -> None:
+    catalog = add_catalog(tmp_path / "c") if format == "iceberg" else None
+    to = "iceberg:lake.records" if catalog else str(tmp_path / "table")
+    arguments: dict[str, Any] = {"format": format, "catalog": catalog}
+    loads(to, **arguments)
+    loads.data.produce(6, headers=[("h", b"\x01")])
+    with pytest.raises(ConfigError, match="no column 'headers': add it .schema_evolution=add does."):
+        loads(to, **arguments, options={"includeHeaders": "true"})
+    assert loads(to, **arguments, options={"includeHeaders": "true"}, schema_evolution="add").rows == 6
+    loads.data.produce(4)
+    assert loads(to, **arguments, schema_evolution="add").rows == 4
+    target = Target(to, loads.group, format=format, catalog=catalog)
+    done = compact(target, rewindable="0")
+    assert done.files_before > done.files_after == 1
+    assert done.rows == 30
+    loads.check_verified(target, [20, 6, 4])
+    table = open_catalog(catalog).load_table("lake.records").scan().to_arrow() if catalog else None
+    rows = table or DeltaTable(to).to_pyarrow_table()
+    assert sum(bool(headers) for headers in rows.column("headers").to_pylist()) == 6
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

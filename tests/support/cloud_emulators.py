@@ -1,7 +1,8 @@
-"""Emulators of Azure's and Google's object stores, written by others, as processes on ports of their own.
+"""Emulators of object stores, written by others, as processes on ports of their own.
 
 Azurite is Microsoft's, fetched by npm. fake-gcs-server is a Go program out of a wheel; its lists are not those that
-`deltalake` asks for, so that only fsspec's half of a load meets it.
+`deltalake` asks for, so that only fsspec's half of a load meets it. moto is an S3 in Python; its puts do not exclude
+each other, so that it is for function and `fake_s3` for races.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import json
 import re
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -63,6 +65,22 @@ def google() -> Iterator[dict[str, str]]:
         )
         urllib.request.urlopen(make).close()
         yield {"endpoint_url": url, "anon": "true"}
+
+
+@contextlib.contextmanager
+def moto() -> Iterator[dict[str, str]]:
+    """Storage options of an S3 with the bucket `lake`."""
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with _ended(process):
+        eventually(lambda: _answers(f"{url}/moto-api/data.json"))
+        urllib.request.urlopen(urllib.request.Request(f"{url}/lake", method="PUT")).close()
+        yield {"endpoint_url": url, "key": "me", "secret": "hush-hush", "region": "us-east-1"}
 
 
 def _package(*names: str) -> Path:

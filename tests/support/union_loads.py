@@ -53,6 +53,7 @@ class UnionLoads:
         group: str | None = None,
         options: Mapping[str, str] | None = None,
         max_records: int | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.bootstrap, self.topic, self.to, self.format = bootstrap, topic, to, format
         self.group = group or f"g-{topic}"
@@ -60,7 +61,7 @@ class UnionLoads:
             use_catalog(Path(to))
             self.target = Target(f"iceberg:{_NAMESPACE}.{_NAME}", self.group, catalog=CATALOG).check()
         else:
-            self.target = Target(to, self.group, format=format).check()
+            self.target = Target(to, self.group, format=format, storage_options=storage_options or {}).check()
         self._options, self._max_records = options or {}, max_records
 
     @property
@@ -91,6 +92,7 @@ class UnionLoads:
             "history": self.history,
             "group": self.group,
             **({"catalog": CATALOG} if self.format == "iceberg" else {}),
+            **({"historyStorageOptions": json.dumps(found)} if (found := self.target.storage_options) else {}),
             "fetchOffset.retryIntervalMs": "20",
             **more,
         }

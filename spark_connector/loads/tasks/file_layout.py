@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_connector.loads.grammar import SortItem
-from spark_connector.loads.request import NO_CHANGES, TARGET_FILE_SIZE, Evolution
+from spark_connector.loads.grammar import NO_CHANGES, Evolution, SortItem
+from spark_connector.loads.request import TARGET_FILE_SIZE
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.transforms import PartitionField
 

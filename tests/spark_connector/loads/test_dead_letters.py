@@ -11,11 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from broker.errors import ConfigError
 from spark_connector.loads.record import LoadError
+from spark_connector.loads.rewind import standing
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.dead_letter_harness import DeadLetterWorld, dead_letter_world
+
+_numbers = itertools.count(1000)
 
 Worlds = Callable[[], DeadLetterWorld]
 
@@ -120,6 +126,24 @@ def test_a_rival_at_any_step_leaves_one_winner(worlds: Worlds, before: bool) -> 
         world.check_whole(step)
 
 
+def test_a_rival_that_dies_while_it_settles_harms_no_load_that_lives(worlds: Worlds) -> None:
+    """The slow load has committed its dead letters, the rival takes them for those of a dead one, and dies itself."""
+    steps = steps_of(worlds().load)
+    gap = next(number for number, step in enumerate(steps, 1) if step.startswith("append"))
+    for at in range(1, 2 * len(steps)):
+        world = worlds()
+
+        def rival(world: DeadLetterWorld = world, at: int = at) -> None:
+            with contextlib.suppress(Crash, OffsetConflict):
+                world.load(CrashPoint(at))
+
+        with contextlib.suppress(OffsetConflict, LoadError):
+            world.load(CrashPoint(gap, before=False, meanwhile=rival))
+        assert len(set(world.bad_rows())) == len(world.bad_rows()), at
+        world.load()
+        world.check_whole(at)
+
+
 def test_a_rival_without_bad_records_leaves_one_winner(worlds: Worlds) -> None:
     steps = steps_of(worlds().load)
     for number, step in enumerate(steps, 1):
@@ -201,3 +225,41 @@ def test_groups_and_tables_share_a_table_of_dead_letters(tmp_path: Path) -> None
         world.load()
         world.check_whole()
         world.grow()
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_happens_in_whatever_order_counts_add_up(tmp_path: Path, data: st.DataObject) -> None:
+    """Loads, kills, rivals and rewinds at random: after the next load rows and dead letters are the records."""
+    number = next(_numbers)
+    world = dead_letter_world(tmp_path, f"g-{number}", bad=f"bad-{number}", begin=False)
+    for _ in range(data.draw(st.integers(1, 5), "acts")):
+        step = data.draw(st.integers(1, 16), "step")
+        match data.draw(st.sampled_from(["grow", "load", "kill", "rival", "rewind"]), "act"):
+            case "grow":
+                world.grow(data.draw(st.integers(1, 3), "partitions"), data.draw(st.integers(0, 3), "count"))
+            case "load":
+                world.load(most=data.draw(st.integers(0, 4), "most"))
+            case "kill":
+                with contextlib.suppress(Crash):
+                    world.load(CrashPoint(step, before=data.draw(st.booleans(), "before")))
+            case "rival":
+                with contextlib.suppress(OffsetConflict, LoadError):
+                    world.load(CrashPoint(step, meanwhile=lambda: _rival(world)))
+            case "rewind":
+                with contextlib.suppress(Crash, StopIteration, ConfigError):
+                    world.rewind(data.draw(st.integers(1, 3), "to"), CrashPoint(step))
+        for rows in (world.good_rows(), world.bad_rows()):
+            assert len(set(rows)) == len(rows)
+    world.load()
+    world.load()
+    world.check_whole()
+    with world.opened(CrashPoint()) as (site, _):
+        for load in standing(site.log.records()):
+            for range_ in load.ranges:
+                assert (range_.rows or 0) + (range_.bad or 0) == range_.size
+
+
+def _rival(world: DeadLetterWorld) -> None:
+    with contextlib.suppress(OffsetConflict):
+        world.load()

@@ -15,7 +15,7 @@ from spark_connector.loads.evolution import (
     layout_schema,
     type_name,
 )
-from spark_connector.loads.request import Evolution
+from spark_connector.loads.grammar import Evolution
 
 NONE, ADD, WIDEN = (Evolution.parse(text) for text in ("none", "add", "add,widen"))
 

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
+from spark_connector.loads.compaction import CompactionOptions
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.rewind import plan_rewind
@@ -88,6 +89,26 @@ def test_a_replay_of_an_old_load_does_not_bring_a_deleted_row_back(new_world: Ne
         assert world.names() == {}
         with pytest.raises(OffsetConflict):
             site.commit(sealed, files)
+    check(world)
+
+
+def test_a_compaction_changes_no_row_and_a_rewind_goes_back_over_it(new_world: NewWorld) -> None:
+    world = filled(new_world)
+    with world.opened(CrashPoint()) as site:
+        first = site.log.newest().load_id
+    old = world.names()
+    for key in (50, 51):
+        world.load()
+        send_all(world.source, [(key, "of a file of its own")])
+    world.load()
+    with world.opened(CrashPoint()) as site:
+        done = site.compaction().run(CompactionOptions(rewindable_s=0))
+    assert done.files_before > done.files_after == 1
+    check(world)
+    assert first is not None
+    rewind(world.target, first)
+    assert world.names() == old
+    world.load()
     check(world)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 
+from tests.support.fake_s3 import FakeS3
+from tests.support.kafka import Kafka
 from tests.support.topic_data import TopicData
 from tests.support.union_loads import UnionLoads, positions
 
@@ -33,3 +35,13 @@ def test_loads_after_the_plan_change_nothing(loads: UnionLoads, data: TopicData)
     reader, tasks = loads.plan()
     loads.load()
     assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 23
+
+
+def test_a_delta_table_in_a_bucket(broker: Kafka, topic: str, s3: FakeS3) -> None:
+    loads = UnionLoads(broker.bootstrap, topic, "s3://lake/table", "delta", storage_options=s3.options)
+    data = TopicData(broker.bootstrap, topic, partitions=2)
+    data.produce(20)
+    loads.must_load()
+    data.produce(6)
+    assert positions(loads.read()) == data.positions()
+    assert positions(loads.read(history="s3://lake/table")) == data.positions(), "without saying what it is"

@@ -15,8 +15,8 @@ from deltalake.schema import PrimitiveType
 from broker.errors import ConfigError
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import DeltaDestination
+from spark_connector.loads.grammar import Evolution
 from spark_connector.loads.record import LoadError, LoadId, LoadRange, LoadRecord
-from spark_connector.loads.request import Evolution
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter

@@ -15,12 +15,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from broker.errors import ConfigError
+from spark_connector.loads.grammar import Evolution
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog
 from spark_connector.loads.iceberg.iceberg_evolution import evolve_table
 from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
 from spark_connector.loads.iceberg.iceberg_table import IcebergDestination
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
-from spark_connector.loads.request import Evolution, Target
+from spark_connector.loads.request import Target
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
