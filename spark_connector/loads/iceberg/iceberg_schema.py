@@ -77,7 +77,7 @@ def new_order(layout: FileLayout, schema: Schema) -> SortOrder:
     for field in layout.sort_by:
         source = _field_of(schema, field.column, "sort_by (--sort-by)")
         direction = SortDirection.DESC if field.descending else SortDirection.ASC
-        nulls = NullOrder.NULLS_LAST if field.descending else NullOrder.NULLS_FIRST
+        nulls = NullOrder.NULLS_LAST  # as FileWriter sorts
         fields.append(
             IcebergSortField(
                 source_id=source.field_id, transform=IdentityTransform(), direction=direction, null_order=nulls
