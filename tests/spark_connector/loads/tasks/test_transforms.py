@@ -115,6 +115,8 @@ def test_directories_are_escaped_as_spark_does() -> None:
         ("delta", "__HIVE_DEFAULT_PARTITION__", "read back as null"),
         ("parquet", "007", "read back as a number or a date"),
         ("parquet", "2024-01-31", "read back as a number or a date"),
+        ("parquet", "2024-01-31 10:00:00", "read back as a number or a date"),
+        ("parquet", " 7.5 ", "read back as a number or a date"),
         ("parquet", "x._COPYING_", "read back as nothing at all"),
         ("delta", "x" * 300, "too long for a directory's name"),
         ("delta", "\u00fc" * 150, "too long for a directory's name"),
