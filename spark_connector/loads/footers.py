@@ -66,16 +66,21 @@ def delta_statistics(footer: Any) -> str:
     types = {one.name: one.type for one in footer.schema.to_arrow_schema() if _is_bounded(one.type)}
     nulls: dict[str, int] = {}
     bounds: dict[str, tuple[Any, Any]] = {}
+    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
     for name in list(types)[:_MOST_MEASURED]:
-        groups = [_statistics(footer.row_group(number), name) for number in range(footer.num_row_groups)]
+        if paths.count(name) != 1:
+            continue  # the field b of a column a has the path of a column "a.b"
+        column = paths.index(name)
+        groups = [footer.row_group(number).column(column).statistics for number in range(footer.num_row_groups)]
         if not all(one is not None and one.has_null_count for one in groups):
             continue
         nulls[name] = sum(one.null_count for one in groups)
         with contextlib.suppress(OverflowError, ValueError, AttributeError):  # a time that Python does not have
-            found = [(one.min, one.max) for one in groups if one.num_values]
-            low, high = min(low for low, _ in found), max(high for _, high in found)
-            if None not in (low, high) and _fits(low) and _fits(high):
-                bounds[name] = (low, high)
+            found = [bound for one in groups if one.num_values for bound in (one.min, one.max)]
+            if found and None not in found:  # parquet leaves out bounds of more than 4 KiB
+                low, high = min(found), max(found)
+                if _fits(low) and _fits(high):
+                    bounds[name] = (low, high)
     return json.dumps(
         {
             "numRecords": footer.num_rows,
@@ -89,13 +94,6 @@ def delta_statistics(footer: Any) -> str:
 def _is_bounded(kind: pa.DataType) -> bool:
     of_numbers = pa.types.is_integer(kind) or pa.types.is_date(kind)
     return of_numbers or pa.types.is_string(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None)
-
-
-def _statistics(group: Any, name: str) -> Any:
-    for index in range(group.num_columns):
-        if group.column(index).path_in_schema == name:
-            return group.column(index).statistics
-    return None
 
 
 def _fits(value: Any) -> bool:

@@ -52,9 +52,12 @@ def data_file(
         schema = pyarrow_to_schema(footer.schema.to_arrow_schema())
     except ValueError as error:
         raise LoadError(f"{location} has no field ids: {error}") from error
+    ids = parquet_path_to_id_mapping(schema)
     statistics = data_file_statistics_from_parquet_metadata(
-        footer, compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)
+        footer, compute_statistics_plan(schema, metadata.properties), ids
     )
+    for path in _without_bounds(footer):
+        statistics.column_aggregates.pop(ids[path], None)
     file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=location,
@@ -68,6 +71,20 @@ def data_file(
     )
     file.spec_id = spec_id
     return file
+
+
+def _without_bounds(footer: Any) -> set[str]:
+    """The columns of which a row group has values without bounds, as parquet has none of texts of more than 4 KiB.
+
+    pyiceberg would take the bounds of the other row groups for those of the file, and readers would skip rows.
+    """
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    columns = (group.column(number) for group in groups for number in range(footer.num_columns))
+    return {
+        column.path_in_schema
+        for column in columns
+        if (found := column.statistics) is None or (found.num_values and not found.has_min_max)
+    }
 
 
 def added_files(table: Table, load_id: str, files: Sequence[WrittenFile], spec_id: int | None) -> list[DataFile]:

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
@@ -89,12 +90,15 @@ class FileWriter:
             return
         rows = pa.Table.from_batches(self._batches)
         self._batches, self._size = [], 0
-        for values, part in split(self._with_positions(rows), self._layout.partition_by):
+        groups = split(self._with_positions(rows), self._layout.partition_by)
+        for values, part in groups:
             waiting = self._waiting.setdefault(tuple(values.values()), _Waiting(values))
             waiting.parts.append(part)
             waiting.size += part.nbytes
             if waiting.size >= self._group:
                 self._write_group(waiting)
+            elif len(groups) > 1:
+                waiting.parts[-1] = _copied(part)  # a slice keeps the rows of all groups in memory
         while sum(waiting.size for waiting in self._waiting.values()) > MOST_WAITING:
             self._write_group(max(self._waiting.values(), key=lambda waiting: waiting.size))
 
@@ -132,6 +136,10 @@ class FileWriter:
         if waiting.file is not None:
             self._written.append(waiting.file.close())
             waiting.file = None
+
+
+def _copied(rows: pa.Table) -> pa.Table:
+    return rows.take(pa.array(np.arange(rows.num_rows)))
 
 
 class _OpenFile:

@@ -152,6 +152,11 @@ def bind(items: Sequence[PartitionItem], schema: pa.Schema, format: str) -> tupl
             made = pa.int32()
         transform = item.transform if item.argument is None else f"{item.transform}[{item.argument}]"
         fields.append(PartitionField(name, item.column, transform, made, format))
+    if fields and format in FILE_FORMATS and set(schema.names) <= {field.name for field in fields}:
+        raise ConfigError(
+            "partition_by (--partition-by) names all columns of the table, so its files would have none: add a column, "
+            "or leave one out of partition_by"
+        )
     return tuple(fields)
 
 

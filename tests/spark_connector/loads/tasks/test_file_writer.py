@@ -168,6 +168,20 @@ def test_files_have_statistics_a_page_index_and_checksums(tmp_path: Path) -> Non
         pyarrow.parquet.ParquetFile(path, page_checksum_verification=True).read()
 
 
+@pytest.mark.usefixtures("small_groups")
+def test_rare_partitions_keep_no_rows_of_others_in_memory(tmp_path: Path) -> None:
+    rows = pa.Table.from_batches(batches(20_000, size=100, per_batch=20_000))
+    rare = pa.array(["rare" if offset % 500 == 0 else "t" for offset in range(20_000)])
+    rows = rows.set_column(1, "topic", rare)
+    writer = FileWriter(layout("topic"), StorageOutput(f"file://{tmp_path}", {}, "data"))
+    for batch in rows.to_batches(1000):
+        writer.write(batch)
+    waiting = [part for one in writer._waiting.values() for part in one.parts]
+    assert waiting
+    assert sum(part.get_total_buffer_size() for part in waiting) < 2 * file_writer.ROW_GROUP_BYTES
+    assert sum(file.rows for file in writer.close()) == 20_000
+
+
 def test_a_writer_that_is_given_up_tells_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_writer, "ROW_GROUP_BYTES", 1)
     writer = FileWriter(layout(), StorageOutput(f"file://{tmp_path}", {}, "data"))

@@ -55,7 +55,7 @@ COLUMNS: dict[str, tuple[pa.DataType, Any, Any, tuple[str, ...]]] = {
 
 
 def field_of(text: str, type: pa.DataType, format: str = "iceberg") -> PartitionField:
-    (field,) = bind(parse_partition_by(text), pa.schema([("c", type)]), format)
+    (field,) = bind(parse_partition_by(text), pa.schema([("c", type), ("x", pa.string())]), format)
     return field
 
 
@@ -102,7 +102,7 @@ def test_values_are_texts_that_readers_know(transform: str, type: str, value: An
 
 
 def test_directories_are_escaped_as_spark_does() -> None:
-    (field,) = bind(parse_partition_by("`a=b`"), pa.schema([("a=b", pa.string())]), "parquet")
+    (field,) = bind(parse_partition_by("`a=b`"), pa.schema([("a=b", pa.string()), ("x", pa.string())]), "parquet")
     assert directory_of([field], {"a=b": "x/y z:%\u00fc"}) == "a%3Db=x%2Fy z%3A%25\u00fc"
     assert directory_of([field], {"a=b": None}) == "a%3Db=__HIVE_DEFAULT_PARTITION__"
 
@@ -115,6 +115,8 @@ def test_directories_are_escaped_as_spark_does() -> None:
         ("delta", "__HIVE_DEFAULT_PARTITION__", "read back as null"),
         ("parquet", "007", "read back as a number or a date"),
         ("parquet", "2024-01-31", "read back as a number or a date"),
+        ("parquet", "2024-01-31 10:00:00", "read back as a number or a date"),
+        ("parquet", " 7.5 ", "read back as a number or a date"),
         ("parquet", "x._COPYING_", "read back as nothing at all"),
         ("delta", "x" * 300, "too long for a directory's name"),
         ("delta", "\u00fc" * 150, "too long for a directory's name"),
@@ -156,6 +158,14 @@ def test_names_that_readers_pass_over_or_that_are_there_are_refused() -> None:
         bind(parse_partition_by("_x"), schema, "parquet")
     with pytest.raises(ConfigError, match="makes the column 'at_day', which the table has already"):
         bind(parse_partition_by("day(at)"), schema, "delta")
+
+
+def test_files_keep_a_column() -> None:
+    schema = pa.schema([("code", pa.string())])
+    with pytest.raises(ConfigError, match="names all columns of the table"):
+        bind(parse_partition_by("code"), schema, "parquet")
+    assert bind(parse_partition_by("truncate(2, code)"), schema, "parquet")
+    assert bind(parse_partition_by("code"), schema, "delta")  # has the column load
 
 
 def test_only_iceberg_hides_what_transforms_make() -> None:
