@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import pickle
 import posixpath
 from collections.abc import Callable
@@ -229,9 +230,10 @@ def test_an_error_after_the_commit_is_found_to_be_none(world: IcebergWorld, erro
     check_whole(world)
 
 
-def test_an_unknown_outcome_deletes_nothing_and_the_next_load_finds_out(world: IcebergWorld) -> None:
+@pytest.mark.parametrize("error", [ServerError("no answer"), json.JSONDecodeError("an answer in HTML", "<", 0)])
+def test_an_unknown_outcome_deletes_nothing_and_the_next_load_finds_out(world: IcebergWorld, error: Exception) -> None:
     def fail() -> None:
-        raise ServerError("no answer")
+        raise error
 
     with pytest.raises(CommitUnknown, match="nobody knows whether"):
         world.load(at_commit(world, fail, before=True))
