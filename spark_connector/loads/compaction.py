@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from spark_connector.loads.history import Owner, is_of, owner_of
 from spark_connector.loads.load_loop import parse_interval
-from spark_connector.loads.record import LoadError, LoadId
+from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted
 from spark_connector.loads.request import TARGET_FILE_SIZE, parse_file_size
 from spark_connector.loads.tasks.columns import Pick, TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
@@ -304,8 +304,11 @@ class Compaction(ABC, Generic[T]):
         for _ in range(_TRIES):
             table = self.table()
             if self.number(table) >= attempt.sequence:
-                if self.is_winner(table, attempt):
+                is_winner = self.is_winner(table, attempt)
+                if is_winner:
                     return None
+                if is_winner is None:
+                    raise LoadInterrupted(f"{self._shown} no longer tells whether compaction {attempt} is in it")
                 return "another compaction of the group was quicker"
             there = {file.path for file in self.files(table)} if removed else set()
             if gone := [file.path for file in removed if file.path not in there]:

@@ -28,7 +28,7 @@ from spark_connector.loads.history import is_of
 from spark_connector.loads.iceberg.iceberg_files import DATA, data_file
 from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
 from spark_connector.loads.iceberg.iceberg_rows import read_files
-from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone
+from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone, may_delete_files
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.storage import Storage
@@ -116,14 +116,20 @@ class IcebergCompaction(Compaction[Table]):
         newest = self._newest(table)
         if newest is not None and newest.sequence == attempt.sequence:
             return newest == attempt
-        directory = f"{_location(table)}/{_directory(attempt)}/"
-        return any(path.startswith(directory) for path in named_files(table))
+        return any(f"/{_directory(attempt)}/" in path for path in named_files(table))
 
     def remove_files(self, table: Table, attempt: LoadId) -> None:
         self._staging.remove(_directory(attempt))
 
     def vacuum(self, table: Table) -> int:
-        """A number that is taken cannot be committed any more, so nothing of it is still under way."""
+        """A number that is taken cannot be committed any more, so nothing of it is still under way.
+
+        Files are told by their names, each of which is given once: the table's location may be spelled anew (s3, s3a).
+        """
+        if not may_delete_files(table.metadata):
+            raise ConfigError(
+                f"{self._shown} has gc.enabled = false: other tables may have its files, so vacuum deletes none"
+            )
         taken = {DATA: self._log.state(table).number, f"{DATA}/{COMPACTED}": self.number(table)}
         left = [
             f"{directory}/{name}"
@@ -133,11 +139,11 @@ class IcebergCompaction(Compaction[Table]):
         ]
         if not left:
             return 0
-        named, deleted = named_files(table), 0
+        named, deleted = {posixpath.basename(path) for path in named_files(table)}, 0
         for directory in left:
             for name in self._staging.tree_sizes(directory):
                 path = f"{directory}/{name}"
-                if f"{_location(table)}/{path}" not in named:
+                if posixpath.basename(name) not in named:
                     self._staging.remove(path)
                     deleted += 1
         return deleted

@@ -43,7 +43,14 @@ from spark_connector.loads.commit import Newest
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, first_line
 from spark_connector.loads.iceberg.iceberg_files import added_files
 from spark_connector.loads.iceberg.iceberg_rewind import rows_removed
-from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone, clean_up, delete_files, write_snapshot
+from spark_connector.loads.iceberg.iceberg_snapshot import (
+    LOAD_SUMMARY,
+    Change,
+    FilesGone,
+    clean_up,
+    delete_files,
+    write_snapshot,
+)
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord, LoadTooLarge
 from spark_connector.loads.table import TableLog
 from spark_connector.loads.tasks.written_file import WrittenFile
@@ -51,7 +58,6 @@ from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.storage import text_without_secrets
 
 _PROPERTY = "pykafka.load."
-_SUMMARY = "pykafka.load"
 _TRIES = 20  # beside writers that commit all the time
 
 KEEP_SNAPSHOTS = 100
@@ -229,7 +235,7 @@ class IcebergCommitLog(TableLog):
     def _commit(self, table: Table, change: Change, properties: Mapping[str, str], record: LoadRecord | None) -> None:
         """One try against this state of the table. Raises _NotCommitted when the table has another by now."""
         metadata = table.metadata
-        summary = {_SUMMARY: _compact(record.without_files().to_json())} if record else {}
+        summary = {LOAD_SUMMARY: _compact(record.without_files().to_json())} if record else {}
         written = write_snapshot(table, change, summary, self._keep_snapshots)
         snapshot = written.snapshot
         updates: list[TableUpdate] = [
@@ -242,24 +248,30 @@ class IcebergCommitLog(TableLog):
             updates.append(RemoveSnapshotsUpdate(**expired))
         head = metadata.snapshot_by_name(MAIN_BRANCH)
         read_in: dict[str, Any] = {"snapshot-id": head.snapshot_id if head else None}
-        required = (
+        required: list[Any] = [
             AssertTableUUID(uuid=metadata.table_uuid),
             AssertRefSnapshotId(ref=MAIN_BRANCH, **read_in),
-        )
-        after = metadata
+        ]
+        for name, ref in metadata.refs.items() if written.expired else ():
+            if name != MAIN_BRANCH:  # by which it was decided what may expire
+                here: dict[str, Any] = {"snapshot-id": ref.snapshot_id}
+                required.append(AssertRefSnapshotId(ref=name, **here))
         try:
-            done = self._place.catalog.commit_table(table, required, tuple(updates if properties else updates[1:]))
-            after = done.metadata
+            done = self._place.catalog.commit_table(
+                table, tuple(required), tuple(updates if properties else updates[1:])
+            )
         except Exception as error:
             # Also the answer that the table has changed may be given to the second try of a client's request, after
-            # the first one has committed. ValueError: a snapshot to expire is gone, or an answer that is no JSON.
-            has_failed = isinstance(error, CommitFailedException | ValueError)
+            # the first one has committed. ValueError: a snapshot to expire is gone; its subclasses tell of an answer
+            # that cannot be read, behind which there may be a commit.
+            has_failed = isinstance(error, CommitFailedException) or type(error) is ValueError
             if not self._has(snapshot, record, error):
                 if not has_failed:
                     raise self._unknown(record, error) from error
                 written.remove(table.io)
                 raise _NotCommitted(first_line(error)) from error
-        clean_up(table.io, metadata, after, written.expired)
+        else:
+            clean_up(table.io, metadata, done.metadata, written.expired)
 
     def _has(self, snapshot: Snapshot, record: LoadRecord | None, failed: Exception) -> bool:
         """Whether the table has this snapshot, or the group this very load. Raises CommitUnknown if nobody can tell."""
@@ -319,7 +331,7 @@ class IcebergCommitLog(TableLog):
 
 def record_of(snapshot: Snapshot, shown: str) -> LoadRecord | None:
     """The load that made a snapshot of the table `shown`; None for a snapshot of another writer. Raises LoadError."""
-    text = snapshot.summary.additional_properties.get(_SUMMARY) if snapshot.summary else None
+    text = snapshot.summary.additional_properties.get(LOAD_SUMMARY) if snapshot.summary else None
     if text is None:
         return None
     where = f"snapshot {snapshot.snapshot_id} of {shown}"

@@ -15,8 +15,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from broker.errors import ConfigError
 from spark_connector.loads.compaction import CompactionOptions, CompactionResult
+from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.history import LoadState
-from spark_connector.loads.record import LoadError
+from spark_connector.loads.record import LoadError, LoadInterrupted
 from spark_connector.maintenance import rewind
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.table_harness import DeltaWorld, check_whole, delta_world, load_without_result
@@ -214,3 +215,19 @@ def test_a_compaction_notes_itself_in_the_log(world: DeltaWorld) -> None:
     compact(world)
     newest = DeltaTable(world.output.url).history(1)[0]
     assert json.loads(newest["userMetadata"])["pykafka.compaction"].startswith(f"{world.group}-000001-")
+
+
+def test_files_of_a_compaction_of_which_nobody_knows_any_more_stay(
+    world: DeltaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, commit = rows(world), DeltaCompaction.commit
+
+    def lose(self: DeltaCompaction, *arguments: Any) -> bool:
+        commit(self, *arguments)
+        return False
+
+    monkeypatch.setattr(DeltaCompaction, "commit", lose)
+    monkeypatch.setattr(DeltaCompaction, "is_winner", lambda *_: None)  # the log has been cleaned up
+    with pytest.raises(LoadInterrupted, match="no longer tells"):
+        compact(world)
+    assert rows(world) == before

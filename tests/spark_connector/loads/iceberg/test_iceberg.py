@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import pickle
 import posixpath
 from collections.abc import Callable
@@ -14,14 +15,16 @@ from pyiceberg.exceptions import CommitFailedException, ServerError
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.compaction import CompactionOptions
 from spark_connector.loads.iceberg import iceberg_log, iceberg_snapshot
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog
 from spark_connector.loads.iceberg.iceberg_files import data_files
 from spark_connector.loads.iceberg.iceberg_log import CommitUnknown, IcebergCommitLog, state_of
-from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone
+from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone, WrittenSnapshot, write_snapshot
 from spark_connector.loads.iceberg.iceberg_table import storage_of
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange
 from spark_connector.maintenance import history, prune
@@ -227,9 +230,10 @@ def test_an_error_after_the_commit_is_found_to_be_none(world: IcebergWorld, erro
     check_whole(world)
 
 
-def test_an_unknown_outcome_deletes_nothing_and_the_next_load_finds_out(world: IcebergWorld) -> None:
+@pytest.mark.parametrize("error", [ServerError("no answer"), json.JSONDecodeError("an answer in HTML", "<", 0)])
+def test_an_unknown_outcome_deletes_nothing_and_the_next_load_finds_out(world: IcebergWorld, error: Exception) -> None:
     def fail() -> None:
-        raise ServerError("no answer")
+        raise error
 
     with pytest.raises(CommitUnknown, match="nobody knows whether"):
         world.load(at_commit(world, fail, before=True))
@@ -323,6 +327,81 @@ def test_what_a_branch_or_tag_needs_stays(world: IcebergWorld) -> None:
     snapshots = world.table().metadata.snapshots
     assert len(snapshots) == 3  # and the newest, and the one before
     assert world.table().scan(snapshot_id=first).count() == 6
+
+
+def compacted(world: IcebergWorld) -> None:
+    with world.opened(CrashPoint()) as site:
+        assert site.compaction().run(CompactionOptions(rewindable_s=0)).files_after == 1
+
+
+def tag(world: IcebergWorld, manage: Callable[[ManageSnapshots, int], ManageSnapshots]) -> int:
+    table = world.table()
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    manage(table.manage_snapshots(), head).commit()
+    return head
+
+
+def loaded(world: IcebergWorld, times: int) -> None:
+    for _ in range(times):
+        world.load()
+        world.grow()
+
+
+def test_the_files_of_a_tag_stay_when_snapshots_after_it_expire(world: IcebergWorld) -> None:
+    loaded(world, 2)
+    tagged = tag(world, lambda manage, head: manage.create_tag(head, "closing"))
+    rows = world.table().scan(snapshot_id=tagged).to_arrow()
+    loaded(world, 1)
+    compacted(world)
+    world.keep_snapshots = 1
+    loaded(world, 4)
+    assert len(world.table().metadata.snapshots) == 5  # three of the tag, the newest, and the one before
+    assert world.table().scan(snapshot_id=tagged).to_arrow() == rows
+
+
+def test_a_snapshot_stays_that_a_tag_is_moved_to_in_the_very_moment(
+    world: IcebergWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded(world, 1)
+    first, second = (snapshot.snapshot_id for snapshot in world.table().metadata.snapshots)
+    tag(world, lambda manage, head: manage.create_tag(first, "closing"))
+    loaded(world, 1)
+
+    def written(table: Table, *rest: Any) -> WrittenSnapshot:
+        monkeypatch.undo()
+        world.table().manage_snapshots().create_tag(second, "closing").commit()
+        return write_snapshot(table, *rest)
+
+    world.keep_snapshots = 1
+    monkeypatch.setattr(iceberg_log, "write_snapshot", written)
+    world.load()
+    assert world.table().scan().use_ref("closing").to_arrow().num_rows == 12
+
+
+def test_a_file_that_another_writer_brings_back_stays(world: IcebergWorld) -> None:
+    loaded(world, 2)
+    paths = [task.file.file_path for task in world.table().scan().plan_files()]
+    compacted(world)
+    table = world.table()
+    table.delete("true")
+    table.add_files(paths)
+    loaded(world, 1)
+    rows = world.table().scan().count()
+    world.keep_snapshots = 1
+    loaded(world, 6)
+    assert world.table().scan().to_arrow().num_rows > rows
+
+
+def test_files_that_other_tables_may_have_stay(world: IcebergWorld) -> None:
+    loaded(world, 1)
+    with world.table().transaction() as transaction:
+        transaction.set_properties({"gc.enabled": "false"})
+    world.keep_snapshots = 1
+    loaded(world, 3)
+    assert len(world.table().metadata.snapshots) == 5
+    with world.opened(CrashPoint()) as site, pytest.raises(ConfigError, match=r"gc\.enabled = false"):
+        site.compaction().run(CompactionOptions(vacuum=True))
 
 
 def test_a_table_with_very_many_snapshots_loses_more_at_once(
