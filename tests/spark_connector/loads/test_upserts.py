@@ -439,3 +439,13 @@ def test_a_column_that_the_records_no_longer_have_keeps_no_old_value(new_world: 
     world.load()
     found = {row["id"]: row["tags"] for row in world.table_rows()}
     assert (found[0], found[1]) == (["first 0", None], None)
+
+
+def test_a_table_may_hold_keys_that_the_type_of_the_records_cannot(new_world: NewWorld) -> None:
+    world = new_world(UpsertTopic(partitions=1))
+    send_all(world.source, [(2**40, "large"), (1, "a")])
+    world.load()
+    world.source = UpsertTopic(partitions=1, key_type=pa.int32(), events=world.source.events)
+    world.source.send(1, "b")
+    world.load()
+    assert world.names() == {2**40: "large", 1: "b"}
