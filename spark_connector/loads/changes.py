@@ -201,7 +201,15 @@ class ChangeDecoder:
             nothing = pa.nulls(len(deleted), kind)
             here = pc.if_else(deleted, pa.scalar(None, kind), row[name]) if name in row else nothing
             if before is not None and before.type.get_field_index(name) >= 0:
-                here = pc.if_else(deleted, pc.struct_field(before, name).cast(kind), here)
+                was = pc.struct_field(before, name).cast(kind)
+                moved = pc.and_(pc.fill_null(pc.not_equal(was, here), False), pc.invert(deleted))
+                self._refuse(
+                    batch,
+                    moved,
+                    f"changes {name}, a column of the key, in an update: the row of the old key would stay. Use the "
+                    "columns of the database's primary key, of which Debezium sends a delete and an insert",
+                )
+                here = pc.if_else(deleted, was, here)
             there = self._from_record_key(batch, name, kind)
             self._refuse(
                 batch,

@@ -46,9 +46,12 @@ def last_changes(decoder: ChangeDecoder, upsert: Upsert, records: Iterable[pa.Re
 
 
 def rows_of_keys(changes: pa.Table, part: pa.Table, key: Sequence[str]) -> tuple[pa.Array, pa.Array]:
-    """(rows of `part`, rows of `changes`) that have the same key, as two arrays of row numbers."""
-    wanted = changes.select(list(key))
-    left = _numbered(part.select(list(key)).cast(wanted.schema), _ROW)
+    """(rows of `part`, rows of `changes`) that have the same key, as two arrays of row numbers.
+
+    A table's types may be wider than those of the changes, never narrower.
+    """
+    there = part.select(list(key))
+    wanted, left = changes.select(list(key)).cast(there.schema), _numbered(there, _ROW)
     joined = left.join(_numbered(wanted, _MATCH), list(key), join_type="inner")
     return joined.column(_ROW).combine_chunks(), joined.column(_MATCH).combine_chunks()
 
@@ -59,7 +62,7 @@ class StoredRows:
     def __init__(self, changes: pa.Table, upsert: Upsert) -> None:
         self.changes = changes
         self._upsert = upsert
-        self._known = changes.select(stored_columns(upsert)).schema
+        self._known = stored_columns(upsert)
         self._outdated = np.zeros(changes.num_rows, bool)
         self._seen = np.zeros(changes.num_rows, bool)
 
@@ -69,10 +72,11 @@ class StoredRows:
         Raises LoadError for a key whose row another partition has written and `order_by` does not decide, for a row of
         the same partition with the change's offset or a later one, and for a key that the table has twice.
         """
-        part = part.select(self._known.names).cast(self._known)
+        part = part.select(self._known)
         rows, matches = rows_of_keys(self.changes, part, self._upsert.key)
         if len(rows):
-            old, new = part.take(rows), self.changes.take(matches)
+            old = part.take(rows)
+            new = self.changes.select(self._known).take(matches).cast(old.schema)
             numbers = matches.to_numpy(zero_copy_only=False)
             twice = self._seen[numbers] | (np.bincount(numbers, minlength=len(self._seen))[numbers] > 1)
             if twice.any():

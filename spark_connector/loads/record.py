@@ -207,6 +207,12 @@ class LoadRecord:
         return LoadId.of(self.load_id)
 
     @property
+    def is_refusal(self) -> bool:
+        """Whether it takes back a load that never was committed, by taking its number: it changes no row."""
+        undone = self.rewind.undone if self.rewind else ()
+        return bool(undone) and all(LoadId.of(one.load_id).sequence == self.id.sequence for one in undone)
+
+    @property
     def rows(self) -> int:
         return sum(range.rows or 0 for range in self.ranges)
 

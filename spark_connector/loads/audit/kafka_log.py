@@ -21,7 +21,7 @@ from broker.errors import BrokerError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.formats.record_decoder import loaded
 from spark_connector.loads.destination import Offsets
-from spark_connector.loads.reading import DEFAULTS
+from spark_connector.loads.reading import BESIDE, DEFAULTS
 from spark_connector.loads.record import LoadRecord
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.fetch import read_range
@@ -104,6 +104,8 @@ class KafkaLog:
         if start < end:
             kept = {name.lower(): value for name, value in {**DEFAULTS, **(load.reading or {}), **self._given}.items()}
             wanted = {name: value for name, value in kept.items() if name.startswith(_RELEVANT + _FORMATS + _CORRUPT)}
+            if BESIDE.items() <= kept.items():  # bad records are dead letters, whatever the mode was
+                wanted["mode"] = "dropmalformed"
             wanted |= {"kafka.bootstrap.servers": self._bootstrap, "subscribe": "any"}
             options = parse_options(wanted, Mode.BATCH)
             options = replace(options, formats=loaded(options.formats, (tp.topic,)))

@@ -157,7 +157,9 @@ class DeltaCommitLog(TableLog):
         """
         assert record.upsert is not None
         properties = self._properties(record, 0)
-        if record.rewind is not None:
+        if record.is_refusal:
+            self._write(table, [], properties)
+        elif record.rewind is not None:
             restore_version(table, record, self.loads_by_version(table), properties)
         elif changes is None or not merge_changes(table, changes, record.upsert, properties):
             self._write(table, [], properties)  # no row has changed, but the offsets move

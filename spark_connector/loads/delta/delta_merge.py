@@ -42,6 +42,8 @@ def merge_changes(table: DeltaTable, changes: pa.Table, upsert: Upsert, properti
     wanted = stored.wanted
     if wanted.num_rows:
         columns = {_quoted(name): f"s.{_quoted(name)}" for name in wanted.column_names if name != DELETED}
+        gone = (field.name for field in table.schema().fields if field.name not in wanted.column_names)
+        replaced = {**columns, **{_quoted(name): "NULL" for name in gone}}  # columns that records no longer have
         merger = table.merge(
             wanted,
             " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in upsert.key),
@@ -51,7 +53,7 @@ def merge_changes(table: DeltaTable, changes: pa.Table, upsert: Upsert, properti
             commit_properties=properties,
         )
         merger = merger.when_matched_delete(f"s.{_quoted(DELETED)}")
-        merger = merger.when_matched_update(columns, f"NOT s.{_quoted(DELETED)}")
+        merger = merger.when_matched_update(replaced, f"NOT s.{_quoted(DELETED)}")
         merger.when_not_matched_insert(columns, f"NOT s.{_quoted(DELETED)}").execute()
     return table.version() > version
 

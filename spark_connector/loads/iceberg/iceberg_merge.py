@@ -139,6 +139,8 @@ def rewound(
 
     Raises ConfigError when its snapshot has expired, or another writer has changed the rows since.
     """
+    if rewind.is_refusal:
+        return Change()
     files.try_again(table)
     snapshot = snapshot_to_restore(table, rewind, record_of)
     head = table.metadata.snapshot_by_name(MAIN_BRANCH)

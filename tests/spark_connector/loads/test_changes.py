@@ -212,6 +212,7 @@ def test_the_key_of_a_delete_without_before_is_that_of_the_record() -> None:
         (event("t", None, None), r"offset 7 .* empties the whole table \(op t\)"),
         (event("m", None, None), "offset 7 .* has an op that is none of c, r, u, d and t"),
         (event("u", ANN, None), "offset 7 .* has no row: after is null"),
+        (event("u", {**ANN, "id": 0}, ANN), "offset 7 .* changes id, a column of the key, in an update"),
         ({"before": None, "after": ANN}, "offset 7 .* has no op"),
         ({}, "offset 7 .* has no op"),
         (

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from spark_connector.loads.compaction import CompactionOptions
+from spark_connector.loads.dead_letters import refusal_of
 from spark_connector.loads.destination import Destination
-from spark_connector.loads.record import LoadError, LoadRecord
+from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
 from spark_connector.loads.rewind import plan_rewind
 from spark_connector.loads.upsert import Upsert
 from spark_connector.maintenance import compact, history, rewind
@@ -396,3 +397,55 @@ def test_a_compaction_changes_no_row_and_a_rewind_goes_behind_it(new_world: NewW
     assert world.names() == before
     world.load()
     assert world.names() == world.source.rows()
+
+
+@pytest.mark.parametrize("foreign", [False, True], ids=["alone", "beside another writer"])
+def test_to_refuse_a_load_that_was_killed_changes_no_row(new_world: NewWorld, foreign: bool) -> None:
+    """As the next load does, when the killed one has committed its dead letters only."""
+    world = filled(new_world)
+    if foreign:
+        world.append_foreign(99)
+    old = world.table_rows()
+    with world.opened(CrashPoint()) as site:
+        record = world.plan(site)
+        assert record is not None
+        place = site.stage(record)
+        sealed, files = world.write(site, record, place)
+        site.commit(refusal_of(record.id, site, ("delta:bad",)))
+        with pytest.raises(OffsetConflict):
+            site.commit(sealed, files)
+    assert world.table_rows() == old
+    world.load()
+    assert {**world.source.rows(), **({99: "foreign"} if foreign else {})} == world.names()
+
+
+class _Narrower(UpsertTopic):
+    """Its values no longer have the column `tags`."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return super().schema.set(1, pa.field("value", pa.struct([("id", pa.int64()), ("name", pa.string())])))
+
+    def records(self, range_: LoadRange) -> pa.RecordBatch:
+        rows = super().records(range_).to_pylist()
+        for row in rows:
+            (row["value"] or {}).pop("tags", None)
+        return pa.RecordBatch.from_pylist(rows, self.schema)
+
+
+def test_a_column_that_the_records_no_longer_have_keeps_no_old_value(new_world: NewWorld) -> None:
+    world = filled(new_world)
+    world.source = _Narrower(events=world.source.events)
+    world.load()
+    found = {row["id"]: row["tags"] for row in world.table_rows()}
+    assert (found[0], found[1]) == (["first 0", None], None)
+
+
+def test_a_table_may_hold_keys_that_the_type_of_the_records_cannot(new_world: NewWorld) -> None:
+    world = new_world(UpsertTopic(partitions=1))
+    send_all(world.source, [(2**40, "large"), (1, "a")])
+    world.load()
+    world.source = UpsertTopic(partitions=1, key_type=pa.int32(), events=world.source.events)
+    world.source.send(1, "b")
+    world.load()
+    assert world.names() == {2**40: "large", 1: "b"}
