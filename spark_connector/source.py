@@ -68,10 +68,11 @@ class PykafkaSource(DataSource):
         """A batch reader. Raises ConfigError, ConnectorError."""
         sides = self._two_sides()
         if sides is not None:
+            from spark_connector.union_read.sides import for_query
             from spark_connector.union_read.union_readers import UnionBatchReader
 
             _refuse_other_schema(schema, spark_schema_of(sides.schema))
-            return UnionBatchReader(sides)
+            return UnionBatchReader(for_query(sides, Mode.BATCH))
         options = self._read_options(Mode.BATCH)
         _refuse_other_schema(schema, source_schema(options))
         from spark_connector.read.readers import KafkaBatchReader
@@ -86,11 +87,11 @@ class PykafkaSource(DataSource):
         try:
             sides = self._two_sides()
             if sides is not None:
-                from spark_connector.union_read.sides import for_stream
+                from spark_connector.union_read.sides import for_query
                 from spark_connector.union_read.union_readers import UnionStreamReader
 
                 _refuse_other_schema(schema, spark_schema_of(sides.schema))
-                return UnionStreamReader(for_stream(sides))
+                return UnionStreamReader(for_query(sides, Mode.STREAM))
             options = self._read_options(Mode.STREAM)
             _refuse_other_schema(schema, source_schema(options))
         except PykafkaError as error:

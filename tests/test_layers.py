@@ -169,7 +169,7 @@ IMPORT_IN_FUNCTION = {
         "the same"
     ),
     ("spark_connector/source.py", "spark_connector.union_read.union_readers.UnionStreamReader"): "the same",
-    ("spark_connector/source.py", "spark_connector.union_read.sides.for_stream"): "the same",
+    ("spark_connector/source.py", "spark_connector.union_read.sides.for_query"): "the same",
     ("spark_connector/union_read/sides.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaBatchWriter"): "the same",
     ("spark_connector/source.py", "spark_connector.write.write_plan.plan_write"): "the same",

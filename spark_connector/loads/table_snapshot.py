@@ -17,7 +17,8 @@ import pyarrow.parquet
 from spark_connector.errors import ConnectorError
 from spark_connector.loads.record import LoadRecord
 from spark_connector.offset_store.base import Offsets
-from spark_connector.storage import open_storage, without_secrets
+from spark_connector.outages import one_line
+from spark_connector.storage import open_storage, text_without_secrets, without_secrets
 
 _ROWS = 10_000  # of one batch: each is copied over a socket to Spark
 
@@ -106,9 +107,10 @@ class ParquetScan:
 
 def no_longer_there(snapshot: str, version: str, error: Exception | str) -> ConnectorError:
     """The error for a snapshot whose files or metadata were deleted after it was planned."""
+    why = text_without_secrets(one_line(str(error)))
     return ConnectorError(
         "PYKAFKA_HISTORY_GONE",
-        f"Version {version} of {snapshot} can no longer be read: {error}. Its files were deleted after the query was "
+        f"Version {version} of {snapshot} can no longer be read: {why}. Its files were deleted after the query was "
         "planned: by a rewind, by VACUUM, or by an expiry of snapshots. Run the query again, a stream with a new "
         "checkpoint and an empty output, or keep old versions for longer.",
     )

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from broker.errors import ConfigError
 from spark_connector.destinations import existing_format, open_destination
-from spark_connector.loads.addresses import is_database_url
+from spark_connector.loads.addresses import is_database_url, storage_options_for
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.grammar import parse_columns
 from spark_connector.loads.plan import unknown_group
@@ -111,10 +111,10 @@ def refuse_changed_reading(sides: Sides, newest: LoadRecord | None) -> None:
         )
 
 
-def for_stream(sides: Sides) -> Sides:
-    """The same read with the options checked for a stream. Raises ConfigError."""
-    topics = replace(parse_options(sides.options, Mode.STREAM), formats=sides.topics.formats)
-    if sides.history.column is not None or sides.made is not None:
+def for_query(sides: Sides, mode: Mode) -> Sides:
+    """The same read with the options checked for this kind of query. Raises ConfigError."""
+    topics = replace(parse_options(sides.options, mode), formats=sides.topics.formats)
+    if mode is Mode.STREAM and (sides.history.column is not None or sides.made is not None):
         topics = replace(topics, max_prefetched_records=0)  # rows that come with the plan are as they were fetched
     return replace(sides, topics=topics)
 
@@ -196,9 +196,12 @@ def _source(options: SourceOptions) -> pa.Schema:
 def _target(history: HistoryOptions) -> Target:
     place = history.place
     if place.startswith(_DELTA):
+        _refuse_zookeeper(history)
         target = Target(place[len(_DELTA) :], history.group, format="delta", storage_options=history.storage_options)
         return target.check()
     if history.catalog is not None:
+        _refuse_zookeeper(history)
+        storage_options_for(place, history.storage_options, {})  # raises: none would be used
         return Target(place, history.group, catalog=history.catalog).check()
     if is_database_url(place):
         raise ConfigError(
@@ -207,10 +210,16 @@ def _target(history: HistoryOptions) -> Target:
         )
     target = Target(place, history.group, storage_options=history.storage_options)
     if existing_format(target) == "delta":
+        _refuse_zookeeper(history)
         return replace(target, format="delta").check()
     if history.zookeeper is not None:
         target = replace(target, offsets="zookeeper", zookeeper_connect=history.zookeeper)
     return target.check()
+
+
+def _refuse_zookeeper(history: HistoryOptions) -> None:
+    if history.zookeeper is not None:
+        raise ConfigError("Option 'offsetStore' goes with a directory of loads: this table keeps its offsets itself")
 
 
 def _options(history: HistoryOptions, reading: Mapping[str, str] | None) -> dict[str, str]:

@@ -18,8 +18,10 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_merge import upsert_marker
+from spark_connector.loads.record import failed_load
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table_snapshot import ParquetScan, TableFile, TableSnapshot, no_longer_there
+from spark_connector.outages import heals_by_waiting
 from spark_connector.storage import Storage
 
 _READ_AS_THEY_ARE = {"timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -38,6 +40,8 @@ def snapshot_of(
         try:
             table.load_as_version(int(version))
         except (DeltaError, OSError) as error:
+            if heals_by_waiting(error):
+                raise failed_load(f"version {version} of {storage.shown} cannot be opened: {error}", error) from error
             raise no_longer_there(storage.shown, version, error) from error
     _refuse_unreadable(table, storage.shown)
     number, newest, offsets = log.state_of(table, partitions)

@@ -12,8 +12,12 @@ from deltalake import DeltaTable, write_deltalake
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
+from spark_connector.loads.record import LoadInterrupted
+from spark_connector.loads.table_snapshot import no_longer_there
 from spark_connector.maintenance import rewind
+from spark_connector.source import PykafkaSource
 from spark_connector.storage import open_storage
+from spark_connector.union_read.union_plan import files_at
 from tests.support.kafka import Kafka
 from tests.support.load_harness import World
 from tests.support.topic_data import TopicData, transact
@@ -99,6 +103,48 @@ def test_options_that_the_loads_were_not_read_with(loads: UnionLoads, data: Topi
     for name in ("startingOffsets", "endingTimestamp"):
         with pytest.raises(ConfigError, match=f"'{name}' cannot be used with 'history'"):
             loads.sides(**{name: "earliest"})
+
+
+def test_options_that_the_table_cannot_obey(loads: UnionLoads, data: TopicData) -> None:
+    loads.must_load()
+    if loads.format == "iceberg":
+        with pytest.raises(ConfigError, match="an Iceberg catalog in pyiceberg's configuration"):
+            loads.sides(historyStorageOptions='{"key": "k"}')
+    if loads.format != "parquet":
+        with pytest.raises(ConfigError, match="'offsetStore' goes with a directory of loads"):
+            loads.sides(**{"offsetStore": "zookeeper", "offsetStore.zookeeper.connect": "localhost:1"})
+
+
+def test_options_of_streams_are_told_in_a_batch(
+    loads: UnionLoads, data: TopicData, caplog: pytest.LogCaptureFixture
+) -> None:
+    loads.must_load()
+    source = PykafkaSource(loads.options(maxOffsetsPerTrigger="5"))
+    with caplog.at_level(logging.WARNING, "pykafka.spark"):
+        source.reader(source.schema())
+    assert "maxOffsetsPerTrigger option ignored in batch queries" in caplog.text
+
+
+def test_a_store_that_does_not_answer_is_not_a_version_that_is_gone(
+    broker: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that is started again must not be told to begin anew."""
+    loads = UnionLoads(broker.bootstrap, topic, str(tmp_path / "table"), "delta")
+    TopicData(broker.bootstrap, topic, partitions=1).produce(3)
+    loads.must_load()
+    sides = loads.sides()
+
+    def fail(table: object, version: int) -> None:
+        raise OSError(
+            "Kernel error -> Generic S3 error\n  \x1b[31m↳\x1b[0m Error performing GET http://s3/t?sig=hidden - "
+            "HTTP error\n   \x1b[31m↳\x1b[0m error sending request"
+        )
+
+    monkeypatch.setattr(DeltaTable, "load_as_version", fail)
+    with pytest.raises(LoadInterrupted, match="version 1 of .* cannot be opened: .*error sending request") as found:
+        files_at(sides, "1")
+    assert "hidden" not in str(found.value)
+    assert "hidden" not in str(no_longer_there("t", "1", "GET http://s3/t?sig=hidden failed"))
 
 
 def test_loads_that_go_on_with_other_options_after_the_data_frame_was_made(loads: UnionLoads, data: TopicData) -> None:

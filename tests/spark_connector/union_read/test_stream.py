@@ -14,7 +14,8 @@ import pytest
 
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.loads.table_snapshot import TableFile
-from spark_connector.union_read.sides import for_stream
+from spark_connector.options.read_options import Mode
+from spark_connector.union_read.sides import for_query
 from spark_connector.union_read.union_batches import count_files
 from spark_connector.union_read.union_readers import UnionStreamReader
 from tests.support.spark_versions import since_spark
@@ -40,7 +41,7 @@ class Query:
     @property
     def reader(self) -> Any:
         if self._reader is None:
-            self._reader = UnionStreamReader(for_stream(self._loads.sides(**self._options)))
+            self._reader = UnionStreamReader(for_query(self._loads.sides(**self._options), Mode.STREAM))
             self._start = as_spark_does(self._reader.initialOffset())
             assert as_spark_does(self._reader.initialOffset()) == self._start
         return self._reader
