@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from broker.errors import ConfigError
@@ -271,6 +272,7 @@ class TestErrors:
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
             monkeypatch.delenv(name, raising=False)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()  # of tests that had credentials
         place = open_storage("s3://lake/d", {"endpoint_url": s3.url, "region": "us-east-1"})
         with pytest.raises(PermissionError, match="NoCredentialsError"):
             place.create("x", b"")

@@ -243,7 +243,7 @@ def make_table(catalog: Catalog, what: str) -> None:
         ("no load", "has no column 'load'.*ALTER"),
         ("load is a number", "a column 'load' of its own, of type long"),
         ("other case", "has a column 'Offset', which is 'offset' to Spark"),
-        ("no column", "has no column 'offset': add it, or leave it out"),
+        ("no column", "has no column 'offset': add it .*, or leave it out"),
         ("other type", "has column 'offset' as string, not long"),
         ("required", "columns that a load cannot fill: must"),
         ("partitioned", r"is partitioned by bucket\(4, offset\): set partition_by"),
