@@ -353,7 +353,7 @@ def test_the_same_group_may_not_change_its_store(files: Loads, zookeeper: str) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"format": "csv"}, "format must be one of parquet, json, orc, avro, delta, sql, not 'csv'"),
+        ({"format": "csv"}, "format must be one of parquet, json, orc, avro, delta, iceberg, sql, not 'csv'"),
         ({"offsets": "group"}, "offsets must be files or zookeeper"),
         ({"offsets": "zookeeper"}, "needs 'zookeeper_connect'"),
         ({"zookeeper_connect": "localhost:1"}, "no effect with offsets=files"),
