@@ -430,8 +430,9 @@ class LocalStorage(Storage):
         full = self._full(path)
         if os.path.isdir(full):
             shutil.rmtree(full, ignore_errors=True)  # two repairs may remove the same leftover at once
-        elif os.path.lexists(full):
-            os.unlink(full)
+        else:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(full)
 
     def _write_temporary(self, path: str, data: bytes) -> str:
         temporary = super()._write_temporary(path, data)

@@ -49,6 +49,7 @@ _FULL = 0.75  # of the target size: such a file is not worth writing anew
 _GIANT = 2  # times as large as all others together
 _TRIES = 20  # beside writers that commit all the time
 _OWN = "\1"
+_QUICKER = "another compaction of the group was quicker"
 _POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 
 
@@ -252,12 +253,14 @@ class Compaction(ABC, Generic[T]):
     ) -> CompactionResult:
         """Without a bin, only the number is taken."""
         intent = {"owner": asdict(Owner.this_process()), "started_ms": time.time_ns() // 1_000_000}
-        self._staging.create(f"{_STAGING}/{attempt}/intent.json", json.dumps(intent, indent=1).encode())
         removed = [file for chosen in bins for file in chosen]
         try:
+            self._staging.create(f"{_STAGING}/{attempt}/intent.json", json.dumps(intent, indent=1).encode())
             added = [file for chosen in bins for file in self._rewritten(table, attempt, chosen, options)]
-        except BaseException:
+        except BaseException as error:
             self._discard(table, attempt)
+            if isinstance(error, OSError) and self._is_taken(attempt):  # the winner has swept where this one writes
+                return CompactionResult(dropped=_QUICKER, swept=self.sweep())
             raise
         # After an error here nobody knows whether it is committed: nothing is deleted, the next compaction finds out.
         dropped = self._commit(attempt, removed, added)
@@ -309,13 +312,21 @@ class Compaction(ABC, Generic[T]):
                     return None
                 if is_winner is None:
                     raise LoadInterrupted(f"{self._shown} no longer tells whether compaction {attempt} is in it")
-                return "another compaction of the group was quicker"
+                return _QUICKER
             there = {file.path for file in self.files(table)} if removed else set()
             if gone := [file.path for file in removed if file.path not in there]:
                 return f"another writer has replaced {len(gone)} of the files, such as {gone[0]}"
-            if self.commit(table, attempt, removed, added):
-                return None
+            try:
+                if self.commit(table, attempt, removed, added):
+                    return None
+            except FileNotFoundError:  # a winner has swept the new files, or somebody else has removed them
+                if not self._is_taken(attempt):
+                    raise
         return f"other writers were quicker {_TRIES} times"
+
+    def _is_taken(self, attempt: LoadId) -> bool:
+        """Whether a compaction, perhaps this attempt, has its number."""
+        return self.number(self.table()) >= attempt.sequence
 
     def _discard(self, table: T, attempt: LoadId) -> None:
         self.remove_files(table, attempt)

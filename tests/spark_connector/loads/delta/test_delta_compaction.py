@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from broker.errors import ConfigError
+from spark_connector import storage
 from spark_connector.loads.compaction import CompactionOptions, CompactionResult
 from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.history import LoadState
@@ -38,6 +40,19 @@ def world(tmp_path: Path) -> DeltaWorld:
 def compact(world: DeltaWorld, options: CompactionOptions = NOW, crash: CrashPoint | None = None) -> CompactionResult:
     with world.opened(crash or CrashPoint()) as site:
         return site.compaction().run(options)
+
+
+def once_at_sync(patch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
+    """`act` comes right before the sync of this number, counted from 0."""
+    sync, counter = storage._sync, itertools.count()
+
+    def synced(path: str) -> None:
+        if next(counter) == number:
+            patch.undo()
+            act()
+        sync(path)
+
+    patch.setattr(storage, "_sync", synced)
 
 
 def rows(world: DeltaWorld) -> list[dict[str, Any]]:
@@ -144,6 +159,30 @@ def test_of_two_compactions_one_wins_and_the_other_leaves_nothing(world: DeltaWo
     assert first[0].swept != ()
     assert rows(world) == whole
     assert left(world) == []
+
+
+def test_a_compaction_whose_files_the_winner_sweeps_at_any_time_gives_way(
+    world: DeltaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The winner comes before one of the loser's syncs, which lie around all that it writes."""
+    wins: list[CompactionResult] = []
+    at, given_way = 0, 0
+    while True:
+        for _ in range(3):
+            world.load()
+            world.grow()
+        whole, before = rows(world), len(wins)
+        with monkeypatch.context() as patch:
+            once_at_sync(patch, at, lambda: wins.append(compact(world)))
+            done = compact(world)
+        assert rows(world) == whole
+        assert left(world) == [], at
+        if len(wins) == before:
+            break
+        assert (done.dropped is None) != (wins[-1].dropped is None and wins[-1].files_before > 0), at
+        given_way += done.dropped is not None
+        at += 1
+    assert given_way > 5
 
 
 @pytest.mark.parametrize(
