@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.snippets import Newcomer, Snippet, matches, snippets
+from tests.support.snippets import START, Newcomer, Snippet, matches, snippets
 from tests.support.source_tree import ROOT
 from tests.support.users_environment import users_environment
 
@@ -21,6 +21,7 @@ PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md", *TUTORIALS]
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Newcomer]:
     with Newcomer(tmp_path_factory.mktemp("clean"), users_environment()) as newcomer:
+        newcomer.run(next(one for one in snippets(ROOT / "README.md") if one.text.startswith(START)))
         yield newcomer
 
 
