@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +20,9 @@ from rich.table import Table
 
 from broker.embedded import EmbeddedBroker
 from broker.errors import PykafkaError
-from pykafka_demo import steps
+from pykafka_demo import lake, steps
 from pykafka_demo.flights import flights
-from pykafka_demo.proof import Proof, compare, read_positions, topic_ranges
+from pykafka_demo.proof import Proof, compare, topic_ranges
 from spark_connector.cli.session import standard_error_to
 
 console = Console(highlight=False)
@@ -47,17 +49,18 @@ def demo(
     directory = _fresh(directory)
     _title("0", "A broker, with a ZooKeeper of its own")
     broker = EmbeddedBroker(directory, ui=keep_running).start()
-    bootstrap, zookeeper = broker.bootstrap, broker.zookeeper
-    console.print(f"broker on [bold]{bootstrap}[/], ZooKeeper on {zookeeper}, data in {directory / 'broker'}")
+    bootstrap = broker.bootstrap
+    console.print(f"broker on [bold]{bootstrap}[/], ZooKeeper on {broker.zookeeper}, data in {directory / 'broker'}")
     try:
         count = _produce(bootstrap)
         with standard_error_to(directory / "spark.log"):
             spark = steps.spark_session()
         try:
             _read(spark, bootstrap)
-            proofs = [_load(directory, bootstrap, zookeeper), _stream(spark, directory, bootstrap)]
+            proofs = [_load(directory, bootstrap), _stream(spark, directory, bootstrap)]
         finally:
             spark.stop()
+        _query(directory)
         console.print(f"\n[bold]{count:,} flights, {time.monotonic() - began:.0f} seconds.[/]")
         _how_to_go_on(directory, bootstrap, broker.ui.url if broker.ui else "")
         if keep_running:
@@ -90,18 +93,19 @@ def _read(spark: SparkSession, bootstrap: str) -> None:
     console.print(table)
 
 
-def _load(directory: Path, bootstrap: str, zookeeper: str) -> Proof:
-    _title("3", "Exactly-once load to parquet, offsets in ZooKeeper, killed with SIGKILL and run again")
-    to = directory / "flights"
-    arguments = steps.load_arguments(bootstrap, zookeeper, to)
-    console.print(f"[dim]$ pykafka {' '.join(arguments)}[/]", soft_wrap=True)
+def _load(directory: Path, bootstrap: str) -> Proof:
+    _title("3", "Exactly-once load into an Iceberg table with the columns of the JSON, killed and run again")
+    lake.set_up(directory)
+    arguments = steps.load_arguments(bootstrap)
+    console.print(f"[dim]$ pykafka {shlex.join(arguments)}[/]", soft_wrap=True)
     with console.status("the first run starts, and is killed while it writes"):
-        left = steps.kill_a_load(arguments, to, directory / "load-killed.log")
-    console.print(f"killed; what lies there: {', '.join(left) or 'nothing'} — names with _ are not data to any reader")
+        left = steps.kill_a_load(arguments, directory, directory / "load-killed.log")
+    console.print(f"killed with SIGKILL; {len(left)} data file(s) lie there that no snapshot of the table names")
     with console.status("the second run"):
-        printed = steps.run_load(arguments)
+        printed = steps.run_load(arguments, directory)
     console.print(printed)
-    return _prove("parquet, read back by pyarrow", compare(topic_ranges(bootstrap, steps.TOPIC), read_positions(to)))
+    positions = lake.read_positions(directory)
+    return _prove("the table, read by pyiceberg", compare(topic_ranges(bootstrap, steps.TOPIC), positions))
 
 
 def _stream(spark: SparkSession, directory: Path, bootstrap: str) -> Proof:
@@ -123,6 +127,13 @@ def _prove(what: str, proof: Proof) -> Proof:
     return proof
 
 
+def _query(directory: Path) -> None:
+    _title("5", "Query the table with a program that knows nothing of pykafka: pyiceberg and pandas")
+    console.print(f"[dim]{lake.QUERY}[/]", soft_wrap=True)
+    with console.status("the query runs"):
+        console.print(steps.run_query(directory))
+
+
 def _how_to_go_on(directory: Path, bootstrap: str, console_url: str) -> None:
     """`console_url`: of the console in the browser, if the broker stays."""
     overrides = f"--override log.dirs={directory / 'broker'} --override listeners=PLAINTEXT://{bootstrap}"
@@ -139,7 +150,10 @@ def _how_to_go_on(directory: Path, bootstrap: str, console_url: str) -> None:
         ("notebooks/01_quickstart.ipynb", "the same story, cell by cell"),
     ):
         console.print(f"  [bold]{command}[/]   {what}", soft_wrap=True)
-    console.print(f"Output: {directory / 'flights'} (load), {directory / 'stream'} (stream)")
+    console.print(f"Output: {directory / 'warehouse'} (table), {directory / 'stream'} (stream)")
+    console.print("The table again:")
+    query = f"PYICEBERG_HOME={directory} {sys.executable} {directory / lake.QUERY_FILE}"
+    console.print(f"  [bold]{query}[/]", soft_wrap=True)
 
 
 def _fresh(directory: Path) -> Path:

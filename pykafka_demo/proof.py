@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from broker.client.cluster import Cluster
 from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
@@ -35,11 +33,6 @@ def topic_ranges(bootstrap: str, topic: str) -> dict[TopicPartition, range]:
         starts = list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
         ends = list_offsets(cluster, dict.fromkeys(partitions, LATEST))
     return {tp: range(starts[tp].offset, ends[tp].offset) for tp in partitions}
-
-
-def read_positions(directory: Path) -> pa.Table:
-    """(partition, offset) of every row below `directory`, read by pyarrow. Hidden files are left out."""
-    return ds.dataset(directory, format="parquet").to_table(columns=["partition", "offset"])
 
 
 def compare(ranges: dict[TopicPartition, range], positions: pa.Table) -> Proof:

@@ -25,6 +25,7 @@ from broker.client.producer import Producer
 from broker.errors import PykafkaError
 from broker.zookeeper.java import find_java
 from pykafka_demo.flights import SCHEMA, airlines, flights
+from pykafka_demo.lake import CATALOG, QUERY_FILE, TABLE, environment
 from spark_connector.offset_store.base import Offsets
 from spark_connector.progress.stream_lag import SourceLag, query_lag
 
@@ -92,14 +93,17 @@ def delays_by_airline(spark: SparkSession, bootstrap: str) -> list[dict[str, Any
     return [{**row.asDict(), "airline": names.get(row["carrier"], row["carrier"])} for row in rows]
 
 
-def load_arguments(bootstrap: str, zookeeper: str, to: Path) -> list[str]:
+def load_arguments(bootstrap: str) -> list[str]:
     """The words of the demo's `pykafka load` command."""
-    words = ["load", "--bootstrap-server", bootstrap, "--topic", TOPIC, "--to", str(to)]
-    return [*words, "--offsets", "zookeeper", "--zookeeper", zookeeper, "--group", "demo"]
+    words = ["load", "--bootstrap-server", bootstrap, "--topic", TOPIC, "--group", "demo"]
+    words += ["--to", f"iceberg:{TABLE}", "--catalog", CATALOG]
+    words += ["--option", "valueFormat=json", "--option", f"valueSchema={SCHEMA}"]
+    return [*words, "--columns", "value.*,topic,partition,offset"]
 
 
-def kill_a_load(arguments: list[str], to: Path, output: Path) -> list[str]:
-    """Start the load, kill it and its children with SIGKILL while it writes, and return the names below `to`."""
+def kill_a_load(arguments: list[str], directory: Path, output: Path) -> list[str]:
+    """Start the load, kill it and its children with SIGKILL while it writes, and return the files that it has left."""
+    warehouse = directory / "warehouse"
     with output.open("wb") as log:
         process = subprocess.Popen(
             _console(arguments),
@@ -107,26 +111,34 @@ def kill_a_load(arguments: list[str], to: Path, output: Path) -> list[str]:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            env=environment(directory),
         )
     try:
-        while process.poll() is None and not any(to.glob("_*/**/*.parquet")):
-            time.sleep(0.01)
+        while process.poll() is None and not any(warehouse.rglob("*.parquet")):
+            time.sleep(0.001)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return sorted(path.name for path in to.iterdir()) if to.exists() else []
+    return sorted(path.name for path in warehouse.rglob("*.parquet"))
 
 
-def run_load(arguments: list[str]) -> str:
+def run_load(arguments: list[str], directory: Path) -> str:
     """Run the load to its end and return what it printed. Raises PykafkaError with its log."""
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    return _run("the load", _console(arguments), directory)
+
+
+def run_query(directory: Path) -> str:
+    """Run the program that lake.py has written, which knows nothing of pykafka, and return what it printed."""
+    return _run("the query", [sys.executable, str(directory / QUERY_FILE)], directory)
+
+
+def _run(what: str, command: list[str], directory: Path) -> str:
     done = subprocess.run(
-        _console(arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment(directory), check=False
     )
     if done.returncode != 0:
-        raise PykafkaError(f"the load failed:\n{done.stderr[-3000:]}")
+        raise PykafkaError(f"{what} failed:\n{done.stderr[-3000:]}")
     return done.stdout.strip()
 
 

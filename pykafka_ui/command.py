@@ -27,6 +27,9 @@ class UiOptions:
     loads: Annotated[
         list[str] | None, option("Directory or database URL#TABLE of loads; may be repeated.", "DIR|URL")
     ] = dataclasses.field(default=None, repr=False)
+    catalog: Annotated[
+        list[str] | None, option("Catalog of Iceberg tables that loads write; may be repeated.", "NAME")
+    ] = None
     zookeeper: Annotated[str | None, option("ZooKeeper with offsets of loads.", "HOST:PORT[/CHROOT]")] = None
     hadoop: Annotated[
         list[str] | None, option("Hadoop client setting for loads; may be repeated.", "NAME=VALUE", "--hadoop")

@@ -69,9 +69,10 @@ def _stop_at_end_of_input(server: uvicorn.Server) -> None:
 def _loads(options: UiOptions) -> Loads | None:
     servers, reader = cluster_options(options.bootstrap_server, options.config, {})
     storage = parse_pairs(options.hadoop, "--hadoop")
-    if not options.loads:
+    if not options.loads and not options.catalog:
         return None
-    places = LoadPlaces([LoadPlace(url, options.zookeeper, storage) for url in options.loads])
+    fixed = [LoadPlace(url, options.zookeeper, storage) for url in options.loads or ()]
+    places = LoadPlaces(fixed, catalogs=options.catalog or ())
     return Loads(places, Verifications(LogSource(servers, reader)))
 
 

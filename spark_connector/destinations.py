@@ -1,4 +1,4 @@
-"""Opens the destination of a target: a directory, a Delta table or a database.
+"""Opens the destination of a target: a directory, a Delta or Iceberg table, or a database.
 
 The only module that knows all kinds of destinations. Libraries of an extra are imported only for those who use them.
 """
@@ -8,15 +8,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
+from spark_connector.loads.addresses import is_database_url, is_iceberg
+from spark_connector.loads.bad_record_options import DeadLetterPlace
 from spark_connector.loads.commit import CommitLog
+from spark_connector.loads.dead_letters import DeadLetters, group_of
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
+from spark_connector.loads.history import LoadedTable
 from spark_connector.loads.record import LoadInterrupted, failed_load
-from spark_connector.loads.request import Target, is_database_url
+from spark_connector.loads.request import Target
+from spark_connector.object_stores import object_store_of
 from spark_connector.storage import Storage, open_storage, without_secrets
 
 _CONNECT_TIMEOUT = 10.0  # seconds
@@ -41,11 +47,61 @@ def open_destination(target: Target) -> Iterator[Destination]:
             destination.log.close()
 
 
+@contextlib.contextmanager
+def open_dead_letters(place: DeadLetterPlace, target: Target, loads: Destination) -> Iterator[DeadLetters]:
+    """The table of dead letters of the loads of `target`, which are in `loads`, for as long as the block runs.
+
+    Raises ConfigError.
+    """
+    there = Target(
+        f"iceberg:{place.name}" if place.kind == "iceberg" else place.name,
+        target.group,
+        storage_options=target.storage_options,
+        format=place.kind,
+    )
+    if place.kind == "iceberg":
+        place = replace(place, catalog=place.catalog or target.catalog)
+        if place.catalog is None:
+            raise ConfigError(
+                f"dead_letters (--dead-letters): {place} needs a catalog: iceberg:CATALOG/NAMESPACE.TABLE"
+            )
+        there = replace(there, catalog=place.catalog)
+    there = replace(there.check(), group=group_of(target.group, loads.url))
+    with _plain_os_errors(there):
+        table = _open(there)
+    try:
+        if place.kind == "delta":
+            place = replace(place, name=table.url)
+        yield DeadLetters(loads, table, str(place), target.group)
+    finally:
+        table.log.close()
+
+
+def open_all_dead_letters(
+    names: Iterable[str], target: Target, loads: Destination, opened: contextlib.ExitStack
+) -> list[DeadLetters]:
+    """The tables of dead letters that records of `loads` name, for as long as `opened` is."""
+    places = map(DeadLetterPlace.parse, names)
+    return [opened.enter_context(open_dead_letters(place, target, loads)) for place in places]
+
+
+def loaded_tables(catalog: str, namespace: str | None = None) -> list[LoadedTable]:
+    """The tables of a catalog of Iceberg that loads write; see loads/iceberg/iceberg_listing.py."""
+    try:
+        from spark_connector.loads.iceberg.iceberg_listing import list_tables
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"catalogs need {error.name}: pip install 'pykafka-spark[iceberg]'") from error
+    return list_tables(catalog, namespace)
+
+
 def existing_format(place: Target) -> str:
-    """`sql` for a database URL, `delta` for the directory of a Delta table, else `parquet` for all kinds of files.
+    """`sql` for a database URL, `iceberg` for a table in a catalog, `delta` for the directory of a Delta table, else
+    `parquet` for all kinds of files.
 
     Raises as `open_destination` does.
     """
+    if is_iceberg(place.to):
+        return "iceberg"
     if is_database_url(place.to):
         return "sql"
     with _plain_os_errors(place):
@@ -55,6 +111,13 @@ def existing_format(place: Target) -> str:
 
 
 def _open(target: Target) -> Destination:
+    store = None if target.format == "sql" else object_store_of(target.to)
+    if store is not None and not target.is_table:
+        raise ConfigError(
+            f"'{without_secrets(target.to)}': loads into files need a file system with atomic rename, a local "
+            f"directory or hdfs://, which {store.scheme}:// is not. On an object store load into a table: format=delta "
+            f"(pip install 'pykafka-spark[delta,{store.extra}]'), or iceberg:NAMESPACE.TABLE"
+        )
     if not target.is_table:
         output = _open_output(target, "a load needs a file system with atomic rename: a local directory or hdfs://")
         log = _open_log(target, output)
@@ -63,22 +126,29 @@ def _open(target: Target) -> Destination:
             raise ConfigError(f"{output.shown} is a Delta table: use format=delta, or another directory")
         reopen = functools.partial(open_storage, options=target.storage_options)
         return FilesDestination(output, log, target.group, reopen)
+    if store is not None:
+        store.require()
     try:
         if target.format == "sql":
             from spark_connector.loads.database.database_table import open_database
 
             return open_database(target.address, target.group)
+        if target.format == "iceberg":
+            from spark_connector.loads.iceberg.iceberg_table import open_iceberg
+
+            return open_iceberg(target.catalog or "", target.iceberg_name, target.group, target.keep_snapshots)
         from spark_connector.loads.delta.delta_table import open_delta
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"format={target.format} needs {error.name}: pip install 'pykafka-spark[{target.format}]'"
         ) from error
-    return open_delta(_open_output(target, "a Delta table must lie in a local directory or on hdfs://"), target.group)
+    where = "a Delta table must lie in a local directory, on hdfs://, s3://, gs:// or abfs://"
+    return open_delta(_open_output(target, where), target.group)
 
 
 def _open_output(target: Target, needed: str) -> Storage:
     output = open_storage(target.to, target.storage_options)
-    if not output.renames_directories:
+    if not output.renames_directories and object_store_of(output.url) is None:
         raise ConfigError(f"'{without_secrets(target.to)}': {needed}")
     _check_reachable(output.url)
     return output

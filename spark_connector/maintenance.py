@@ -1,7 +1,7 @@
-"""Maintenance of a group's loads: list, verify, rewind, prune and recover them.
+"""Maintenance of a group's loads: list, verify, rewind, prune and recover them, and compact their table.
 
     from spark_connector.loads.request import Target
-    from spark_connector.maintenance import history, rewind, targets, verify
+    from spark_connector.maintenance import compact, history, rewind, tables, targets, verify
     target = Target("/data/flights", "nightly")
 
 Only `verify` needs a broker, and Spark for orc and json. Every function opens the destination itself. A group without
@@ -16,14 +16,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.errors import ConfigError
-from spark_connector.destinations import existing_format, open_destination
+from broker.errors import ConfigError, PykafkaError
+from spark_connector.destinations import (
+    existing_format,
+    loaded_tables,
+    open_all_dead_letters,
+    open_destination,
+)
 from spark_connector.loads.audit.verify import OnLoad, Verification, verify_loads
+from spark_connector.loads.compaction import CompactionOptions, CompactionResult
 from spark_connector.loads.destination import Destination, NewSession
-from spark_connector.loads.history import History, LoadState
-from spark_connector.loads.plan import next_number, refuse_unknown_group
-from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.request import Target
+from spark_connector.loads.history import History, LoadedTable, LoadState
+from spark_connector.loads.plan import newest_record, next_number, refuse_unknown_group
+from spark_connector.loads.record import LoadRecord, LoadResult
+from spark_connector.loads.request import LAKE_FORMATS, Target
 from spark_connector.loads.rewind import plan_rewind, standing
 
 if TYPE_CHECKING:
@@ -38,6 +44,7 @@ def targets(
     to: str,
     *,
     table: str | None = None,
+    catalog: str | None = None,
     zookeeper_connect: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> list[Target]:
@@ -46,7 +53,7 @@ def targets(
     Its format is that of what is there. The offsets of a group may be kept in ZooKeeper; without `zookeeper_connect`
     such a target can be shown, but not opened. Raises ConfigError, LoadError and OffsetStoreError.
     """
-    place = Target(to, _ANY, storage_options=dict(storage_options or {}), table=table)
+    place = Target(to, _ANY, storage_options=dict(storage_options or {}), table=table, catalog=catalog)
     place = replace(place, format="sql" if table is not None else existing_format(place))
     with open_destination(place.check()) as destination:
         kinds = destination.groups()
@@ -54,6 +61,14 @@ def targets(
         replace(place, group=group, offsets=kind, zookeeper_connect=zookeeper_connect if kind == "zookeeper" else None)
         for group, kind in sorted(kinds.items())
     ]
+
+
+def tables(catalog: str, namespace: str | None = None) -> list[LoadedTable]:
+    """Every table that loads write in a catalog of Iceberg, or in one namespace of it and those below. Changes nothing.
+
+    One for each group of a table. A table that cannot be read does not hide the others. Raises ConfigError, LoadError.
+    """
+    return loaded_tables(catalog, namespace)
 
 
 def history(target: Target) -> History:
@@ -77,10 +92,11 @@ def verify(
     `session` gives the Spark session that reads orc and json; by default the active one, or a new one. `on_load` hears
     how many loads are checked.
     """
-    with _open_known(target) as destination:
+    with _open_known(target) as destination, contextlib.ExitStack() as opened:
         return verify_loads(
             destination,
             bootstrap_servers,
+            dead_letters=lambda names: open_all_dead_letters(names, target, destination, opened),
             only=only,
             options=options or {},
             session=session or _active_session,
@@ -100,18 +116,25 @@ def rewind(
     Directories of the later loads are moved to `_rewound/` or, with `delete`, deleted. Rows of a table are deleted; for
     a database `delete` must be set. The next load loads their records again. `confirm` gets the plan; when it returns
     False, nothing is changed and the result is None. Killed loads are finished first. Raises ConfigError for an unknown
-    load, or loads that cannot be taken back, and OffsetConflict when a load commits at the same time.
+    load, or loads that cannot be taken back, and OffsetConflict when a load commits at the same time. Dead letters of
+    the later loads are removed right after the commit; if that is interrupted, by the next load.
     """
-    with _open_known(target) as destination:
+    with _open_known(target) as destination, contextlib.ExitStack() as opened:
         destination.repair()
+        _settle(target, destination, opened)
         number = next_number(destination)
         loads = _standing_without_gap(destination.history(), to_load)
         stored = destination.log.offsets({range.tp for load in loads for range in load.ranges})
         plan = plan_rewind(loads, stored, to_load, number=number, delete=delete)
         destination.check_rewind(plan)
+        tables = open_all_dead_letters(plan.dead_letters, target, destination, opened)
+        for table in tables:
+            table.check_rewind(plan)
         if not confirm(plan):
             return None
         destination.commit(plan)
+        for table in tables:
+            table.settle()
         return plan
 
 
@@ -130,8 +153,81 @@ def prune(target: Target, keep: int) -> list[int]:
 
 def recover(target: Target) -> list[str]:
     """Finish loads and rewinds that were killed; gives their ids."""
+    with _open_known(target) as destination, contextlib.ExitStack() as opened:
+        finished = destination.repair()
+        _settle(target, destination, opened)
+        return finished
+
+
+def _settle(target: Target, destination: Destination, opened: contextlib.ExitStack) -> None:
+    """Decide about what killed loads and rewinds have left in tables of dead letters."""
+    entries = [entry.record for entry in destination.history().entries if entry.state.is_staged]
+    newest = newest_record(destination.log)
+    names = {name for record in (*entries, newest) if record is not None for name in record.dead_letters}
+    for table in open_all_dead_letters(sorted(names), target, destination, opened):
+        table.settle()
+
+
+def compact(
+    target: Target,
+    *,
+    rewindable: str | None = None,
+    target_file_size: int | str | None = None,
+    vacuum: bool = False,
+) -> CompactionResult:
+    """Make large files of the small ones in a Delta or Iceberg table; rows, loads and offsets stay as they are.
+
+    Files of loads that are younger than `rewindable` (24h) stay, and so do files of about `target_file_size` (128MB).
+    Loads may run at the same time. When another program replaces the files first, nothing is done. `vacuum`: also
+    delete the files that the table has not needed for its own retention time. Raises ConfigError for other formats.
+    """
+    options = CompactionOptions.parse(rewindable, target_file_size, vacuum=vacuum)
     with _open_known(target) as destination:
-        return destination.repair()
+        return destination.compaction().run(options)
+
+
+class TableCare:
+    """Compacts the table of a service after every so many loads; `say` is told. A failure does not end the service:
+    `warn` is told."""
+
+    def __init__(
+        self,
+        target: Target,
+        every: int | None,
+        options: CompactionOptions,
+        *,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """`every` None: never. Raises ConfigError for a format that cannot be compacted."""
+        if every is not None and target.format not in LAKE_FORMATS:
+            raise ConfigError(
+                f"compact_every (--compact-every) is for {' and '.join(LAKE_FORMATS)}, not for format={target.format}"
+            )
+        if every is not None and every < 1:
+            raise ConfigError(f"compact_every (--compact-every) must be at least 1, not {every}")
+        self._target = target
+        self._every = every
+        self._options = options
+        self._say = say
+        self._warn = warn
+        self._loads = 0
+
+    def loaded(self, result: LoadResult) -> None:
+        """Called after each load."""
+        if self._every is None or result.load_id is None:
+            return
+        self._loads += 1
+        if self._loads % self._every:
+            return
+        try:
+            with _open_known(self._target) as destination:
+                done = destination.compaction().run(self._options)
+        except PykafkaError as error:
+            self._warn(f"Cannot compact, the next time again: {error}")
+        else:
+            if done != CompactionResult():
+                self._say(str(done))
 
 
 @contextlib.contextmanager

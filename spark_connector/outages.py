@@ -51,6 +51,7 @@ _PYTHON_ERROR = re.compile(
 )
 _JVM_CAUSE = re.compile(r"^(?:Caused by)?: (?:\w+\.)*([\w$]+: .+)$", re.MULTILINE)
 """A cause, or the exception itself, which py4j's text has behind a colon."""
+_BRANCH = re.compile(r"\s*(?:\x1b\[\d+m)*↳(?:\x1b\[\d+m)*\s*")
 _NO_SOURCE = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: pykafka\b")
 _SET_PYTHON = (
     "ConfigError: the Python that Spark starts its workers with has no pykafka: set PYSPARK_PYTHON to the one that "
@@ -129,6 +130,11 @@ OUTAGES = (
         r"|the database system is|(?:database(?: table)?|schema) is locked|disk I/O error|database or disk is full"
         r"|[Ll]ock wait timeout|[Dd]eadlock|Temporary failure in name resolution)",
     ),
+    _outage(
+        "an object store does not answer, or answers that it cannot now",
+        r"^(?:OSError|\w*DeltaError|CommitFailedError): .*Generic \w+ error: .*"
+        r"(?:status code: (?:5\d\d|429)|error sending request|operation timed out)",
+    ),
     _outage("another program has committed to the Delta table at the same moment", r"^CommitFailedError\b"),
 )
 
@@ -150,7 +156,12 @@ def outage_of(failure: BaseException | str) -> Outage | None:
 def _described(error: BaseException) -> str:
     cause = getattr(error, "orig", None)  # SQLAlchemy's errors quote the driver's, and then the statement
     text = f"({type(cause).__name__}) {cause}" if cause is not None else str(error)
-    return f"{type(error).__name__}: {text}".partition("\n")[0]
+    return f"{type(error).__name__}: {one_line(text)}".partition("\n")[0]
+
+
+def one_line(text: str) -> str:
+    """The text, with the causes that deltalake draws as a tree, in colours, behind colons."""
+    return _BRANCH.sub(": ", text).strip() if "↳" in text else text
 
 
 def summary(text: str) -> str:

@@ -26,12 +26,14 @@ from pyspark.sql.types import StructType
 from broker.errors import ConfigError, PykafkaError
 from spark_connector.entry_point import entry_point
 from spark_connector.formats.value_format import ReadFormats
-from spark_connector.options.read_options import Mode, SourceOptions, parse_options, subscribed_topics
-from spark_connector.read.schema import source_schema
+from spark_connector.options.history_options import parse_history
+from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.read.schema import source_schema, spark_schema_of, with_schemas
 from spark_connector.spark_worker import in_spark_worker
 
 if TYPE_CHECKING:
     from spark_connector.options.write_options import WriteOptions
+    from spark_connector.union_read.sides import Sides
 
 
 FORMAT = "pykafka"
@@ -41,6 +43,7 @@ class PykafkaSource(DataSource):
     """`format("pykafka")`; options/option_table.py lists the options."""
 
     _formats: ReadFormats | None = None
+    _sides: Sides | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -53,15 +56,25 @@ class PykafkaSource(DataSource):
         Raises ConfigError for options that no kind of query accepts. A schema in a file or a registry is loaded here
         and pickled with this object, so a query has one schema from beginning to end.
         """
+        sides = self._two_sides()
+        if sides is not None:
+            return spark_schema_of(sides.schema)
         options = parse_options(self.options, Mode.ANY)
-        self._formats = _with_schemas(options)
+        self._formats = with_schemas(options)
         return source_schema(replace(options, formats=self._formats))
 
     @entry_point
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader. Raises ConfigError, ConnectorError."""
+        sides = self._two_sides()
+        if sides is not None:
+            from spark_connector.union_read.sides import for_query
+            from spark_connector.union_read.union_readers import UnionBatchReader
+
+            _refuse_other_schema(schema, spark_schema_of(sides.schema))
+            return UnionBatchReader(for_query(sides, Mode.BATCH))
         options = self._read_options(Mode.BATCH)
-        _refuse_other_schema(schema, options)
+        _refuse_other_schema(schema, source_schema(options))
         from spark_connector.read.readers import KafkaBatchReader
 
         return KafkaBatchReader(options)
@@ -72,8 +85,15 @@ class PykafkaSource(DataSource):
         from spark_connector.read.readers import RefusedStreamReader, make_reader
 
         try:
+            sides = self._two_sides()
+            if sides is not None:
+                from spark_connector.union_read.sides import for_query
+                from spark_connector.union_read.union_readers import UnionStreamReader
+
+                _refuse_other_schema(schema, spark_schema_of(sides.schema))
+                return UnionStreamReader(for_query(sides, Mode.STREAM))
             options = self._read_options(Mode.STREAM)
-            _refuse_other_schema(schema, options)
+            _refuse_other_schema(schema, source_schema(options))
         except PykafkaError as error:
             if in_spark_worker():
                 return RefusedStreamReader(error)
@@ -99,9 +119,19 @@ class PykafkaSource(DataSource):
 
         return KafkaStreamWriter(plan_write(self._write_options(schema, stream=True)))
 
+    def _two_sides(self) -> Sides | None:
+        """The table and the topics of a read with `history`, fitted once and pickled; None for other reads."""
+        history = parse_history(self.options)
+        if history is None or self._sides is not None:
+            return self._sides
+        from spark_connector.union_read.sides import fit_sides
+
+        self._sides = fit_sides(history, Mode.ANY)
+        return self._sides
+
     def _read_options(self, mode: Mode) -> SourceOptions:
         options = parse_options(self.options, mode)
-        return replace(options, formats=self._formats or _with_schemas(options))
+        return replace(options, formats=self._formats or with_schemas(options))
 
     def _write_options(self, schema: StructType, *, stream: bool) -> WriteOptions:
         from spark_connector.options.write_options import parse_write_options
@@ -112,17 +142,7 @@ class PykafkaSource(DataSource):
         return options
 
 
-def _with_schemas(options: SourceOptions) -> ReadFormats:
-    """The formats of the read, with schemas loaded from files and registries. Raises ConfigError, ConnectorError."""
-    if not options.formats.columns:
-        return options.formats
-    from spark_connector.formats.record_decoder import loaded
-
-    return loaded(options.formats, subscribed_topics(options.selection))
-
-
-def _refuse_other_schema(schema: StructType, options: SourceOptions) -> None:
-    ours = source_schema(options)
+def _refuse_other_schema(schema: StructType, ours: StructType) -> None:
     if schema != ours:
         raise ConfigError(
             "Kafka source has a fixed schema and cannot be set with a custom one: leave out .schema(…); it is "

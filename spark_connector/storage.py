@@ -1,9 +1,10 @@
 """A directory on any file system, with two atomic operations that a commit can rely on; and URLs without secrets.
 
 `create` (a whole file appears, or FileExistsError) and `rename` (a directory changes its name at once, or
-FileExistsError / FileNotFoundError) are atomic on a local disk and on HDFS; object stores have only `create`. Used by
-the files offset store and by `load`. Everything goes through fsspec: it needs no JVM and works in any Python process,
-including Spark Connect clients. `hdfs://` is hdfs-native's file system, because fsspec's own needs libhdfs.
+FileExistsError / FileNotFoundError) are atomic on a local disk and on HDFS; object stores have only `create`, a
+conditional put, and `probe` finds those that do not obey the condition. Used by the files offset store and by `load`.
+Everything goes through fsspec: it needs no JVM and works in any Python process, including Spark Connect clients.
+`hdfs://` is hdfs-native's file system, because fsspec's own needs libhdfs.
 
 Paths given to a `Storage` are relative to its root, with `/` between the parts. `without_secrets` takes passwords,
 signatures and tokens out of URLs, for records, messages and pages.
@@ -18,6 +19,7 @@ import posixpath
 import re
 import secrets
 import shutil
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +29,7 @@ import fsspec
 from hdfs_native.fsspec import HdfsFileSystem
 
 from broker.errors import ConfigError
+from spark_connector.object_stores import ObjectStore, ObjectWriter, http_status, object_store_of
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HDFS = re.compile(r"(hdfs://[^/]*)(/.*)?", re.DOTALL)
@@ -35,6 +38,10 @@ _WRITE_BUFFER = 1 << 20  # bytes
 _CRC_MAGIC = b"crc\0"
 _CRC_READ = 4 << 20  # bytes
 _SYNCS_AT_ONCE = 8
+_PART = 8 << 20  # bytes of a part of an upload, which waits in memory
+_PUTS = 20  # tries of a conditional put while another one of the same name is under way
+_PAUSE = 0.1  # seconds between them
+_probed: set[tuple[str, str]] = set()  # (bucket, endpoint) of the stores that obey the condition
 
 
 @contextlib.contextmanager
@@ -72,8 +79,8 @@ fsspec.register_implementation("hdfs", _Hdfs, clobber=True)
 def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
     """The directory at `url`: a plain path, `file://…`, `hdfs://host:port/…` or any other scheme fsspec knows.
 
-    `options` are fsspec's storage options; for HDFS they are Hadoop client settings such as `dfs.replication`.
-    Nothing is created or connected yet. Raises ConfigError for a URL that cannot be used.
+    `options` are those of spark_connector/object_stores.py; for HDFS they are Hadoop client settings such as
+    `dfs.replication`. Nothing is created or connected yet. Raises ConfigError for a URL that cannot be used.
     """
     if "\0" in url:
         raise ConfigError(f"{url!r} cannot be the name of a directory")
@@ -87,6 +94,9 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
         if scheme in fsspec.available_protocols():
             raise ConfigError(f"'{url}' names no host: write {scheme}://…")
         return _local(url)
+    store = object_store_of(url)
+    if store is not None:
+        return _open_object_storage(store, rest[2:], options or {})
     # For fsspec a # or ? ends the path on HDFS; for Hadoop and Spark they are characters of a name as all others.
     on_hdfs = _HDFS.fullmatch(url)
     server = on_hdfs[1] if on_hdfs else url
@@ -100,6 +110,25 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
     if not root.strip("/"):
         raise ConfigError(f"'{without_secrets(url)}' names no directory: give a path below the root")
     return Storage(filesystem, root.rstrip("/"), url.rstrip("/"), options or {})
+
+
+def _open_object_storage(store: ObjectStore, path: str, options: Mapping[str, str]) -> ObjectStorage:
+    """`path` is `<bucket>/<way>`."""
+    store.require()
+    url = f"{store.scheme}://{path}".rstrip("/")
+    if not path.partition("/")[0]:
+        raise ConfigError(f"'{without_secrets(url)}' names no bucket: write {store.scheme}://BUCKET/DIRECTORY")
+    checked = store.checked(options)
+    try:
+        filesystem, root = store.open(url, checked)
+    except Exception as error:  # of whatever library is behind it
+        raise ConfigError(f"cannot use '{without_secrets(url)}': {text_without_secrets(str(error))}") from error
+    return ObjectStorage(filesystem, root.rstrip("/"), url, checked)
+
+
+def discard_output(file: Any) -> None:
+    """End an output after an error. On an object store nothing of it appears; elsewhere a part of the file stays."""
+    getattr(file, "discard", file.close)()
 
 
 def _local(path: str) -> LocalStorage:
@@ -125,6 +154,14 @@ class Storage:
     @property
     def is_hdfs(self) -> bool:
         return isinstance(self._fs, HdfsFileSystem)
+
+    @property
+    def object_store_options(self) -> dict[str, str] | None:
+        """`options` as Rust's object_store names them, on which `deltalake` stands."""
+        return self.options or None
+
+    def probe(self) -> None:
+        """Raise ConfigError where `create` would replace a file: commits would overwrite each other. For writers."""
 
     def below(self, path: str) -> Storage:
         """The directory `path` as its own storage."""
@@ -157,6 +194,10 @@ class Storage:
 
     def exists(self, path: str) -> bool:
         return bool(self._fs.exists(self._full(path)))
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was written, in milliseconds since 1970. Raises FileNotFoundError."""
+        return int(self._fs.modified(self._full(path)).timestamp() * 1000)
 
     def names(self, path: str) -> list[str]:
         """Sorted names of the entries of the directory; empty when it does not exist."""
@@ -276,6 +317,73 @@ class Storage:
         return f"{self._root}/{path}" if path else self._root
 
 
+class ObjectStorage(Storage):
+    """A bucket, or what lies in it below a name. Directories need not be made, and none is renamed."""
+
+    @property
+    def object_store_options(self) -> dict[str, str]:
+        store = object_store_of(self.url)
+        assert store is not None
+        return store.for_object_store(self.options)
+
+    def make_directory(self, path: str) -> None:
+        """Nothing: s3fs would make the bucket."""
+
+    def agrees_with_checksums(self, path: str) -> bool:
+        """Hadoop has written nothing here; the store checks its own objects."""
+        return True
+
+    def create(self, path: str, data: bytes) -> None:
+        """A conditional put. One whose answer is lost is repeated by the library, and may then meet its own file."""
+        for attempt in range(_PUTS):
+            try:
+                self._fs.pipe_file(self._full(path), data, mode="create")
+                return
+            except FileExistsError:
+                raise
+            except OSError as error:  # s3fs does not tell a condition that does not hold from other errors
+                status = http_status(error)
+                if status == 412:
+                    raise FileExistsError(f"{self._full(path)} exists") from error
+                if status != 409 or attempt == _PUTS - 1:
+                    raise
+                time.sleep(_PAUSE)  # S3 does not know yet which of two puts is the first
+
+    def open_output(self, path: str) -> Any:
+        """A binary file object to write. The object appears as a whole at `close`; after an error, not at all."""
+        return ObjectWriter(self._fs.open(self._full(path), "wb", block_size=_PART))
+
+    def probe(self) -> None:
+        """Once per process and store, by putting twice. The first put may find its own file, see `create`."""
+        store = (self._root.partition("/")[0], self.options.get("endpoint_url", ""))
+        if store in _probed:
+            return
+        path = f"_probe-{secrets.token_hex(6)}"
+        try:
+            with contextlib.suppress(FileExistsError):
+                self.create(path, b"first")
+            self.create(path, b"second")
+        except FileExistsError:
+            _probed.add(store)
+            return
+        finally:
+            self.remove(path)
+        raise ConfigError(
+            f"'{self.shown}': this store ignores the condition of a conditional put (If-None-Match) and overwrites: of "
+            "two commits at the same time one would be lost. Use a store that obeys it, as Amazon S3 does"
+        )
+
+    def _entries(self, path: str) -> dict[str, dict[str, Any]]:
+        """Without the empty object that some programs make for a directory."""
+        own = self._full(path)
+        try:
+            listing = self._fs.ls(own, detail=True, refresh=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        named = {info["name"].rstrip("/"): info for info in listing}
+        return {posixpath.basename(name): info for name, info in named.items() if name != own}
+
+
 class LocalStorage(Storage):
     """A directory of this machine. It calls `os`, because fsspec's local `mv` moves INTO an existing directory."""
 
@@ -322,8 +430,9 @@ class LocalStorage(Storage):
         full = self._full(path)
         if os.path.isdir(full):
             shutil.rmtree(full, ignore_errors=True)  # two repairs may remove the same leftover at once
-        elif os.path.lexists(full):
-            os.unlink(full)
+        else:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(full)
 
     def _write_temporary(self, path: str, data: bytes) -> str:
         temporary = super()._write_temporary(path, data)

@@ -12,18 +12,25 @@ jobs of a load when the service is stopped, and ends the service when Spark has 
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from spark_connector.load import load
+from spark_connector.loads.compaction import CompactionOptions
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL, LoadLoop, Outage, Phase, parse_interval
 from spark_connector.loads.record import LoadError, LoadResult
+from spark_connector.loads.request import Target
+from spark_connector.maintenance import TableCare
 
 __all__ = ["Breaker", "watch"]
+
+logger = logging.getLogger("pykafka.spark")
 
 _LOOK_SECONDS = 0.3
 
@@ -35,6 +42,8 @@ def watch(
     max_loads: int | None = None,
     stop: threading.Event | None = None,
     on_outage: Callable[[Outage], None] = lambda outage: None,
+    compact_every: int | None = None,
+    rewindable: str | None = None,
     **arguments: Any,
 ) -> Iterator[LoadResult]:
     """Run a load every `interval` (seconds, or text like `5m`), and at once after a load of `max_records`; gives each
@@ -44,6 +53,8 @@ def watch(
     another thread: a load that is writing is cancelled, a load that is committing is finished. In an outage it retries
     and calls `on_outage`. Raises errors that are not retriable: ConfigError, DataLoss, OffsetConflict, LoadError. While
     no broker answers, a stop takes up to `kafka.default.api.timeout.ms` (in `options`; a minute).
+    `compact_every`: compact the table (delta, iceberg) after so many loads, without the files of loads that are younger
+    than `rewindable` (24h). What is compacted, and a failure of it, is logged.
     """
     seconds = parse_interval(interval) if isinstance(interval, str) else interval
     tell: Phase = arguments.pop("on_phase", None) or (lambda phase, record: None)
@@ -58,17 +69,27 @@ def watch(
         finally:
             breaker.untag(spark)
 
-    return iter(
-        LoadLoop(
-            breaker.guarded(run),
-            interval=seconds,
-            max_loads=max_loads,
-            max_records=arguments.get("max_records"),
-            stop=stopped,
-            on_outage=on_outage,
-            on_phase=tell,
-        )
+    loop = LoadLoop(
+        breaker.guarded(run),
+        interval=seconds,
+        max_loads=max_loads,
+        max_records=arguments.get("max_records"),
+        stop=stopped,
+        on_outage=on_outage,
+        on_phase=tell,
     )
+    if compact_every is None:
+        return iter(loop)
+    named = {field.name: arguments[field.name] for field in fields(Target) if arguments.get(field.name) is not None}
+    options = CompactionOptions.parse(rewindable, arguments.get("target_file_size"))
+    target = Target(**named).check()
+    return _cared_for(loop, TableCare(target, compact_every, options, say=logger.info, warn=logger.warning))
+
+
+def _cared_for(loop: LoadLoop, care: TableCare) -> Iterator[LoadResult]:
+    for result in loop:
+        care.loaded(result)
+        yield result
 
 
 class Breaker:

@@ -53,7 +53,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"cli"},
     {"watch"},
     {"load", "source"},
-    {"maintenance"},
+    {"maintenance", "union_read"},
     {"destinations"},
     {"loads", "listener"},
     {"progress"},
@@ -61,11 +61,11 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"options"},
     {"formats", "offset_store"},
     {"storage", "errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact"},
-    {"spark_worker"},
+    {"spark_worker", "object_stores"},
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py
 # and spark_connector/load.py choose one.
-LOADS_ROWS: list[set[str]] = [{"files", "delta", "database", "audit"}, {"protocol"}]
+LOADS_ROWS: list[set[str]] = [{"files", "delta", "iceberg", "database", "audit"}, {"protocol", "tasks"}]
 LOADS_RANK = {layer: rank for rank, row in enumerate(LOADS_ROWS) for layer in row}
 
 CONNECTOR_RANK = {layer: rank for rank, row in enumerate(CONNECTOR_ROWS) for layer in row}
@@ -86,6 +86,7 @@ ONLY_IN = {
     "deltalake": {
         "spark_connector/loads/delta/",
     },
+    "pyiceberg": {"spark_connector/loads/iceberg/", "pykafka_demo/lake.py"},
     "sqlalchemy": {"spark_connector/loads/database/"},
     "kazoo": {"broker/zookeeper/client.py", "spark_connector/offset_store/zookeeper.py"},
     "pyspark": {
@@ -94,6 +95,7 @@ ONLY_IN = {
         "spark_connector/source.py",
         "spark_connector/read/schema.py",
         "spark_connector/read/spark_private.py",
+        "spark_connector/union_read/union_readers.py",
         "spark_connector/spark_versions.py",
         "spark_connector/write/writers.py",
         "spark_connector/listener.py",
@@ -103,6 +105,8 @@ ONLY_IN = {
         "spark_connector/loads/files/avro_files.py",
         "spark_connector/loads/database/staged_rows.py",
         "spark_connector/loads/write.py",
+        "spark_connector/loads/data_sources.py",
+        "spark_connector/loads/tasks/task_job.py",
         "spark_connector/maintenance.py",
         "spark_connector/cli/",
         "pykafka_demo/",
@@ -146,12 +150,27 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/read/offset_reader.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.record_decoder.RecordDecoder"): "the same",
     ("spark_connector/read/schema.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
-    ("spark_connector/source.py", "spark_connector.formats.record_decoder.loaded"): "the same",
+    ("spark_connector/read/schema.py", "spark_connector.formats.record_decoder.loaded"): "the same",
+    ("spark_connector/loads/write.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
+    ("spark_connector/loads/destination.py", "pyspark.sql.pandas.types.from_arrow_schema"): (
+        "a repair and the commands that list loads need no Spark"
+    ),
+    ("pykafka_demo/lake.py", "pyiceberg.catalog.load_catalog"): "an extra; the demo says how to install it",
     ("spark_connector/source.py", "spark_connector.read.readers.KafkaBatchReader"): (
         "Spark asks for schema, partitions and rows in processes of their own: each pays for what it needs"
     ),
     ("spark_connector/source.py", "spark_connector.read.readers.make_reader"): "the same",
     ("spark_connector/source.py", "spark_connector.read.readers.RefusedStreamReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.union_read.union_readers.UnionBatchReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.union_read.sides.fit_sides"): "the same",
+    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_plan.plan_union"): "the same",
+    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_plan.share_files"): "the same",
+    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_batches.UnionBatches"): (
+        "the same"
+    ),
+    ("spark_connector/source.py", "spark_connector.union_read.union_readers.UnionStreamReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.union_read.sides.for_query"): "the same",
+    ("spark_connector/union_read/sides.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaBatchWriter"): "the same",
     ("spark_connector/source.py", "spark_connector.write.write_plan.plan_write"): "the same",
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaStreamWriter"): "the same",
@@ -198,6 +217,10 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/destinations.py", "spark_connector.loads.delta.delta_table.open_delta"): (
         "optional: the extra `delta`"
     ),
+    ("spark_connector/destinations.py", "spark_connector.loads.iceberg.iceberg_table.open_iceberg"): (
+        "optional: the extra `iceberg`"
+    ),
+    ("spark_connector/destinations.py", "spark_connector.loads.iceberg.iceberg_listing.list_tables"): "the same",
     ("spark_connector/destinations.py", "spark_connector.loads.database.database_table.open_database"): (
         "optional: the extra `sql`"
     ),
@@ -294,7 +317,7 @@ def test_destinations_of_loads_do_not_know_each_other() -> None:
         for imported in module.imports:
             if within(imported.module, "spark_connector.loads") and imported.module != "spark_connector.loads":
                 target = part_of_loads(imported.module)
-                if layer != target and LOADS_RANK[target] <= LOADS_RANK[layer]:
+                if layer != target and target in LOADS_ROWS[0]:
                     wrong.append(place(module, imported))
     assert not wrong, "\n".join([*wrong, "put what two destinations need into loads/ itself, or into offset_store/"])
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from broker.errors import PykafkaError
 from pykafka_ui.recent import Recent
+from spark_connector.loads.addresses import storage_options_for
 from spark_connector.loads.history import WHAT_TO_DO, History, HistoryEntry
 from spark_connector.loads.request import Target
-from spark_connector.maintenance import history, targets
+from spark_connector.maintenance import history, tables, targets
 from spark_connector.storage import text_without_secrets, without_secrets
 
 FRESH_S = 5.0
@@ -30,21 +31,26 @@ class UnknownPlace(PykafkaError):
 
 @dataclass(frozen=True)
 class LoadPlace:
-    """A directory or database URL of `--loads`. `storage_options` are Hadoop client settings."""
+    """A directory or database URL of `--loads`, or a table in a `catalog`. `storage_options` are Hadoop client
+    settings."""
 
     to: str = field(repr=False)
     zookeeper_connect: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    catalog: str | None = None
 
     @cached_property
     def shown(self) -> str:
         """Its URL without a password. Raises ConfigError for a database without a table."""
+        if self.catalog is not None:
+            return f"{self.to} in {self.catalog}"
         checked = Target(self.to, "any").check()
         return checked.address.shown if checked.format == "sql" else without_secrets(self.to)
 
     def targets(self) -> list[Target]:
         """One for each group that has loads here."""
-        return targets(self.to, zookeeper_connect=self.zookeeper_connect, storage_options=self.storage_options)
+        storage = storage_options_for(self.to, {}, self.storage_options)
+        return targets(self.to, catalog=self.catalog, zookeeper_connect=self.zookeeper_connect, storage_options=storage)
 
 
 @dataclass(frozen=True)
@@ -109,29 +115,42 @@ class PlaceContent:
 class LoadPlaces:
     """All places. Thread-safe."""
 
-    def __init__(self, places: Sequence[LoadPlace], clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises ConfigError for a place that cannot be one."""
-        self._places = {place.shown: place for place in places}
+    def __init__(
+        self,
+        places: Sequence[LoadPlace],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        catalogs: Sequence[str] = (),
+    ) -> None:
+        """`catalogs`: the tables that loads write in these catalogs are places, too, as soon as they are there.
+
+        Raises ConfigError for a place that cannot be one.
+        """
+        self._fixed = {place.shown: place for place in places}
+        self._catalogs = catalogs
+        self._listed: Recent[dict[str, LoadPlace]] = Recent(FRESH_S, clock)
         self._targets: Recent[list[Target]] = Recent(FRESH_S, clock)
         self._groups: Recent[GroupOfLoads] = Recent(FRESH_S, clock)
 
     def content(self) -> list[PlaceContent]:
-        """Every place with its groups. One that cannot be read does not hide the others."""
-        found = []
-        for url in self._places:
+        """Every place with its groups. One that cannot be read does not hide the others, nor does a catalog."""
+        found = [self._content_of(url, place) for url, place in self._fixed.items()]
+        for catalog in self._catalogs:
             try:
-                groups = [self.group(url, target.group) for target in self._targets_at(url)]
+                found += [self._content_of(url, place) for url, place in self._tables_of(catalog).items()]
             except PykafkaError as error:
-                found.append(PlaceContent(url, error=text_without_secrets(str(error))))
-            else:
-                found.append(PlaceContent(url, groups))
+                found.append(PlaceContent(f"catalog {catalog}", error=text_without_secrets(str(error))))
         return found
 
     def target(self, url: str, group: str) -> Target:
         """Raises UnknownPlace, and the errors of opening it."""
-        if url not in self._places:
-            raise UnknownPlace(f"{url} is no place of --loads")
-        for target in self._targets_at(url):
+        place = self._fixed.get(url)
+        if place is None:
+            of_catalogs = (self._tables_of(name) for name in self._catalogs if url.endswith(f" in {name}"))
+            place = next((tables[url] for tables in of_catalogs if url in tables), None)
+        if place is None:
+            raise UnknownPlace(f"{url} is no place of --loads or --catalog")
+        for target in self._targets_at(url, place):
             if target.group == group:
                 return target
         raise UnknownPlace(f"{url} has no loads of a group {group!r}")
@@ -141,8 +160,21 @@ class LoadPlaces:
         target = self.target(url, group)
         return self._groups.get((url, group), lambda: _read(target))
 
-    def _targets_at(self, url: str) -> list[Target]:
-        return self._targets.get(url, self._places[url].targets)
+    def _content_of(self, url: str, place: LoadPlace) -> PlaceContent:
+        try:
+            return PlaceContent(url, [self.group(url, target.group) for target in self._targets_at(url, place)])
+        except PykafkaError as error:
+            return PlaceContent(url, error=text_without_secrets(str(error)))
+
+    def _targets_at(self, url: str, place: LoadPlace) -> list[Target]:
+        return self._targets.get(url, place.targets)
+
+    def _tables_of(self, catalog: str) -> dict[str, LoadPlace]:
+        def listed() -> dict[str, LoadPlace]:
+            places = (LoadPlace(name, catalog=catalog) for name in dict.fromkeys(one.table for one in tables(catalog)))
+            return {place.shown: place for place in places}
+
+        return self._listed.get(catalog, listed)
 
 
 def _read(target: Target) -> GroupOfLoads:

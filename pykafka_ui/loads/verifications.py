@@ -137,7 +137,7 @@ def _verify(news: Connection, target: Target, log: LogSource) -> None:
         news.send(VerificationState(done=done, loads=loads))
 
     try:
-        with quiet_session("pykafka ui", target.storage_options) as session:
+        with quiet_session("pykafka ui", target.hadoop) as session:
             found = verify(target, log.bootstrap_servers, options=log.options, session=session, on_load=on_load)
     except Exception as error:  # whatever it is, it belongs on the page
         news.send(VerificationState(is_running=False, error=str(error) or type(error).__name__))

@@ -25,23 +25,30 @@ from spark_connector import maintenance
 from spark_connector.cli.load_options import (
     WHERE,
     BootstrapServer,
+    CatalogOption,
     ConfigFile,
     OffsetsOption,
+    RewindableOption,
+    StorageOption,
     TableOption,
     ZooKeeperOption,
     cluster_options,
 )
 from spark_connector.cli.screen import Screen, print_ranges, print_recovered, print_verified
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
+from spark_connector.loads.addresses import hadoop_settings, storage_options_for
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
 from spark_connector.loads.record import LoadResult
-from spark_connector.loads.request import FORMATS, PARTITION_COLUMNS, LoadRequest, Target, hadoop_settings
+from spark_connector.loads.request import FORMATS, LoadRequest, Target
+from spark_connector.loads.upsert import ENVELOPES, MODES
 
 INTERRUPTED = 128 + signal.SIGINT
 
 _ARGUMENTS = (
-    *("topic", "partition_by", "starting_offsets", "max_records", "from_load", "from_directory"),
-    *("allow_changed_options", "new_group", "publish_offsets"),
+    *("topic", "columns", "partition_by", "sort_by", "starting_offsets", "max_records", "from_load", "from_directory"),
+    *("allow_changed_options", "new_group", "publish_offsets", "target_file_size", "schema_evolution"),
+    *("dead_letters", "max_bad"),
+    *("mode", "key", "envelope", "order_by"),
 )
 """Options that are arguments of `load`, too, by the same name."""
 
@@ -59,12 +66,51 @@ class LoadOptions:
     zookeeper: ZooKeeperOption = None
     format: Annotated[
         str | None,
-        typer.Option(help=f"Output format: {', '.join(FORMATS)}. Default: parquet or sql.", metavar="NAME"),
+        typer.Option(help=f"Output format: {', '.join(FORMATS)}. Default: by --to, or parquet.", metavar="NAME"),
     ] = None
     table: TableOption = None
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Columns of the output, such as value.*,key,offset as position.", metavar="COLUMN,…"),
+    ] = None
     partition_by: Annotated[
         str | None,
-        typer.Option(help=f"Columns that become directories: {', '.join(PARTITION_COLUMNS)}.", metavar="COLUMN,…"),
+        typer.Option(
+            help="Columns that become directories, such as date or day(at),bucket(16,customer).", metavar="COLUMN,…"
+        ),
+    ] = None
+    sort_by: Annotated[
+        str | None, typer.Option(help="Columns that a file is sorted by, such as customer,at desc.", metavar="COLUMN,…")
+    ] = None
+    target_file_size: Annotated[
+        str | None, typer.Option(help="Size at which a task begins another file. Default: 128MB.", metavar="SIZE")
+    ] = None
+    catalog: CatalogOption = None
+    keep_snapshots: Annotated[
+        int | None,
+        typer.Option(min=1, help="Snapshots that an Iceberg table keeps. Default: 100.", metavar="N"),
+    ] = None
+    schema_evolution: Annotated[
+        str,
+        typer.Option(help="What a load may change in its table: none, add (columns) or add,widen.", metavar="POLICY"),
+    ] = "none"
+    mode: Annotated[
+        str | None, typer.Option(help=f"What a load does with a table: {', '.join(MODES)}.", metavar="NAME")
+    ] = None
+    key: Annotated[
+        str | None, typer.Option(help="With --mode upsert: the table has one row per key.", metavar="COLUMN,…")
+    ] = None
+    envelope: Annotated[
+        str | None,
+        typer.Option(
+            help=f"With --mode upsert: {', '.join(ENVELOPES)} around the rows. Default: none.", metavar="NAME"
+        ),
+    ] = None
+    order_by: Annotated[
+        str | None,
+        typer.Option(
+            help="With --mode upsert: what orders the records of a key in several partitions.", metavar="COLUMN"
+        ),
     ] = None
     starting_offsets: Annotated[
         str, typer.Option(help="Where a partition begins that was never loaded: earliest or JSON.", metavar="OFFSETS")
@@ -81,6 +127,19 @@ class LoadOptions:
     ] = None
     write_option: Annotated[
         list[str] | None, typer.Option(help="Option of the output format; may be repeated.", metavar="NAME=VALUE")
+    ] = None
+    storage_option: StorageOption = None
+    dead_letters: Annotated[
+        str | None,
+        typer.Option(
+            help="Where records go that cannot be decoded: topic:NAME, or exactly once to delta:URL or "
+            "iceberg:NAMESPACE.TABLE.",
+            metavar="PLACE",
+        ),
+    ] = None
+    max_bad: Annotated[
+        str | None,
+        typer.Option(help="Fail a load with more bad records: a number, or a share of them (0.1%).", metavar="N|P%"),
     ] = None
     new_group: Annotated[
         bool, typer.Option("--new-group", help="Load what other groups have loaded there, once more beside it.")
@@ -112,6 +171,11 @@ class LoadOptions:
         int | None,
         typer.Option(min=1, help="Entries of the commit log to keep. Default: all.", metavar="N"),
     ] = None
+    compact_every: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --watch: compact the table after so many loads. Default: never.", metavar="N"),
+    ] = None
+    rewindable: RewindableOption = None
     metrics: Annotated[
         str | None,
         typer.Option(help="With --watch: serve metrics for Prometheus there.", metavar="HTTP://HOST:PORT"),
@@ -124,8 +188,10 @@ class LoadOptions:
 
     @property
     def target(self) -> Target:
-        hadoop = hadoop_settings(self.spark_settings)
-        return Target(self.to, self.group, self.offsets, self.zookeeper, hadoop, self.format, self.table)
+        given = parse_pairs(self.storage_option, "--storage-option")
+        storage = storage_options_for(self.to, given, hadoop_settings(self.spark_settings))
+        place = (self.to, self.group, self.offsets, self.zookeeper, storage, self.format, self.table)
+        return Target(*place, self.catalog, self.keep_snapshots)
 
     def cluster(self) -> tuple[str, dict[str, str]]:
         """Bootstrap servers, and options of the reader."""
@@ -141,10 +207,13 @@ class LoadOptions:
             write_options=parse_pairs(self.write_option, "--write-option"),
             **{name: getattr(self, name) for name in _ARGUMENTS},
         )
-        if self.history_keep is not None and request.format == "delta":
+        prunes_itself = {
+            "delta": "the table prunes its log itself (delta.logRetentionDuration)",
+            "iceberg": "set --keep-snapshots",
+        }
+        if self.history_keep is not None and request.format in prunes_itself:
             raise ConfigError(
-                "--history-keep does not go with format=delta: "
-                "the table prunes its log itself (delta.logRetentionDuration)"
+                f"--history-keep does not go with format={request.format}: {prunes_itself[request.format]}"
             )
         return request
 
@@ -157,6 +226,7 @@ def load(options: LoadOptions) -> None:
     Examples:
       pykafka load --topic flights --to data/flights --group etl
       pykafka load --topic flights --to data/flights-delta --group etl --format delta --watch --interval 1m
+      pykafka load --topic flights --to iceberg:lake.flights --catalog prod --group etl
       pykafka load --topic flights --to postgresql://localhost/db#flights --group etl
     """
     as_json = options.as_json
@@ -166,11 +236,15 @@ def load(options: LoadOptions) -> None:
         raise ConfigError(f"give one of {', '.join(given)}, not {len(given)} of them")
     if not options.watch and (options.interval or options.max_loads or options.metrics):
         raise ConfigError("--interval, --max-loads and --metrics go with --watch")
+    if not options.watch and options.compact_every:
+        raise ConfigError("--compact-every goes with --watch; to compact once: pykafka loads compact")
+    if not options.compact_every and options.rewindable:
+        raise ConfigError("--rewindable goes with --compact-every")
     if options.recover:
         print_recovered(maintenance.recover(options.target), as_json)
     elif options.verify:
         servers, reader = options.cluster()
-        with quiet_session("pykafka load --verify", options.target.storage_options) as session:
+        with quiet_session("pykafka load --verify", options.target.hadoop) as session:
             verified = maintenance.verify(options.target, servers, options=reader, session=session)
         print_verified(verified, as_json)
         raise typer.Exit(0 if verified.ok else 1)
@@ -227,6 +301,9 @@ def _print_result(result: LoadResult) -> None:
     if result.load_id is None:
         console.print(f"Nothing new for group [bold]{result.group}[/bold]; {result.output} is up to date.")
         return
-    console.print(f"Load {result.load_id}: {result.rows:,} rows")
+    bad = f", {result.bad_rows:,} dead letters" if result.bad_rows is not None else ""
+    console.print(f"Load {result.load_id}: {result.rows:,} rows{bad}")
     print_ranges(result.ranges)
     console.print(f"{result.format} in {result.path}", soft_wrap=True)
+    if result.bad_rows:
+        console.print(f"dead letters in {result.dead_letters}", soft_wrap=True)

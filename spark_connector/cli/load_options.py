@@ -17,14 +17,18 @@ import typer
 
 from broker.errors import ConfigError
 from broker.tools.client_options import BootstrapServer, ConfigFile, given_properties, parse_pairs
+from spark_connector.loads.addresses import storage_options_for
 from spark_connector.loads.request import FORMATS, OFFSET_KINDS, Target
 
 __all__ = [
     "WHERE",
     "BootstrapServer",
+    "CatalogOption",
     "ConfigFile",
     "OffsetsOption",
     "Place",
+    "RewindableOption",
+    "StorageOption",
     "TableOption",
     "ZooKeeperOption",
     "cluster_options",
@@ -45,7 +49,22 @@ OffsetsOption = Annotated[
 ZooKeeperOption = Annotated[
     str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")
 ]
-WHERE = "Where the loads go: a directory, local or hdfs://, or a database."
+RewindableOption = Annotated[
+    str | None,
+    typer.Option(help="Files of loads that are younger are not compacted. Default: 24h.", metavar="TIME"),
+]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Option of the object store in --to; may be repeated.", metavar="NAME=VALUE"),
+]
+CatalogOption = Annotated[
+    str | None,
+    typer.Option(help="Catalog of an Iceberg table: a name of pyiceberg's configuration.", metavar="NAME"),
+]
+WHERE = (
+    "Where the loads go: a directory, local or hdfs://, a Delta table also on s3://, gs:// or abfs://; "
+    "iceberg:NAMESPACE.TABLE, or a database."
+)
 
 
 @dataclass(frozen=True)
@@ -59,20 +78,23 @@ class Place:
         typer.Option(help=f"As the loads had it: {', '.join(FORMATS)}. Needed for delta only.", metavar="NAME"),
     ] = None
     table: TableOption = None
+    catalog: CatalogOption = None
     offsets: OffsetsOption = None
     zookeeper: ZooKeeperOption = None
     hadoop: Annotated[
         list[str] | None, typer.Option("--hadoop", help="Hadoop client setting; may be repeated.", metavar="NAME=VALUE")
     ] = None
+    storage_option: StorageOption = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 
     @property
     def target(self) -> Target:
         if self.to is None or self.group is None:
             raise ConfigError("say which loads: --to DIR and --group NAME")
-        hadoop = parse_pairs(self.hadoop, "--hadoop")
+        given = parse_pairs(self.storage_option, "--storage-option")
+        storage = storage_options_for(self.to, given, parse_pairs(self.hadoop, "--hadoop"))
         offsets = self.offsets or ("zookeeper" if self.zookeeper else None)
-        return Target(self.to, self.group, offsets, self.zookeeper, hadoop, self.format, self.table)
+        return Target(self.to, self.group, offsets, self.zookeeper, storage, self.format, self.table, self.catalog)
 
     def after(self, before: Place | None) -> Place:
         """This place, completed with options that were only given `before`."""

@@ -1,4 +1,5 @@
-"""The console command `pykafka loads`: lists, shows, verifies, rewinds, prunes and recovers the loads of a group.
+"""The console command `pykafka loads`: lists, shows, verifies, rewinds, prunes and recovers the loads of a group, and
+compacts their table.
 
 The work is done in maintenance.py. Spark starts only when `verify` meets orc or json. The exit status is 1 also when
 `verify` finds a problem.
@@ -16,18 +17,26 @@ import typer
 
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_pairs
-from spark_connector.cli.load_options import BootstrapServer, ConfigFile, Place, cluster_options, placed
+from spark_connector.cli.load_options import (
+    BootstrapServer,
+    ConfigFile,
+    Place,
+    RewindableOption,
+    cluster_options,
+    placed,
+)
 from spark_connector.cli.screen import print_ranges, print_recovered, print_table, print_verified
 from spark_connector.cli.session import quiet_session
-from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadState
+from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadedTable, LoadState
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rewind import fates
-from spark_connector.maintenance import history, prune, recover, rewind, verify
+from spark_connector.maintenance import compact, history, prune, recover, rewind, tables, verify
 
 app = typer.Typer(
-    help="List and show loads; verify, rewind, prune and recover them.\n\n\b\nExamples:\n"
+    help="List and show loads; verify, rewind, prune, compact and recover them.\n\n\b\nExamples:\n"
     "  pykafka loads --to data/flights --group etl\n"
-    "  pykafka loads verify --to data/flights --group etl",
+    "  pykafka loads verify --to data/flights --group etl\n"
+    "  pykafka loads --catalog prod",
     invoke_without_command=True,
 )
 
@@ -40,10 +49,18 @@ def loads(
     context: typer.Context,
     place: Place,
     last: Annotated[int | None, typer.Option(min=1, help="Only the newest so many.", metavar="N")] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="With --catalog and without --to: only the tables in it.", metavar="NAME")
+    ] = None,
 ) -> None:
-    """List what has been loaded, and what is under way."""
+    """List what has been loaded, and what is under way; or all tables of a catalog that loads write."""
     if context.invoked_subcommand is not None:
         return
+    if place.catalog is not None and place.to is None:
+        _list_tables(tables(place.catalog, namespace), as_json=place.as_json)
+        return
+    if namespace is not None:
+        raise ConfigError("--namespace goes with --catalog, without --to")
     known = history(place.target)
     shown = known.entries[-last:] if last else known.entries
     if place.as_json:
@@ -99,7 +116,7 @@ def verify_command(
     """
     servers, options = cluster_options(bootstrap_server, config, parse_pairs(option, "--option"))
     target = place.target
-    with quiet_session("pykafka loads verify", target.storage_options) as session:
+    with quiet_session("pykafka loads verify", target.hadoop) as session:
         verified = verify(target, servers, only=load_id or (), options=options, session=session)
     print_verified(verified, place.as_json)
     if not verified.ok:
@@ -158,6 +175,28 @@ def prune_command(
     typer.echo(json.dumps({"pruned": pruned}) if place.as_json else text)
 
 
+@app.command("compact")
+@placed
+def compact_command(
+    place: Place,
+    rewindable: RewindableOption = None,
+    target_file_size: Annotated[
+        str | None, typer.Option(help="Size of the new files. Default: 128MB.", metavar="SIZE")
+    ] = None,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum", help="Delete the files that the table has not needed for its retention time.")
+    ] = False,
+) -> None:
+    """Make large files of the small ones in a Delta or Iceberg table; its rows stay as they are.
+
+    \b
+    Examples:
+      pykafka loads compact --to data/flights-delta --group etl --format delta
+    """
+    done = compact(place.target, rewindable=rewindable, target_file_size=target_file_size, vacuum=vacuum)
+    typer.echo(json.dumps(done.to_json(), indent=2) if place.as_json else str(done))
+
+
 @app.command("recover")
 @placed
 def recover_command(place: Place) -> None:
@@ -170,6 +209,22 @@ def recover_command(place: Place) -> None:
     print_recovered(recover(place.target), place.as_json)
 
 
+def _list_tables(found: Sequence[LoadedTable], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([one.to_json() for one in found], indent=2))
+        return
+    rows = []
+    for one in found:
+        numbers = (one.number or None, one.rows, one.files)
+        topics = ", ".join(f"{topic} ({len(offsets)})" for topic, offsets in one.offsets.items())
+        cells = ["-" if number is None else f"{number:,}" for number in numbers]
+        rows.append([one.table, one.group or "-", one.load_id or "-", _moment(one.created_ms), topics, *cells])
+    print_table(["table", "group", "newest", "time (UTC)", "topics (partitions)"], ["number", "rows", "files"], rows)
+    for one in found:
+        if one.error:
+            typer.echo(f"{one.table} cannot be read: {one.error}")
+
+
 def _find(entries: Sequence[HistoryEntry], load_id: str) -> HistoryEntry:
     for entry in entries:
         if entry.record.load_id == load_id:
@@ -179,14 +234,18 @@ def _find(entries: Sequence[HistoryEntry], load_id: str) -> HistoryEntry:
 
 def _print_list(entries: Sequence[HistoryEntry]) -> None:
     rows = []
+    has_bad = any(entry.record.bad_rows is not None for entry in entries)
     for entry in entries:
         record = entry.record
-        numbers = (len(record.ranges), record.rows, None if entry.files is None else len(entry.files), entry.bytes)
+        bad = [record.bad_rows] if has_bad else []
+        files = None if entry.files is None else len(entry.files)
+        numbers = (len(record.ranges), record.rows, *bad, files, entry.bytes)
         cells = ["-" if number is None else f"{number:,}" for number in numbers]
         if record.rewind is not None:
             cells = ["-"] * len(cells)
         rows.append([record.load_id, _time(record), _state(entry), ", ".join(entry.topics), *cells])
-    print_table(["load", "time (UTC)", "state", "topics"], ["partitions", "rows", "files", "bytes"], rows)
+    counted = ["partitions", "rows", *(["dead letters"] if has_bad else []), "files", "bytes"]
+    print_table(["load", "time (UTC)", "state", "topics"], counted, rows)
     for entry in entries:
         if entry.state in WHAT_TO_DO:
             typer.echo(f"{entry.record.load_id} {WHAT_TO_DO[entry.state]}")
@@ -202,9 +261,12 @@ def _print_entry(entry: HistoryEntry) -> None:
         "output": record.output,
         "directory": entry.directory,
         "rows": f"{record.rows:,}",
+        "bad": None if record.bad_rows is None else f"{record.bad_rows:,} in {', '.join(record.dead_letters)}",
         "files": None if entry.files is None else f"{len(entry.files):,} with {entry.bytes or 0:,} bytes",
         "from": record.origin,
         "read with": ", ".join(f"{name}={value}" for name, value in (record.reading or {}).items()) or None,
+        "columns": ", ".join(record.columns) or None,
+        "partitioned": ", ".join(record.partition_by) or None,
         "again since": record.rerun_of,
         "process": f"{entry.owner.pid} on {entry.owner.host}" if entry.owner else None,
     }
@@ -238,6 +300,10 @@ def _state(entry: HistoryEntry) -> str:
 
 
 def _time(record: LoadRecord) -> str:
-    if record.created_ms < 0:
+    return _moment(record.created_ms)
+
+
+def _moment(created_ms: int) -> str:
+    if created_ms < 0:
         return "-"
-    return datetime.fromtimestamp(record.created_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(created_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

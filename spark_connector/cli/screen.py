@@ -132,10 +132,11 @@ def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Sequence[Seq
 
 def print_ranges(ranges: Sequence[LoadRange]) -> None:
     """Print a row per range; a dash for the rows of a load that is not written yet."""
-    numbers = ((range.partition, range.start, range.end, range.rows) for range in ranges)
+    has_bad = any(range.bad is not None for range in ranges)
+    numbers = ((range.partition, range.start, range.end, range.rows, range.bad) for range in ranges)
     cells = (["-" if number is None else f"{number:,}" for number in row] for row in numbers)
-    rows = [[range.topic, *row] for range, row in zip(ranges, cells, strict=True)]
-    print_table(["topic"], ["partition", "from", "to", "rows"], rows)
+    rows = [[range.topic, *row[: 5 if has_bad else 4]] for range, row in zip(ranges, cells, strict=True)]
+    print_table(["topic"], ["partition", "from", "to", "rows", *(["dead letters"] if has_bad else [])], rows)
 
 
 def print_recovered(finished: Sequence[str], as_json: bool) -> None:
@@ -150,20 +151,27 @@ def print_verified(verified: Verification, as_json: bool) -> None:
         typer.echo(json.dumps(verified.to_json(), indent=2))
         return
     console = Console()
-    if not verified.loads and verified.ok:
-        console.print("Nothing has been loaded.")
+    if not verified.loads:  # nothing, or a table with one row per key
+        for text in (*verified.problems, *verified.notes) or ("Nothing has been loaded.",):
+            console.print(text, soft_wrap=True, highlight=False, markup=False)
         return
+    headings = ["partitions", "committed", "found", "dead letters", "in the log", "gone from the log"]
+    totals = [list(load.totals) for load in verified.loads]
+    if all(load.totals.bad == 0 for load in verified.loads):
+        headings, totals = [*headings[:3], *headings[4:]], [[*row[:3], *row[4:]] for row in totals]
     rows = [
-        [load.load_id, f"[{_STYLES[load.verdict]}]{load.verdict}[/]", *(f"{number:,}" for number in load.totals)]
-        for load in verified.loads
+        [load.load_id, f"[{_STYLES[load.verdict]}]{load.verdict}[/]", *(f"{number:,}" for number in row)]
+        for load, row in zip(verified.loads, totals, strict=True)
     ]
-    print_table(["load", "verdict"], ["partitions", "committed", "found", "in the log", "gone from the log"], rows)
+    print_table(["load", "verdict"], headings, rows)
     for load in verified.loads:
         for text in (*load.problems, *load.notes):
             console.print(f"{load.load_id}: {text}", soft_wrap=True, highlight=False, markup=False)
     for text in (*verified.problems, *verified.notes):
         console.print(text, soft_wrap=True, highlight=False, markup=False)
     if verified.ok:
-        total = sum(count.file_rows for load in verified.loads for count in load.partitions)
+        total = sum(load.totals.found for load in verified.loads)
         loads, agree = ("1 load", "agrees") if len(verified.loads) == 1 else (f"{len(verified.loads):,} loads", "agree")
-        console.print(f"{loads} with {total:,} rows {agree} with what is left of the log.")
+        bad = sum(load.totals.bad for load in verified.loads)
+        letters = f" and {bad:,} dead letters" if bad else ""
+        console.print(f"{loads} with {total:,} rows{letters} {agree} with what is left of the log.")

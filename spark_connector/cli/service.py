@@ -32,10 +32,11 @@ from spark_connector.cli.screen import Screen, now
 from spark_connector.cli.session import LazySession, spark_log
 from spark_connector.destinations import open_destination
 from spark_connector.load import run_load
+from spark_connector.loads.compaction import CompactionOptions
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL, LoadLoop, Outage, Phase, parse_interval
 from spark_connector.loads.record import LoadInterrupted, LoadRecord, LoadResult
 from spark_connector.loads.request import Target
-from spark_connector.maintenance import prune
+from spark_connector.maintenance import TableCare, prune
 from spark_connector.offset_store.base import OffsetStoreUnavailable
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.options.selection import Position
@@ -69,6 +70,8 @@ def serve(options: LoadOptions) -> None:
         if options.metrics is not None:
             metrics = stack.enter_context(LoadMetrics(request.target.group, options.metrics, lag.behind))
         observer = LoadObserver(request.target, lag, screen.say, metrics)
+        compaction = CompactionOptions.parse(options.rewindable, request.target_file_size)
+        care = TableCare(request.target, options.compact_every, compaction, say=screen.say, warn=screen.say)
 
         def run(on_phase: Phase) -> LoadResult:
             result = run_load(request, lambda: breaker.tag(spark.session()), on_phase)
@@ -88,6 +91,7 @@ def serve(options: LoadOptions) -> None:
             began = time.monotonic()
             for result in watch:
                 _print_load(result, options.as_json, screen)
+                care.loaded(result)
                 if keep is not None:
                     with contextlib.suppress(LoadInterrupted, OffsetStoreUnavailable):  # the next load prunes
                         prune(request.target, keep)

@@ -59,10 +59,12 @@ class LazySession:
         self._log = log
         self._session: SparkSession | None = None
         self.on_start: Callable[[], object] = lambda: None
-        self._writing: Callable[[], object] = lambda: None
+        self._starting: Callable[[], object] = lambda: None
+        self._started: Callable[[], object] = lambda: None
 
     def session(self) -> SparkSession:
         if self._session is None:
+            self._starting()
             # Importing Spark takes half a second, which --help and --recover do not need.
             from pyspark.sql import SparkSession
 
@@ -76,7 +78,7 @@ class LazySession:
             with standard_error_to(self._log) if self._log else nullcontext():
                 self._session = builder.getOrCreate()
             self.on_start()
-            self._writing()
+            self._started()
         return self._session
 
     def be_quiet(self) -> None:
@@ -103,11 +105,9 @@ class LazySession:
             def on_phase(phase: str, record: LoadRecord | None) -> None:
                 offsets = sum(range.size for range in record.ranges) if record else 0
                 text = f"{_PHASES[phase]} {offsets:,} offsets" if phase == "write" else _PHASES[phase]
-                self._writing = functools.partial(line.phase, text, plain=not service and phase in _SLOW)
-                if phase == "write" and self._session is None:
-                    line.phase("starting Spark", plain=True)
-                else:
-                    self._writing()
+                line.phase(text, plain=not service and phase in _SLOW)
+                self._starting = functools.partial(line.phase, "starting Spark", plain=True)
+                self._started = functools.partial(line.phase, text, plain=False)
 
             on_phase("repair", None)
             follower = threading.Thread(target=self._follow, args=(line, stopped), daemon=True)

@@ -23,6 +23,9 @@ from broker.records.columns import HEADERS_TYPE, encode_columns
 class BadRecordsTopic:
     """The topic of one read. Records of one partition go to one partition of it, in order."""
 
+    needs = ("key", "value", "offset", "timestamp")
+    is_quiet = False
+
     def __init__(self, cluster: Cluster, topic: str) -> None:
         """Raises ConfigError when there is no such topic."""
         self._cluster = cluster

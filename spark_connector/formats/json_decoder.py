@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from broker.errors import ConfigError
-from spark_connector.formats.schema_registry import FRAME, UNASKED, SchemaRegistry, UnknownSchema, unframed
+from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema, unframed
 from spark_connector.formats.text_casts import cast_texts, fit_decimal, fit_float, fit_integer, parse_text
 from spark_connector.formats.value_decoder import BadValue, Decoded, as_lines, in_two_ways, one_by_one, skipping_nulls
+from spark_connector.formats.value_format import FRAME
 
 _BEGINS: Final = r"\A[ \t\r\n]*\{"
 _ENDS: Final = r"\}[ \t\r\n]*\z"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -34,20 +34,29 @@ from spark_connector.formats.value_format import (
     SchemaSubject,
 )
 
-if TYPE_CHECKING:
-    from spark_connector.formats.bad_records import BadRecordsTopic
-
-
 logger = logging.getLogger("pykafka.spark")
 
-_OF_BAD_RECORDS = ("key", "value", "offset", "timestamp")
+
+class BadRecords(Protocol):
+    """Where the bad records of a read go, besides what its mode does with them: a topic, or rows of a load."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The source columns of a record that `write` expects."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether its caller is told of the bad records in another way than by a warning in the log."""
+
+    def write(self, tp: TopicPartition, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        """Take the bad records of a batch, one or more, in order of offset, and why each is bad."""
 
 
 class RecordDecoder:
     """Decodes the records of one partition for one task."""
 
     def __init__(
-        self, formats: ReadFormats, source: pa.Schema, tp: TopicPartition, bad_records: BadRecordsTopic | None = None
+        self, formats: ReadFormats, source: pa.Schema, tp: TopicPartition, bad_records: BadRecords | None = None
     ) -> None:
         """`source`: the columns of the read as Kafka has them. Raises ConfigError."""
         self._formats = formats
@@ -55,7 +64,7 @@ class RecordDecoder:
         self._bad_records = bad_records
         self._decoders = decoders(formats)
         self._schema = decoded_schema(formats, source)
-        needed = (*source.names, "offset", *(_OF_BAD_RECORDS if bad_records is not None else ()))
+        needed = (*source.names, "offset", *(bad_records.needs if bad_records is not None else ()))
         self.needs = tuple(dict.fromkeys(needed))
         """The source columns that `decode` expects: those of the read, and those that identify bad records."""
 
@@ -81,8 +90,8 @@ class RecordDecoder:
         return made
 
     def _report(self, batch: pa.RecordBatch, reasons: dict[int, str]) -> None:
-        """Raise in FAILFAST mode; otherwise write the bad records to their topic, if any, and log how many there
-        are."""
+        """Raise in FAILFAST mode; otherwise hand the bad records over, if anybody takes them, and log how many there
+        are, unless they are told of in another way."""
         first = next(iter(reasons))
         offset = batch["offset"][first].as_py()
         if self._formats.mode is ParseMode.FAILFAST:
@@ -93,8 +102,10 @@ class RecordDecoder:
                 "'mode' to 'PERMISSIVE'.",
             )
         if self._bad_records is not None:
-            rows = pa.array(list(reasons), pa.int64())
-            self._bad_records.write(self._tp, batch.select(list(_OF_BAD_RECORDS)).take(rows), list(reasons.values()))
+            bad = batch.select(list(self._bad_records.needs)).take(pa.array(list(reasons), pa.int64()))
+            self._bad_records.write(self._tp, bad, list(reasons.values()))
+            if self._bad_records.is_quiet:
+                return
         dropped = self._formats.mode is ParseMode.DROPMALFORMED
         logger.warning(
             "%s of topic '%s', partition %d: %d malformed records %s, the first at offset %d: %s",

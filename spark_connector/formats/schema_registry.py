@@ -24,10 +24,8 @@ from typing import Any, Final
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.value_decoder import BadValue
-from spark_connector.formats.value_format import AvroSchema, RegistrySettings
+from spark_connector.formats.value_format import FRAME, AvroSchema, RegistrySettings
 
-FRAME: Final = 5
-"""Bytes before the data: a zero byte and the id."""
 UNASKED: Final = (
     "; it begins with a zero byte, as what a schema registry's serializer writes: if one did, set the option "
     "'schema.registry.url'"

@@ -8,13 +8,15 @@ from __future__ import annotations
 import enum
 import urllib.parse
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from broker.errors import ConfigError
 
 MOST_LEVELS = 15
 """The largest `recursiveFieldMaxDepth`, as in Spark."""
 FORMATS = ("binary", "string", "json", "avro", "csv")
+FRAME: Final = 5
+"""Bytes before the data of a client of a schema registry: a zero byte and the id of the writer's schema."""
 
 
 class ParseMode(enum.Enum):

@@ -7,19 +7,26 @@ for a target. A destination is opened for one call and knows neither Spark nor t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import CommitLog
+from spark_connector.loads.compaction import Compaction
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadError, LoadRecord
+from spark_connector.loads.request import LOAD_COLUMN
+from spark_connector.loads.table_snapshot import TableSnapshot
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.storage import Storage
 
 Offsets = npt.NDArray[np.int64]
@@ -30,11 +37,13 @@ class HeldRows:
     """The rows that a destination has of one load: sorted offsets per partition, duplicates included.
 
     `offsets` is None when they cannot be read; then `problems` or `notes` say why. `notes` do not fail a verification.
+    `rows` counts the rows of a load whose table has no columns that identify them.
     """
 
     offsets: Mapping[TopicPartition, Offsets] | None
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    rows: int | None = None
 
 
 class RowOffsets:
@@ -103,9 +112,25 @@ class Destination(ABC):
     def stage(self, record: LoadRecord) -> str:
         """Announce the load; gives the place within the destination where its rows must be written."""
 
-    @abstractmethod
-    def prepare(self, record: LoadRecord, schema: str) -> None:
+    def prepare(self, record: LoadRecord, schema: str) -> None:  # noqa: B027 - for those who take rows of Spark
         """Make it ready to take rows of this schema (Spark's, as JSON). Raises ConfigError when it cannot take them."""
+
+    def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
+        """Make it ready to take rows of this layout, as `prepare` does; gives the layout that tasks write in."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        names = [name for name in layout.schema.names if layout.load_id is None or name != LOAD_COLUMN]
+        schema = pa.schema([layout.schema.field(name) for name in names])
+        self.prepare(record, from_arrow_schema(schema, prefer_timestamp_ntz=True).json())
+        return layout
+
+    def task_output(self, place: str) -> TaskOutput:
+        """Where tasks write the files of the load that was staged at `place`."""
+        assert self.output is not None
+        return StorageOutput(self.output.url, self.output.options, place)
+
+    def gather(self, place: str, files: Sequence[WrittenFile]) -> None:  # noqa: B027 - a table's log names its files
+        """Make these files of `task_output` the load's files; others are of attempts that do not count."""
 
     def own_writer(self, format: str) -> RowsWriter | None:
         """What writes rows of this format instead of Spark's writers of files; None for these."""
@@ -115,9 +140,9 @@ class Destination(ABC):
         """Record that all rows are written and counted."""
 
     @abstractmethod
-    def commit(self, record: LoadRecord) -> None:
+    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         """Make rows and offsets visible in one atomic step. For a rewind: remove the rows of the loads it names and set
-        the offsets back, in one step.
+        the offsets back, in one step. `files` are those of the direct road.
 
         Raises OffsetConflict, and leaves nothing behind, when another load took the number.
         """
@@ -158,12 +183,31 @@ class Destination(ABC):
         `session` is called only where Spark must read them.
         """
 
+    def stored_rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows of a table that upserts write, with these columns, part by part."""
+        raise NotImplementedError
+
     @abstractmethod
     def unknown_loads(self, history: History) -> list[str]:
         """What looks like a load of this group, but is not in `history`, in words."""
 
     def check_rewind(self, rewind: LoadRecord) -> None:  # noqa: B027 - directories can always be moved aside
         """Raise ConfigError when the loads that `rewind` names cannot be taken back."""
+
+    def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
+        """Files and offsets of one state of the table, now or at a `version` of an earlier snapshot. Changes nothing.
+
+        `partitions`: as in `CommitLog.offsets`. Raises ConfigError where it cannot be read file by file, and
+        ConnectorError for a version that is gone.
+        """
+        raise ConfigError(
+            f"option 'history': {self.url} is no table of files; it can be a directory of loads, a Delta or an Iceberg "
+            "table"
+        )
+
+    def compaction(self) -> Compaction[Any]:
+        """What makes large files of small ones. Raises ConfigError where there is nothing of the kind."""
+        raise ConfigError(f"{self.url}: only Delta and Iceberg tables can be compacted")
 
     def plain_error(self, error: Exception) -> LoadError | None:
         """The LoadError for an error of the library behind the destination; None for any other error."""

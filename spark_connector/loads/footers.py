@@ -1,25 +1,26 @@
-"""Counts and statistics of parquet files from their footers, without reading rows.
+"""Counts of the rows that tasks have written, and statistics of parquet files from their footers.
 
-write.py counts the written rows with them, delta/delta_log.py makes the statistics of the files that a commit adds.
-Columns that a partitioned layout keeps in directory names are taken from there.
+delta/delta_log.py makes the statistics of the files that a commit adds.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
-from datetime import MAXYEAR, UTC, datetime, timedelta
+from collections.abc import Iterable
+from datetime import MAXYEAR, UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
-from spark_connector.loads.request import LOAD_COLUMN, values_in_path
+from broker.protocol.topic_partition import TopicPartition
 from spark_connector.storage import Storage
 
-_THREADS = 8
-_MEASURED = ("topic", "partition", "offset", "timestamp", LOAD_COLUMN)
+_MOST_MEASURED = 32  # columns, as other writers of Delta have it
+_LONGEST_BOUND = 128  # characters
+_ARROW = "parquet-cpp"  # how pyarrow names itself in a file
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -33,80 +34,99 @@ class Count(NamedTuple):
     high: int
 
 
-def read_footers(storage: Storage, directory: str, names: Collection[str]) -> dict[str, Any]:
-    """Name → pyarrow's `FileMetaData` of the files below `directory`."""
+def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, Count]:
+    """Counts of files or tasks, added up per partition."""
+    total: dict[TopicPartition, Count] = {}
+    for count in counts:
+        tp = TopicPartition(count.topic, count.partition)
+        before = total.get(tp, count._replace(rows=0))
+        low, high = min(before.low, count.low), max(before.high, count.high)
+        total[tp] = Count(*tp, before.rows + count.rows, low, high)
+    return total
 
-    def read_footer(name: str) -> Any:
-        with storage.open_input(f"{directory}/{name}") as file:
-            return pyarrow.parquet.read_metadata(file)
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip(names, pool.map(read_footer, names), strict=True))
+def count_positions(rows: pa.Table) -> list[Count]:
+    """The rows of a table with the columns topic, partition and offset."""
+    if rows.num_rows and _is_constant(rows.column("partition")) and _is_constant(rows.column("topic")):
+        bounds = pc.min_max(rows.column("offset")).as_py()
+        topic, partition = (rows.column(name)[0].as_py() for name in ("topic", "partition"))
+        return [Count(topic, partition, rows.num_rows, bounds["min"], bounds["max"])]
+    grouped = rows.group_by(["topic", "partition"], use_threads=False)
+    found = grouped.aggregate([("offset", "count"), ("offset", "min"), ("offset", "max")])
+    names = ("topic", "partition", "offset_count", "offset_min", "offset_max")
+    return [Count(*(row[name] for name in names)) for row in found.to_pylist()]
 
 
-def count_rows(name: str, footer: Any) -> list[Count] | None:
-    """One count per row group of a file; None when a row group mixes partitions or has no statistics."""
-    given = values_in_path(name)
-    counts = []
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        bounds = _bounds(group)
-        topic = _only(given.get("topic"), bounds.get("topic"))
-        partition = _only(given.get("partition"), bounds.get("partition"))
-        if topic is None or partition is None or "offset" not in bounds:
-            return None
-        counts.append(Count(str(topic), int(partition), group.num_rows, *bounds["offset"]))
-    return counts
+def _is_constant(column: pa.ChunkedArray) -> bool:
+    return bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
 def delta_statistics(footer: Any) -> str:
-    """The `stats` of Delta's add action: rows, and the bounds with which readers skip files."""
-    merged: dict[str, tuple[Any, Any]] = {}
-    complete = set(_MEASURED)
-    for number in range(footer.num_row_groups):
-        bounds = _bounds(footer.row_group(number))
-        complete &= set(bounds)
-        for name, (low, high) in bounds.items():
-            before = merged.get(name, (low, high))
-            merged[name] = (min(low, before[0]), max(high, before[1]))
-    bounds = {name: merged[name] for name in _MEASURED if name in complete and name in merged}
+    """The `stats` of Delta's add action: rows, and nulls and bounds of columns, with which readers skip files."""
+    types = {one.name: one.type for one in footer.schema.to_arrow_schema() if _is_bounded(one.type)}
+    nulls: dict[str, int] = {}
+    bounds: dict[str, tuple[Any, Any]] = {}
+    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    for name in list(types)[:_MOST_MEASURED]:
+        if paths.count(name) != 1:
+            continue  # the field b of a column a has the path of a column "a.b"
+        column = paths.index(name)
+        groups = [footer.row_group(number).column(column).statistics for number in range(footer.num_row_groups)]
+        if not all(one is not None and one.has_null_count for one in groups):
+            continue
+        nulls[name] = sum(one.null_count for one in groups)
+        with contextlib.suppress(OverflowError, ValueError, AttributeError):  # a time that Python does not have
+            found = [bound for one in groups if one.num_values for bound in (one.min, one.max)]
+            if found and None not in found:  # parquet leaves out bounds of more than 4 KiB
+                low, high = min(found), max(found)
+                if _fits(low) and _fits(high):
+                    bounds[name] = (low, high)
     return json.dumps(
         {
             "numRecords": footer.num_rows,
             "minValues": {name: _as_delta(low) for name, (low, _) in bounds.items()},
             "maxValues": {name: _as_delta(high, up=True) for name, (_, high) in bounds.items()},
-            "nullCount": dict.fromkeys(bounds, 0),
+            "nullCount": nulls,
         }
     )
 
 
-def _bounds(group: Any) -> dict[str, tuple[Any, Any]]:
-    """Lowest and highest value per column of a row group, for columns without nulls."""
-    found = {}
-    for index in range(group.num_columns):
-        column = group.column(index)
-        statistics = column.statistics
-        if column.path_in_schema not in _MEASURED or statistics is None or not statistics.has_min_max:
-            continue
-        if statistics.has_null_count and statistics.null_count == 0:
-            with contextlib.suppress(OverflowError, ValueError):  # a time before the year 1 or after 9999
-                low, high = statistics.min, statistics.max
-                if not (isinstance(high, datetime) and high.year == MAXYEAR):  # could not be rounded up
-                    found[column.path_in_schema] = (low, high)
-    return found
+def _is_bounded(kind: pa.DataType) -> bool:
+    of_numbers = pa.types.is_integer(kind) or pa.types.is_date(kind)
+    return of_numbers or pa.types.is_string(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None)
 
 
-def _only(given: str | None, bounds: tuple[Any, Any] | None) -> Any:
-    """The value of a column in a row group, if all rows have the same."""
-    if given is not None:
-        return given
-    return bounds[0] if bounds is not None and bounds[0] == bounds[1] else None
+def _fits(value: Any) -> bool:
+    """Whether Delta can hold the bound: a long text would be in the log for every file, a time is rounded up."""
+    if isinstance(value, datetime):
+        return value.year < MAXYEAR
+    return not isinstance(value, str) or len(value) <= _LONGEST_BOUND
 
 
 def _as_delta(value: Any, *, up: bool = False) -> Any:
     """Timestamps in milliseconds, the resolution of the statistics: rounded down for the lowest, up for the highest."""
     if not isinstance(value, datetime):
-        return value
+        return value.isoformat() if isinstance(value, date) else value
     micros = (value - _EPOCH) // timedelta(microseconds=1)
     millis = -(-micros // 1000) if up else micros // 1000
     return (_EPOCH + timedelta(milliseconds=millis)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def pages_are_whole(storage: Storage, path: str) -> bool:
+    """Whether the pages of a parquet file have the bytes that a task wrote, by the checksums in them.
+
+    True where there are none: Spark's own writer leaves checksums beside its files. Raises OSError, ArrowException.
+    """
+    if not path.endswith(".parquet"):
+        return True
+    with storage.open_input(path) as source:
+        file = pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
+        if file.metadata.created_by.startswith(_ARROW):
+            try:
+                for _ in file.iter_batches():
+                    pass
+            except OSError as error:
+                if "CRC" not in str(error):
+                    raise
+                return False
+    return True

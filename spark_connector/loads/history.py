@@ -16,7 +16,7 @@ import json
 import os
 import socket
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +125,14 @@ class HistoryEntry:
             "topics": self.topics,
             "ranges": [asdict(range) for range in record.ranges],
             "rows": record.rows,
+            "bad_rows": record.bad_rows,
+            "dead_letters": list(record.dead_letters),
             "files": None if self.files is None else len(self.files),
             "bytes": self.bytes,
             "origin": asdict(record.origin) if record.origin else None,
             "reading": record.reading,
+            "columns": record.columns,
+            "partition_by": record.partition_by,
             "rerun_of": record.rerun_of,
             "rewind": asdict(record.rewind) if record.rewind else None,
             "owner": asdict(self.owner) if self.owner else None,
@@ -158,6 +162,29 @@ class History:
             return f"The commit log has forgotten what load number {self.forgotten[0][0]} was."
         spans = [str(first) if first == last else f"{first} to {last}" for first, last in self.forgotten]
         return f"The commit log has forgotten what loads number {', '.join(spans)} were."
+
+
+@dataclass(frozen=True)
+class LoadedTable:
+    """What a group has loaded into a table of a catalog, by the table's properties.
+
+    `number`, `load_id` and `created_ms` are of its newest load or rewind, `rows` and `files` of the whole table (None
+    where its newest snapshot does not count them), `offsets` are the next ones, by topic and partition. `error`: why
+    the table cannot be read; then only its name is known.
+    """
+
+    table: str
+    group: str = ""
+    number: int = 0
+    load_id: str = ""
+    created_ms: int = -1
+    rows: int | None = None
+    files: int | None = None
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def gaps(last: int, numbers: Collection[int]) -> tuple[tuple[int, int], ...]:

@@ -122,11 +122,11 @@ class LoadLoop:
         self.on_phase(phase, record)
 
 
-def parse_interval(text: str) -> float:
-    """`30s`, `5m`, `500ms`, `1h`, or a plain number of seconds. Raises ConfigError."""
+def parse_interval(text: str, what: str = "interval (--interval)", *, least: float = 1e-9) -> float:
+    """`30s`, `5m`, `500ms`, `1h`, or a plain number of seconds. Raises ConfigError, naming the option `what`."""
     unit = next((unit for unit in sorted(_UNITS, key=len, reverse=True) if text.strip().endswith(unit)), "")
     with contextlib.suppress(ValueError):
         seconds = float(text.strip().removesuffix(unit)) * _UNITS.get(unit, 1.0)
-        if 0 < seconds < float("inf"):
+        if least <= seconds < float("inf"):
             return seconds
-    raise ConfigError(f"interval (--interval) must be like 30s, 500ms, 5m or 1h, not '{text}'")
+    raise ConfigError(f"{what} must be like 30s, 500ms, 5m or 1h, not '{text}'")

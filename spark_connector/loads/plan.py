@@ -11,7 +11,7 @@ import difflib
 import itertools
 import secrets
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from broker.client.partition_offsets import Position as ReachedPosition
@@ -20,8 +20,9 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss, report_data_loss
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination
-from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord, Origin
-from spark_connector.loads.request import LoadRequest, Target, describe_changes
+from spark_connector.loads.reading import describe_changes, with_columns
+from spark_connector.loads.record import BEGINNING, LoadId, LoadInterrupted, LoadRecord, Origin
+from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.rules import Bounds, plan_positions, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.options.read_options import SourceOptions
@@ -40,15 +41,20 @@ _MANY = 8  # names in a message
 def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog | None = None) -> LoadRecord | None:
     """The load to do now; None when nothing is new. Raises ConfigError, DataLoss, PykafkaError.
 
-    `earlier`: the commit log with the load of a re-run, when it is not the destination's own.
+    `earlier`: the commit log with the load of a re-run, when it is not the destination's own. `dead_letters` of the
+    result are those of the newest entry, which are to be settled before the load is written (dead_letters.py).
     """
     _refuse_foreign_loads(request.target, destination)
     number = next_number(destination)
-    newest = _newest_record(destination.log)
+    newest = newest_record(destination.log)
     known = newest.topic_ids if newest else {}
     _refuse_changed_reading(request, [newest] if newest else [])
+    _refuse_other_mode(request, newest)
     if request.from_load is None:
-        stored, positions, bounds, assigned = _look_up(request.source, destination.log, newest)
+        with contextlib.closing(OffsetReader(request.source)) as reader:
+            stored, positions, bounds, assigned = look_up(
+                reader, request.source, lambda partitions: (destination.log.offsets(partitions), newest)
+            )
         ranges = plan_ranges(
             stored, bounds, fail_on_data_loss=request.source.fail_on_data_loss, max_records=request.max_records
         )
@@ -76,12 +82,15 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
         created_ms=time.time_ns() // 1_000_000,
         ranges=ranges,
         rerun_of=request.from_load,
+        columns=request.columns,
         partition_by=request.partition_by,
         # A re-run leaves the group's offsets alone, and with them the topics that they belong to.
         topic_ids={**known, **ids} if request.from_load is None else {**ids, **known},
         reading=request.reading,
         origin=Origin(assigned.cluster_id, ",".join(request.source.client.bootstrap_servers)),
         positions=reached,
+        dead_letters=newest.dead_letters if newest else (),
+        upsert=request.upsert,
     )
 
 
@@ -128,17 +137,21 @@ def refuse_doubling_group(destination: Destination, group: str, topics: Collecti
 
 def refuse_unknown_group(destination: Destination, group: str) -> None:
     """Raise ConfigError for a group that has no loads and no attempts in the destination."""
-    if destination.log.newest().sequence or destination.history().entries:
-        return
+    if not destination.log.newest().sequence and not destination.history().entries:
+        raise unknown_group(destination, group)
+
+
+def unknown_group(destination: Destination, group: str) -> ConfigError:
+    """The error for a group without loads, which names the groups that have some."""
     groups = sorted(destination.topics_by_group())
     if not groups:
-        raise ConfigError(f"{destination.url} holds no loads, of group '{group}' or any other")
-    raise ConfigError(
+        return ConfigError(f"{destination.url} holds no loads, of group '{group}' or any other")
+    return ConfigError(
         f"{destination.url} holds no loads of group '{group}', only of {_groups(groups)}.{_meant(group, groups)}"
     )
 
 
-def _newest_record(log: CommitLog) -> LoadRecord | None:
+def newest_record(log: CommitLog) -> LoadRecord | None:
     """The newest load in the log. Entries that a stream of the same group has written are skipped."""
     newest = log.newest().sequence
     numbers = itertools.chain([newest], (number for number in reversed(log.sequences()) if number != newest))
@@ -147,17 +160,36 @@ def _newest_record(log: CommitLog) -> LoadRecord | None:
 
 
 def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -> None:
-    """Raise ConfigError when the options differ that choose or decode records: the rows do not show which were used."""
+    """Raise ConfigError when the options differ that choose or decode records, or what columns are made of them: the
+    rows do not show which were used."""
     if request.allow_changed_options:
         return
+    loads = [load for load in loads if not _nothing_stands(load)]
+    now = with_columns(request.reading, request.columns)
     for load in loads:
-        changes = "" if load.reading is None else describe_changes(load.reading, request.reading)
+        before = request.reading if load.reading is None else load.reading
+        changes = describe_changes(with_columns(before, load.columns), now)
         if changes:
             raise ConfigError(
                 f"load {load.load_id} of group '{load.id.group}' was read with other options; this one has {changes}. "
                 "Keep the options, use a new group with a directory or table of its own, or say that the group goes on "
                 "with these: allow_changed_options (--allow-changed-options)"
             )
+
+
+def _nothing_stands(newest: LoadRecord) -> bool:
+    """Whether the entry only takes back a group's first load, which was killed before its commit."""
+    return newest.rewind is not None and newest.rewind.to_load == BEGINNING
+
+
+def _refuse_other_mode(request: LoadRequest, newest: LoadRecord | None) -> None:
+    """Raise ConfigError for a group that has appended and would upsert now, the other way round, or by another key."""
+    if newest is not None and newest.upsert != request.upsert and not _nothing_stands(newest):
+        before, now = (str(upsert or "mode=append") for upsert in (newest.upsert, request.upsert))
+        raise ConfigError(
+            f"load {newest.load_id} of group '{newest.id.group}' was made with {before}; this one has {now}. Keep "
+            "them, or use a new group with a table of its own"
+        )
 
 
 def _report_other_cluster(load: LoadRecord | None, assigned: Assigned, *, fail: bool) -> bool:
@@ -178,39 +210,43 @@ def _current(options: SourceOptions, optional: Collection[str] = ()) -> Assigned
         return reader.assigned(optional=optional)
 
 
-def _look_up(
-    options: SourceOptions, log: CommitLog, newest: LoadRecord | None
+StoredAt = Callable[[Sequence[TopicPartition]], tuple[dict[TopicPartition, int], LoadRecord | None]]
+"""Gives the group's offsets, of these partitions at least, and its newest load."""
+
+
+def look_up(
+    reader: OffsetReader, options: SourceOptions, stored_at: StoredAt
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, ReachedPosition], Bounds, Assigned]:
     """The stored offsets, the positions at them, the brokers' bounds, and the partitions to load.
 
-    The user's start is looked up only for partitions that the group has never loaded.
+    The user's start is looked up only for partitions that the group has never loaded. The ends are looked up after the
+    stored offsets, so that they are never lower. Raises DataLoss, ConfigError and the client's errors.
     """
-    with contextlib.closing(OffsetReader(options)) as reader:
-        assigned = reader.assigned()
-        known = log.offsets(assigned.partitions)
-        positions = newest.positions_at(known) if newest else {}
-        earliest = reader.earliest(assigned.partitions)
-        log_ends = reader.log_ends(assigned.partitions)
-        latest = {tp: end.offset for tp, end in log_ends.items()}
-        latest |= _unstable(options, {tp: known[tp] for tp in known.keys() & latest.keys() if known[tp] > latest[tp]})
-        starts = earliest
-        new = replace(assigned, partitions=tuple(tp for tp in assigned.partitions if tp not in known))
-        if new.partitions and options.starting is not Position.EARLIEST:
-            is_first = len(new.partitions) == len(assigned.partitions)
-            starts = reader.resolve(_starting(options.starting, new, is_first), new, which="start")
-        ends = latest if options.ending is Position.LATEST else reader.resolve(options.ending, assigned, which="end")
-        known_ids = newest.topic_ids if newest else {}
-        recreated = frozenset(t for t, id_ in assigned.topic_ids.items() if known_ids.get(t, id_) != id_)
-        if _report_other_cluster(newest, assigned, fail=options.fail_on_data_loss):
-            recreated = frozenset(tp.topic for tp in assigned.partitions)
-        now = {tp: end.leader_epoch for tp, end in log_ends.items()}
-        doubtful = {
-            tp: position
-            for tp, position in positions.items()
-            if now.get(tp, position.leader_epoch) != position.leader_epoch and tp.topic not in recreated
-        }
-        cut = {tp: lost.end for tp, lost in reader.truncations(doubtful).items()}
-        return known, positions, Bounds(earliest, latest, starts, ends, recreated, now, cut), assigned
+    assigned = reader.assigned()
+    known, newest = stored_at(assigned.partitions)
+    positions = newest.positions_at(known) if newest else {}
+    earliest = reader.earliest(assigned.partitions)
+    log_ends = reader.log_ends(assigned.partitions)
+    latest = {tp: end.offset for tp, end in log_ends.items()}
+    latest |= _unstable(options, {tp: known[tp] for tp in known.keys() & latest.keys() if known[tp] > latest[tp]})
+    starts = earliest
+    new = replace(assigned, partitions=tuple(tp for tp in assigned.partitions if tp not in known))
+    if new.partitions and options.starting is not Position.EARLIEST:
+        is_first = len(new.partitions) == len(assigned.partitions)
+        starts = reader.resolve(_starting(options.starting, new, is_first), new, which="start")
+    ends = latest if options.ending is Position.LATEST else reader.resolve(options.ending, assigned, which="end")
+    known_ids = newest.topic_ids if newest else {}
+    recreated = frozenset(t for t, id_ in assigned.topic_ids.items() if known_ids.get(t, id_) != id_)
+    if _report_other_cluster(newest, assigned, fail=options.fail_on_data_loss):
+        recreated = frozenset(tp.topic for tp in assigned.partitions)
+    now = {tp: end.leader_epoch for tp, end in log_ends.items()}
+    doubtful = {
+        tp: position
+        for tp, position in positions.items()
+        if now.get(tp, position.leader_epoch) != position.leader_epoch and tp.topic not in recreated
+    }
+    cut = {tp: lost.end for tp, lost in reader.truncations(doubtful).items()}
+    return known, positions, Bounds(earliest, latest, starts, ends, recreated, now, cut), assigned
 
 
 def _unstable(options: SourceOptions, beyond: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -18,8 +18,9 @@ from typing import Any
 from broker.client.partition_offsets import Position
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.upsert import Upsert
 from spark_connector.offset_store.base import Offsets
-from spark_connector.outages import heals_by_waiting
+from spark_connector.outages import heals_by_waiting, one_line
 from spark_connector.storage import text_without_secrets
 
 _VERSION = 1
@@ -43,7 +44,7 @@ class LoadTooLarge(LoadError):
 def failed_load(text: str, failure: BaseException | str) -> LoadError:
     """LoadInterrupted if the failure heals by waiting (spark_connector/outages.py), else LoadError. `text` may quote a
     library, which may quote URLs with their secrets: these are hidden."""
-    return (LoadInterrupted if heals_by_waiting(failure) else LoadError)(text_without_secrets(text))
+    return (LoadInterrupted if heals_by_waiting(failure) else LoadError)(text_without_secrets(one_line(text)))
 
 
 def published_directory(load_id: str) -> str:
@@ -83,7 +84,8 @@ class LoadRange:
 
     The commit fails unless the stored offset of the partition is still `stored` (None: no offset). `rows` is the number
     of rows written, None before Spark has run; it is lower than the number of offsets where compaction or transaction
-    markers left gaps.
+    markers left gaps. `bad` is the number of records that are in the table of dead letters instead, None in a load
+    without one.
     """
 
     topic: str
@@ -92,6 +94,7 @@ class LoadRange:
     end: int
     stored: int | None
     rows: int | None = None
+    bad: int | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -133,6 +136,10 @@ class UndoneLoad:
     output: str
 
 
+BEGINNING = "the beginning"
+"""What a rewind goes back to when no load stands before it."""
+
+
 @dataclass(frozen=True)
 class Rewind:
     """Makes an entry of the commit log a rewind: the load that the group goes back to, and the loads that are undone.
@@ -149,12 +156,15 @@ class Rewind:
 @dataclass(frozen=True)
 class LoadRecord:
     """One load. `output` is the URL of the directory, or the database and table; `offsets` is the kind of commit log;
-    `partition_by` are the columns that are directories of the output.
+    `partition_by` are the columns and transforms that the output is partitioned by, and `columns` what its columns are
+    made of, in the spelling of grammar.py; without columns it has those of the read.
 
     `topic_ids` has the id (KIP-516) of every topic that the group has loaded so far, where the brokers give ids: with
     them the next load notices that a topic was deleted and created again. `reading` are the reader's options that
     decide which records are loaded and what they become (request.py), `origin` is the cluster of the records; None
     where they are not known.
+
+    `upsert` is None for a load that appends.
 
     `positions` are the group's offsets after this load with the leader epochs of the records just before them; with
     them the next load notices a truncated log. A log that loses its end and grows again looks like one that only grew.
@@ -162,6 +172,10 @@ class LoadRecord:
     (OffsetForLeaderEpoch, KIP-320), it answers with an offset below the group's exactly when the log was truncated
     below it. Every record has the positions of all partitions of the group whose epoch is known (brokers from Kafka 2.1
     on), because a partition without new records may be truncated too.
+
+    `dead_letters` are the tables that hold the bad records of this load or, of a rewind, those of the loads that it
+    takes back (dead_letters.py). `about` makes it an entry in the commit log of such a table: the load whose bad
+    records it adds, or the rewind for which it removes some.
     """
 
     load_id: str
@@ -173,11 +187,15 @@ class LoadRecord:
     rerun_of: str | None = None
     files: tuple[LoadFile, ...] = ()
     rewind: Rewind | None = None
+    columns: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     reading: Mapping[str, str] | None = None
     origin: Origin | None = None
     positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
+    dead_letters: tuple[str, ...] = ()
+    about: str | None = None
+    upsert: Upsert | None = None
 
     @classmethod
     def unknown(cls, load_id: str, output: str, offsets: str) -> LoadRecord:
@@ -189,8 +207,20 @@ class LoadRecord:
         return LoadId.of(self.load_id)
 
     @property
+    def is_refusal(self) -> bool:
+        """Whether it takes back a load that never was committed, by taking its number: it changes no row."""
+        undone = self.rewind.undone if self.rewind else ()
+        return bool(undone) and all(LoadId.of(one.load_id).sequence == self.id.sequence for one in undone)
+
+    @property
     def rows(self) -> int:
         return sum(range.rows or 0 for range in self.ranges)
+
+    @property
+    def bad_rows(self) -> int | None:
+        """The records in the table of dead letters; None in a load without one."""
+        counts = [range.bad for range in self.ranges if range.bad is not None]
+        return sum(counts) if counts else None
 
     @property
     def committed(self) -> dict[TopicPartition, int]:
@@ -217,6 +247,10 @@ class LoadRecord:
             files=tuple(LoadFile(name, size) for name, size in sorted(files.items())),
         )
 
+    def with_bad_rows(self, bad: Mapping[TopicPartition, int]) -> LoadRecord:
+        """This load with the number of bad records of each range, 0 where `bad` does not name it."""
+        return replace(self, ranges=tuple(replace(range, bad=bad.get(range.tp, 0)) for range in self.ranges))
+
     def without_files(self) -> LoadRecord:
         """The record for the commit log, where thousands of file names would not fit."""
         return replace(self, files=())
@@ -226,7 +260,8 @@ class LoadRecord:
         for tp, position in sorted(self.positions.items()):
             positions.setdefault(tp.topic, {})[str(tp.partition)] = position
         plain = asdict(replace(self, positions={}))
-        return {"version": _VERSION, **plain, "rows": self.rows, "positions": positions}
+        counts = {"rows": self.rows, "bad_rows": self.bad_rows}
+        return {"version": _VERSION, **plain, **counts, "positions": positions}
 
     def to_bytes(self) -> bytes:
         return json.dumps(self.to_json(), indent=1).encode()
@@ -240,7 +275,8 @@ class LoadRecord:
             given = {field.name: document[field.name] for field in fields(cls) if field.name in document}
             given["ranges"] = tuple(LoadRange(**range) for range in document["ranges"])
             given["files"] = tuple(LoadFile(**file) for file in document["files"])
-            given["partition_by"] = tuple(map(str, document.get("partition_by", ())))
+            for name in ("columns", "partition_by", "dead_letters"):
+                given[name] = tuple(map(str, document.get(name, ())))
             given["topic_ids"] = dict(document.get("topic_ids", {}))
             if document.get("reading") is not None:
                 given["reading"] = dict(document["reading"])
@@ -249,6 +285,8 @@ class LoadRecord:
             if document.get("rewind") is not None:
                 undone = tuple(UndoneLoad(**undone) for undone in document["rewind"]["undone"])
                 given["rewind"] = Rewind(**{**document["rewind"], "undone": undone})
+            if document.get("upsert") is not None:
+                given["upsert"] = Upsert.from_json(document["upsert"])
             given["positions"] = {
                 TopicPartition(topic, int(partition)): Position(int(offset), int(epoch))
                 for topic, positions in document.get("positions", {}).items()
@@ -275,7 +313,8 @@ class LoadResult:
     """The result of a load. `load_id` and `path` are None when there was nothing new.
 
     `ranges` have offsets and rows per partition. `recovered` are earlier loads that were killed and that this call has
-    finished; their rows are not in `rows`.
+    finished; their rows are not in `rows`. `bad_rows`: how many records are in the table `dead_letters` instead; None
+    without one.
     """
 
     group: str
@@ -286,6 +325,8 @@ class LoadResult:
     rows: int
     ranges: tuple[LoadRange, ...]
     recovered: tuple[str, ...] = ()
+    bad_rows: int | None = None
+    dead_letters: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -4,9 +4,7 @@ offsets are kept. Checked before anything is opened.
 Built by load.py from its arguments. Everything wrong raises ConfigError saying what to set. Pure: SQLAlchemy is not
 imported, because those who load into files need not have it.
 
-Each load's record keeps the reader's options that decide which records are loaded and what they become (`reading_of`).
-A later load of the group that changes them is refused, and verify reads Kafka's log with them. Logins in URLs are not
-kept. Loads read committed records by default: the records of an aborted transaction are not data.
+Each load's record keeps how it reads (reading.py).
 
 The column `load` names the load of a row. `topic` and `partition` are columns of every record; `date` and `hour` are
 made from its timestamp, always in UTC.
@@ -14,33 +12,55 @@ made from its timestamp, always in UTC.
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from broker.errors import ConfigError
+from spark_connector.loads.addresses import DatabaseAddress, IcebergName, is_database_url, is_iceberg
+from spark_connector.loads.bad_record_options import TOPIC, DeadLetterPlace, MaxBad
+from spark_connector.loads.grammar import (
+    NO_CHANGES,
+    POSITION,
+    ColumnItem,
+    Evolution,
+    Given,
+    PartitionItem,
+    SortItem,
+    identify_rows,
+    parse_columns,
+    parse_partition_by,
+    parse_sort_by,
+    refuse_unknown_column,
+)
+from spark_connector.loads.reading import BESIDE, DEFAULTS, reading_of
+from spark_connector.loads.upsert import Upsert, parse_upsert
+from spark_connector.object_stores import object_store_of
 from spark_connector.offset_store.base import check_group
-from spark_connector.options.option_table import OPTIONS
-from spark_connector.options.read_options import Mode, SourceOptions, parse_options
-from spark_connector.storage import without_secrets
+from spark_connector.options.option_table import did_you_mean
+from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
 
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
-TABLE_FORMATS = ("delta", "sql")
+TABLE_FORMATS = ("delta", "iceberg", "sql")
 FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+LAKE_FORMATS = ("delta", "iceberg")
+"""Tables of files and a log: loads may add columns to them, and small files can become large ones."""
+DIRECT_FORMATS = ("parquet", "delta", "iceberg")
+"""Formats whose files the tasks write themselves (tasks/)."""
 OFFSET_KINDS = ("files", "zookeeper", "table")
-"""`table`: in the Delta table's log or in the database. These two have no other kind; files never have this one."""
+"""`table`: in the table itself: Delta, Iceberg or a database. These have no other kind; files never have this one."""
 
 
 @dataclass(frozen=True)
 class Target:
     """Where a group's loads go and where its offsets are kept. A repair needs no more.
 
-    `to` is a directory or a database URL; it is not printed, because a URL may hold a password. `check` fills in
-    `format` and `offsets` when they are None.
+    `to` is a directory, a database URL or `iceberg:NAMESPACE.TABLE`, with its `catalog`; it is not printed, because a
+    URL may hold a password. An Iceberg table keeps the newest `keep_snapshots`. `check` fills in `format` and
+    `offsets` when they are None.
     """
 
     to: str = field(repr=False)
@@ -50,28 +70,43 @@ class Target:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     format: str | None = None
     table: str | None = None
+    catalog: str | None = None
+    keep_snapshots: int | None = None
 
     @property
     def is_table(self) -> bool:
-        """Whether data and offsets are one thing: a Delta table or a database."""
+        """Whether data and offsets are one thing: a Delta or Iceberg table, or a database."""
         return self.format in TABLE_FORMATS
+
+    @property
+    def hadoop(self) -> Mapping[str, str]:
+        """The storage options that are Hadoop settings; those of an object store are none."""
+        return {} if object_store_of(self.to) else self.storage_options
 
     @property
     def address(self) -> DatabaseAddress:
         """The table in the database. Raises ConfigError when `to` is no database URL."""
         return DatabaseAddress.parse(self.to, self.table)
 
+    @property
+    def iceberg_name(self) -> IcebergName:
+        """The table in the catalog. Raises ConfigError when `to` names none."""
+        return IcebergName.parse(self.to)
+
     def check(self) -> Target:
         """This target with format and offsets filled in. Raises ConfigError when it cannot be used."""
         if not self.to.strip():
-            raise ConfigError("load needs 'to': a directory, local or hdfs://, or a database URL, that the loads go to")
+            raise ConfigError(
+                "load needs 'to', where the loads go: a directory, local or on hdfs://, s3://, gs:// or abfs://, a "
+                "database URL or iceberg:NAMESPACE.TABLE"
+            )
         check_group(self.group)
-        natural = "sql" if self.table is not None or is_database_url(self.to) else "parquet"
-        format = self.format or natural
+        format = self.format or self._natural_format
         if format not in FORMATS:
             raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
         if format != "sql" and is_database_url(self.to):
             raise ConfigError(f"'to' is a database: format must be sql, not {format}")
+        self._check_catalog(format)
         offsets = self.offsets or ("table" if format in TABLE_FORMATS else "files")
         checked = replace(self, format=format, offsets=offsets)
         if format == "sql":
@@ -81,11 +116,39 @@ class Target:
         checked._check_offsets(offsets)
         return checked
 
+    @property
+    def _natural_format(self) -> str:
+        if is_iceberg(self.to):
+            return "iceberg"
+        return "sql" if self.table is not None or is_database_url(self.to) else "parquet"
+
+    def _check_catalog(self, format: str) -> None:
+        if format == "iceberg":
+            _ = self.iceberg_name
+            if not self.catalog:
+                raise ConfigError(
+                    "format=iceberg needs 'catalog' (--catalog): the name of a catalog of pyiceberg's configuration "
+                    "(.pyiceberg.yaml, PYICEBERG_CATALOG__<NAME>__TYPE)"
+                )
+            if self.keep_snapshots is not None and self.keep_snapshots < 1:
+                raise ConfigError(f"keep_snapshots (--keep-snapshots) must be at least 1, not {self.keep_snapshots}")
+            return
+        if is_iceberg(self.to):
+            raise ConfigError(f"'to' is an Iceberg table: format must be iceberg, not {format}")
+        for name, option, value in (
+            ("catalog", "--catalog", self.catalog),
+            ("keep_snapshots", "--keep-snapshots", self.keep_snapshots),
+        ):
+            if value is not None:
+                raise ConfigError(
+                    f"{name} ({option}) goes with format=iceberg (to=iceberg:NAMESPACE.TABLE), not {format}"
+                )
+
     def _check_offsets(self, offsets: str) -> None:
         if offsets not in OFFSET_KINDS:
             raise ConfigError(
-                f"offsets must be files or zookeeper, or table for format=delta and sql, not '{offsets}': a load "
-                "commits its offsets and its data in one step, which a consumer group cannot"
+                f"offsets must be files or zookeeper, or table for format=delta, iceberg and sql, not '{offsets}': a "
+                "load commits its offsets and its data in one step, which a consumer group cannot"
             )
         if self.is_table and offsets != "table":
             raise ConfigError(
@@ -93,11 +156,13 @@ class Target:
                 f"out offsets={offsets}"
             )
         if not self.is_table and offsets == "table":
-            raise ConfigError(f"offsets=table goes with format=delta or sql; {self.format} takes files or zookeeper")
+            raise ConfigError(
+                f"offsets=table goes with format=delta, iceberg or sql; {self.format} takes files or zookeeper"
+            )
         if offsets == "zookeeper" and not self.zookeeper_connect:
             raise ConfigError(
                 "offsets=zookeeper needs 'zookeeper_connect' (--zookeeper): host:port[/chroot]; without a ZooKeeper (a "
-                "standalone broker, KRaft) use offsets=files, or offsets=table for format=delta and sql"
+                "standalone broker, KRaft) use offsets=files, or offsets=table for format=delta, iceberg and sql"
             )
         if offsets != "zookeeper" and self.zookeeper_connect:
             raise ConfigError(
@@ -105,72 +170,8 @@ class Target:
             )
 
 
-def hadoop_settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
-    """`spark.hadoop.x` as the Hadoop setting x, for the parts that do not use Spark."""
-    prefix = "spark.hadoop."
-    return {name[len(prefix) :]: value for name, value in spark_settings.items() if name.startswith(prefix)}
-
-
-_DIALECTS = frozenset({"sqlite", "postgresql", "mysql", "mariadb", "mssql", "oracle"})
-_SCHEME = re.compile(r"(?P<dialect>[a-z][a-z0-9]*)(\+[a-z0-9_]+)?://")
-_NAME = re.compile(r"[^\x00-\x1f\"`\[\];#]{1,128}")  # no #: it separates URL and table in a load's `output`
-
-
-def is_database_url(to: str) -> bool:
-    """Whether `to` is a database with a dialect of SQLAlchemy's own. Other databases need format=sql."""
-    scheme = _SCHEME.match(to)
-    return scheme is not None and scheme["dialect"] in _DIALECTS
-
-
-@dataclass(frozen=True)
-class DatabaseAddress:
-    """A table in a database. `url` is SQLAlchemy's and may hold a password; messages use `shown`."""
-
-    url: str = field(repr=False)
-    table: str
-    schema: str | None = None
-
-    @classmethod
-    def parse(cls, to: str, table: str | None) -> DatabaseAddress:
-        """Parse `url#table`, or `url` and `table`; the table may be `schema.table`. Raises ConfigError."""
-        url, _, fragment = to.strip().rpartition("#")
-        if not url or "@" in fragment:  # no #table, or the # belongs to a password
-            url, fragment = to.strip(), ""
-        if not _SCHEME.match(url):
-            raise ConfigError("format=sql needs 'to' to be a database URL of SQLAlchemy, such as sqlite:///x.db#table")
-        if fragment and table and fragment != table:
-            raise ConfigError(f"'to' names the table '{fragment}', 'table' (--table) '{table}': leave one of them out")
-        name = fragment or table
-        if not name:
-            raise ConfigError("a load into a database needs a table: table (--table), or #table behind the URL")
-        schema, _, plain = name.rpartition(".")
-        for part in (schema, plain) if schema else (plain,):
-            if not _NAME.fullmatch(part):
-                raise ConfigError(f"'{name}' cannot be the name of a table")
-        if plain.startswith("pykafka_"):
-            raise ConfigError(
-                f"'{name}': names that begin with pykafka_ are reserved for the tables of the loads themselves"
-            )
-        return cls(_absolute(url), plain, schema or None)
-
-    @property
-    def shown(self) -> str:
-        """URL and table without the password: the `output` in the records of loads."""
-        url = without_secrets(self.url)
-        return f"{url}#{self.schema}.{self.table}" if self.schema else f"{url}#{self.table}"
-
-
-def _absolute(url: str) -> str:
-    """The URL with the full path of a SQLite file: Spark's tasks run in other directories."""
-    if not url.startswith("sqlite"):
-        return url
-    scheme, _, rest = url.partition("://")
-    path, mark, query = rest.partition("?")
-    path = path.removeprefix("/")
-    if path in {"", ":memory:"} or path.startswith("file:") or urlsplit(url).netloc:
-        raise ConfigError("a load into SQLite needs a file: sqlite:///path/to/file.db#table")
-    return f"{scheme}:///{os.path.abspath(path)}{mark}{query}"
-
+TARGET_FILE_SIZE = 128 << 20
+"""Bytes of a file at which a task begins the next one; what other writers of tables aim at, too."""
 
 LOAD_COLUMN = "load"
 """Names the load that wrote a row, by its load id: the directory `load=<load id>` of files, a column in tables."""
@@ -184,6 +185,9 @@ DERIVED = {
 }
 """Columns that a record does not have, as Spark SQL."""
 
+_BY_SPARK = ("json", "orc", "avro", "sql")
+_BY_TASKS = "format=parquet, delta and iceberg"
+
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a value
 """Spark's directory for rows without a value."""
 
@@ -193,24 +197,39 @@ _NOT_TEXT = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[df]?"  # 2024, 007, 1.5, 1e5, 2d
     r"|[+-]?0x[0-9a-f]*\.?[0-9a-f]*p[+-]?\d+[df]?"
     r"|[+-]?(nan|infinity)[df]?"
-    r"|[+-]?\d{4,}-\d{1,2}(-\d{1,2})?(t.*)?",  # 2024-01-31, and -2024-01-31, a year before Christ
-    re.IGNORECASE,
+    r"|[+-]?\d{4,}-\d{1,2}(-\d{1,2}([t ].*)?)?",  # 2024-01-31, 2024-01-31 10:00, -2024-01-31, a year before Christ
+    re.IGNORECASE | re.DOTALL,
 )
 """Names of directories that Spark reads as a number or a date (and a few more, to be safe)."""
 
+_BLANKS = "".join(map(chr, (*range(33), *range(127, 160))))
+"""What Java and Spark pass over at both ends of a number or a date."""
 
-def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The columns in their order; a string is a comma-separated list. Raises ConfigError."""
-    names = given.split(",") if isinstance(given, str) else list(given or ())
-    columns = tuple(name.strip() for name in names)
-    for name in columns:
-        if name not in PARTITION_COLUMNS:
-            raise ConfigError(
-                f"partition_by (--partition-by) must name columns of {', '.join(PARTITION_COLUMNS)}, not '{name}'"
-            )
-        if columns.count(name) > 1:
-            raise ConfigError(f"partition_by (--partition-by) names '{name}' twice")
-    return columns
+
+_SIZE = re.compile(r"(?P<number>\d+)\s*(?P<unit>[kmg]?)i?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def parse_file_size(given: int | str) -> int:
+    """Bytes; a text is a number with kb, mb or gb, which are powers of 1,024 as in Spark. Raises ConfigError."""
+    found = _SIZE.fullmatch(str(given).strip())
+    size = int(found["number"]) * _UNITS[found["unit"].lower()] if found else 0
+    if not size:
+        raise ConfigError(f"target_file_size (--target-file-size) must be a size such as 128MB, not '{given}'")
+    return size
+
+
+_CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
+
+
+def compression_of(write_options: Mapping[str, str]) -> str:
+    """The codec of the write option `compression`, the only one. Raises ConfigError."""
+    options = {name.lower(): value for name, value in write_options.items()}
+    codec = options.pop("compression", "zstd").lower()
+    codec = {"uncompressed": "none", "lz4_raw": "lz4"}.get(codec, codec)
+    if options or codec not in _CODECS:
+        raise ConfigError(f"parquet output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
+    return codec
 
 
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
@@ -226,12 +245,21 @@ def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
                 f"topic '{topic}' cannot be a directory: Spark's readers pass over names that end in {_COPYING}. Leave "
                 "'topic' out of partition_by (--partition-by)"
             )
-        if topic == NO_VALUE or _NOT_TEXT.fullmatch(topic):
+        if read_as := misread_directory(topic):
             raise ConfigError(
                 f"topic '{topic}' cannot be a directory of files: Spark would read topic={topic} back as "
-                f"{'null' if topic == NO_VALUE else 'a number or a date'}. Leave 'topic' out of partition_by "
+                f"{read_as}. Leave 'topic' out of partition_by "
                 "(--partition-by), or use format=delta, where the column keeps its type"
             )
+
+
+def misread_directory(value: str) -> str | None:
+    """What Spark would take a directory's value for that is another text; None when it reads the text back."""
+    if value.endswith(_COPYING):
+        return "nothing at all"
+    if value == NO_VALUE:
+        return "null"
+    return "a number or a date" if _NOT_TEXT.fullmatch(value.strip(_BLANKS)) else None
 
 
 def values_in_path(name: str) -> dict[str, str | None]:
@@ -248,35 +276,20 @@ _STRATEGY = "startingoffsetsbytimestampstrategy"  # does not choose a start by i
 _ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 _STORES = ("offsetstore", "offsetstore.path", "offsetstore.zookeeper.connect", "group", "kafka.group.id")
 
-_ISOLATION = "kafka.isolation.level"
-DEFAULTS = {_ISOLATION: "read_committed"}
-"""Defaults of a load. Other readers have Kafka's default, read_uncommitted."""
-
-_FORMATS = (
-    *("keyFormat", "valueFormat", "keySchema", "valueSchema", "recursiveFieldMaxDepth", "columnNameOfCorruptRecord"),
-    "schema.registry.url",
-)
-_NAMES = (_ISOLATION, *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
-_WORDS = (_ISOLATION, "keyFormat", "valueFormat", "mode")  # values that ignore case
-_UNSET = {
-    "keyFormat": "binary",
-    "valueFormat": "binary",
-    "recursiveFieldMaxDepth": "-1",
-    "mode": "permissive",
-    "sep": ",",
-}
-_LOGIN = re.compile(r"^(https?://)[^/@\s]*@")
-_LONGEST = 60  # characters of a value in a message
-
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets."""
+    """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets.
+
+    `columns`, `partition_by` and `sort_by` are items in the spelling of grammar.py.
+    """
 
     target: Target
     source: SourceOptions
     options: Mapping[str, str]
-    partition_by: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
     write_options: Mapping[str, str] = field(default_factory=dict)
     max_records: int | None = None
     from_load: str | None = None
@@ -284,15 +297,28 @@ class LoadRequest:
     allow_changed_options: bool = False
     new_group: bool = False
     publish_offsets: bool = True
+    target_file_size: int = TARGET_FILE_SIZE
+    evolution: Evolution = NO_CHANGES
+    dead_letters: DeadLetterPlace | None = None
+    max_bad: MaxBad | None = None
+    upsert: Upsert | None = None
 
     @property
     def format(self) -> str:
         return str(self.target.format)
 
     @property
+    def dead_letter_table(self) -> DeadLetterPlace | None:
+        """Where the bad records go that the rows leave out; None for a topic."""
+        return self.dead_letters if self.dead_letters is not None and self.dead_letters.is_table else None
+
+    @property
     def reading(self) -> dict[str, str]:
-        """The reader's options that each load's record keeps (`reading_of`)."""
-        return reading_of(self.options)
+        """The reader's options that each load's record keeps (`reading_of`). With a table of dead letters the mode is
+        none of them: whatever it is, each record is in one of the two."""
+        if self.dead_letter_table is None:
+            return reading_of(self.options)
+        return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | BESIDE
 
     def impatient(self) -> LoadRequest:
         """This request with a short time-out for planning, for a service, which retries by itself.
@@ -312,17 +338,35 @@ class LoadRequest:
         topic: str | Sequence[str] | None,
         starting_offsets: str = "earliest",
         options: Mapping[str, str] | None = None,
-        partition_by: str | Sequence[str] | None = None,
+        columns: Given = None,
+        partition_by: Given = None,
+        sort_by: Given = None,
+        target_file_size: int | str | None = None,
+        schema_evolution: str = "none",
+        dead_letters: str | None = None,
+        max_bad: str | int | None = None,
+        mode: str | None = None,
+        key: str | Sequence[str] | None = None,
+        envelope: str | None = None,
+        order_by: str | None = None,
         **others: Any,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
-        target, layout = target.check(), parse_partition_by(partition_by)
-        if layout and target.format == "sql":
-            raise ConfigError("partition_by (--partition-by) is for files and Delta, not for tables of a database")
+        target = target.check()
+        picked, layout, order = parse_columns(columns), parse_partition_by(partition_by), parse_sort_by(sort_by)
+        _check_format(str(target.format), picked, layout, order)
+        upsert = parse_upsert(mode, key, envelope, order_by, str(target.format))
+        if upsert is not None and (picked or order):
+            raise ConfigError(
+                "mode=upsert writes the rows as the records have them: leave out columns (--columns) and sort_by "
+                "(--sort-by)"
+            )
         given = {name.lower(): str(value) for name, value in {**DEFAULTS, **(options or {})}.items()}
         for name in _STORES:
             if name in given:
                 raise ConfigError(f"option '{name}' cannot be used in a load: use the arguments 'group' and 'offsets'")
+        if "history" in given:
+            raise ConfigError("option 'history' cannot be used in a load: it reads a table that loads have written")
         given["kafka.bootstrap.servers"] = bootstrap_servers
         if topic is not None:
             given["subscribe"] = topic if isinstance(topic, str) else ",".join(topic)
@@ -333,12 +377,39 @@ class LoadRequest:
                 f"option 'columnNameOfCorruptRecord' cannot be '{LOAD_COLUMN}': this column names the load of a row; "
                 "choose another name"
             )
+        letters = None if dead_letters is None else DeadLetterPlace.parse(dead_letters)
+        limit = None if max_bad is None else MaxBad.parse(max_bad)
+        given |= _about_bad_records(given, str(target.format), letters, limit)
+        if picked:
+            given["columns"] = ",".join(columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
-        _check_columns(source.columns, layout)
+        _check_columns(source, picked, layout if upsert is None else (), order)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
-        return cls(target, source, reader, layout, **others)
+        size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
+        evolution = Evolution.parse(schema_evolution)
+        if evolution != NO_CHANGES and target.format not in LAKE_FORMATS:
+            raise ConfigError(
+                f"schema_evolution (--schema-evolution) is for {' and '.join(LAKE_FORMATS)}, not for "
+                f"format={target.format}: files have columns of their own, and a database is altered by its own means"
+            )
+        return cls(
+            target,
+            source,
+            reader,
+            columns=tuple(map(str, picked)),
+            partition_by=tuple(map(str, layout)),
+            sort_by=tuple(map(str, order)),
+            target_file_size=size,
+            evolution=evolution,
+            dead_letters=letters,
+            max_bad=limit,
+            upsert=upsert,
+            **others,
+        )
 
     def __post_init__(self) -> None:
+        if self.format in DIRECT_FORMATS:
+            compression_of(self.write_options)
         if self.max_records is not None and self.max_records < 1:
             raise ConfigError(f"max_records must be at least 1, not {self.max_records}")
         if self.from_load is None and self.from_directory is not None:
@@ -354,38 +425,108 @@ class LoadRequest:
             )
 
 
-def _check_columns(columns: Sequence[str], partition_by: Sequence[str]) -> None:
-    """Raise ConfigError unless the columns are read that a load counts its rows by and names its directories by."""
-    needed = ["topic", "partition", "offset"]
-    if any(name in DERIVED for name in partition_by):
-        needed.append("timestamp")
-    missing = [name for name in needed if name not in columns]
-    if missing:
-        raise ConfigError(f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows")
-
-
-def reading_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of the reader's `options` (names in any case) that a load's record keeps.
-
-    Options at their default are left out, except the isolation level.
-    """
-    given = {name.lower(): str(value).strip() for name, value in {**DEFAULTS, **options}.items()}
-    kept = {}
-    for name in (*_NAMES, "mode", "sep"):
+def _about_bad_records(
+    given: Mapping[str, str], format: str, letters: DeadLetterPlace | None, limit: MaxBad | None
+) -> dict[str, str]:
+    """What the options about bad records make of the reader's options (names in lower case). Raises ConfigError."""
+    named = "dead_letters (--dead-letters)" if letters is not None else "max_bad (--max-bad)"
+    if letters is None and limit is None:
+        return {}
+    if not any(given.get(name, "binary").strip().lower() != "binary" for name in ("keyformat", "valueformat")):
+        raise ConfigError(
+            f"{named} has no effect: no record is decoded, so none is bad. Set the option 'valueFormat' or 'keyFormat'"
+        )
+    topic = letters is not None and letters.kind == TOPIC
+    if topic and "badrecordstopic" in given:
+        raise ConfigError(f"{named} and the option 'badRecordsTopic' both name a topic: leave one of them out")
+    if limit is not None and (topic or "badrecordstopic" in given):
+        raise ConfigError(
+            "max_bad (--max-bad) does not go with a topic of bad records, which would get them again from each load "
+            "that fails: set dead_letters to a table, or leave one of them out"
+        )
+    if letters is not None and topic:
+        return {"badrecordstopic": letters.name}
+    if format not in DIRECT_FORMATS:
+        raise ConfigError(f"{named} needs format={' or '.join(DIRECT_FORMATS)}, not {format}")
+    if given.get("mode", "").strip().lower() == "failfast":
+        raise ConfigError(f"{named} has no effect in mode FAILFAST: the first bad record ends the load. Leave out mode")
+    if letters is None:
+        return {}
+    for name in ("badRecordsTopic", "columnNameOfCorruptRecord"):
         if name.lower() in given:
-            value = given[name.lower()]
-            value = value.lower() if name in _WORDS else _LOGIN.sub(r"\1", value)
-            if value != _UNSET.get(name):
-                kept[name] = value
-    return kept
+            raise ConfigError(
+                f"option '{name}' has no effect beside {named}: bad records are in {letters}, and only there, with "
+                "their bytes. Leave it out"
+            )
+    return {"mode": "dropmalformed"}
 
 
-def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """The options that differ, in words; empty when none does."""
-    differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    return ", ".join(f"{name}={_shown(now, name)} (before: {_shown(before, name)})" for name in differing)
+def _check_format(
+    format: str, columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], sort_by: Sequence[SortItem]
+) -> None:
+    """Raise ConfigError for what a format does not have whose rows Spark writes itself."""
+    if format not in _BY_SPARK:
+        return
+    if sort_by:
+        raise ConfigError(f"sort_by (--sort-by) goes with {_BY_TASKS}, not with format={format}")
+    if partition_by and format == "sql":
+        raise ConfigError("partition_by (--partition-by) is for files and tables of files, not for those of a database")
+    for item in partition_by:
+        if str(item) not in PARTITION_COLUMNS:
+            raise ConfigError(
+                f"partition_by (--partition-by) {item}: with format={format} it takes {', '.join(PARTITION_COLUMNS)}; "
+                f"other columns and transforms go with {_BY_TASKS}"
+            )
+    if not identify_rows([str(item) for item in columns]):
+        raise ConfigError(
+            f"columns (--columns) must name {', '.join(POSITION)}, by which the rows of format={format} are counted; "
+            f"tables without them go with {_BY_TASKS}"
+        )
 
 
-def _shown(options: Mapping[str, str], name: str) -> str:
-    value = options.get(name, _UNSET.get(name, "not set"))
-    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"
+def columns_to_read(
+    columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], options: Mapping[str, str]
+) -> list[str]:
+    """The reader's columns that the table's columns are made of, and those that rows are counted by."""
+    if "columns" in options:
+        raise ConfigError("columns (--columns) says what is read, too: leave out the reader's option 'columns'")
+    corrupt = options.get("columnnameofcorruptrecord", "_corrupt_record").strip()
+    known = {**{name: name for name in COLUMNS}, corrupt: "value", f"{corrupt}_key": "key"}
+    needed = {*POSITION}
+    for item in columns:
+        if item.path[0] not in known:
+            similar = did_you_mean(item.path[0], {name.lower(): name for name in known})
+            hint = f"{similar} Columns are: {', '.join(COLUMNS)}".lstrip()
+            raise ConfigError(f"columns (--columns) {item}: the read has no column '{item.path[0]}'. {hint}")
+        needed.add(known[item.path[0]])
+    if any(str(item) in DERIVED for item in partition_by):
+        needed.add("timestamp")
+    return [name for name in COLUMNS if name in needed]
+
+
+def _check_columns(
+    source: SourceOptions,
+    columns: Sequence[ColumnItem],
+    partition_by: Sequence[PartitionItem],
+    sort_by: Sequence[SortItem],
+) -> None:
+    """Raise ConfigError unless the columns are there that a load counts, partitions and sorts its rows by.
+
+    Which fields a value has is known later.
+    """
+    needed = [*POSITION]
+    if any(str(item) in DERIVED for item in partition_by):
+        needed.append("timestamp")
+    missing = [name for name in needed if name not in source.columns]
+    if missing:
+        raise ConfigError(
+            f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows; the argument "
+            "columns (--columns) says which of the columns the table gets"
+        )
+    if any(item.every for item in columns):
+        return
+    names = [item.name for item in columns] or [*source.columns, *source.formats.corrupt_columns.values()]
+    named: tuple[PartitionItem | SortItem, ...] = (*partition_by, *sort_by)
+    for one in named:
+        if str(one) not in DERIVED:
+            refuse_unknown_column(one, names)

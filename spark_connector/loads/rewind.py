@@ -86,23 +86,32 @@ def plan_rewind(
         created_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         ranges=ranges,
         topic_ids=_topic_ids(later),
+        columns=back.columns,
         reading=back.reading,
         origin=back.origin,
         positions=back.positions_at(stands),
+        dead_letters=tuple(sorted({name for load in later for name in load.dead_letters})),
         rewind=Rewind(to_load, tuple(UndoneLoad(load.load_id, load.output) for load in later), delete),
+        upsert=newest_load.upsert,
     )
 
 
 def fates(plan: LoadRecord) -> list[str]:
     """What a rewind does to the output of each load, newest first, in words."""
     assert plan.rewind is not None
-    if plan.format in TABLE_FORMATS:
+    if plan.upsert is not None:
+        text = "the rows that {id} has changed in {output} are as before it"
+    elif plan.format in TABLE_FORMATS:
         text = "the rows of {id} in {output} are deleted"
-        text += "; VACUUM deletes their files" if plan.format == "delta" else ""
+        text += {
+            "delta": "; VACUUM deletes their files",
+            "iceberg": "; their files go when the snapshots before expire",
+        }.get(plan.format, "")
     elif plan.rewind.delete:
         text = "{output}/{directory} is deleted"
     else:
         text = "{output}/{directory} is moved to " + f"{REWOUND}/{plan.load_id}/"
+    text += f"; so are its dead letters in {', '.join(plan.dead_letters)}" if plan.dead_letters else ""
     return [
         text.format(id=gone.load_id, output=gone.output, directory=published_directory(gone.load_id))
         for gone in reversed(plan.rewind.undone)

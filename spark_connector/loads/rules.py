@@ -61,7 +61,7 @@ def plan_ranges(
     stored partition gets a range, even an empty one, so that the commit replaces the offsets of the old topic. Raises
     DataLoss.
     """
-    starts = {tp: _start(tp, stored, bounds, fail=fail_on_data_loss) for tp in bounds.latest}
+    starts = plan_starts(stored, bounds, fail_on_data_loss=fail_on_data_loss)
     ends = {tp: max(min(bounds.ends[tp], bounds.latest[tp]), starts[tp]) for tp in starts}
     if max_records is not None:
         ends = limit_offsets(max_records, starts, ends)
@@ -73,6 +73,11 @@ def plan_ranges(
         for tp, start in sorted({**starts, **outdated}.items())
         if tp in outdated or ends[tp] > start
     )
+
+
+def plan_starts(stored: Offsets, bounds: Bounds, *, fail_on_data_loss: bool) -> dict[TopicPartition, int]:
+    """Where each partition goes on. Raises DataLoss."""
+    return {tp: _start(tp, stored, bounds, fail=fail_on_data_loss) for tp in bounds.latest}
 
 
 def plan_positions(

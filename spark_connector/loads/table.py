@@ -23,6 +23,7 @@ import pyarrow.compute
 from broker.errors import ConfigError
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowOffsets
+from spark_connector.loads.grammar import identify_rows
 from spark_connector.loads.history import History, HistoryEntry, LoadState, gaps
 from spark_connector.loads.record import LoadFile, LoadId, LoadRange, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
@@ -128,14 +129,30 @@ class TableDestination(Destination, Generic[T]):
 
     def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
         """Wherever the rows are in the table. Memory: 8 bytes a row of what one query reads."""
-        for output, group in itertools.groupby(entries, lambda entry: entry.record.output):
+
+        def kind(entry: HistoryEntry) -> tuple[str, bool]:
+            return entry.record.output, identify_rows(entry.record.columns)
+
+        for (output, identified), group in itertools.groupby(entries, kind):
             table = self.table_of(output)
-            reason = self.why_unreadable(table, ROW_SCHEMA.names)
-            if reason is not None:
+            reason = self.why_unreadable(table, ROW_SCHEMA.names if identified else [LOAD_COLUMN])
+            if reason is None and not identified:
+                yield from self._counted(table, list(group))
+            elif reason is not None:
                 yield from ((entry, HeldRows(None, notes=(reason,))) for entry in group)
-                continue
-            for batch in _batches(group):
-                yield from self._held_together(table, batch)
+            else:
+                for batch in _batches(group):
+                    yield from self._held_together(table, batch)
+
+    def _counted(self, table: T, entries: Sequence[HistoryEntry]) -> Iterator[tuple[HistoryEntry, HeldRows]]:
+        """The number of rows of each load, of a table without the columns that identify rows."""
+        try:
+            rows = self.rows_by_load(table, [entry.record.load_id for entry in entries])
+        except self.unreadable as error:
+            problem = f"its rows cannot be counted: {first_line(error)}"
+            yield from ((entry, HeldRows(None, (problem,))) for entry in entries)
+        else:
+            yield from ((entry, HeldRows(None, rows=rows.get(entry.record.load_id, 0))) for entry in entries)
 
     def _held_together(self, table: T, entries: Sequence[HistoryEntry]) -> Iterator[tuple[HistoryEntry, HeldRows]]:
         try:
@@ -188,17 +205,26 @@ class TableDestination(Destination, Generic[T]):
             table = self.table_of(output)
             if (reason := self.why_unreadable(table, [LOAD_COLUMN])) is not None:
                 raise ConfigError(f"the rows of load {load_ids[0]} cannot be deleted: {reason}")
-            if self.why_unreadable(table, ROW_SCHEMA.names) is None:
-                self._refuse_unnamed_rows(table, [load for load in self.log.records() if load.load_id in load_ids])
+            loads = [load for load in self.log.records() if load.load_id in load_ids]
+            if self.why_unreadable(table, ROW_SCHEMA.names) is not None:
+                loads = [load for load in loads if not identify_rows(load.columns)]
+            self._refuse_unnamed_rows(table, loads)
 
     def _refuse_unnamed_rows(self, table: T, undone: Sequence[LoadRecord]) -> None:
+        if not undone:
+            return  # the log knows none of them
         rows = self.rows_by_load(table, [load.load_id for load in undone])
         unnamed = functools.partial(self.unnamed_rows, table)
         for load in undone if rows.get(None) else ():
-            if rows.get(load.load_id, 0) < load.rows and (count := sum(map(unnamed, load.ranges))):
+            if rows.get(load.load_id, 0) >= load.rows:
+                continue
+            identified = identify_rows(load.columns)
+            count = sum(map(unnamed, load.ranges)) if identified else rows[None]
+            if count:
+                of = "of its offsets" if identified else "of the table"
                 raise ConfigError(
                     f"load {load.load_id} has written {load.rows:,} rows, of which the table has "
-                    f"{rows.get(load.load_id, 0):,}, and {count:,} rows of its offsets have no {LOAD_COLUMN}: a rewind "
+                    f"{rows.get(load.load_id, 0):,}, and {count:,} rows {of} have no {LOAD_COLUMN}: a rewind "
                     f"would leave them, and the next load would load them again. Set their {LOAD_COLUMN} to "
                     f"'{load.load_id}' if they are its rows, or delete them"
                 )

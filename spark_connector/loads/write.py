@@ -1,53 +1,88 @@
 """The Spark side of a load: read the planned ranges, write them to the staging area, count and seal what was written.
 
-Called by load.py. Spark writes parquet, orc and json itself, and its output committer keeps the rows of a task that ran
-twice only once. files/avro_files.py and database/staged_rows.py have writers of their own. The rows of each partition
-are counted in the output itself and compared with the rows that Spark has read and with the ranges: a load that does
-not add up is not committed (L5).
+Called by load.py. Tasks that fetch records write them into parquet files, of directories and of tables (tasks/). Spark
+writes orc and json, and its output committer keeps the rows of a task that ran twice only once. files/avro_files.py and
+database/staged_rows.py have writers of their own. The rows of each partition are counted where they are written, and
+compared with the rows that were read and with the ranges: a load that does not add up is not committed (L5).
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.datasource import DataSource
 
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from pyspark_pykafka import DefaultSource
+from spark_connector.formats.bad_record_rows import BadCount, sum_bad
+from spark_connector.formats.value_format import ParseMode
+from spark_connector.loads.bad_record_options import MaxBad
+from spark_connector.loads.change_files import change_layout, table_layout
+from spark_connector.loads.data_sources import register_once
+from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
-from spark_connector.loads.footers import Count, count_rows, read_footers
+from spark_connector.loads.footers import Count, sum_counts
+from spark_connector.loads.grammar import parse_columns, parse_partition_by, parse_sort_by
 from spark_connector.loads.plan import confirm_topics
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
-from spark_connector.loads.request import DERIVED, LOAD_COLUMN, TABLE_FORMATS, LoadRequest
+from spark_connector.loads.request import (
+    DERIVED,
+    DIRECT_FORMATS,
+    LOAD_COLUMN,
+    TABLE_FORMATS,
+    LoadRequest,
+    compression_of,
+)
+from spark_connector.loads.tasks.columns import TableColumns, sort_keys
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.task_job import BadRecordFiles, TaskJob
+from spark_connector.loads.tasks.transforms import bind, with_partition_columns
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.outages import summary
+from spark_connector.read.arrow_batches import arrow_schema
+from spark_connector.read.planning import OffsetRange
+from spark_connector.read.schema import with_schemas
 from spark_connector.storage import Storage
 
-_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
-_writing: weakref.WeakKeyDictionary[SparkSession, int] = weakref.WeakKeyDictionary()
-_writing_lock = threading.Lock()
-_registered: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
 
+def write_load(
+    request: LoadRequest,
+    destination: Destination,
+    record: LoadRecord,
+    session: NewSession,
+    letters: DeadLetters | None = None,
+) -> tuple[LoadRecord, Sequence[WrittenFile]]:
+    """Stage the load, write, count and seal its rows; gives the sealed record, and the files of the direct road.
 
-def write_load(request: LoadRequest, destination: Destination, record: LoadRecord, session: NewSession) -> LoadRecord:
-    """Stage the load, write, count and seal its rows; gives the sealed record. A failure leaves nothing behind."""
+    With dead letters these are committed before the load is sealed, because a repair commits what is sealed. A failure
+    leaves nothing behind.
+    """
     place = destination.stage(record)
+    files: Sequence[WrittenFile] = ()
     try:
-        frame = read_ranges(session(), record, request.options)
-        write_rows = destination.own_writer(record.format) or functools.partial(write_files, destination)
-        sealed = write_rows(frame, record, place, request.write_options)
+        if record.format in DIRECT_FORMATS:
+            sealed, files, bad_files = _write_directly(request, destination, record, place, session, letters)
+        else:
+            frame = read_ranges(session(), record, request.options)
+            write_rows = destination.own_writer(record.format) or functools.partial(write_files, destination)
+            sealed = write_rows(frame, record, place, request.write_options)
         confirm_topics(request, record)
+        if letters is not None:
+            letters.commit(sealed, bad_files)
     except Exception as error:
         overtaken = destination.is_overtaken(record)
         destination.discard(record.load_id)
+        if letters is not None:
+            letters.discard()
         if overtaken:  # the winner has removed our staging directory, so Spark may fail with any error
             raise OffsetConflict(
                 f"group '{request.target.group}': another load committed number {record.id.sequence} while "
@@ -60,7 +95,79 @@ def write_load(request: LoadRequest, destination: Destination, record: LoadRecor
         failure = error if isinstance(error, OSError) else reason
         raise failed_load(f"load {record.load_id} failed: {reason}", failure) from error
     destination.seal(sealed)  # discards the attempt itself when it fails
-    return sealed
+    return sealed, files
+
+
+def _write_directly(
+    request: LoadRequest,
+    destination: Destination,
+    record: LoadRecord,
+    place: str,
+    session: NewSession,
+    letters: DeadLetters | None,
+) -> tuple[LoadRecord, Sequence[WrittenFile], Sequence[WrittenFile]]:
+    """The tasks write the files themselves, of the rows and of the bad records: no record crosses to the JVM."""
+    options = _options_of(request.options, record)
+    if record.upsert is None:
+        layout = destination.file_layout(record, _layout_of(request, record, options))
+    else:  # the tasks write the records, of which the commit makes the table's rows
+        layout = change_layout(_layout_of(request, replace(record, partition_by=()), options))
+        destination.file_layout(record, table_layout(record, layout))
+    job = TaskJob(options, record.topic_ids, layout, destination.task_output(place))
+    if letters is not None:
+        letters.stage(record)
+        beside = letters.files(record, layout.compression, layout.target_file_size)
+        job = replace(job, bad_records=BadRecordFiles(*beside))
+    job = replace(job, counts_bad=request.max_bad is not None)
+    ranges = [OffsetRange(range.tp, range.start, range.end) for range in record.ranges if range.size]
+    result = job.run(session, ranges)
+    written = _counted(record, result.files)
+    bad = sum_bad(result.bad)
+    if request.max_bad is not None:
+        kept = options.formats.mode is ParseMode.PERMISSIVE
+        check_bad(record, bad, request.max_bad, read=_total(written) + (0 if kept else _total(bad)))
+    destination.gather(place, result.files)
+    sealed = record.completed(
+        {tp: count.rows for tp, count in written.items()}, {file.name: file.size for file in result.files}
+    )
+    if letters is not None:
+        sealed = sealed.with_bad_rows({tp: count.rows for tp, count in bad.items()})
+        check_bad_rows(sealed, _counted(record, result.bad_files))
+    return sealed, result.files, result.bad_files
+
+
+def _counted(record: LoadRecord, files: Sequence[WrittenFile]) -> dict[TopicPartition, Count]:
+    """The rows of the files by partition. Raises LoadError unless they are rows of the load's ranges."""
+    written = sum_counts(count for file in files for count in file.counts)
+    check_rows(record, written, passed=sum(file.metadata().num_rows for file in files))
+    return written
+
+
+def _total(counts: Mapping[TopicPartition, Count] | Mapping[TopicPartition, BadCount]) -> int:
+    return sum(count.rows for count in counts.values())
+
+
+def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions) -> FileLayout:
+    partition_by = parse_partition_by(record.partition_by)
+    derived = () if record.format == "iceberg" else partition_by
+    columns = TableColumns.of(parse_columns(record.columns), _schema_of(options), derived)
+    fields = bind(partition_by, columns.schema, record.format)
+    sort_by = parse_sort_by(request.sort_by)
+    sort_keys(sort_by, columns.schema)
+    schema = with_partition_columns(columns.schema, fields)
+    load_id = record.load_id if record.format in TABLE_FORMATS else None
+    if load_id is not None:
+        schema = schema.append(pa.field(LOAD_COLUMN, pa.string()))
+    return FileLayout(
+        schema,
+        columns,
+        load_id,
+        fields,
+        sort_by=sort_by,
+        compression=compression_of(request.write_options),
+        target_file_size=request.target_file_size,
+        evolution=request.evolution,
+    )
 
 
 def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, str]) -> DataFrame:
@@ -68,20 +175,7 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
 
     `options` are the reader's, without those that choose topics and offsets.
     """
-    partitions: dict[str, list[int]] = {}
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for range in record.ranges:
-        if range.size == 0:
-            continue  # the partition may no longer exist
-        partitions.setdefault(range.topic, []).append(range.partition)
-        starts.setdefault(range.topic, {})[str(range.partition)] = range.start
-        ends.setdefault(range.topic, {})[str(range.partition)] = range.end
-    ranges = {
-        "assign": json.dumps(partitions),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
-    }
+    ranges = _range_options(record)
     try:
         frame = spark.read.format("pykafka").options(**options, **ranges).load()
     except Exception as error:
@@ -91,8 +185,46 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
             raise
         spark.dataSource.register(DefaultSource)
         frame = spark.read.format("pykafka").options(**options, **ranges).load()
+    if record.columns:
+        source = _schema_of(_options_of(options, record))
+        made = TableColumns.of(parse_columns(record.columns), source, parse_partition_by(record.partition_by))
+        return frame.selectExpr(*made.expressions())
     derived = {name: F.expr(DERIVED[name]) for name in record.partition_by if name in DERIVED}
     return frame.withColumns(derived) if derived else frame  # Spark Connect refuses an empty mapping
+
+
+def _options_of(options: Mapping[str, str], record: LoadRecord) -> SourceOptions:
+    """The options of the load's read, with the schemas of its formats."""
+    parsed = parse_options({**options, **_range_options(record)}, Mode.BATCH)
+    return replace(parsed, formats=with_schemas(parsed))
+
+
+def _schema_of(options: SourceOptions) -> pa.Schema:
+    """The schema of the batches that the read gives."""
+    source = arrow_schema(options.columns)
+    if options.formats.columns:
+        from spark_connector.formats.record_decoder import decoded_schema
+
+        source = decoded_schema(options.formats, source)
+    return source
+
+
+def _range_options(record: LoadRecord) -> dict[str, str]:
+    """The reader's options that choose the load's topics and offsets."""
+    partitions: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for range in record.ranges:
+        if range.size == 0:
+            continue  # the partition may no longer exist
+        partitions.setdefault(range.topic, []).append(range.partition)
+        starts.setdefault(range.topic, {})[str(range.partition)] = range.start
+        ends.setdefault(range.topic, {})[str(range.partition)] = range.end
+    return {
+        "assign": json.dumps(partitions),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
 
 
 def write_files(
@@ -104,59 +236,18 @@ def write_files(
 ) -> LoadRecord:
     """Write the frame's rows to `directory` of the destination with one of Spark's own writers.
 
-    Gives the record with files and rows. Raises LoadError when the files do not hold what they should. Rows of a
-    table get the column that names their load; files have it in the name of their directory.
+    Gives the record with files and rows. Raises LoadError when the files do not hold what they should.
     """
     output, format = destination.output, record.format
     assert output is not None
     destination.prepare(record, frame.schema.json())
-    if format in TABLE_FORMATS:
-        format, frame = "parquet", frame.withColumn(LOAD_COLUMN, F.lit(record.load_id))
-        if record.format == "delta" and "date" in record.partition_by:
-            frame = frame.withColumn("date", _date_of_delta())
 
     def write(observed: DataFrame) -> None:
         writer = observed.write.format(format).options(**write_options)
-        with _whole_microseconds(frame.sparkSession):
-            writer.partitionBy(*record.partition_by).save(output.url_of(directory))
+        writer.partitionBy(*record.partition_by).save(output.url_of(directory))
 
     written = write_counted(frame, record, write, lambda: _count(frame.sparkSession, format, output, directory))
     return record.completed(written, output.data_files(directory))
-
-
-def _date_of_delta() -> Column:
-    """The column date. Readers of Delta could not open the table if one of its directories had another year."""
-    said = "The record at offset %d of topic '%s', partition %d, lies in a year that Delta's readers do not know: "
-    said += "leave date out of partition_by, or the record out of the load (option filterTimestampUntil)"
-    known = F.expr("date BETWEEN DATE'0001-01-01' AND DATE'9999-12-31'")
-    complaint = F.format_string(said, "offset", "topic", "partition")
-    return F.when(F.col("date").isNull() | known, F.col("date")).otherwise(F.raise_error(complaint).cast("date"))
-
-
-@contextlib.contextmanager
-def _whole_microseconds(spark: SparkSession) -> Iterator[None]:
-    """Write timestamps of parquet as microseconds, unless the session has a wish of its own.
-
-    In Spark's default, INT96, a time before 1677 or after 2262 is another time to most other readers: they take INT96
-    for nanoseconds. Several loads may write in one session at once.
-    """
-    with _writing_lock:
-        if not _writing.get(spark) and _TIMESTAMPS in spark.conf.getAll:
-            wished = True
-        else:
-            wished = False
-            spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
-            _writing[spark] = _writing.get(spark, 0) + 1
-    try:
-        yield
-    finally:
-        with _writing_lock:
-            if not wished:
-                _writing[spark] -= 1
-                if not _writing[spark]:
-                    # Ctrl-C may have ended Spark already; what ended the load is told, not that.
-                    with contextlib.suppress(Exception):
-                        spark.conf.unset(_TIMESTAMPS)
 
 
 def write_counted(
@@ -177,11 +268,8 @@ def write_counted(
 
 
 def save_by_tasks(frame: DataFrame, source: type[DataSource], options: Mapping[str, str]) -> None:
-    """Write the frame with a data source of our own, which is registered with the session once: Spark warns of more."""
-    known = _registered.setdefault(frame.sparkSession, set())
-    if source.name() not in known:
-        frame.sparkSession.dataSource.register(source)
-        known.add(source.name())
+    """Write the frame with a data source of our own."""
+    register_once(frame.sparkSession, source)
     frame.write.format(source.name()).mode("append").options(**options).save()
 
 
@@ -205,15 +293,43 @@ def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Count], pass
             )
 
 
+def check_bad_rows(record: LoadRecord, written: Mapping[TopicPartition, Count]) -> None:
+    """Compare the bad records that were decoded with those that were written, and both kinds of rows with the ranges.
+
+    Raises LoadError for any difference.
+    """
+    for range in record.ranges:
+        rows = written[range.tp].rows if range.tp in written else 0
+        if rows != range.bad:
+            raise LoadError(
+                f"load {record.load_id}: {range.bad} records of {range.topic}-{range.partition} could not be decoded, "
+                f"but {rows} dead letters were written"
+            )
+        if rows + (range.rows or 0) > range.size:
+            raise LoadError(
+                f"load {record.load_id}: {range.rows} rows and {rows} dead letters of {range.topic}-{range.partition}, "
+                f"but the range has {range.size} offsets"
+            )
+
+
+def check_bad(record: LoadRecord, bad: Mapping[TopicPartition, BadCount], most: MaxBad, *, read: int) -> None:
+    """Raise LoadError when more records are bad than `most` allows of the `read` ones."""
+    if not most.is_exceeded(_total(bad), read):
+        return
+    first = bad[min(bad)]
+    raise LoadError(
+        f"load {record.load_id}: {_total(bad):,} of {read:,} records cannot be decoded, more than max_bad "
+        f"(--max-bad) {most.text} allows. The first is offset {first.first} of topic '{first.topic}', partition "
+        f"{first.partition}: {first.reason}. Nothing was loaded. Look at it with pykafka consume --topic {first.topic} "
+        f"--partition {first.partition} --offset {first.first} --max-messages 1; then load with a schema that fits, or "
+        "with a higher limit"
+    )
+
+
 def _count(spark: SparkSession, format: str, output: Storage, directory: str) -> dict[TopicPartition, Count]:
-    """By the statistics of parquet's row groups where none mixes partitions, else by reading the rows."""
-    files = output.data_files(directory)
-    if not files:
+    """By reading the rows."""
+    if not output.data_files(directory):
         return {}
-    if format == "parquet":
-        counts = [count_rows(name, footer) for name, footer in read_footers(output, directory, files).items()]
-        if None not in counts:
-            return sum_counts(count for file in counts if file is not None for count in file)
     rows = (
         spark.read.format(format)
         .schema("topic string, partition int, offset long")
@@ -223,14 +339,3 @@ def _count(spark: SparkSession, format: str, output: Storage, directory: str) ->
         .collect()
     )
     return sum_counts(Count(*row) for row in rows)
-
-
-def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, Count]:
-    """Counts of files, row groups or tasks, added up per partition."""
-    total: dict[TopicPartition, Count] = {}
-    for count in counts:
-        tp = TopicPartition(count.topic, count.partition)
-        before = total.get(tp, count._replace(rows=0))
-        low, high = min(before.low, count.low), max(before.high, count.high)
-        total[tp] = Count(*tp, before.rows + count.rows, low, high)
-    return total

@@ -52,7 +52,8 @@ _MAX_RETRIES = 100  # lost races in a row before a commit without `expected` giv
 
 
 def open_from_options(options: Mapping[str, str]) -> FilesOffsetStore:
-    """`offsetStore.path` is the directory, any URL; HDFS takes its settings from HADOOP_CONF_DIR."""
+    """`offsetStore.path` is the directory, any URL; HDFS takes its settings from HADOOP_CONF_DIR, an object store from
+    the environment (AWS_…)."""
     path = required_option(options, "offsetStore.path", "the directory of the 'files' offset store")
     return FilesOffsetStore(open_storage(path))
 
@@ -155,8 +156,12 @@ class FilesOffsetStore:
         return self.entry(group, sequences[-1]) if sequences else None
 
     def append(self, entry: FilesEntry) -> None:
-        """Create exactly this entry. Raises OffsetConflict if its number is taken."""
+        """Create exactly this entry. Raises OffsetConflict if its number is taken.
+
+        On an object store also when the store's answer was lost and the number is taken by this very entry.
+        """
         path = _path(entry.group, entry.sequence)
+        self._storage.probe()
         try:
             self._storage.create(path, entry.to_bytes())
         except FileExistsError as error:

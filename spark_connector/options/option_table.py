@@ -216,7 +216,26 @@ OPTIONS: tuple[Option, ...] = (
         "directory of the store `files`, any fsspec URL; it keeps the newest 100 commits of a group (ours)",
     ),
     Option("offsetStore.zookeeper.connect", "ensemble of the store `zookeeper`, `host:port,…/chroot` (ours)"),
-    Option("group", "name under which the offset store keeps the offsets (ours)"),
+    Option(
+        "group", "name under which the offset store keeps the offsets; with `history`, the group of the loads (ours)"
+    ),
+    Option(
+        "history",
+        "a table that loads fill from these topics: `iceberg:NAMESPACE.TABLE`, `delta:URL` or the directory of loads "
+        "into parquet files. The read returns the table's rows at one moment, and the topics' records after that "
+        "moment's offsets: each record once (ours; docs/how-to/history-and-tail.md)",
+    ),
+    Option("catalog", "the catalog of an Iceberg table in `history`, a name of pyiceberg's configuration (ours)"),
+    Option(
+        "historyColumn",
+        "add a boolean column of this name: true for rows of the table in `history`, false for records of the topics "
+        "(ours)",
+    ),
+    Option(
+        "historyStorageOptions",
+        "storage options for the table in `history`, as a JSON object of texts; what the environment says by default "
+        "(ours)",
+    ),
     Option(
         "valueFormat",
         "binary, string, json, avro or csv: what the column `value` is decoded to (ours; section Value formats)",

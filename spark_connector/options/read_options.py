@@ -74,6 +74,9 @@ _NEEDS_ONE_OF = {
     "startingOffsetsByTimestampStrategy": ("startingTimestamp", "startingOffsetsByTimestamp"),
     "offsetStore.path": ("offsetStore",),
     "offsetStore.zookeeper.connect": ("offsetStore",),
+    "catalog": ("history",),
+    "historyColumn": ("history",),
+    "historyStorageOptions": ("history",),
 }
 _REJECTED_PROPERTIES = {
     "auto.offset.reset": "is not supported. Instead set the source option 'startingOffsets' to 'earliest' or 'latest' "
@@ -129,6 +132,11 @@ class SourceOptions:
         """Topics or partitions, without `filterPartitions`."""
         return self.selection.subscription
 
+    def fits_one_task(self, records: int, most: int) -> bool:
+        """Whether so many offsets are at most `most`, and the options ask for no more than one task for them."""
+        most = min(most, self.max_records_per_partition or records)
+        return 0 < records <= most and (self.min_partitions or 1) == 1
+
 
 def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
     """Check and parse Spark's options for `mode`. Raises ConfigError, ConnectorError."""
@@ -140,6 +148,8 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         )
     check_names(options)
     values = OptionValues(options)
+    if "history" in values:  # source.py takes it out, with all that belongs to it
+        raise ConfigError("Option 'history' is for reads: it cannot be used in a load")
     selection = parse_selection(values)
     refuse_push_down(values)
     starting, ending = _limits(values, mode)

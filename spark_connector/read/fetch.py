@@ -13,11 +13,13 @@ are not a record batch raise CorruptBatch with partition and offset in either ca
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata, UnknownTopic
 from broker.client.fetcher import Fetched, FetchStream, fetch_together
 from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
@@ -29,6 +31,9 @@ from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.arrow_batches import MAX_BYTES, MAX_ROWS, BatchMaker, RowFilter, arrow_schema
 from spark_connector.read.planning import OffsetRange
 from spark_connector.worker_clients import keep_imports, worker_clients
+
+if TYPE_CHECKING:
+    from spark_connector.formats.record_decoder import BadRecords  # fastavro behind it
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -47,20 +52,35 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
     return _Reading(options, {} if topic_id is None else {planned.tp.topic: topic_id}).one(planned)
 
 
-def read_ranges(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds) -> Iterator[pa.RecordBatch]:
-    """The records of all ranges, in order within each range. Raises as `read_range`."""
+def read_ranges(
+    options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds, bad_records: BadRecords | None = None
+) -> Generator[pa.RecordBatch]:
+    """The records of all ranges, in order within each range. Raises as `read_range`.
+
+    `bad_records` takes the records that cannot be decoded, in place of the topic that the options name.
+    """
     keep_imports()
-    reading, left = _Reading(options, ids), list(planned)
+    reading, left = _Reading(options, ids, bad_records=bad_records), list(planned)
     if len(left) > 1:
         yield from _joined(reading.together(left))
     for one in left:
         yield from reading.one(one)
 
 
-def prefetch(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds) -> list[pa.RecordBatch] | None:
-    """The records of all ranges, if one response of each leader holds them; else None: tasks read them and raise."""
+def prefetch(
+    options: SourceOptions,
+    planned: Sequence[OffsetRange],
+    ids: TopicIds,
+    cluster: Cluster | None = None,
+    bad_records: BadRecords | None = None,
+) -> list[pa.RecordBatch] | None:
+    """The records of all ranges, if one response of each leader holds them; else None: tasks read them and raise.
+
+    `cluster`: instead of the client that a worker process keeps. `bad_records` as in `read_ranges`; it may also have
+    got some if the result is None.
+    """
     try:
-        rows = _Reading(options, ids).at_once(planned)
+        rows = _Reading(options, ids, cluster, bad_records).at_once(planned)
     except (PykafkaError, OSError) as error:
         logger.debug("Records were not prefetched: %s", error)
         return None
@@ -70,10 +90,17 @@ def prefetch(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicI
 class _Reading:
     """Reads ranges with the options of one read."""
 
-    def __init__(self, options: SourceOptions, ids: TopicIds) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        ids: TopicIds,
+        cluster: Cluster | None = None,
+        bad_records: BadRecords | None = None,
+    ) -> None:
+        self._bad_records = bad_records
         self._options = options
         self._ids = ids
-        self._cluster = worker_clients().cluster(options.client)
+        self._cluster = cluster or worker_clients().cluster(options.client)
 
     def one(self, planned: OffsetRange) -> Iterator[pa.RecordBatch]:
         settings = self._options.client
@@ -162,8 +189,8 @@ class _Reading:
         if formats.columns:
             from spark_connector.formats.record_decoder import RecordDecoder
 
-            bad_records = None
-            if formats.bad_records_topic is not None:
+            bad_records = self._bad_records
+            if bad_records is None and formats.bad_records_topic is not None:
                 from spark_connector.formats.bad_records import BadRecordsTopic
 
                 bad_records = BadRecordsTopic(self._cluster, formats.bad_records_topic)

@@ -138,8 +138,7 @@ class MicroBatches:
     def fits_one_task(self, plan: BatchPlan) -> bool:
         """Whether the options allow the driver to read the batch: it is one task, and small enough."""
         records = sum(one.size for one in plan.ranges)
-        most = min(self._options.max_prefetched_records, self._options.max_records_per_partition or records)
-        return 0 < records <= most and (self._options.min_partitions or 1) == 1
+        return self._options.fits_one_task(records, self._options.max_prefetched_records)
 
     def committed(self, end: Document) -> None:
         """Spark has finished everything before `end`."""

@@ -118,6 +118,9 @@ class KafkaStreamReader(DataSourceStreamReader):
 
         A small batch is read here: its rows go to Spark with a single task, or without any task if there are no rows.
         """
+        return self._tasks(start, end)
+
+    def _tasks(self, start: Document, end: Document) -> list[InputPartition]:
         driver = self._driver()
         plan = driver.plan(start, end)
         if takes_rows(self) and driver.fits_one_task(plan):

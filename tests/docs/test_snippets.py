@@ -23,6 +23,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.settings import settings_of
 from broker.tools.console import build
 from spark_connector.load import load
+from spark_connector.options.history_options import parse_history
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.write_options import parse_write_options
 from tests.support.snippets import Snippet, pages, snippets
@@ -124,6 +125,8 @@ def test_options_of_reads_and_writes_are_taken(snippet: Snippet) -> None:
             continue
         options = {SERVER: "host:9092", **chain.options}
         if chain.attributes & {"read", "readStream"}:
+            if (history := parse_history(options)) is not None:
+                options = dict(history.topics)
             parse_options(options, Mode.STREAM if "readStream" in chain.attributes else Mode.BATCH)
         else:
             parse_write_options(options, stream="writeStream" in chain.attributes)
@@ -134,6 +137,8 @@ def test_dictionaries_of_client_settings_and_arguments_of_load_are_taken(snippet
     for node in ast.walk(ast.parse(snippet.text)):
         if isinstance(node, ast.Dict) and all(isinstance(one, ast.Constant) for one in [*node.keys, *node.values]):
             named = ast.literal_eval(node)
+            if named.keys() & {"endpoint_url", "aws_endpoint"}:
+                continue  # storage options
             if "bootstrap_servers" in named:
                 inspect.signature(load).bind(None, **named)
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests.support.snippets import Newcomer, Snippet, matches, snippets
 from tests.support.source_tree import ROOT
 from tests.support.spark_versions import since_spark
+from tests.support.users_environment import users_environment
 
 HOW_TO = ROOT / "docs" / "how-to"
 STORAGE = "/tmp/flights-pipeline"
@@ -22,8 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 @pytest.fixture
 def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
     """One who has a broker with the topic `flights`, as README makes it."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYSPARK_PYTHON": sys.executable}
+    environment = {**users_environment(), "PYSPARK_PYTHON": sys.executable}
     with Newcomer(tmp_path, environment) as newcomer:
         start, write, *_ = (one for one in snippets(ROOT / "README.md") if one.language == "bash")
         for snippet in (start, write):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITIONS = 4
-RECORDS = 20_000  # per round
+RECORDS = 40_000  # per round: more than a driver loads by itself
 LONGEST = 5.0  # seconds a load may go on before it is killed; about what an undisturbed one takes from a cold start
 
 Kill = Callable[[LoadDriver, float], bool]

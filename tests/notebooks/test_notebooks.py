@@ -1,31 +1,20 @@
-"""The notebooks run from the first cell to the last, and show what is stored in them.
-
-They follow each other in one process, whose Spark has warmed up after the first; `make notebooks` gives each its own.
-"""
+"""The notebooks run from the first cell to the last, and show what is stored in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
 
-from tests.support.notebooks import NOTEBOOKS, VARIES, kernel, outputs, run
-
-
-@pytest.fixture(scope="module")
-def manager() -> Iterator[Any]:
-    with kernel() as manager:
-        yield manager
+from tests.support.notebooks import NOTEBOOKS, VARIES, outputs, run
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_shows_again_what_is_stored_in_it(path: Path, tmp_path: Path, manager: Any) -> None:
+def test_a_notebook_shows_again_what_is_stored_in_it(path: Path, tmp_path: Path) -> None:
     stored = nbformat.read(path, as_version=4)
-    fresh = run(path, tmp_path, manager)
+    fresh = run(path, tmp_path)
     for old, new in zip(stored.cells, fresh.cells, strict=True):
         if VARIES in old.metadata.get("tags", ()):
             assert [kind for kind, _ in outputs(new)] == [kind for kind, _ in outputs(old)], old.source

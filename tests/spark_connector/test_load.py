@@ -46,7 +46,9 @@ class Loads:
         }
 
     def __call__(self, **arguments: Any) -> LoadResult:
-        return load(self.spark, **{**self.common, "to": str(self.to), **arguments})
+        """By tasks of Spark: without `minPartitions` the driver would load so few records itself."""
+        options = {"minPartitions": "2", **arguments.pop("options", {})}
+        return load(self.spark, **{**self.common, "to": str(self.to), "options": options, **arguments})
 
     @property
     def target(self) -> Target:
@@ -318,8 +320,10 @@ def test_a_broker_that_goes_before_spark_plans_may_come_back(
 def test_a_failed_write_leaves_nothing(files: Loads) -> None:
     files.data.produce(3)
     with pytest.raises(LoadError, match="failed: .*nonsense"):
-        files(write_options={"compression": "nonsense"})
+        files(format="json", write_options={"compression": "nonsense"})
     assert list((files.to / "_staging" / "files").iterdir()) == []
+    with pytest.raises(ConfigError, match="takes the write option 'compression' only: one of zstd, snappy"):
+        files(write_options={"compression": "nonsense"})
     assert files().rows == 3
 
 
@@ -349,7 +353,7 @@ def test_the_same_group_may_not_change_its_store(files: Loads, zookeeper: str) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"format": "csv"}, "format must be one of parquet, json, orc, avro, delta, sql, not 'csv'"),
+        ({"format": "csv"}, "format must be one of parquet, json, orc, avro, delta, iceberg, sql, not 'csv'"),
         ({"offsets": "group"}, "offsets must be files or zookeeper"),
         ({"offsets": "zookeeper"}, "needs 'zookeeper_connect'"),
         ({"zookeeper_connect": "localhost:1"}, "no effect with offsets=files"),

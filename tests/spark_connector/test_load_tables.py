@@ -1,4 +1,4 @@
-"""`load` into Delta tables and databases, laid out by date, from many topics, with real Spark and broker."""
+"""`load` into Delta, Iceberg and databases, laid out by date, from many topics, with real Spark and broker."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from deltalake import DeltaTable
 
 from broker.errors import ConfigError
 from spark_connector.load import LoadResult, load, recover
+from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import Target
-from spark_connector.maintenance import history, rewind, verify
+from spark_connector.loads.tasks import task_job
+from spark_connector.maintenance import compact, history, rewind, verify
 from tests.spark_connector.loads.test_target import NAMES_OF_NUMBERS, NAMES_OF_TEXT
 from tests.support.kafka import Kafka
+from tests.support.table_harness import add_catalog
 from tests.support.topic_data import TopicData
 
 if TYPE_CHECKING:
@@ -83,6 +86,64 @@ def test_a_delta_table_takes_load_after_load(loads: Loads, tmp_path: Path) -> No
     assert positions(DeltaTable(str(table)).to_pyarrow_table().to_pylist()) == loads.data.positions()
     with pytest.raises(ConfigError, match="is a Delta table"):
         loads(table)
+
+
+def test_an_iceberg_table_takes_load_after_load(loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also through Spark's tasks: the driver loads a few records itself."""
+    catalog = add_catalog(tmp_path)
+    arguments: dict[str, Any] = {
+        "catalog": catalog,
+        "partition_by": "date",
+        "options": {"includeHeaders": "true"},
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(task_job, "_FEW", -1)
+        first = loads("iceberg:lake.records", **arguments)
+    loads.data.produce(6)
+    assert (first.rows, loads("iceberg:lake.records", **arguments).rows) == (20, 6)
+    assert loads("iceberg:lake.records", **arguments).rows == 0
+    assert (first.path, first.format) == ("iceberg:lake.records", "iceberg")
+    table = open_catalog(catalog).load_table("lake.records")
+    assert [(field.name, str(field.transform)) for field in table.spec().fields] == [("date", "day")]
+    rows = table.scan().to_arrow().to_pylist()
+    assert positions(rows) == loads.data.positions()
+    for row in rows:
+        assert (row["key"], row["value"]) == loads.data.record(row["partition"], row["offset"])
+    files = [file.file.file_path.removeprefix("file://") for file in table.scan().plan_files()]
+    headers = pyarrow.dataset.dataset(files).to_table().column("headers").to_pylist()
+    assert None in headers  # pyiceberg reads [] instead
+    assert [{"key": "h", "value": b"\x01"}] in headers
+    target = Target("iceberg:lake.records", loads.group, catalog=catalog)
+    assert recover(target) == []
+    loads.check_verified(target, [20, 6])
+    assert rewind(target, str(first.load_id)) is not None
+    loads.check_verified(target, [20])
+    assert loads("iceberg:lake.records", **arguments).rows == 6
+    assert positions(table.refresh().scan().to_arrow().to_pylist()) == loads.data.positions()
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_a_new_column_is_added_before_the_rows_and_small_files_become_large(
+    loads: Loads, tmp_path: Path, format: str
+) -> None:
+    catalog = add_catalog(tmp_path / "c") if format == "iceberg" else None
+    to = "iceberg:lake.records" if catalog else str(tmp_path / "table")
+    arguments: dict[str, Any] = {"format": format, "catalog": catalog}
+    loads(to, **arguments)
+    loads.data.produce(6, headers=[("h", b"\x01")])
+    with pytest.raises(ConfigError, match="no column 'headers': add it .schema_evolution=add does."):
+        loads(to, **arguments, options={"includeHeaders": "true"})
+    assert loads(to, **arguments, options={"includeHeaders": "true"}, schema_evolution="add").rows == 6
+    loads.data.produce(4)
+    assert loads(to, **arguments, schema_evolution="add").rows == 4
+    target = Target(to, loads.group, format=format, catalog=catalog)
+    done = compact(target, rewindable="0")
+    assert done.files_before > done.files_after == 1
+    assert done.rows == 30
+    loads.check_verified(target, [20, 6, 4])
+    table = open_catalog(catalog).load_table("lake.records").scan().to_arrow() if catalog else None
+    rows = table or DeltaTable(to).to_pyarrow_table()
+    assert sum(bool(headers) for headers in rows.column("headers").to_pylist()) == 6
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -203,22 +264,22 @@ def test_what_spark_reads_from_the_names_of_directories(spark: SparkSession, tmp
     [
         ({"format": "delta", "offsets": "files"}, "keeps its offsets in the table itself"),
         ({"format": "delta", "offsets": "zookeeper", "zookeeper_connect": "x:1"}, "keeps its offsets in the table"),
-        ({"offsets": "table"}, "offsets=table goes with format=delta or sql"),
+        ({"offsets": "table"}, "offsets=table goes with format=delta, iceberg or sql"),
         ({"format": "sql"}, "needs 'to' to be a database URL"),
         ({"to": "sqlite:///x.db"}, "needs a table"),
         ({"to": "sqlite:///x.db#a", "table": "b"}, "leave one of them out"),
         ({"to": "sqlite://", "table": "b"}, "needs a file"),
         ({"to": "sqlite:///x.db#a", "format": "parquet"}, "format must be sql, not parquet"),
         ({"to": "sqlite:///x.db#pykafka_loads"}, "begin with pykafka_"),
-        ({"to": "sqlite:///x.db#a", "partition_by": "date"}, "not for tables of a database"),
+        ({"to": "sqlite:///x.db#a", "partition_by": "date"}, "not for those of a database"),
         ({"to": "sqlite:///x.db#a", "write_options": {"batch": "1"}}, "takes the write option 'text' only"),
         ({"to": "sqlite:///x.db#a", "write_options": {"text": "offset"}}, "no column of bytes"),
         ({"to": "sqlite:///x.db#a", "from_load": "x"}, r"from_load \(--from\) is for files"),
-        ({"partition_by": "day"}, "must name columns of topic, partition, date, hour, not 'day'"),
+        ({"partition_by": "day"}, "the table has no column 'day'"),
         ({"partition_by": ["date", "date"]}, "names 'date' twice"),
         ({"options": {"columns": "value,topic"}}, "leaves out partition, offset"),
         ({"options": {"columns": "topic,partition,offset"}, "partition_by": "hour"}, "leaves out timestamp"),
-        ({"format": "delta", "to": "memory://x/y"}, "must lie in a local directory or on hdfs"),
+        ({"format": "delta", "to": "memory://x/y"}, "must lie in a local directory, on hdfs"),
     ],
 )
 def test_a_wrong_argument_is_one_clear_error(

@@ -32,7 +32,12 @@ from spark_connector.outages import OUTAGES, heals_by_waiting, outage_of, summar
 from tests.support.postgres import Postgres
 from tests.support.requirements import Unavailable, give_up
 
-OURS, CLUSTER, REGISTRY, SYSTEM, CONNECTION, HDFS, SPARK, CONNECT, DATABASE, DELTA = (one.what for one in OUTAGES)
+OURS, CLUSTER, REGISTRY, SYSTEM, CONNECTION, HDFS, SPARK, CONNECT, DATABASE, STORE, DELTA = (
+    one.what for one in OUTAGES
+)
+
+DOWN = "Kernel error -> Generic S3 error\n \x1b[31m↳\x1b[0m Error performing GET http://h:1/b, after 10 retries - {}\n"
+"""What deltalake says of an object store."""
 
 HEALING = [
     (OURS, "ConnectionFailed: no broker answers at 127.0.0.1:1"),
@@ -88,10 +93,14 @@ HEALING = [
     (DATABASE, "OperationalError: (psycopg.OperationalError) FATAL:  query_wait_timeout"),
     (DATABASE, "OperationalError: (pymysql.err.OperationalError) (1053, 'Server shutdown in progress')"),
     (DATABASE, "OperationalError: (pymysql.err.OperationalError) (2006, 'MySQL server has gone away')"),
+    (STORE, OSError(DOWN.format("error sending request"))),
+    (STORE, OSError(DOWN.format("Server returned non-2xx status code\n \x1b[31m↳\x1b[0m 503 Service Unavailable"))),
+    (CONNECTION, ConnectionError("EndpointConnectionError: Could not connect to the endpoint URL")),
     (DELTA, CommitFailedError("Transaction failed: version 3 already exists")),
 ]
 
 LASTING = [
+    OSError(DOWN.format("Server returned non-2xx status code\n \x1b[31m↳\x1b[0m 403 Forbidden")),
     "OverflowError: date value out of range",
     "ValueError: year 10000 is out of range",
     "ArrowInvalid: Casting from timestamp[us] to timestamp[ns] would result in out of bounds timestamp",

@@ -95,6 +95,7 @@ def load_every_way(spark: SparkSession, options: dict[str, str], directory: str)
             group=target.group,
             format=format,
             partition_by=layouts.get(format),
+            options={"minPartitions": "2"},  # so that tasks load, not the driver
         )
         checked = verify(target, servers)
         found[format] = result.rows if checked.ok else str(checked)

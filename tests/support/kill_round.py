@@ -158,7 +158,7 @@ class _Stream(Work):
 class _Load(Work):
     job = Job.LOAD
     rights = ("load",)
-    records = 6_000
+    records = 24_000  # so many that tasks of Spark write them, not the driver
     events = ("plan", "write", "commit")
 
     def arguments(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class _Load(Work):
             "offsets": "zookeeper" if in_zookeeper else "files",
             "zookeeper_connect": f"{self.servers.zookeeper}/loads" if in_zookeeper else None,
             "storage_options": self._storage_options,
-            "options": {**self._client, "maxRecordsPerPartition": "1000"},  # several tasks
+            "options": {**self._client, "maxRecordsPerPartition": "4000"},  # several tasks
         }
 
     def audit(self, *, complete: bool) -> list[str]:

@@ -59,6 +59,7 @@ def main(arguments: dict[str, str]) -> None:
         to=f"{home}/loaded",
         offsets="files",
         group=arguments["group"],
+        options={"minPartitions": "2"},  # so that the executors load, not the driver
     )
     seen["loaded"] = [result.rows, spark.read.parquet(f"{home}/loaded").count()]
     print(json.dumps(seen))

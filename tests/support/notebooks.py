@@ -5,54 +5,34 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import nbformat
-from jupyter_client.manager import start_new_kernel
 from matplotlib import font_manager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 from tests.support.source_tree import ROOT
+from tests.support.users_environment import users_environment
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 VARIES = "varies"
 """The tag of a cell whose text is another one in every run: ports, times, load ids."""
 
 
-@contextmanager
-def kernel() -> Iterator[Any]:
-    """The manager of a Python process that runs notebooks one after the other: a Spark starts in it only once."""
-    font_manager.get_font_names()  # fills the cache of fonts; the notebook would show that it is being built
-    # As in an activated environment: `!pykafka` is the one of this Python.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    manager, client = start_new_kernel(kernel_name="python3", env={**os.environ, "PATH": path})
-    try:
-        yield manager
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-
-
-def run(path: Path, directory: Path, manager: Any) -> NotebookNode:
+def run(path: Path, directory: Path) -> NotebookNode:
     """The notebook with the outputs of a run in `directory`. Raises CellExecutionError where a cell fails.
 
-    Names of the notebook before it are gone.
+    It has a process of its own, as for its reader: Spark's Python workers know the environment of the time when the
+    JVM started, and pyiceberg that of its import.
     """
+    font_manager.get_font_names()  # fills the cache of fonts; the notebook would show that it is being built
     notebook = nbformat.read(path, as_version=4)
-    start = nbformat.v4.new_code_cell(f"import os\nos.chdir({str(directory)!r})\n%reset -f")
-    notebook.cells.insert(0, start)
-    client = NotebookClient(notebook, km=manager, timeout=300, record_timing=False)
-    client.execute(cleanup_kc=False)
-    assert client.kc is not None
-    client.kc.stop_channels()
-    notebook.cells.remove(start)
+    client = NotebookClient(notebook, kernel_name="python3", timeout=300, record_timing=False)
+    client.execute(cwd=str(directory), env=users_environment())  # `!pykafka` is the one of this Python
     return notebook
 
 
@@ -83,8 +63,8 @@ def _joined(cell_outputs: Iterable[NotebookNode]) -> list[NotebookNode]:
 
 def main() -> None:
     for path in [Path(name) for name in sys.argv[1:]] or NOTEBOOKS:
-        with tempfile.TemporaryDirectory() as directory, kernel() as manager:
-            notebook = run(path, Path(directory), manager)
+        with tempfile.TemporaryDirectory() as directory:
+            notebook = run(path, Path(directory))
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.execution_count = None

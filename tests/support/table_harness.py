@@ -1,7 +1,7 @@
-"""Loads into tables without Spark and broker: a real Delta table or database, rows written as Spark's tasks write them.
+"""Loads into tables without Spark and broker: a real Delta or Iceberg table or database, rows written as tasks do.
 
-Used by the tests of delta/ and database/. A `TableWorld` is what all processes share; its `load` is one process that
-loads what is new, through a `CrashPoint`.
+Used by the tests of delta/, iceberg/ and database/. A `TableWorld` is what all processes share; its `load` is one
+process that loads what is new, through a `CrashPoint`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
+import posixpath
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import sqlalchemy
 from deltalake import DeltaTable
+from pyiceberg.table import Table
 
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.database.database_log import DatabaseCommitLog
 from spark_connector.loads.database.database_table import DatabaseDestination, TableName
 from spark_connector.loads.database.sql import open_engine
@@ -30,11 +34,22 @@ from spark_connector.loads.database.staged_rows import _Attempt, _DatabaseWriter
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import DeltaDestination
 from spark_connector.loads.destination import Destination
+from spark_connector.loads.grammar import parse_partition_by
+from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog
+from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
+from spark_connector.loads.iceberg.iceberg_table import IcebergDestination, storage_of
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
-from spark_connector.loads.request import DatabaseAddress, Target
+from spark_connector.loads.request import LOAD_COLUMN, Target
+from spark_connector.loads.tasks.columns import TableColumns
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.file_writer import FileWriter
+from spark_connector.loads.tasks.task_output import TaskOutput
+from spark_connector.loads.tasks.transforms import bind
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
+from tests.support.fake_s3 import FakeS3
 
 Row = tuple[str, int, int]
 """(topic, partition, offset)"""
@@ -73,6 +88,26 @@ def rows_of(range_: LoadRange) -> pa.RecordBatch:
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def write_directly(
+    site: Destination, record: LoadRecord, place: str, output: TaskOutput | None = None
+) -> tuple[LoadRecord, list[WrittenFile]]:
+    """What write.py does for formats whose files the tasks write, with a task for every range."""
+    schema = SCHEMA.append(pa.field(LOAD_COLUMN, pa.string()))
+    fields = bind(parse_partition_by(record.partition_by), SCHEMA, record.format)
+    layout = site.file_layout(record, FileLayout(schema, TableColumns.of((), SCHEMA), record.load_id, fields))
+    files: list[WrittenFile] = []
+    for range in record.ranges:
+        writer = FileWriter(layout, output or site.task_output(place))
+        writer.write(rows_of(range))
+        files += writer.close()
+    site.gather(place, files)
+    return record.completed({range.tp: range.size for range in record.ranges}, _sizes(files)), files
+
+
+def _sizes(files: Iterable[WrittenFile]) -> dict[str, int]:
+    return {file.name: file.size for file in files}
 
 
 def with_load(rows: pa.RecordBatch, load_id: str | None) -> pa.Table:
@@ -114,15 +149,14 @@ class TableWorld:
                 return None
             place = site.stage(record)
             try:
-                site.prepare(record, SPARK_SCHEMA)
-                sealed = self.write(site, record, place)
+                sealed, files = self.write(site, record, place)
                 site.seal(sealed)
             except Exception as error:
                 if not site.is_overtaken(record):
                     raise
                 site.discard(record.load_id)
                 raise OffsetConflict(f"group '{self.group}' was overtaken") from error
-            site.commit(sealed)
+            site.commit(sealed, files)
             return sealed
 
     def plan(self, site: Destination) -> LoadRecord | None:
@@ -146,7 +180,7 @@ class TableWorld:
         """The destination, every change of which is a step of `crash`."""
         raise NotImplementedError
 
-    def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
+    def write(self, site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
         raise NotImplementedError
 
     def visible(self) -> list[Row]:
@@ -167,30 +201,36 @@ class DeltaWorld(TableWorld):
     def __init__(self, output: Storage, group: str, ends: dict[TopicPartition, int] | None = None) -> None:
         super().__init__(group, {} if ends is None else ends)
         self.output = output
+        self._crash = CrashPoint()
 
     @property
     def target(self) -> Target:
-        return Target(self.output.url, self.group, format="delta").check()
+        return Target(self.output.url, self.group, storage_options=self.output.options, format="delta").check()
 
     @contextmanager
     def opened(self, crash: CrashPoint) -> Iterator[DeltaDestination]:
+        self._crash = crash
         output = crash.guard(self.output, ("create", "rename", "remove", "make_directory"))
         log = crash.guard(DeltaCommitLog(self.output, self.group), ("append",))
         yield DeltaDestination(output, log, self.group)
 
-    def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
-        for range in record.ranges:
-            sink = pa.BufferOutputStream()
-            pyarrow.parquet.write_table(with_load(rows_of(range), record.load_id), sink)
-            assert site.output is not None
-            site.output.create(f"{place}/part-{range.partition}.parquet", sink.getvalue().to_pybytes())
-        rows = {range.tp: range.size for range in record.ranges}
-        return record.completed(rows, self.output.tree_sizes(place))
+    def write(self, site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
+        output = self._crash.guard(site.task_output(place), ("open",))
+        sealed, files = write_directly(site, record, place, output)
+        named = []
+        for file, range in zip(files, record.ranges, strict=True):  # by names that tests can tell
+            name = posixpath.join(posixpath.dirname(file.name), f"part-{range.partition}.parquet")
+            self.output.create(f"{place}/{name}", self.output.read(f"{place}/{file.name}"))
+            self.output.remove(f"{place}/{file.name}")
+            named.append(replace(file, name=name))
+        return sealed.completed({range.tp: range.size for range in record.ranges}, _sizes(named)), named
 
     def visible(self) -> list[Row]:
-        if not DeltaTable.is_deltatable(self.output.url):
+        options = self.output.object_store_options
+        if not DeltaTable.is_deltatable(self.output.url, options):
             return []
-        rows = DeltaTable(self.output.url).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
+        table = DeltaTable(self.output.url, storage_options=options)
+        rows = table.to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
         return sorted((row["topic"], row["partition"], row["offset"]) for row in rows)
 
     def leftovers(self) -> list[str]:
@@ -199,6 +239,88 @@ class DeltaWorld(TableWorld):
         loads = {record.load_id for record in map(committed.record, committed.sequences()) if record}
         directories = {name for name in self.output.names("") if not name.startswith("_")}
         return staged + sorted(name for name in directories - loads if f"{self.group}-0" in name)
+
+
+class IcebergWorld(TableWorld):
+    """An Iceberg table in a catalog that `add_catalog` has configured."""
+
+    def __init__(
+        self,
+        catalog: str,
+        group: str,
+        ends: dict[TopicPartition, int] | None = None,
+        name: str = "iceberg:lake.rows",
+        keep_snapshots: int | None = None,
+    ) -> None:
+        super().__init__(group, {} if ends is None else ends)
+        self.catalog = catalog
+        self.name = name
+        self.keep_snapshots = keep_snapshots
+
+    @property
+    def target(self) -> Target:
+        return Target(self.name, self.group, catalog=self.catalog, keep_snapshots=self.keep_snapshots).check()
+
+    @contextmanager
+    def opened(self, crash: CrashPoint) -> Iterator[IcebergDestination]:
+        """Also the catalog's commit is a step: a process may die when it has committed and knows nothing of it."""
+        catalog = open_catalog(self.catalog)
+        place = IcebergPlace(crash.guard(catalog, ("commit_table", "create_table")), self.target.iceberg_name)
+        log = IcebergCommitLog(place, self.group, self.keep_snapshots)
+        try:
+            yield _Iceberg(crash, place, crash.guard(log, ("append",)), self.group)
+        finally:
+            catalog.close()
+
+    def write(self, site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
+        return write_directly(site, record, place)
+
+    def table(self) -> Table:
+        """As another program has it."""
+        return open_catalog(self.catalog).load_table(self.target.iceberg_name.identifier)
+
+    def visible(self) -> list[Row]:
+        if not open_catalog(self.catalog).table_exists(self.target.iceberg_name.identifier):
+            return []
+        rows = self.table().scan(selected_fields=("topic", "partition", "offset")).to_arrow().to_pylist()
+        return sorted((row["topic"], row["partition"], row["offset"]) for row in rows)
+
+    def leftovers(self) -> list[str]:
+        """Intents of the group, and data files that no snapshot names."""
+        table = self.table()
+        storage, location = storage_of(table), table.location()
+        named = {row["file_path"] for row in table.inspect.all_data_files().to_pylist()}
+        files = [name for name in storage.tree_sizes("data") if f"{location}/data/{name}" not in named]
+        return [name for name in (*storage.names("_staging"), *files) if name.startswith(f"{self.group}-0")]
+
+
+class _Iceberg(IcebergDestination):
+    """The destination, of which every change of the table's directory is a step."""
+
+    def __init__(self, crash: CrashPoint, place: IcebergPlace, log: IcebergCommitLog, group: str) -> None:
+        super().__init__(place, log, group)
+        self._crash = crash
+
+    def _storage(self, table: Table) -> Storage:
+        return self._crash.guard(storage_of(table), ("create", "rename", "remove", "make_directory"))
+
+    def task_output(self, place: str) -> TaskOutput:
+        return self._crash.guard(super().task_output(place), ("open",))
+
+
+def add_catalog(root: Path, warehouse: str | None = None, **settings: str) -> str:
+    """Configure a new catalog in SQLite, with the namespace `lake`, as a user does; gives its name.
+
+    The warehouse is below `root`, unless it is on an object store; `s3__region` is pyiceberg's setting s3.region.
+    """
+    name = f"test{next(_counter)}"
+    root.mkdir(exist_ok=True)
+    os.environ[f"PYICEBERG_CATALOG__{name.upper()}__URI"] = f"sqlite:///{root}/{name}.db"
+    os.environ[f"PYICEBERG_CATALOG__{name.upper()}__WAREHOUSE"] = warehouse or f"file://{root}/{name}"
+    for setting, value in settings.items():
+        os.environ[f"PYICEBERG_CATALOG__{name.upper()}__{setting.upper()}"] = value
+    open_catalog(name).create_namespace("lake")
+    return name
 
 
 class DatabaseWorld(TableWorld):
@@ -228,14 +350,15 @@ class DatabaseWorld(TableWorld):
         finally:
             engine.dispose()
 
-    def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
+    def write(self, site: Destination, record: LoadRecord, place: str) -> tuple[LoadRecord, list[WrittenFile]]:
+        site.prepare(record, SPARK_SCHEMA)
         writer = _DatabaseWriter(self.address.url, place, self.address.schema)
         messages = [writer.write(iter([rows_of(range)])) for range in record.ranges]
         writer.write(iter([rows_of(record.ranges[0])]))  # an attempt that Spark does not count
         writer.commit([*messages, _Attempt(None)])
         assert isinstance(site, DatabaseDestination)
         counts = {TopicPartition(topic, partition): rows for topic, partition, rows, _, _ in self._counts(site, record)}
-        return record.completed(counts, {})
+        return record.completed(counts, {}), []
 
     def visible(self) -> list[Row]:
         table = sqlalchemy.table(
@@ -286,6 +409,17 @@ def _nothing() -> None:
 def delta_world(root: Path, *, begin: bool = True) -> DeltaWorld:
     number = next(_counter)
     world = DeltaWorld(open_storage(str(root / f"table-{number}")), f"group-{number}")
+    return begun(world) if begin else world
+
+
+def s3_world(s3: FakeS3, *, begin: bool = True) -> DeltaWorld:
+    number = next(_counter)
+    world = DeltaWorld(open_storage(f"s3://lake/table-{number}", s3.options), f"group-{number}")
+    return begun(world) if begin else world
+
+
+def iceberg_world(root: Path, *, begin: bool = True) -> IcebergWorld:
+    world = IcebergWorld(add_catalog(root), f"group-{next(_counter)}")
     return begun(world) if begin else world
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.support.kafka import await_topics
@@ -33,6 +33,13 @@ class Topic:
     def delete(self) -> None:
         self._admin.delete_topics([self.name])[self.name].result(30)
         await_topics(self.bootstrap, self.name, partitions=0)
+
+    @staticmethod
+    def eat(bootstrap: str, topic: str, partition: int, before: int) -> None:
+        """Delete the records of a partition before this offset, as retention does."""
+        given = TopicPartition(topic, partition, before)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.delete_records([given])[given].result(30)
 
     def grow(self, partitions: int) -> None:
         """Have it that many partitions in all."""

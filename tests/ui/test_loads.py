@@ -24,7 +24,7 @@ from spark_connector.storage import LocalStorage
 from tests.support.chromium import Tab
 from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads, open_files
-from tests.support.table_harness import DatabaseWorld, sqlite_world
+from tests.support.table_harness import DatabaseWorld, IcebergWorld, add_catalog, sqlite_world
 from tests.support.topic_data import TopicData
 from tests.support.ui_process import UiProcess
 from tests.support.waiting import eventually
@@ -305,6 +305,24 @@ def test_a_history_is_read_again_after_a_while(loaded: Loaded) -> None:
     assert places.group(loaded.at, "nightly") is first
     now = 6.0
     assert places.group(loaded.at, "nightly") is not first
+
+
+def test_the_tables_of_a_catalog_are_places_as_soon_as_they_are_there(tmp_path: Path) -> None:
+    now, name = 0.0, add_catalog(tmp_path / "c")
+    places = LoadPlaces([], lambda: now, catalogs=[name, "nobody"])
+    assert [one.error for one in places.content()] == [one.error for one in places.content() if one.error]
+    world = IcebergWorld(name, "nightly")
+    world.grow()
+    world.load()
+    now = 6.0
+    table, unknown = places.content()
+    at = f"iceberg:lake.rows in {name}"
+    assert (table.url, [one.name for one in table.groups], table.groups[0].rows) == (at, ["nightly"], 6)
+    assert places.group(at, "nightly").topics == ["t"]
+    assert places.target(at, "nightly").catalog == name
+    assert "no catalog 'nobody' is configured" in unknown.error
+    with pytest.raises(UnknownPlace, match="is no place of --loads or --catalog"):
+        places.target("iceberg:lake.other in elsewhere", "nightly")
 
 
 def test_a_place_must_be_one() -> None:

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
+import pyarrow as pa
+
 from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
@@ -19,8 +21,8 @@ from broker.errors import BrokerError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.formats.record_decoder import loaded
 from spark_connector.loads.destination import Offsets
+from spark_connector.loads.reading import BESIDE, DEFAULTS
 from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.request import DEFAULTS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange, keep_offsets
@@ -31,6 +33,7 @@ _FORMATS = (
     *("keyformat", "valueformat", "keyschema", "valueschema", "recursivefieldmaxdepth"),
     *("mode", "sep", "schema.registry."),
 )
+_CORRUPT = ("columnnameofcorruptrecord",)
 _FILTERS = ("filteroffsets", "filtertimestamp", "filterkeyprefix", "filterheader")
 _RELEVANT = ("kafka.", *_FILTERS, "fetchoffset.", "kafkaconsumer.", "failondataloss")
 
@@ -95,6 +98,19 @@ class KafkaLog:
                 for batch in read_range(options, part):
                     if batch.num_rows:
                         yield batch.column(0).to_numpy()
+
+    def records(self, tp: TopicPartition, start: int, end: int, load: LoadRecord) -> Iterator[pa.RecordBatch]:
+        """The records that the load has read in a range within the extent, decoded as then."""
+        if start < end:
+            kept = {name.lower(): value for name, value in {**DEFAULTS, **(load.reading or {}), **self._given}.items()}
+            wanted = {name: value for name, value in kept.items() if name.startswith(_RELEVANT + _FORMATS + _CORRUPT)}
+            if BESIDE.items() <= kept.items():  # bad records are dead letters, whatever the mode was
+                wanted["mode"] = "dropmalformed"
+            wanted |= {"kafka.bootstrap.servers": self._bootstrap, "subscribe": "any"}
+            options = parse_options(wanted, Mode.BATCH)
+            options = replace(options, formats=loaded(options.formats, (tp.topic,)))
+            for part in keep_offsets([OffsetRange(tp, start, end)], options.filters):
+                yield from read_range(options, part)
 
     def truncations(self, load: LoadRecord) -> Collection[Truncation]:
         """The truncations of the log below the ends of the load's ranges, as far as its record has leader epochs."""

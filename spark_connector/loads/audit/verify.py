@@ -14,6 +14,7 @@ unverifiable. Raises ConfigError, LoadError and the client's errors when the aud
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -23,8 +24,11 @@ import numpy as np
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.audit.kafka_log import KafkaLog
+from spark_connector.loads.audit.verify_keys import count_keys
+from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, Offsets
-from spark_connector.loads.history import HistoryEntry
+from spark_connector.loads.grammar import POSITION
+from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadRange, LoadRecord
 
 _NOT_KEPT = (
@@ -32,6 +36,7 @@ _NOT_KEPT = (
     "(kafka.isolation.level=read_uncommitted, filter…, mode=DROPMALFORMED with its format) by --option"
 )
 _EXAMPLES = 3
+_NONE = np.empty(0, np.int64)
 
 OnLoad = Callable[[int, int], object]
 """Is called with the number of loads that are checked, and of all that will be."""
@@ -44,7 +49,9 @@ class PartitionCount:
     `rows`: rows by the commit log. `file_rows`: rows in the files or the table. `log_rows`: rows in Kafka's log, None
     when nothing of the range is left there. `missing`: rows of the log that the files lack. `extra`: rows that the log
     lacks. `doubled`: rows beyond the first of an offset. `outside`: rows beyond the range. `gone`: offsets that the log
-    has lost. `compacted`: like `extra`, in a compacted topic. `low`, `high`: the lowest and highest offset.
+    has lost. `compacted`: like `extra`, in a compacted topic. `low`, `high`: the lowest and highest offset. `bad`: dead
+    letters by the commit log, None in a load without a table of them; `bad_rows`: those in the table, which count like
+    rows: each record of the log must be one of the two.
     """
 
     topic: str
@@ -63,6 +70,8 @@ class PartitionCount:
     gone: int
     compacted: int
     examples: tuple[int, ...] = ()
+    bad: int | None = None
+    bad_rows: int = 0
 
     @property
     def tp(self) -> TopicPartition:
@@ -72,7 +81,9 @@ class PartitionCount:
         """What does not add up. `place` is where the rows are, in words."""
         such_as = f", such as offset {', '.join(map(str, self.examples))}" if self.examples else ""
         unequal = self.rows != self.file_rows
+        lost = self.bad is not None and self.bad != self.bad_rows
         return self._told(
+            (lost, f"{self.bad or 0:,} dead letters were committed, {self.bad_rows:,} are in their table"),
             (unequal, f"{self.rows:,} rows were committed, {self.file_rows:,} are in {place}"),
             (self.doubled, f"{self.doubled:,} rows are there more than once{such_as}"),
             (self.outside, f"{self.outside:,} rows lie outside the range {self.start} to {self.end - 1}"),
@@ -91,29 +102,37 @@ class PartitionCount:
 
 
 class Totals(NamedTuple):
-    """Sums over the partitions of a load: rows by the commit log, found, and in Kafka's log; offsets gone from it."""
+    """Sums over the partitions of a load: rows by the commit log, found, dead letters found, and records in Kafka's
+    log; offsets gone from it."""
 
     partitions: int
     committed: int
     found: int
+    bad: int
     logged: int
     gone: int
 
 
 @dataclass(frozen=True)
 class LoadCheck:
-    """The result for one load. `problems` do not add up, `notes` could not be checked or are good to know."""
+    """The result for one load. `problems` do not add up, `notes` could not be checked or are good to know.
+
+    `whole` are the totals where rows cannot be told apart, and so are counted for the load as a whole.
+    """
 
     load_id: str
     partitions: tuple[PartitionCount, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    whole: Totals | None = None
 
     @property
     def verdict(self) -> str:
         """`ok`, `mismatch`, or `unverifiable`: none of its records is left to compare with."""
         if self.problems:
             return "mismatch"
+        if self.whole is not None:
+            return "ok" if self.whole.logged or not self.whole.gone else "unverifiable"
         counted = [count for count in self.partitions if count.end > count.start]
         if any(count.log_rows is not None for count in counted) or not (counted or self.notes):
             return "ok"
@@ -121,12 +140,13 @@ class LoadCheck:
 
     @property
     def totals(self) -> Totals:
-        sums = [(count.rows, count.file_rows, count.log_rows or 0, count.gone) for count in self.partitions]
-        committed, found, logged, gone = map(sum, zip(*sums, strict=True)) if sums else (0, 0, 0, 0)
-        return Totals(len(sums), committed, found, logged, gone)
+        if self.whole is not None:
+            return self.whole
+        sums = [(one.rows, one.file_rows, one.bad_rows, one.log_rows or 0, one.gone) for one in self.partitions]
+        return Totals(len(sums), *map(sum, zip(*sums, strict=True))) if sums else Totals(0, 0, 0, 0, 0, 0)
 
     def to_json(self) -> dict[str, Any]:
-        return {"verdict": self.verdict, **asdict(self)}
+        return {"verdict": self.verdict, **asdict(self), "whole": self.whole._asdict() if self.whole else None}
 
 
 @dataclass(frozen=True)
@@ -154,8 +174,12 @@ def verify_loads(
     options: Mapping[str, str],
     session: NewSession,
     on_load: OnLoad,
+    dead_letters: Callable[[Collection[str]], Sequence[DeadLetters]] = lambda names: (),
 ) -> Verification:
-    """Recount the loads that stand, or those of the ids `only`. maintenance.py's `verify` describes the arguments."""
+    """Recount the loads that stand, or those of the ids `only`. maintenance.py's `verify` describes the arguments.
+
+    `dead_letters` opens the tables of these names.
+    """
     with KafkaLog(bootstrap_servers, options) as log:
         history = destination.history()
         loads = history.committed
@@ -164,21 +188,45 @@ def verify_loads(
             raise ConfigError(f"there is no committed load '{min(unknown)}'")
         chosen = [entry for entry in loads if not only or entry.record.load_id in only]
         elsewhere = _of_other_clusters(chosen, bootstrap_servers, log)
+        tables = dead_letters(sorted({name for entry in loads for name in entry.record.dead_letters}))
+        if any(entry.record.upsert for entry in chosen):
+            lost = itertools.chain.from_iterable(table.strays(history)[0] for table in tables)
+            return _check_keys(destination, history, only, (*lost, *elsewhere), log)
         checks = []
+        bad = _bad_rows(chosen, tables, session)
         on_load(0, len(chosen))
         for entry, held in destination.held(chosen, session):
-            checks.append(_check_load(entry, held, destination.rows_are_in, log))
+            checks.append(_check_load(entry, held, bad.get(entry.record.load_id), destination.rows_are_in, log))
             on_load(len(checks), len(chosen))
         if only:
             return Verification(tuple(checks), elsewhere)
+        strays = [table.strays(history) for table in tables]
         problems = (
             *destination.unknown_loads(history),
+            *itertools.chain.from_iterable(problems for problems, _ in strays),
             *_joints(loads, log),
             *_standing_offsets(loads, destination),
             *elsewhere,
         )
         forgotten = history.describe_forgotten()
-        return Verification(tuple(checks), problems, (forgotten,) if forgotten else ())
+        notes = itertools.chain.from_iterable(notes for _, notes in strays)
+        return Verification(tuple(checks), problems, (*([forgotten] if forgotten else []), *notes))
+
+
+def _check_keys(
+    destination: Destination, history: History, only: Collection[str], others: tuple[str, ...], log: KafkaLog
+) -> Verification:
+    """Of a table with one row per key: no load has rows of its own to count, so all of them are checked together."""
+    loads = history.committed
+    if only:
+        raise ConfigError(
+            "a table with one row per key is verified as a whole, because later loads replace rows of earlier ones: "
+            "leave out only (--load)"
+        )
+    counts = count_keys(destination, [entry.record for entry in loads], log)
+    problems = (*counts.problems, *_joints(loads, log), *_standing_offsets(loads, destination), *others)
+    forgotten = history.describe_forgotten()
+    return Verification((), problems, (*counts.notes, *([forgotten] if forgotten else [])))
 
 
 def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, log: KafkaLog) -> tuple[str, ...]:
@@ -197,17 +245,37 @@ def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, lo
     return (f"{problem} Check each load against its own cluster: only (--load), the servers (--bootstrap-server)",)
 
 
-def _check_load(entry: HistoryEntry, held: HeldRows, place: str, log: KafkaLog) -> LoadCheck:
+def _bad_rows(
+    entries: Sequence[HistoryEntry], tables: Iterable[DeadLetters], session: NewSession
+) -> dict[str, HeldRows]:
+    """Load id → its dead letters, of the loads that have a table of them."""
+    found: dict[str, HeldRows] = {}
+    for table in tables:
+        chosen = [entry for entry in entries if table.name in entry.record.dead_letters]
+        found.update((entry.record.load_id, held) for entry, held in table.held(chosen, session))
+    return found
+
+
+def _check_load(entry: HistoryEntry, held: HeldRows, letters: HeldRows | None, place: str, log: KafkaLog) -> LoadCheck:
     record = entry.record
+    bad_rows = (letters.offsets if letters is not None else None) or {}
+    if letters is not None and letters.offsets is None and record.bad_rows:
+        unread = [f"its {record.bad_rows:,} dead letters: {text}" for text in (*letters.problems, *letters.notes)]
+        return LoadCheck(record.load_id, (), (*held.problems, *unread), held.notes)
+    if held.rows is not None:
+        return _check_whole(record, held, held.rows, bad_rows, place, log)
     if held.offsets is None:
         return LoadCheck(record.load_id, (), held.problems, held.notes)
-    surplus = sorted(held.offsets.keys() - {range.tp for range in record.ranges})
     problems, notes = list(held.problems), list(held.notes)
-    problems += [f"{tp}: {len(held.offsets[tp]):,} rows, but the load has no range of this partition" for tp in surplus]
+    for name, offsets in (("rows", held.offsets), ("dead letters", bad_rows)):
+        surplus = sorted(offsets.keys() - {range.tp for range in record.ranges})
+        problems += [
+            f"{tp}: {len(offsets[tp]):,} {name}, but the load has no range of this partition" for tp in surplus
+        ]
     counts = []
     for range in record.ranges:
-        rows = held.offsets.get(range.tp, np.empty(0, np.int64))
-        count = recount(range, rows, log, record)
+        rows = held.offsets.get(range.tp, _NONE)
+        count = recount(range, rows, log, record, bad_rows.get(range.tp, _NONE))
         counts.append(count)
         problems += count.problems(place)
         notes += count.notes()
@@ -221,6 +289,30 @@ def _check_load(entry: HistoryEntry, held: HeldRows, place: str, log: KafkaLog) 
     if record.origin is not None and record.origin.differs_from(log.cluster_id):
         notes.append(f"it was loaded from {record.origin}, which is not this cluster")
     return LoadCheck(record.load_id, tuple(counts), tuple(problems), tuple(notes))
+
+
+def _check_whole(
+    record: LoadRecord, held: HeldRows, rows: int, bad_rows: Mapping[TopicPartition, Offsets], place: str, log: KafkaLog
+) -> LoadCheck:
+    """Compare the number of a load's rows with its record and, as far as the log has its records, with the log."""
+    bad = sum(map(len, bad_rows.values()))
+    logged = gone = 0
+    for range in record.ranges:
+        low, high = log.extent(range.tp, record).overlap(range.start, range.end)
+        logged += sum(len(part) for part in log.offsets(range.tp, low, high, record))
+        gone += range.size - (high - low)
+    problems, notes = list(held.problems), list(held.notes)
+    if rows != record.rows:
+        problems.append(f"{record.rows:,} rows were committed, {rows:,} are in {place}")
+    if bad != (record.bad_rows or 0):
+        problems.append(f"{record.bad_rows or 0:,} dead letters were committed, {bad:,} are in their table")
+    if logged > rows + bad:
+        problems.append(f"{logged - rows - bad:,} records of the log are not in {place}")
+    elif logged < rows + bad and not gone and not any(log.is_compacted(range.topic) for range in record.ranges):
+        problems.append(f"{rows + bad - logged:,} rows are not in the log")
+    notes.append(f"its rows have no {', '.join(POSITION)}: they were counted for the load as a whole")
+    whole = Totals(len(record.ranges), record.rows, rows, bad, logged, gone)
+    return LoadCheck(record.load_id, (), tuple(problems), tuple(notes), whole)
 
 
 def _joints(loads: Sequence[HistoryEntry], log: KafkaLog) -> list[str]:
@@ -262,12 +354,16 @@ def _standing_offsets(loads: Sequence[HistoryEntry], destination: Destination) -
     ]
 
 
-def recount(range: LoadRange, held: Offsets, log: KafkaLog, load: LoadRecord) -> PartitionCount:
-    """Compare the sorted offsets `held` of a load's range with the log, read with the load's options.
+def recount(
+    range: LoadRange, rows: Offsets, log: KafkaLog, load: LoadRecord, bad_rows: Offsets = _NONE
+) -> PartitionCount:
+    """Compare the sorted offsets of a load's range, of its rows and of its dead letters together, with the log, read
+    with the load's options.
 
     Raises the errors of reading the log.
     """
     tp = range.tp
+    held = np.sort(np.concatenate([rows, bad_rows])) if len(bad_rows) else rows
     is_first = np.ones(len(held), bool)
     is_first[1:] = held[1:] != held[:-1]
     once = held[is_first]
@@ -287,10 +383,10 @@ def recount(range: LoadRange, held: Offsets, log: KafkaLog, load: LoadRecord) ->
         start=range.start,
         end=range.end,
         rows=range.rows or 0,
-        file_rows=len(held),
+        file_rows=len(rows),
         log_rows=log_rows if low < high else None,
-        low=int(held[0]) if len(held) else None,
-        high=int(held[-1]) if len(held) else None,
+        low=int(rows[0]) if len(rows) else None,
+        high=int(rows[-1]) if len(rows) else None,
         missing=missing,
         extra=extra - compacted,
         doubled=len(held) - len(once),
@@ -298,6 +394,8 @@ def recount(range: LoadRange, held: Offsets, log: KafkaLog, load: LoadRecord) ->
         gone=range.size - (high - low),
         compacted=compacted,
         examples=tuple(examples[:_EXAMPLES]),
+        bad=range.bad,
+        bad_rows=len(bad_rows),
     )
 
 

@@ -29,15 +29,17 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.schema import DropTable
 
 from broker.errors import ConfigError
+from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.database import sql
 from spark_connector.loads.database.database_log import DatabaseCommitLog
 from spark_connector.loads.destination import RowsWriter
 from spark_connector.loads.footers import Count
 from spark_connector.loads.history import HistoryEntry, staged_state, topics_by_group
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRange, LoadRecord, Rewind
-from spark_connector.loads.request import LOAD_COLUMN, DatabaseAddress
+from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 
 _PREFIX = "pykafka_staged_"
@@ -131,7 +133,7 @@ class DatabaseDestination(TableDestination[TableName]):
 
         return functools.partial(write_rows, self)
 
-    def commit(self, record: LoadRecord) -> None:
+    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         try:
             self.log.append(record, lambda connection: self._change_rows(connection, record))
         except (OffsetConflict, LoadError):

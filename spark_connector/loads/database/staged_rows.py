@@ -23,9 +23,10 @@ from pyspark.sql.types import StructType
 from sqlalchemy import Column, Connection, Engine, MetaData, Table
 
 from spark_connector.loads.database import sql
+from spark_connector.loads.footers import sum_counts
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.table import first_line
-from spark_connector.loads.write import save_by_tasks, sum_counts, write_counted
+from spark_connector.loads.write import save_by_tasks, write_counted
 
 if TYPE_CHECKING:
     from spark_connector.loads.database.database_table import DatabaseDestination

@@ -15,20 +15,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.change_files import ReadChanges, no_changes
 from spark_connector.loads.commit import Newest
-from spark_connector.loads.footers import delta_statistics, read_footers
+from spark_connector.loads.delta.delta_merge import merge_changes, restore_version
+from spark_connector.loads.footers import delta_statistics
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
 from spark_connector.loads.request import LOAD_COLUMN, values_in_path
 from spark_connector.loads.table import TableLog
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.storage import Storage
 
@@ -47,7 +51,7 @@ class DeltaCommitLog(TableLog):
     def table(self) -> DeltaTable | None:
         """The table as it is now; None when there is none. Raises LoadError when it cannot be opened."""
         try:
-            return DeltaTable(self._storage.url, storage_options=self._storage.options or None)
+            return DeltaTable(self._storage.url, storage_options=self._storage.object_store_options)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
@@ -61,14 +65,18 @@ class DeltaCommitLog(TableLog):
 
     def offsets(self, partitions: Collection[TopicPartition] = ()) -> dict[TopicPartition, int]:
         table = self.table()
-        if table is None:
-            return {}
-        known = set(partitions)
+        return {} if table is None else self.state_of(table, partitions)[2]
+
+    def state_of(
+        self, table: DeltaTable, partitions: Collection[TopicPartition] = ()
+    ) -> tuple[int, LoadRecord | None, dict[TopicPartition, int]]:
+        """The number of the group's newest load in this state of the table, its record, and the offsets."""
+        known, number = set(partitions), self._number(table)
         # Commits of other writers may have come since the group's newest record.
-        records = self._records(table, _NEAR) or (self._records(table) if self._number(table) else {})
+        records = self._records(table, _NEAR) or (self._records(table) if number else {})
         for record in records.values():
             known.update(record.committed, record.positions)
-        return self._offsets(table, known)
+        return number, records.get(number), self._offsets(table, known)
 
     def record(self, sequence: int) -> LoadRecord | None:
         """Also None when the log's retention has removed it."""
@@ -84,7 +92,9 @@ class DeltaCommitLog(TableLog):
         found = [] if table is None else [record for record in map(self._record_of, table.history()) if record]
         return sorted(found, key=lambda record: (record.id.group, record.id.sequence))
 
-    def append(self, record: LoadRecord) -> None:
+    def append(self, record: LoadRecord, files: Sequence[WrittenFile] = (), changes: ReadChanges = no_changes) -> None:
+        """`changes` reads those of an upsert, which are merged into the table in place of adding the files."""
+        self._storage.probe()
         for _ in range(_TRIES):
             table = self.table()
             if table is None:
@@ -92,9 +102,13 @@ class DeltaCommitLog(TableLog):
             if self._is_taken(table, record):
                 return
             check_expected(self._group, self._offsets(table, record.committed), record.expected, record.committed)
+            version = table.version()
             try:
-                self._commit(table, record)
-                self._sync(table.version())
+                if record.upsert is None:
+                    self._commit(table, record, files)
+                else:
+                    self._merge(table, record, changes())
+                self.sync(version)
                 return
             except PykafkaError:
                 raise  # some of them are ValueErrors too
@@ -103,44 +117,61 @@ class DeltaCommitLog(TableLog):
                 after = self.table()
                 if after is not None and self._is_taken(after, record):
                     return
-                if record.rewind is None or after is None or after.version() == table.version():
+                if after is None or after.version() == version:
+                    break
+                is_anew = record.rewind is not None or record.upsert is not None
+                if not is_anew and not _has_only_grown(table, after):
                     break
         raise failed_load(f"load {record.load_id}: Delta's commit failed: {failed}", failed) from failed
 
     def prune(self, keep: int) -> list[int]:
         raise ConfigError("a Delta table prunes its log itself: set delta.logRetentionDuration")
 
-    def _sync(self, version: int) -> None:
+    def sync(self, version: int) -> None:
         """Make the commits behind this version survive a power failure; the library does not."""
         names = self._storage.names("_delta_log")
         for name in names:
             if name.endswith(".json") and name.removesuffix(".json") > f"{version:020d}":
                 self._storage.sync(f"_delta_log/{name}")
 
-    def _commit(self, table: DeltaTable, record: LoadRecord) -> None:
+    def _commit(self, table: DeltaTable, record: LoadRecord, files: Sequence[WrittenFile]) -> None:
         """Commit against this state of the table. Another commit of the same group in between makes it fail.
 
         The DELETE of a rewind also fails when another commit has moved or removed rows; rows that a stream adds in the
         meantime do not matter. A rewind without a row to delete fails on any other commit.
         """
-
-        def properties(tries: int | None) -> CommitProperties:
-            metadata = {"userMetadata": json.dumps({_RECORD: record.without_files().to_json()})}
-            return CommitProperties(metadata, tries, self._transactions(record))
-
         if record.rewind is not None:
             undone = loads_are(load.load_id for load in record.rewind.undone)
             version = table.version()
-            table.delete(undone, commit_properties=properties(None))
+            table.delete(undone, commit_properties=self._properties(record, None))
             if table.version() > version:
                 return
             # No row was left to delete, so nothing was committed. The offsets still have to go back.
+        actions = [_add_action(record, file) for file in files]
+        self._write(table, actions, self._properties(record, None if record.rewind is None else 0))
+
+    def _merge(self, table: DeltaTable, record: LoadRecord, changes: pa.Table | None) -> None:
+        """Commit an upsert, or its rewind, against this state of the table. Any other commit in between makes it fail.
+
+        So what was decided by the rows of the table holds when it is committed.
+        """
+        assert record.upsert is not None
+        properties = self._properties(record, 0)
+        if record.is_refusal:
+            self._write(table, [], properties)
+        elif record.rewind is not None:
+            restore_version(table, record, self.loads_by_version(table), properties)
+        elif changes is None or not merge_changes(table, changes, record.upsert, properties):
+            self._write(table, [], properties)  # no row has changed, but the offsets move
+
+    def _properties(self, record: LoadRecord, tries: int | None) -> CommitProperties:
+        metadata = {"userMetadata": json.dumps({_RECORD: record.without_files().to_json()})}
+        return CommitProperties(metadata, tries, self._transactions(record))
+
+    def _write(self, table: DeltaTable, actions: list[AddAction | RemoveAction], properties: CommitProperties) -> None:
+        columns = table.metadata().partition_columns
         table.create_write_transaction(
-            self._add_actions(record),
-            "append",
-            table.schema(),
-            partition_by=table.metadata().partition_columns,
-            commit_properties=properties(None if record.rewind is None else 0),
+            actions, "append", table.schema(), partition_by=columns, commit_properties=properties
         )
 
     def _number(self, table: DeltaTable | None) -> int:
@@ -167,6 +198,11 @@ class DeltaCommitLog(TableLog):
         records = [record for record in map(self._record_of, table.history(limit)) if record is not None]
         return {record.id.sequence: record for record in records if record.id.group == self._group}
 
+    def loads_by_version(self, table: DeltaTable) -> dict[int, str]:
+        """Version of the table → id of the group's load, or rewind, that made it."""
+        found = ((int(commit["version"]), self._record_of(commit)) for commit in table.history())
+        return {version: one.load_id for version, one in found if one is not None and one.id.group == self._group}
+
     def _record_of(self, commit: dict[str, Any]) -> LoadRecord | None:
         metadata = commit.get("userMetadata")
         if not isinstance(metadata, str) or _RECORD not in metadata:
@@ -189,19 +225,28 @@ class DeltaCommitLog(TableLog):
         partitions = [Transaction(self._app_id(tp), offset, now) for tp, offset in sorted(record.committed.items())]
         return [Transaction(self._group, record.id.sequence, now), *partitions]
 
-    def _add_actions(self, record: LoadRecord) -> list[AddAction | RemoveAction]:
-        footers = read_footers(self._storage, record.load_id, [file.name for file in record.files])
-        return [
-            AddAction(
-                path=f"{record.load_id}/{file.name}",
-                size=file.size,
-                partition_values=values_in_path(file.name),
-                modification_time=record.created_ms,
-                data_change=True,
-                stats=delta_statistics(footers[file.name]),
-            )
-            for file in record.files
-        ]
+
+def _has_only_grown(before: DeltaTable, after: DeltaTable) -> bool:
+    """Whether another load may have added columns, and nothing else has changed that a load has checked."""
+    old, new = before.metadata(), after.metadata()
+    names = {field.name for field in after.schema().fields}
+    return (
+        old.id == new.id
+        and old.configuration == new.configuration
+        and old.partition_columns == new.partition_columns
+        and all(field.name in names for field in before.schema().fields)
+    )
+
+
+def _add_action(record: LoadRecord, file: WrittenFile) -> AddAction | RemoveAction:
+    return AddAction(
+        path=f"{record.load_id}/{file.name}",
+        size=file.size,
+        partition_values=values_in_path(file.name),
+        modification_time=record.created_ms,
+        data_change=True,
+        stats=delta_statistics(file.metadata()),
+    )
 
 
 def loads_are(load_ids: Iterable[str]) -> str:

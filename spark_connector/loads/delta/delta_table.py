@@ -24,9 +24,17 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
+from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
+from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore, without_views
+from spark_connector.loads.delta.delta_snapshot import snapshot_of
 from spark_connector.loads.destination import HeldRows, NewSession
+from spark_connector.loads.evolution import evolve, evolved, layout_schema
+from spark_connector.loads.footers import pages_are_whole
+from spark_connector.loads.grammar import identify_rows, parse_partition_by, partition_columns
 from spark_connector.loads.history import (
     HistoryEntry,
     intent_of,
@@ -39,13 +47,19 @@ from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange,
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination, first_line
+from spark_connector.loads.table_snapshot import TableSnapshot
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
 _STAGING = "_staging/table"
+_TRIES = 20  # to alter a table beside others
 _MISREAD = re.compile(r"[#%?^|\[\]\\\x00-\x1f\x7f]")
 """Characters of a path that `deltalake` misreads or cannot open, and Spark takes literally."""
 _FORGETS = "delta.setTransactionRetentionDuration"
+_TRANSFORM = "pykafka.transform"
+"""Metadata of a partition column: what it is made of. Other groups' loads must make it alike."""
 _APPEND_ONLY = "delta.appendOnly"
 
 
@@ -71,34 +85,65 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         self.output = output
 
     def stage(self, record: LoadRecord) -> str:
-        self.output.create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
-        return record.load_id
+        self.output.probe()
+        path, intent = f"{_STAGING}/{record.load_id}/intent.json", intent_of(record)
+        try:
+            self.output.create(path, intent)
+        except FileExistsError:  # on an object store it may be our own, when the answer was lost
+            if self.output.read(path) != intent:
+                raise
+        return record.load_id if record.upsert is None else _change_files(record.load_id)
 
-    def prepare(self, record: LoadRecord, schema: str) -> None:
-        """Create the table, or check that it takes these columns. Raises ConfigError, LoadError."""
-        fields = [*_fields(schema), {"name": LOAD_COLUMN, "type": "string", "nullable": True, "metadata": {}}]
+    def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
+        """Create the table, or check that it takes these columns, and add those that it may get. Files have the table's
+        types. Raises ConfigError, LoadError."""
+        transforms = {one.name: one for one in parse_partition_by(record.partition_by) if one.transform != "identity"}
+        made = {name: str(transform) for name, transform in transforms.items()}
+        partition_by = partition_columns(record.partition_by)
         table = self.log.table()
         if table is None:
             refuse_within_table(self.output)
-            table = self._create(fields, record.partition_by)
-        _check_table(table, self.url, fields, record.partition_by)
+            fields = [
+                field.with_metadata({_TRANSFORM: made[field.name]}) if field.name in made else field
+                for field in layout.schema
+            ]
+            table = self._create(marked(pa.schema(fields), record), partition_by)
+        check_marker(upsert_marker(table), record, f"the Delta table {self.url}")
+        _check_table(table, self.url, partition_by, made)
+        table = self._evolve(table, layout)
+        return replace(layout, schema=layout_schema(_arrow_schema(table), layout.schema))
 
     def seal(self, record: LoadRecord) -> None:
         """Sync the files: after a power failure, a table whose log names empty files could not be read."""
-        self.output.sync(record.load_id)
+        if record.upsert is None:
+            self.output.sync(record.load_id)
 
-    def commit(self, record: LoadRecord) -> None:
+    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         try:
-            self.log.append(record)
-        except OffsetConflict:
-            self.discard(record.load_id)
+            self.log.append(record, files, self._changes(record, files))
+        except PykafkaError as error:
+            if isinstance(error, OffsetConflict) or (record.upsert is not None and not error.retriable):
+                self.discard(record.load_id)
             raise
         self.output.remove(f"{_STAGING}/{record.load_id}")
+        names = {file.name for file in files}
+        for name in self.output.data_files(record.load_id) if files and record.upsert is None else ():
+            if name not in names:  # of an attempt of a task that does not count
+                self.output.remove(f"{record.load_id}/{name}")
         self.repair()
+
+    def _changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> ReadChanges:
+        if record.upsert is None or record.rewind is not None:
+            return no_changes
+        place, names = _change_files(record.load_id), [file.name for file in files]
+        return changes_of(record, lambda name: self.output.open_input(f"{place}/{name}"), names)
 
     def discard(self, load_id: str) -> None:
         self.output.remove(load_id)
         self.output.remove(f"{_STAGING}/{load_id}")
+
+    def compaction(self) -> DeltaCompaction:
+        return DeltaCompaction(self.output, self.log, self._group)
 
     def staged(self) -> dict[str, int]:
         names = (name for name in self.output.names(_STAGING) if is_of(self._group, name))
@@ -117,8 +162,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """By the rows, two columns of the whole table, and by the log for loads whose rows do not name them."""
-        found = topics_by_group(standing(self.log.records_of_all()))
+        loads = standing(self.log.records_of_all())
+        found = topics_by_group(loads)
         table = self.log.table()
+        if not all(identify_rows(load.columns) for load in loads):
+            return found  # a column topic is one of the values
         if table is not None and {LOAD_COLUMN, "topic"} <= _column_names(table):
             for row in pa.table(_query(table, f"SELECT DISTINCT {LOAD_COLUMN}, topic FROM t")).to_pylist():
                 load_id = LoadId.parse(str(row[LOAD_COLUMN]))
@@ -138,6 +186,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         found = _query(table, f"SELECT {columns} FROM t WHERE {loads_are(load_ids)}")
         for part in pa.RecordBatchReader.from_stream(found):
             yield pa.Table.from_batches([part]).cast(ROW_SCHEMA)
+
+    def stored_rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        select = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+        for part in pa.RecordBatchReader.from_stream(_query(self.log.table(), f"SELECT {select} FROM t")):
+            yield without_views(pa.Table.from_batches([part]))
 
     def rows_by_load(self, table: DeltaTable | None, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
         return _count_rows(table, "true" if load_ids is None else f"{LOAD_COLUMN} IS NULL OR {loads_are(load_ids)}")
@@ -173,6 +226,9 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         table = self.log.table()
         if table is None:
             return
+        if rewind.upsert is not None:
+            version_to_restore(table, rewind, self.log.loads_by_version(table))
+            return
         if table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
             raise ConfigError(f"the Delta table {self.url} has {_APPEND_ONLY}: no rows can be deleted from it")
         if LOAD_COLUMN not in _column_names(table):
@@ -181,18 +237,47 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             )
         super().check_rewind(rewind)
 
+    def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
+        return snapshot_of(self.log, self.output, partitions, version)
+
     def plain_error(self, error: Exception) -> LoadError | None:
         is_ours = isinstance(error, DeltaError | pa.ArrowException)  # of a commit, of a query
         return failed_load(f"the Delta table {self.url}: {first_line(error)}", error) if is_ours else None
 
-    def _create(self, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> DeltaTable:
+    def _evolve(self, table: DeltaTable, layout: FileLayout) -> DeltaTable:
+        """The table when it takes the rows. Delta refuses to alter a schema that another process has altered."""
+        where, failed = f"the Delta table {self.url}", None
+        for _ in range(_TRIES):
+            before = _arrow_schema(table)
+            steps = evolve(before, layout.schema, layout.evolution, where=where, widens=False)
+            if not steps:
+                return table
+            after, version = evolved(before, steps), table.version()
+            fields = [after.field(name) for name in dict.fromkeys(step.path[0] for step in steps)]
+            try:
+                table.alter.add_columns(list(Schema.from_arrow(pa.schema(fields)).fields))
+                self.log.sync(version)
+            except DeltaError as error:
+                failed = error
+            table = self._reopened()
+            if failed is not None and table.version() == version:
+                break
+        raise failed_load(f"{where} cannot get new columns: {failed}", failed or "") from failed
+
+    def _reopened(self) -> DeltaTable:
+        table = self.log.table()
+        if table is None:
+            raise LoadError(f"the Delta table {self.url} no longer exists")
+        return table
+
+    def _create(self, schema: pa.Schema, partition_by: Sequence[str]) -> DeltaTable:
         try:
             table = DeltaTable.create(
                 self.output.url,
-                Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
+                Schema.from_arrow(schema),
                 mode="ignore",
                 partition_by=list(partition_by),
-                storage_options=self.output.options or None,
+                storage_options=self.output.object_store_options,
             )
             self.output.sync("_delta_log")
             return table
@@ -203,15 +288,27 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             return there
 
     def _damage(self, load_id: str, name: str) -> str | None:
-        """What is wrong with a file that the load itself has written, by Hadoop's checksums."""
+        """What is wrong with a file that the load itself has written, by its checksums."""
+        path = f"{load_id}/{name}"
         try:
-            is_whole = self.output.agrees_with_checksums(f"{load_id}/{name}")
+            if not self.output.agrees_with_checksums(path):
+                return f"{path} is damaged: its bytes do not agree with the checksums beside it"
+            if not pages_are_whole(self.output, path):
+                return f"{path} is damaged: its bytes do not agree with the checksums in it"
         except FileNotFoundError:
-            return f"{load_id}/{name} is missing"
-        return None if is_whole else f"{load_id}/{name} is damaged: its bytes do not agree with the checksums beside it"
+            return f"{path} is missing"
+        except (pa.ArrowException, OSError) as error:
+            return f"{path} cannot be read: {first_line(error)}"
+        return None
 
 
-def _check_table(table: DeltaTable, url: str, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
+def _change_files(load_id: str) -> str:
+    """Where the tasks of an upsert write: not beside the table's files, for readers and VACUUM pass over it."""
+    return f"{_STAGING}/{load_id}/changes"
+
+
+def _check_table(table: DeltaTable, url: str, partition_by: Sequence[str], made: Mapping[str, str]) -> None:
+    """`made`: what the partition columns that are no columns of the rows are made of."""
     metadata = table.metadata()
     if list(partition_by) != metadata.partition_columns:
         raise ConfigError(
@@ -225,38 +322,16 @@ def _check_table(table: DeltaTable, url: str, fields: Sequence[Mapping[str, Any]
     unfit = [name for name in metadata.configuration if name.startswith(("delta.constraints.", "delta.columnMapping."))]
     if unfit:
         raise ConfigError(f"the Delta table {url} has {', '.join(unfit)}, which loads cannot obey: they only add files")
-    there = {field["name"]: field for field in _fields(table.schema().to_json())}
-    for field in fields:
-        _check_column(there, field, url)
-    wanted = {field["name"] for field in fields}
-    required = [name for name, field in there.items() if name not in wanted and not field["nullable"]]
-    if required:
-        raise ConfigError(f"the Delta table {url} has columns that a load cannot fill: {', '.join(required)}")
-
-
-def _check_column(there: Mapping[str, Mapping[str, Any]], field: Mapping[str, Any], url: str) -> None:
-    name = field["name"]
-    if name not in there:
-        if other := [one for one in there if one.lower() == name.lower()]:
-            raise ConfigError(f"the Delta table {url} has a column '{other[0]}', which is '{name}' to Spark: rename it")
-        if name == LOAD_COLUMN:
+    for field in json.loads(table.schema().to_json())["fields"]:
+        name = field["name"]
+        if name in made and (before := field["metadata"].get(_TRANSFORM, made[name])) != made[name]:
             raise ConfigError(
-                f"the Delta table {url} has no column '{LOAD_COLUMN}', in which a load writes its id to every row: add "
-                f"it (ALTER TABLE … ADD COLUMNS ({LOAD_COLUMN} STRING)), or use another table"
+                f"the Delta table {url} has column '{name}' as {before}, not as {made[name]}: set partition_by so"
             )
-        raise ConfigError(f"the Delta table {url} has no column '{name}': add it, or leave it out (option columns)")
-    if there[name]["type"] != field["type"]:
-        if name == LOAD_COLUMN:
-            raise ConfigError(
-                f"the Delta table {url} has a column '{LOAD_COLUMN}' of its own, of type {there[name]['type']}: a load "
-                "writes its id there, as a string. Rename that column, or use another table"
-            )
-        raise ConfigError(f"the Delta table {url} has column '{name}' as {there[name]['type']}, not {field['type']}")
 
 
-def _fields(schema: str) -> list[dict[str, Any]]:
-    fields: list[dict[str, Any]] = json.loads(schema)["fields"]
-    return fields
+def _arrow_schema(table: DeltaTable) -> pa.Schema:
+    return pa.schema([field.remove_metadata() for field in pa.schema(table.schema().to_arrow())])
 
 
 def _count_rows(table: DeltaTable | None, where: str) -> dict[str | None, int]:

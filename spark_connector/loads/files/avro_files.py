@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.footers import Count
+from spark_connector.loads.footers import Count, count_positions, sum_counts
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.request import NO_VALUE
 from spark_connector.loads.times import without_times
-from spark_connector.loads.write import save_by_tasks, sum_counts, write_counted
+from spark_connector.loads.write import save_by_tasks, write_counted
 from spark_connector.storage import open_storage
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _pieces(
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        counts += _count(batch)
+        counts += count_positions(pa.Table.from_batches([batch]))
         if not by:
             yield "", batch
             continue
@@ -172,12 +172,6 @@ def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
         schema = pa.schema([field.with_type(without_times(field.type)) for field in batch.schema])
         yield from pa.Table.from_batches([batch]).cast(schema).to_pylist()
-
-
-def _count(batch: pa.RecordBatch) -> Iterator[Count]:
-    grouped = pa.Table.from_batches([batch]).group_by(["topic", "partition"])
-    for row in grouped.aggregate([("offset", "count"), ("offset", "min"), ("offset", "max")]).to_pylist():
-        yield Count(row["topic"], row["partition"], row["offset_count"], row["offset_min"], row["offset_max"])
 
 
 def avro_schema(schema: pa.Schema) -> dict[str, Any]:

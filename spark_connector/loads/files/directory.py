@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from broker.errors import ConfigError
@@ -31,7 +32,9 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import CommitLog, Newest
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
 from spark_connector.loads.files.directory_history import DirectoryHistory
-from spark_connector.loads.files.file_rows import read_offsets
+from spark_connector.loads.files.directory_snapshot import snapshot_of
+from spark_connector.loads.files.file_rows import count_rows, read_offsets
+from spark_connector.loads.grammar import identify_rows
 from spark_connector.loads.history import (
     MANIFEST,
     History,
@@ -54,12 +57,20 @@ from spark_connector.loads.record import (
 from spark_connector.loads.request import check_topics
 from spark_connector.loads.rewind import aside_of, manifest_of, standing
 from spark_connector.loads.rules import Act, StagedLoad, Step, repair_steps
+from spark_connector.loads.table_snapshot import TableSnapshot
+from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
 from spark_connector.storage import Storage
 
 _STAGING = "_staging"
 _MAX_ROUNDS = 100  # of a repair; each round finishes at least one load
+
+
+def _attempts(place: str) -> str:
+    """Where tasks write: beside the data directory, because some of their attempts do not count."""
+    return f"{posixpath.dirname(place)}/attempts"
 
 
 class FilesDestination(Destination):
@@ -129,6 +140,15 @@ class FilesDestination(Destination):
 
         return functools.partial(write_rows, self)
 
+    def task_output(self, place: str) -> TaskOutput:
+        return StorageOutput(self.output.url, self.output.options, _attempts(place))
+
+    def gather(self, place: str, files: Sequence[WrittenFile]) -> None:
+        """Move the files into the data directory: readers will see all that is there."""
+        self.output.make_directory(place)
+        for file in files:
+            self.output.rename(f"{_attempts(place)}/{file.name}", f"{place}/{file.name}")
+
     def seal(self, record: LoadRecord) -> None:
         """Write the manifest: the data is complete. From now on the load will be committed, here or by a repair.
 
@@ -144,7 +164,7 @@ class FilesDestination(Destination):
                 self.discard(record.load_id)
             raise
 
-    def commit(self, record: LoadRecord) -> None:
+    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         """Commit a sealed load and publish it.
 
         Raises OffsetConflict when another load was first, or LoadTooLarge; then nothing is left behind.
@@ -201,6 +221,9 @@ class FilesDestination(Destination):
             if not is_load or name in unknown:
                 problems.append(f"{self.output.url_of(name)} is visible to readers, but no load of this group")
         return problems
+
+    def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
+        return snapshot_of(self.log, self.output, self.history, version)
 
     def _output_at(self, url: str) -> Storage:
         if url not in self._opened:
@@ -312,8 +335,12 @@ class FilesDestination(Destination):
         hidden = "it is committed, but not visible yet; the next load or a recovery makes it visible"
         files = output.data_files(directory)
         problems = _check_manifest(record, output.url_of(f"{directory}/{MANIFEST}"), entry, files)
+        notes = (hidden,) if entry.state is LoadState.HIDDEN else ()
+        if not identify_rows(record.columns):
+            rows, unreadable = count_rows(output, directory, sorted(files))
+            return HeldRows(None, (*problems, *unreadable), notes, rows)
         held, unreadable = read_offsets(output, directory, sorted(files), record.format, session)
-        return HeldRows(held, (*problems, *unreadable), (hidden,) if entry.state is LoadState.HIDDEN else ())
+        return HeldRows(held, (*problems, *unreadable), notes)
 
     def _manifests(self, is_enough: Callable[[LoadRecord], bool]) -> Iterator[LoadRecord]:
         """The manifests of every group that has loads in this directory, the newest first, until one is enough."""

@@ -7,9 +7,9 @@ keeps in directory names (`topic=flights/partition=3/part-…`) are taken from t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import fastavro
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow.parquet
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.destination import NewSession, Offsets, RowOffsets
+from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.request import values_in_path
 from spark_connector.outages import summary
 from spark_connector.storage import Storage
@@ -26,6 +27,8 @@ _FILES_AT_ONCE = 4
 _POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 _AVRO_TYPES = {"topic": "string", "partition": "int", "offset": "long"}
 _AVRO_ROWS = 10_000  # of one part
+
+T = TypeVar("T")
 
 
 def read_offsets(
@@ -56,6 +59,17 @@ def read_offsets(
     return found.sorted(), problems
 
 
+def count_rows(storage: Storage, directory: str, names: Sequence[str]) -> tuple[int, list[str]]:
+    """The number of rows in parquet files without the columns that identify rows, and what could not be read."""
+
+    def count(name: str) -> int | str:
+        return _checked(storage, directory, name, "parquet", lambda file: pyarrow.parquet.read_metadata(file).num_rows)
+
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        counts = list(pool.map(count, names))
+    return sum(one for one in counts if isinstance(one, int)), [one for one in counts if isinstance(one, str)]
+
+
 def _runs(rows: Any) -> Any:
     """A data frame of the runs of offsets with as many rows each: topic, partition, first, length, copies.
 
@@ -69,20 +83,32 @@ def _runs(rows: Any) -> Any:
 
 def _read_file(storage: Storage, directory: str, name: str, format: str) -> RowOffsets | str:
     """The rows of one file, or what is wrong with it."""
-    path, found = f"{directory}/{name}", RowOffsets()
+
+    def read(file: Any) -> RowOffsets:
+        found = RowOffsets()
+        for part in _READERS[format](file):
+            found.add(_with_path_columns(part, values_in_path(name)))
+        return found
+
+    return _checked(storage, directory, name, format, read)
+
+
+def _checked(storage: Storage, directory: str, name: str, format: str, read: Callable[[Any], T]) -> T | str:
+    """What `read` finds in the open file, or what is wrong with the file."""
+    path = f"{directory}/{name}"
     try:
         if not storage.agrees_with_checksums(path):
             sums = f".{name.rpartition('/')[2]}.crc"
             return f"{name} is damaged: its bytes do not agree with the checksums beside it ({sums})"
+        if not pages_are_whole(storage, path):
+            return f"{name} is damaged: its bytes do not agree with the checksums in it"
         with storage.open_input(path) as file:
-            for part in _READERS[format](file):
-                found.add(_with_path_columns(part, values_in_path(name)))
+            return read(file)
     except FileNotFoundError:
         return f"{name} is missing"
     except Exception as error:  # whatever a decoder raises for damaged bytes
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         return f"{name} cannot be read as {format}: {reason}"
-    return found
 
 
 def _parquet(file: Any) -> Iterator[pa.Table]:

@@ -32,11 +32,12 @@ from tests.spark_connector.cli.test_screen import LONG, RECORD
 spark = LazySession("test", "local[1]", {})
 with Screen() as screen, spark.shown(screen, service=True) as on_phase:
     on_phase("write", RECORD)
+    spark._starting()
     with standard_error_to(Path(sys.argv[1])):
         os.write(2, b"a warning of Java")
         while not Path(sys.argv[2]).exists():
             threading.Event().wait(0.05)
-    spark._writing()
+    spark._started()
     screen.say("a line")
     screen.print(LONG)
     on_phase("wait", None)
@@ -100,12 +101,13 @@ def test_through_a_pipe_each_phase_that_takes_long_is_a_plain_line(
     with Screen() as screen, spark.shown(screen, service=service) as on_phase:
         on_phase("plan", None)
         on_phase("write", RECORD)
-        spark._writing()
+        spark._starting()
+        spark._started()
         on_phase("commit", RECORD)
         screen.print("the result")
     said = capfd.readouterr()
     found = [line.partition(" ")[2] for line in said.err.splitlines()]
-    assert found == ["starting Spark", *([] if service else ["writing 510 offsets", "committing"])]
+    assert found == (["starting Spark"] if service else ["writing 510 offsets", "starting Spark", "committing"])
     assert said.out == "the result\n"
 
 
@@ -121,7 +123,8 @@ def test_a_program_that_reads_gets_nothing_else(capfd: pytest.CaptureFixture[str
 def test_a_service_in_a_terminal(tmp_path: Path, broker: Kafka, topic: str) -> None:
     TopicData(broker.bootstrap, topic, partitions=1).produce(510)
     where = ["--to", str(tmp_path / "out"), "--group", "service", "--topic", topic, "-b", broker.bootstrap]
-    status, said = in_a_terminal(command("load", "--watch", "--max-loads", "1", "--master", "local[2]", *where))
+    in_spark = ["--master", "local[2]", "--option", "minPartitions=2"]
+    status, said = in_a_terminal(command("load", "--watch", "--max-loads", "1", *in_spark, *where))
     assert status == 0, said
     lines = lines_of(said)
     assert any(line.startswith("starting Spark 0:0") for line in lines)

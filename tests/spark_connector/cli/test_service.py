@@ -139,7 +139,8 @@ def test_what_spark_says_when_it_starts_is_kept_from_standard_error(tmp_path: Pa
     )
     java.chmod(0o755)
     home = {"JAVA_HOME": str(tmp_path / "jdk"), "TMPDIR": str(tmp_path)}
-    with Service(tmp_path, broker.bootstrap, topic, **home) as service:
+    in_spark = ("--option", "minPartitions=2")  # few records are loaded without Spark otherwise
+    with Service(tmp_path, broker.bootstrap, topic, *in_spark, **home) as service:
         assert service.process.wait(60) == 1, "a Java that cannot start Spark does not heal by waiting"
     (log,) = tmp_path.glob("pykafka-load-*.log")
     assert "incubator" in log.read_text()

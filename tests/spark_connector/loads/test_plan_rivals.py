@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from spark_connector.loads.destination import Destination
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
+from spark_connector.loads.plan import next_number
 from spark_connector.loads.record import LoadRecord
 from spark_connector.maintenance import rewind
 from spark_connector.offset_store.base import OffsetConflict
@@ -41,6 +43,17 @@ def once_after(patch: pytest.MonkeyPatch, owner: type, name: str, act: Callable[
         return found
 
     patch.setattr(owner, name, looked)
+
+
+def when_planned(patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """`act` comes as soon as a rewind has the number that it will commit under."""
+
+    def looked(destination: Destination) -> int:
+        number = next_number(destination)
+        act()
+        return number
+
+    patch.setattr("spark_connector.maintenance.next_number", looked)
 
 
 @pytest.mark.parametrize("loaded", [True, False], ids=["later", "first"])
@@ -94,9 +107,29 @@ def test_a_load_that_comes_while_a_rewind_is_planned_is_not_left_behind(
     loads.must_load()
     data.produce(20)
     with pytest.MonkeyPatch.context() as patch:
-        once_after(patch, owner, look, rival.must_load)
+        when_planned(patch, lambda: once_after(patch, owner, look, rival.must_load))
         with pytest.raises(OffsetConflict):
             rewind(loads.target, first)
+    loads.load()
+    assert loads.visible() == data.positions()
+
+
+@pytest.mark.parametrize(("owner", "look"), [(FilesDestination, "history"), (FilesCommitLog, "records")])
+def test_a_load_that_comes_before_a_rewind_is_planned_is_taken_back(
+    data: TopicData, tmp_path: Path, owner: type, look: str
+) -> None:
+    """These looks also come first when killed loads are finished, before the rewind has its number."""
+    loads, rival = loads_of(data, tmp_path), loads_of(data, tmp_path)
+    first = loads.must_load()
+    data.produce(20)
+    undone = [loads.must_load()]
+    data.produce(20)
+    with pytest.MonkeyPatch.context() as patch:
+        once_after(patch, owner, look, lambda: undone.append(rival.must_load()))
+        plan = rewind(loads.target, first)
+    assert plan is not None
+    assert plan.rewind is not None
+    assert [load.load_id for load in plan.rewind.undone] == undone
     loads.load()
     assert loads.visible() == data.positions()
 

@@ -11,7 +11,8 @@ import pytest
 
 from broker.errors import ConfigError
 from spark_connector.loads.plan import plan_load
-from spark_connector.loads.request import LoadRequest, describe_changes, reading_of
+from spark_connector.loads.reading import describe_changes, reading_of
+from spark_connector.loads.request import LoadRequest
 from spark_connector.maintenance import history, rewind, verify
 from spark_connector.options.option_table import OPTIONS
 from tests.support.kafka import Kafka, await_markers
@@ -31,6 +32,8 @@ NOT_KEPT = {
     *("maxPrefetchedRecords", "pushDown", "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
     *("kafkaConsumer.pollTimeoutMs", "badRecordsTopic", "schema.registry.basic.auth.user.info"),
     *("schema.registry.bearer.auth.token", "schema.registry.ssl.ca.location"),
+    # the table of a load that is read with its topic: a load reads topics only
+    *("history", "catalog", "historyColumn", "historyStorageOptions"),
     # what the columns of the rows show
     *("includeHeaders", "columns"),
 }
@@ -194,7 +197,7 @@ def test_what_is_kept_decides_what_is_loaded_and_holds_no_secret(options: dict[s
 @pytest.mark.parametrize("name", [option.name for option in OPTIONS])
 def test_each_option_is_kept_or_known_not_to_choose_or_change_records(name: str) -> None:
     assert (name in reading_of({name: "x"})) != (name in NOT_KEPT), (
-        f"{name}: if it decides which records are read or what they become, add it to reading_of (loads/request.py), "
+        f"{name}: if it decides which records are read or what they become, add it to reading_of (loads/reading.py), "
         "and if it leaves out rows to _FILTERS (loads/audit/kafka_log.py); else add it to NOT_KEPT here"
     )
 

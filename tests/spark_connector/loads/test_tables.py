@@ -1,4 +1,4 @@
-"""Loads into tables: a crash at every step, a rival at every step, in a Delta table, in SQLite and in PostgreSQL.
+"""Loads into tables: a crash at every step, a rival at every step, in Delta, on S3, Iceberg, SQLite and PostgreSQL.
 
 Invariants after every crash: no row is visible that is not committed, none twice; and after the next load everything
 produced is visible exactly once and nothing else is left. No Spark: rows are written as its tasks write them.
@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import pytest
 
+from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.record import LoadError
-from spark_connector.loads.request import DatabaseAddress
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.table_harness import (
@@ -25,7 +25,9 @@ from tests.support.table_harness import (
     begun,
     check_whole,
     delta_world,
+    iceberg_world,
     load_without_result,
+    s3_world,
     sqlite_world,
 )
 
@@ -44,10 +46,15 @@ def postgres_world(postgres: str) -> Callable[[], DatabaseWorld]:
     return make
 
 
-@pytest.fixture(params=["delta", "sqlite", "postgres"])
+@pytest.fixture(params=["delta", "s3", "iceberg", "sqlite", "postgres"])
 def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
     if request.param == "delta":
         return lambda: delta_world(tmp_path)
+    if request.param == "s3":
+        s3 = request.getfixturevalue("s3")
+        return lambda: s3_world(s3)
+    if request.param == "iceberg":
+        return lambda: iceberg_world(tmp_path)
     if request.param == "sqlite":
         return lambda: sqlite_world(tmp_path)
     made: Worlds = request.getfixturevalue("postgres_world")

@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from spark_connector.loads.request import (
-    DatabaseAddress,
-    Target,
-    check_topics,
-    is_database_url,
-    parse_partition_by,
-    values_in_path,
-)
+from spark_connector.loads.addresses import DatabaseAddress, is_database_url
+from spark_connector.loads.request import Target, check_topics, values_in_path
 
 
 def test_the_table_stands_behind_the_url_or_apart() -> None:
@@ -89,17 +83,6 @@ def test_what_sqlalchemy_takes_for_a_password_is_not_shown(url: str) -> None:
     address = DatabaseAddress.parse(f"{url}#t", None)
     assert "secret" not in address.shown
     assert address.shown.endswith("#t")
-
-
-def test_a_list_and_a_text_are_the_same() -> None:
-    assert parse_partition_by("date, topic") == parse_partition_by(["date", "topic"]) == ("date", "topic")
-    assert parse_partition_by(None) == parse_partition_by([]) == ()
-
-
-@pytest.mark.parametrize("given", ["", "day", "date,,topic", ["value"], "date,date"])
-def test_anything_else_is_refused(given: str | list[str]) -> None:
-    with pytest.raises(ConfigError, match="partition_by"):
-        parse_partition_by(given)
 
 
 NAMES_OF_NUMBERS = "2024 007 -5 1.5 .5 5. 1e5 2d 3F NaN Infinity 0x1p3 2024-01-31 -2024-01-31".split()

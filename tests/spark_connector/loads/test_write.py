@@ -11,7 +11,7 @@ from broker.protocol.topic_partition import TopicPartition
 from pyspark_pykafka import DefaultSource
 from spark_connector.loads.footers import Count
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
-from spark_connector.loads.write import _whole_microseconds, check_rows, read_ranges
+from spark_connector.loads.write import check_rows, read_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,31 +67,3 @@ def test_rows_that_do_not_add_up_are_refused(count: Count, passed: int, why: str
     else:
         with pytest.raises(LoadError, match=why):
             check_rows(RECORD, written, passed)
-
-
-class _EndedSpark:
-    """A session whose Java process ends while rows are written, as Ctrl-C in a terminal ends it."""
-
-    def __init__(self) -> None:
-        self.conf = self
-        self.getAll: dict[str, str] = {}
-        self.is_gone = False
-
-    def set(self, name: str, value: str) -> None:
-        assert not self.is_gone
-
-    def unset(self, name: str) -> None:
-        if self.is_gone:
-            raise ConnectionError("Answer from Java side is empty")
-
-
-def test_what_interrupted_a_write_is_told_although_the_session_is_gone() -> None:
-    spark: Any = _EndedSpark()
-
-    def write() -> None:
-        with _whole_microseconds(spark):
-            spark.is_gone = True
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write()

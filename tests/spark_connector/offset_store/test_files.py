@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
-from spark_connector.offset_store.base import OffsetConflict, OffsetStoreError
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector import storage
+from spark_connector.offset_store.base import OffsetConflict, OffsetStoreError, open_store
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
 from spark_connector.storage import LocalStorage, open_storage
+from tests.support.fake_s3 import FakeS3, Fault
 from tests.support.offset_store_contract import A0, A1, ComparingStoreContract
 
 
@@ -30,6 +34,51 @@ class TestInMemoryOfAnObjectStore(ComparingStoreContract):
     @pytest.fixture
     def store(self) -> FilesOffsetStore:
         return FilesOffsetStore(open_storage("memory://bucket/offsets"))
+
+
+class TestOnS3(ComparingStoreContract):
+    @pytest.fixture
+    def store(self, s3: FakeS3) -> FilesOffsetStore:
+        return FilesOffsetStore(open_storage("s3://lake/offsets", s3.options))
+
+    @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.ERROR_AFTER, Fault.ERROR])
+    def test_a_commit_whose_answer_is_lost_is_one_entry(
+        self, store: FilesOffsetStore, s3: FakeS3, fault: Fault
+    ) -> None:
+        store.commit("g", {A0: 1})
+        s3.fault("PUT", "offsets/g", fault)
+        store.commit("g", {A0: 2})
+        store.commit("g", {A0: 3})
+        assert [store.entry("g", sequence).offsets for sequence in store.sequences("g")] == [{A0: 1}, {A0: 2}, {A0: 3}]
+
+    def test_of_many_writers_each_commit_has_its_number(self, store: FilesOffsetStore, s3: FakeS3) -> None:
+        def commit(partition: int) -> None:
+            own = FilesOffsetStore(open_storage("s3://lake/offsets", s3.options))
+            for offset in range(5):
+                own.commit("g", {TopicPartition("a", partition): offset})
+
+        threads = [threading.Thread(target=commit, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.sequences("g") == list(range(1, 21))
+        assert store.read("g") == {TopicPartition("a", number): 4 for number in range(4)}
+
+    def test_it_is_found_by_the_options_of_a_reader(self, s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in s3.environment.items():
+            monkeypatch.setenv(name, value)
+        opened = open_store("files", {"offsetStore.path": "s3a://lake/offsets"})
+        opened.commit("g", {A0: 1})
+        assert opened.read("g") == {A0: 1}
+        assert s3.keys() == [f"lake/offsets/g/{1:020}.json"]
+
+    def test_a_store_that_overwrites_is_refused(self, store: FilesOffsetStore, s3: FakeS3) -> None:
+        s3.reset(ignores_conditions=True)
+        storage._probed.clear()
+        with pytest.raises(ConfigError, match="ignores the condition"):
+            store.commit("g", {A0: 1})
+        assert s3.keys() == []
 
 
 def test_an_entry_is_a_numbered_file_with_all_offsets(store: FilesOffsetStore, tmp_path: Path) -> None:

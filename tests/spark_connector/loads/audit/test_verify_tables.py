@@ -17,11 +17,11 @@ import sqlalchemy
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.audit.verify import LoadCheck, Verification
 from spark_connector.loads.database.sql import open_engine
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadRange, LoadRecord
-from spark_connector.loads.request import DatabaseAddress
 from spark_connector.maintenance import prune, rewind, verify
 from tests.support.kafka import Kafka
 from tests.support.table_harness import (
@@ -132,15 +132,6 @@ class PartitionedWorld(DeltaWorld):
     def plan(self, site: Destination) -> LoadRecord | None:
         record = super().plan(site)
         return None if record is None else replace(record, partition_by=("topic", "partition"))
-
-    def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
-        for range in record.ranges:
-            sink = pa.BufferOutputStream()
-            rows = with_load(rows_of(range), record.load_id).drop_columns(["topic", "partition"])
-            pyarrow.parquet.write_table(rows, sink)
-            directory = f"{place}/topic={range.topic}/partition={range.partition}"
-            self.output.create(f"{directory}/part-0.parquet", sink.getvalue().to_pybytes())
-        return record.completed({range.tp: range.size for range in record.ranges}, self.output.tree_sizes(place))
 
 
 Verified = Callable[[TableWorld], Verification]

@@ -11,16 +11,17 @@ import sqlalchemy
 
 from broker.errors import ConfigError
 from spark_connector.destinations import open_destination
+from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.database.database_table import DatabaseDestination, open_database
 from spark_connector.loads.database.sql import ATTEMPT, open_engine
 from spark_connector.loads.database.staged_rows import _DatabaseWriter
 from spark_connector.loads.record import LoadError, LoadInterrupted
-from spark_connector.loads.request import DatabaseAddress, Target
+from spark_connector.loads.request import Target
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import CrashPoint
 from tests.support.postgres import Postgres
 from tests.support.requirements import Unavailable, give_up
-from tests.support.table_harness import SPARK_SCHEMA, DatabaseWorld, begun, check_whole, sqlite_world
+from tests.support.table_harness import DatabaseWorld, begun, check_whole, sqlite_world
 
 _counter = itertools.count()
 
@@ -48,8 +49,7 @@ def test_rows_that_vanished_before_the_commit_stop_it(sqlite: DatabaseWorld) -> 
         record = sqlite.plan(site)
         assert record is not None
         place = site.stage(record)
-        site.prepare(record, SPARK_SCHEMA)
-        sealed = sqlite.write(site, record, place)
+        sealed, _ = sqlite.write(site, record, place)
         vanish()
         with pytest.raises(LoadInterrupted, match="6 rows were staged and counted, but 0 are there now"):
             site.commit(sealed)
@@ -104,8 +104,7 @@ def test_an_answer_that_was_lost_on_the_way_is_looked_up(sqlite: DatabaseWorld) 
         record = sqlite.plan(site)
         assert record is not None
         place = site.stage(record)
-        site.prepare(record, SPARK_SCHEMA)
-        sealed = sqlite.write(site, record, place)
+        sealed, _ = sqlite.write(site, record, place)
         sqlalchemy.event.listen(site.log._engine, "commit", lose)
         site.commit(sealed)
     check_whole(sqlite)

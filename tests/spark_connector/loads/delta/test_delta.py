@@ -19,10 +19,20 @@ from spark_connector.loads.delta import delta_log
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import open_delta
 from spark_connector.loads.record import LoadRange
+from spark_connector.loads.tasks.columns import TableColumns
+from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import open_storage
 from tests.support.crashing import CrashPoint
-from tests.support.table_harness import SPARK_SCHEMA, DeltaWorld, delta_world, load_without_result, rows_of, with_load
+from tests.support.table_harness import (
+    SCHEMA,
+    SPARK_SCHEMA,
+    DeltaWorld,
+    delta_world,
+    load_without_result,
+    rows_of,
+    with_load,
+)
 
 
 @pytest.fixture
@@ -106,12 +116,13 @@ def test_a_table_that_does_not_fit_is_refused(
 ) -> None:
     if change is not None:
         change(DeltaTable(delta.output.url))
-    schema = SPARK_SCHEMA if change else SPARK_SCHEMA.replace('"value"', '"headers"')
+    names = SCHEMA.names if change else ["headers", *SCHEMA.names[1:]]
+    schema = pa.schema([(name, field.type) for name, field in zip(names, SCHEMA, strict=True)])
     with delta.opened(CrashPoint()) as site:
         record = delta.plan(site)
         assert record is not None
         with pytest.raises(ConfigError, match=message):
-            site.prepare(record, schema)
+            site.file_layout(record, FileLayout(schema, TableColumns.of((), schema), record.load_id))
 
 
 @pytest.mark.parametrize(

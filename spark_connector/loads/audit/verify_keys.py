@@ -1,0 +1,157 @@
+"""Compare a table that has one row per key with the last record of each key in Kafka's log.
+
+The records of all loads that stand are read and decoded again, and reduced to the last change of each key as a load
+does it. The table must have a row for each of them that is no delete, written by that very record, and no other row.
+What the log has lost (retention, compaction) cannot be compared, and is said. Values are not compared: a row's record
+says what it holds. Memory: a row per key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.audit.kafka_log import KafkaLog
+from spark_connector.loads.changes import DELETED, OFFSET, PARTITION, TOPIC, ChangeDecoder
+from spark_connector.loads.destination import Destination
+from spark_connector.loads.last_changes import last_changes, rows_of_keys, stored_columns
+from spark_connector.loads.record import LoadError, LoadRecord
+from spark_connector.loads.upsert import Upsert
+
+_EXAMPLES = 3
+
+
+@dataclass
+class KeyCounts:
+    """`right`: keys whose row the last record wrote. The others, with the first few keys as examples."""
+
+    right: int = 0
+    wrong: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    gone: int = 0
+    """Rows whose record is no longer in the log, nor a later one of the key."""
+
+    def add(self, what: str, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self.wrong[what] = self.wrong.get(what, 0) + rows.num_rows
+            shown = self.examples.setdefault(what, [])
+            for row in rows.slice(0, _EXAMPLES - len(shown)).to_pylist():
+                shown.append(", ".join(f"{name}={value!r:.60}" for name, value in row.items()))
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(
+            f"{count:,} keys {what}, such as {'; '.join(self.examples[what])}" for what, count in self.wrong.items()
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        texts = [f"{self.right:,} keys have the row that their last record in the log wrote."]
+        if self.gone:
+            texts.append(f"{self.gone:,} rows were not compared: the log no longer has their records.")
+        return tuple(texts)
+
+
+def count_keys(destination: Destination, loads: Sequence[LoadRecord], log: KafkaLog) -> KeyCounts:
+    """Compare the table with the records of these loads, which are all that stand.
+
+    Raises ConfigError, LoadError and the client's errors.
+    """
+    upsert = loads[-1].upsert
+    assert upsert is not None
+    counts = KeyCounts()
+    model = _model(loads, upsert, log)
+    seen = np.zeros(0 if model is None else model.num_rows, bool)
+    for part in destination.stored_rows(stored_columns(upsert)):
+        _compare(part, model, seen, upsert, counts, loads, log)
+    if model is not None:
+        live = pc.invert(model.column(DELETED)).to_numpy()
+        counts.add("of the log have no row in the table", model.filter(pa.array(live & ~seen)).select(list(upsert.key)))
+    return counts
+
+
+def _model(loads: Sequence[LoadRecord], upsert: Upsert, log: KafkaLog) -> pa.Table | None:
+    """The last change of each key that is left in the log; None when nothing is."""
+    batches = _records(loads, log)
+    first = next(batches, None)
+    if first is None:
+        return None
+
+    def all_batches() -> Iterator[pa.RecordBatch]:
+        yield first
+        for batch in batches:
+            if not batch.schema.equals(first.schema):
+                raise ConfigError("the loads were read with different schemas: their keys cannot be compared together")
+            yield batch
+
+    try:
+        return last_changes(ChangeDecoder(upsert, first.schema), upsert, all_batches())
+    except LoadError as error:
+        raise LoadError(f"the keys cannot be compared, because a load would be refused now: {error}") from error
+
+
+def _records(loads: Sequence[LoadRecord], log: KafkaLog) -> Iterator[pa.RecordBatch]:
+    for load in loads:
+        for range in load.ranges:
+            yield from log.records(range.tp, *log.extent(range.tp, load).overlap(range.start, range.end), load)
+
+
+def _compare(
+    part: pa.Table,
+    model: pa.Table | None,
+    seen: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    upsert: Upsert,
+    counts: KeyCounts,
+    loads: Sequence[LoadRecord],
+    log: KafkaLog,
+) -> None:
+    """Compare rows of the table with the changes; `seen` marks the changes that have a row."""
+    known = np.zeros(part.num_rows, bool)
+    if model is not None:
+        rows, matches = rows_of_keys(model, part, upsert.key)
+        numbers = matches.to_numpy(zero_copy_only=False)
+        known[rows.to_numpy(zero_copy_only=False)] = True
+        here, there = part.take(rows), model.take(matches)
+        keys = here.select(list(upsert.key))
+        twice = seen[numbers] | ~np.isin(np.arange(len(numbers)), np.unique(numbers, return_index=True)[1])
+        seen[numbers] = True
+        deleted = there.column(DELETED).to_numpy()
+        same = pc.and_(
+            pc.and_(*(pc.equal(here.column(name), there.column(name)) for name in (TOPIC, PARTITION))),
+            pc.equal(here.column(OFFSET), there.column(OFFSET)),
+        )
+        is_same = pc.fill_null(same, False).to_numpy()
+        counts.right += int((is_same & ~deleted & ~twice).sum())
+        counts.add("have more than one row", keys.filter(pa.array(twice)))
+        counts.add("have a row, but their last record deletes it", keys.filter(pa.array(deleted)))
+        counts.add("have a row of another record than their last one", keys.filter(pa.array(~is_same & ~deleted)))
+    others = part.filter(pa.array(~known))
+    is_left = _is_left(others, loads, log)
+    counts.gone += int((~is_left).sum())
+    counts.add("have a row, but no record in the log", others.filter(pa.array(is_left)).select(list(upsert.key)))
+
+
+def _is_left(rows: pa.Table, loads: Sequence[LoadRecord], log: KafkaLog) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether the log should still have the record of each row, by its place. True for rows that no load wrote."""
+    left = np.ones(rows.num_rows, bool)
+    offsets = rows.column(OFFSET).fill_null(-1).to_numpy()
+    for tp in {range.tp for load in loads for range in load.ranges}:
+        here = pc.and_(pc.equal(rows.column(TOPIC), tp.topic), pc.equal(rows.column(PARTITION), tp.partition))
+        mask = pc.fill_null(here, False).to_numpy()
+        earliest = _earliest(tp, loads, log)
+        left[mask & (offsets < earliest)] = False
+        if log.is_compacted(tp.topic):
+            left[mask] = False
+    return left
+
+
+def _earliest(tp: TopicPartition, loads: Sequence[LoadRecord], log: KafkaLog) -> int:
+    newest = next(load for load in reversed(loads) if any(range.tp == tp for range in load.ranges))
+    extent = log.extent(tp, newest)
+    return extent.earliest if extent.latest else 1 << 62

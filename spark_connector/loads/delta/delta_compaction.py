@@ -1,0 +1,164 @@
+"""Compaction of a Delta table: small files become large ones in one commit, which changes no row (`dataChange` false).
+
+The commit sets the application transaction `<group>/compaction` to the number of the compaction. It is made only
+against the version that was read: Delta would accept the removal of a file that another commit has removed before, and
+the rows would be there twice. Replaced files stay on the disk until VACUUM, so time travel and running queries work on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.dataset
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from broker.errors import ConfigError
+from spark_connector.loads.compaction import COMPACTED, Compaction, NewFile, TableFile
+from spark_connector.loads.delta.delta_log import DeltaCommitLog
+from spark_connector.loads.delta.delta_merge import COMPACTION
+from spark_connector.loads.footers import delta_statistics
+from spark_connector.loads.record import LoadId, failed_load
+from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
+from spark_connector.storage import Storage
+
+_NEAR = 50  # commits to search first
+
+
+class DeltaCompaction(Compaction[DeltaTable]):
+    """The compactions of one group in a Delta table."""
+
+    def __init__(self, output: Storage, log: DeltaCommitLog, group: str) -> None:
+        super().__init__(group, f"the Delta table {output.shown}", output)
+        self._output = output
+        self._log = log
+
+    def table(self) -> DeltaTable:
+        table = self._log.table()
+        if table is None:
+            raise ConfigError(f"there is no Delta table in {self._output.shown}")
+        return table
+
+    def number(self, table: DeltaTable) -> int:
+        return table.transaction_version(self._app_id) or 0
+
+    def files(self, table: DeltaTable) -> list[TableFile]:
+        partitioning = table.metadata().partition_columns
+        actions = pa.table(table.get_add_actions())
+        values = [_texts(actions, name) for name in partitioning]
+        rows = actions.select(["path", "size_bytes", "modification_time", "num_records"]).to_pylist()
+        return [
+            TableFile(row["path"], row["size_bytes"], row["num_records"], value, row["modification_time"])
+            for row, value in zip(rows, zip(*values, strict=True) if values else [()] * len(rows), strict=True)
+            if "://" not in row["path"]  # of another table, which this one has cloned
+        ]
+
+    def rows_of(self, table: DeltaTable, files: Sequence[TableFile]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        partitioning = table.metadata().partition_columns
+        schema = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name not in partitioning])
+        try:
+            dataset = table.to_pyarrow_dataset()
+        except DeltaError as error:  # deletion vectors, column mapping
+            raise ConfigError(f"{self._shown} cannot be compacted: {error}") from error
+        fragments = {fragment.path: fragment for fragment in dataset.get_fragments()}
+        chosen = [fragments[unquote(file.path)] for file in files]
+        part = pyarrow.dataset.FileSystemDataset(chosen, dataset.schema, dataset.format, dataset.filesystem)
+        # Few batches in memory, and in order.
+        scanner = part.scanner(columns=schema.names, use_threads=False, batch_readahead=2, fragment_readahead=1)
+        return schema, scanner.to_batches()
+
+    def output(self, table: DeltaTable, attempt: LoadId) -> TaskOutput:
+        return StorageOutput(self._output.url, self._output.options, _directory(attempt))
+
+    def commit(
+        self, table: DeltaTable, attempt: LoadId, removed: Sequence[TableFile], added: Sequence[NewFile]
+    ) -> bool:
+        partitioning = table.metadata().partition_columns
+        now = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                path=f"{_directory(attempt)}/{file.written.name}",
+                size=file.written.size,
+                partition_values=_by_column(partitioning, file.values),
+                modification_time=file.added_ms,
+                data_change=False,
+                stats=delta_statistics(file.written.metadata()),
+            )
+            for file in added
+        ]
+        actions += [
+            RemoveAction(unquote(file.path), False, now, file.size, _by_column(partitioning, file.values))
+            for file in removed
+        ]
+        self._output.sync(_directory(attempt))
+        metadata = {"userMetadata": json.dumps({COMPACTION: str(attempt)})}
+        try:
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                partition_by=partitioning,
+                commit_properties=CommitProperties(metadata, 0, [Transaction(self._app_id, attempt.sequence, now)]),
+            )
+        except (DeltaError, OSError, ValueError) as error:
+            after = self.table()
+            if self.number(after) >= attempt.sequence:
+                return self.is_winner(after, attempt) is True
+            if after.version() == table.version():
+                raise failed_load(f"{self._shown}: the commit of a compaction failed: {error}", error) from error
+            return False
+        self._output.sync(f"_delta_log/{table.version() + 1:020d}.json")
+        return True
+
+    def is_winner(self, table: DeltaTable, attempt: LoadId) -> bool | None:
+        for limit in (_NEAR, None):
+            for commit in table.history(limit):
+                winner = _attempt_of(commit)
+                if winner is not None and (winner.group, winner.sequence) == (attempt.group, attempt.sequence):
+                    return winner == attempt
+        return None
+
+    def remove_files(self, table: DeltaTable, attempt: LoadId) -> None:
+        self._output.remove(_directory(attempt))
+
+    def vacuum(self, table: DeltaTable) -> int:
+        """Only files that the log names as removed, by the table's own retention; never those of attempts."""
+        return len(table.vacuum(dry_run=False))
+
+    @property
+    def _app_id(self) -> str:
+        return f"{self._group}/compaction"
+
+
+def _directory(attempt: LoadId) -> str:
+    return f"{COMPACTED}/{attempt}"
+
+
+def _texts(actions: pa.Table, column: str) -> list[str | None]:
+    """The values of a partition column, as the log spells them. Raises ConfigError for a type without one spelling."""
+    values = pyarrow.compute.struct_field(actions.column("partition"), column)
+    if not (pa.types.is_string(values.type) or pa.types.is_integer(values.type) or pa.types.is_date(values.type)):
+        raise ConfigError(f"a Delta table that is partitioned by '{column}', a {values.type}, cannot be compacted")
+    texts: list[str | None] = pyarrow.compute.cast(values, pa.string()).to_pylist()
+    return texts
+
+
+def _by_column(partitioning: Sequence[str], values: Any) -> dict[str, str | None]:
+    return dict(zip(partitioning, values, strict=True))
+
+
+def _attempt_of(commit: dict[str, Any]) -> LoadId | None:
+    metadata = commit.get("userMetadata")
+    if not isinstance(metadata, str) or COMPACTION not in metadata:
+        return None
+    try:
+        return LoadId.parse(str(json.loads(metadata)[COMPACTION]))
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,340 @@
+"""An Iceberg table as the destination of loads: tasks write parquet files below it, and one commit adds them.
+
+    <table>/_staging/<load id>/intent.json   1. what will be loaded
+    <table>/data/<load id>/part-…            2. written by the tasks; no snapshot names it, so no reader sees it
+    the catalog's commit_table               3. committed: files, number and offsets in one step (iceberg_log.py)
+
+Nothing has to be published: what a crash leaves behind is committed or no part of the table, and committing twice does
+nothing. Every row names its load in the column `load`; a rewind is one commit that removes the rows of loads by it. An
+attempt that can no longer be committed is removed when its number is taken.
+
+The table is created by the first load, and its namespace is not: it belongs to whoever keeps the catalog. Imported only
+for format=iceberg, because `pyiceberg` is an extra.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from fsspec.implementations.arrow import ArrowFSWrapper
+from pyiceberg.exceptions import NoSuchNamespaceError, TableAlreadyExistsError
+from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.addresses import IcebergName
+from spark_connector.loads.change_files import UPSERT_PROPERTY, changes_of, check_marker, marker_of
+from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
+from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog, plain_error
+from spark_connector.loads.iceberg.iceberg_compaction import IcebergCompaction
+from spark_connector.loads.iceberg.iceberg_evolution import evolve_table
+from spark_connector.loads.iceberg.iceberg_files import data_files, directory_of_load, load_of
+from spark_connector.loads.iceberg.iceberg_log import KEEP_SNAPSHOTS, IcebergCommitLog, groups_of, record_of, state_of
+from spark_connector.loads.iceberg.iceberg_merge import FileMaker, merged, rewound, snapshot_to_restore
+from spark_connector.loads.iceberg.iceberg_read import snapshot_of
+from spark_connector.loads.iceberg.iceberg_rows import of_loads, of_loads_or_none, of_none_in, only_load, read_files
+from spark_connector.loads.iceberg.iceberg_schema import PROPERTIES, fitted_layout, new_order, new_schema, new_spec
+from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord
+from spark_connector.loads.request import LOAD_COLUMN
+from spark_connector.loads.table import ROW_SCHEMA, TableDestination
+from spark_connector.loads.table_snapshot import TableSnapshot
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.task_output import TaskOutput
+from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.upsert import Upsert
+from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.storage import Storage, open_storage
+
+_STAGING = "_staging"
+
+
+def open_iceberg(catalog: str, name: IcebergName, group: str, keep_snapshots: int | None) -> IcebergDestination:
+    """The table, which need not exist yet. Raises ConfigError for a catalog that cannot be used."""
+    place = IcebergPlace(open_catalog(catalog), name)
+    keep = KEEP_SNAPSHOTS if keep_snapshots is None else keep_snapshots
+    return IcebergDestination(place, IcebergCommitLog(place, group, keep), group)
+
+
+@dataclass(frozen=True)
+class IcebergOutput:
+    """The directory of one load's files, written as pyiceberg writes there. Pickled to the executors."""
+
+    location: str
+    properties: Mapping[str, str] = field(repr=False)
+
+    def open(self, name: str) -> Any:
+        path = f"{self.location}/{name}"
+        return load_file_io(dict(self.properties), path).new_output(path).create(overwrite=True)
+
+
+class IcebergDestination(TableDestination[Table | None]):
+    """The table, and the loads of one group in it."""
+
+    log: IcebergCommitLog
+    unreadable = (pa.ArrowException, OSError, ValueError, NotImplementedError)
+
+    def __init__(self, place: IcebergPlace, log: IcebergCommitLog, group: str) -> None:
+        super().__init__(place.shown, log, group)
+        self._place = place
+        self._spec_id: int | None = None
+        self._layout: FileLayout | None = None
+
+    def stage(self, record: LoadRecord) -> str:
+        """The intent of the first load has no place yet: `file_layout` writes it when the table is there."""
+        table = self.log.table()
+        if table is not None:
+            self._announce(table, record)
+        return _place_of(record)
+
+    def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
+        """Create the table, or let it grow where it may, and check that it takes these rows.
+
+        Raises ConfigError, LoadError.
+        """
+        table = self.log.table()
+        if table is None:
+            table = self._create(layout, record)
+            self._announce(table, record)
+        check_marker(table.metadata.properties.get(UPSERT_PROPERTY), record, self.url)
+        table = evolve_table(self._place, table, layout)
+        self._spec_id = table.metadata.default_spec_id
+        self._layout = fitted_layout(table.metadata, layout, self.url)
+        return self._layout
+
+    def task_output(self, place: str) -> TaskOutput:
+        table = self._there()
+        return IcebergOutput(f"{_location(table)}/{place}", dict(table.io.properties))
+
+    def seal(self, record: LoadRecord) -> None:
+        """Sync the files: after a power failure, a table that names empty files could not be read."""
+        self._storage(self._there()).sync(_place_of(record))
+
+    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+        names = {file.name for file in files}
+        try:
+            if record.upsert is None:
+                if record.rewind is not None:
+                    self._announce(self._there(), record)  # by which a repair removes its copies, if it is killed
+                self.log.append(record, files, self._spec_id)
+            else:
+                names = self._merge(record, record.upsert, files)
+        except PykafkaError as error:
+            if isinstance(error, OffsetConflict) or (record.upsert is not None and not error.retriable):
+                self.discard(record.load_id)
+            raise
+        storage = self._storage(self._there())
+        directory = directory_of_load(record.load_id)
+        for name in storage.data_files(directory) if files and names else ():
+            if name not in names:  # of an attempt of a task that does not count
+                storage.remove(f"{directory}/{name}")
+        storage.remove(f"{_STAGING}/{record.load_id}")
+        self.repair()
+
+    def _merge(self, record: LoadRecord, upsert: Upsert, written: Sequence[WrittenFile]) -> set[str]:
+        """Commit an upsert or its rewind; gives the names of the new data files."""
+        storage = self._storage(self._there())
+        files = FileMaker(record.load_id, storage.sync)
+        if record.rewind is not None:
+            self._announce(self._there(), record)  # by which a repair removes its copies, if it is killed
+            self.log.append_change(record, lambda table: rewound(table, record, self._record_of, files))
+            return set(files.names)
+        assert self._layout is not None
+        assert self._spec_id is not None
+        layout, spec_id, place = self._layout, self._spec_id, _place_of(record)
+        names = [file.name for file in written]
+        changes = changes_of(record, lambda name: storage.open_input(f"{place}/{name}"), names)
+        self.log.append_change(record, lambda table: merged(table, changes(), upsert, layout, spec_id, files))
+        return set(files.names)
+
+    def discard(self, load_id: str) -> None:
+        table = self.log.table()
+        if table is not None:
+            storage = self._storage(table)
+            storage.remove(directory_of_load(load_id))
+            storage.remove(f"{_STAGING}/{load_id}")
+
+    def compaction(self) -> IcebergCompaction:
+        storage = self._storage(self._there())
+        return IcebergCompaction(self.log, self._group, self.url, storage, self.task_output)
+
+    def staged(self) -> dict[str, int]:
+        table = self.log.table()
+        names = self._storage(table).names(_STAGING) if table is not None else ()
+        return {name: LoadId.of(name).sequence for name in names if is_of(self._group, name)}
+
+    def clear(self, name: str) -> None:
+        """Remove the intent, and also the files when they are certainly no part of the table."""
+        winner = self.log.record(LoadId.of(name).sequence)
+        if winner is not None and winner.load_id != name:
+            self.discard(name)
+        else:  # committed, or so old that no snapshot tells: a sweep of orphans finds out
+            self._storage(self._there()).remove(f"{_STAGING}/{name}")
+
+    def staged_entries(self, newest: int, known: Collection[str]) -> list[HistoryEntry]:
+        table = self.log.table()
+        if table is None:
+            return []
+        return staged_entries(self._storage(table), _STAGING, self._group, newest=newest, known=known)
+
+    def topics_by_group(self) -> Mapping[str, set[str]]:
+        """By the properties: they name every partition that a group has loaded, and no program lets them expire."""
+        table = self.log.table()
+        found: dict[str, set[str]] = {}
+        if table is None:
+            return found
+        for group in groups_of(table.metadata):
+            state = state_of(table.metadata, group, self.url)
+            found[group] = {tp.topic for tp in state.offsets} | set(state.topic_ids)
+        return found
+
+    def table_of(self, output: str) -> Table | None:
+        return self.log.table()
+
+    def why_unreadable(self, table: Table | None, columns: Sequence[str]) -> str | None:
+        there = set() if table is None else {field.name for field in table.schema().fields}
+        missing = [name for name in columns if name not in there]
+        return (
+            f"the Iceberg table has no column {', '.join(missing)}: its rows cannot be told apart" if missing else None
+        )
+
+    def read_rows(self, table: Table | None, load_ids: Sequence[str]) -> Iterator[pa.Table]:
+        assert table is not None
+        scan = table.scan(row_filter=of_loads(load_ids), selected_fields=tuple(ROW_SCHEMA.names))
+        for batch in scan.to_arrow_batch_reader():
+            yield pa.Table.from_batches([batch]).select(ROW_SCHEMA.names).cast(ROW_SCHEMA)
+
+    def stored_rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        table = self._there()
+        for task in table.scan().plan_files():
+            yield from read_files(table, [task], columns)
+
+    def rows_by_load(self, table: Table | None, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
+        """By the bounds of files that have rows of one load only; others are read."""
+        assert table is not None
+        scan = table.scan() if load_ids is None else table.scan(row_filter=of_loads_or_none(load_ids))
+        found: dict[str | None, int] = {}
+        for task in scan.plan_files():
+            load_id = None if task.delete_files else only_load(table, task)
+            if load_id is not None:
+                found[load_id] = found.get(load_id, 0) + task.file.record_count
+                continue
+            for part in read_files(table, [task], [LOAD_COLUMN]):
+                for row in part.column(LOAD_COLUMN).value_counts().to_pylist():
+                    found[row["values"]] = found.get(row["values"], 0) + row["counts"]
+        return found
+
+    def unnamed_rows(self, table: Table | None, range: LoadRange) -> int:
+        assert table is not None
+        return int(table.scan(row_filter=of_none_in(range)).count())
+
+    def files_of_loads(self, records: Sequence[LoadRecord]) -> dict[str, tuple[str, tuple[LoadFile, ...]]]:
+        table = self.log.table()
+        if table is None:
+            return {}
+        files = _files_by_load(table)
+        found = {record.load_id: files.get(record.load_id, ()) for record in records if record.rewind is None}
+        return {
+            load_id: (f"{_location(table)}/{directory_of_load(load_id)}", listed)
+            for load_id, listed in found.items()
+            if listed
+        }
+
+    def check_rewind(self, rewind: LoadRecord) -> None:
+        assert rewind.rewind is not None
+        if rewind.rewind.delete:
+            raise ConfigError(
+                "a rewind always removes the rows of an Iceberg table; their files go when the snapshots before it "
+                "expire, not by --delete"
+            )
+        table = self.log.table()
+        if table is not None and rewind.upsert is not None:
+            snapshot_to_restore(table, rewind, self._record_of)
+        elif table is not None:
+            super().check_rewind(rewind)
+
+    def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
+        return snapshot_of(self.log, self.url, version)
+
+    def plain_error(self, error: Exception) -> LoadError | None:
+        return plain_error(self.url, error)
+
+    def _record_of(self, snapshot: Snapshot) -> LoadRecord | None:
+        return record_of(snapshot, self.url)
+
+    def _create(self, layout: FileLayout, record: LoadRecord) -> Table:
+        schema = new_schema(layout)
+        marker = {} if record.upsert is None else {UPSERT_PROPERTY: marker_of(record)}
+        try:
+            return self._place.catalog.create_table(
+                self._place.name.identifier,
+                schema,
+                partition_spec=new_spec(layout, schema),
+                sort_order=new_order(layout, schema),
+                properties={**PROPERTIES, **marker},
+            )
+        except TableAlreadyExistsError:  # another process has created it
+            return self._there()
+        except NoSuchNamespaceError as error:
+            namespace = self._place.name.namespace
+            raise ConfigError(
+                f"the catalog has no namespace '{namespace}': create it (CREATE NAMESPACE {namespace} in Spark, or "
+                f"`pyiceberg --catalog NAME create namespace {namespace}`)"
+            ) from error
+
+    def _there(self) -> Table:
+        table = self.log.table()
+        if table is None:
+            raise LoadError(f"the Iceberg table {self.url} no longer exists")
+        return table
+
+    def _announce(self, table: Table, record: LoadRecord) -> None:
+        self._storage(table).create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
+
+    def _storage(self, table: Table) -> Storage:
+        return storage_of(table)
+
+
+def _place_of(record: LoadRecord) -> str:
+    """Where the tasks write: for an upsert where no reader of data files and no sweep of orphans looks."""
+    return directory_of_load(record.load_id) if record.upsert is None else f"{_STAGING}/{record.load_id}/changes"
+
+
+def storage_of(table: Table) -> Storage:
+    """The directory of the table, for what pyiceberg's FileIO cannot: list, and remove directories."""
+    location = _location(table)
+    scheme = urlsplit(location).scheme
+    if scheme in {"", "file"}:
+        return open_storage(location)
+    scheme, netloc, path = PyArrowFileIO.parse_location(location, table.io.properties)
+    io = PyArrowFileIO(dict(table.io.properties))
+    return _ObjectStorage(ArrowFSWrapper(io.fs_by_scheme(scheme, netloc)), path.rstrip("/"), location, {})
+
+
+class _ObjectStorage(Storage):
+    """An object store as pyiceberg reaches it. Intents have names of their own, so `create` needs no condition."""
+
+    def create(self, path: str, data: bytes) -> None:
+        self._fs.pipe_file(self._full(path), data)
+
+
+def _location(table: Table) -> str:
+    return table.location().rstrip("/")
+
+
+def _files_by_load(table: Table) -> dict[str, tuple[LoadFile, ...]]:
+    """Load id → the files that the load has written and the table still has, by name below the load's directory."""
+    found: dict[str, list[LoadFile]] = {}
+    for file in data_files(table):
+        load_id = load_of(table.location(), file.file_path)
+        if load_id is not None:
+            name = posixpath.relpath(file.file_path, f"{_location(table)}/{directory_of_load(load_id)}")
+            found.setdefault(load_id, []).append(LoadFile(name, file.file_size_in_bytes))
+    return {load_id: tuple(sorted(files, key=lambda file: file.name)) for load_id, files in found.items()}

@@ -1,0 +1,65 @@
+"""How a load reads, as its record keeps it: the reader's options that decide which records it loads, and as what.
+
+A later load of the group that changes them is refused (plan.py), and verify reads Kafka's log with them. Logins in URLs
+are not kept. Loads read committed records by default: the records of an aborted transaction are not data. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from spark_connector.options.option_table import OPTIONS
+
+_ISOLATION = "kafka.isolation.level"
+DEFAULTS = {_ISOLATION: "read_committed"}
+"""Defaults of a load. Other readers have Kafka's default, read_uncommitted."""
+
+_FORMATS = (
+    *("keyFormat", "valueFormat", "keySchema", "valueSchema", "recursiveFieldMaxDepth", "columnNameOfCorruptRecord"),
+    "schema.registry.url",
+)
+_NAMES = (_ISOLATION, *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
+_WORDS = (_ISOLATION, "keyFormat", "valueFormat", "mode")  # values that ignore case
+_UNSET = {
+    "keyFormat": "binary",
+    "valueFormat": "binary",
+    "recursiveFieldMaxDepth": "-1",
+    "mode": "permissive",
+    "sep": ",",
+}
+BESIDE = {"dead_letters": "a table"}
+_LOGIN = re.compile(r"^(https?://)[^/@\s]*@")
+_LONGEST = 60  # characters of a value in a message
+
+
+def reading_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of the reader's `options` (names in any case) that a load's record keeps.
+
+    Options at their default are left out, except the isolation level.
+    """
+    given = {name.lower(): str(value).strip() for name, value in {**DEFAULTS, **options}.items()}
+    kept = {}
+    for name in (*_NAMES, "mode", "sep"):
+        if name.lower() in given:
+            value = given[name.lower()]
+            value = value.lower() if name in _WORDS else _LOGIN.sub(r"\1", value)
+            if value != _UNSET.get(name):
+                kept[name] = value
+    return kept
+
+
+def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The options that differ, in words; empty when none does."""
+    differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    return ", ".join(f"{name}={_shown(now, name)} (before: {_shown(before, name)})" for name in differing)
+
+
+def with_columns(reading: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
+    """A load's `reading`, and its columns as one more option."""
+    return {**reading, "columns": ", ".join(columns)} if columns else dict(reading)
+
+
+def _shown(options: Mapping[str, str], name: str) -> str:
+    value = options.get(name, _UNSET.get(name, "not set"))
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"

@@ -1,0 +1,1 @@
+"""The direct road of loads: tasks that fetch, decode and write parquet themselves."""

@@ -1,0 +1,33 @@
+"""How the tasks of a load write their files: made by the driver, completed by the destination, pickled to executors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_connector.loads.grammar import NO_CHANGES, Evolution, SortItem
+from spark_connector.loads.request import TARGET_FILE_SIZE
+from spark_connector.loads.tasks.columns import TableColumns
+from spark_connector.loads.tasks.transforms import PartitionField
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """`schema` is that of the table's rows, with the column `load` in tables; fields may carry PARQUET:field_id.
+
+    `load_id` fills the column `load`; None for files, whose directory names it. With `directories`, the values of
+    `partition_by` are directories, and their columns leave the files; without, files keep all columns of `schema` and
+    their directories are names only. `sort_by` sorts the rows of each file. `target_file_size` is in bytes. `evolution`
+    is what the driver may change in the table before.
+    """
+
+    schema: pa.Schema
+    columns: TableColumns
+    load_id: str | None = None
+    partition_by: tuple[PartitionField, ...] = ()
+    directories: bool = True
+    sort_by: tuple[SortItem, ...] = ()
+    compression: str = "zstd"
+    target_file_size: int = TARGET_FILE_SIZE
+    evolution: Evolution = NO_CHANGES

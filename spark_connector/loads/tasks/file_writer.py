@@ -1,0 +1,240 @@
+"""Writes the record batches of one task into parquet files, in bounded memory and without Python per record.
+
+Rows wait per partition value until they make a row group. A file ends when it has the target size. With a sort order
+each file is one sorted run: the rows that waited for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from spark_connector.loads.footers import Count, count_positions, sum_counts
+from spark_connector.loads.grammar import POSITION
+from spark_connector.loads.request import LOAD_COLUMN
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.task_output import TaskOutput
+from spark_connector.loads.tasks.transforms import Values, directory_of, hidden, split
+from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.storage import discard_output
+
+ROW_GROUP_BYTES = 32 << 20
+"""Bytes of Arrow in one row group."""
+
+MOST_WAITING = 4 * ROW_GROUP_BYTES
+"""Most bytes of Arrow that wait in one task; also those of a sorted run."""
+
+MOST_OPEN = 32
+"""Most files that are open at once; each has a buffer."""
+
+_UNIQUE = ("key", "value", "offset", "timestamp")  # columns of Kafka for which a dictionary only costs time
+
+
+@dataclass
+class _Waiting:
+    """The rows of one partition value that wait for their row group, and the file that is open for them."""
+
+    values: Values
+    parts: list[pa.Table] = field(default_factory=list)
+    size: int = 0
+    file: _OpenFile | None = None
+
+
+class FileWriter:
+    """One task's writer. `write` takes batches as they are read; `close` gives the files.
+
+    After an error call `abort`: what was written is no part of the load, because nobody is told of it.
+    """
+
+    def __init__(self, layout: FileLayout, output: TaskOutput) -> None:
+        self._layout = layout
+        self._output = output
+        self._group = MOST_WAITING if layout.sort_by else ROW_GROUP_BYTES
+        self._batches: list[pa.RecordBatch] = []
+        self._size = 0
+        self._waiting: dict[tuple[Any, ...], _Waiting] = {}
+        self._written: list[WrittenFile] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Raises OSError, and ArrowException for values that do not fit the table."""
+        self._batches.append(batch)
+        self._size += batch.nbytes
+        if self._size >= ROW_GROUP_BYTES:
+            self._take_in()
+
+    def close(self) -> list[WrittenFile]:
+        """Write what waits, and close all files."""
+        self._take_in()
+        for waiting in self._waiting.values():
+            self._write_group(waiting)
+            self._end_file(waiting)
+        return self._written
+
+    def abort(self) -> None:
+        """Close all files, whatever becomes of them."""
+        for waiting in self._waiting.values():
+            if waiting.file is not None:
+                waiting.file.abort()
+
+    def _take_in(self) -> None:
+        """Make the batches rows of the table, and put them to their partition values."""
+        if not self._batches:
+            return
+        rows = pa.Table.from_batches(self._batches)
+        self._batches, self._size = [], 0
+        groups = split(self._with_positions(rows), self._layout.partition_by)
+        for values, part in groups:
+            waiting = self._waiting.setdefault(tuple(values.values()), _Waiting(values))
+            waiting.parts.append(part)
+            waiting.size += part.nbytes
+            if waiting.size >= self._group:
+                self._write_group(waiting)
+            elif len(groups) > 1:
+                waiting.parts[-1] = _copied(part)  # a slice keeps the rows of all groups in memory
+        while sum(waiting.size for waiting in self._waiting.values()) > MOST_WAITING:
+            self._write_group(max(self._waiting.values(), key=lambda waiting: waiting.size))
+
+    def _with_positions(self, rows: pa.Table) -> pa.Table:
+        """The table's rows, and beside them where each record is: a table may leave these columns out."""
+        table = self._layout.columns.apply(rows)
+        if self._layout.load_id is not None:
+            load = pa.repeat(pa.scalar(self._layout.load_id, pa.string()), rows.num_rows)
+            table = table.append_column(LOAD_COLUMN, load)
+        for name in POSITION:
+            table = table.append_column(hidden(name), rows.column(name))
+        return table
+
+    def _write_group(self, waiting: _Waiting) -> None:
+        if not waiting.parts:
+            return
+        rows = pa.concat_tables(waiting.parts)
+        waiting.parts, waiting.size = [], 0
+        if self._layout.sort_by:
+            order = [(one.column, "descending" if one.descending else "ascending") for one in self._layout.sort_by]
+            rows = rows.sort_by(order)
+        if waiting.file is None:
+            self._make_room()
+            waiting.file = _OpenFile(self._layout, self._output, waiting.values)
+        waiting.file.write(rows)
+        if self._layout.sort_by or waiting.file.size >= self._layout.target_file_size:
+            self._end_file(waiting)
+
+    def _make_room(self) -> None:
+        opened = [waiting for waiting in self._waiting.values() if waiting.file is not None]
+        if len(opened) >= MOST_OPEN:
+            self._end_file(max(opened, key=lambda waiting: waiting.file.size if waiting.file else 0))
+
+    def _end_file(self, waiting: _Waiting) -> None:
+        if waiting.file is not None:
+            self._written.append(waiting.file.close())
+            waiting.file = None
+
+
+def _copied(rows: pa.Table) -> pa.Table:
+    return rows.take(pa.array(np.arange(rows.num_rows)))
+
+
+class _OpenFile:
+    """A parquet file that is being written."""
+
+    def __init__(self, layout: FileLayout, output: TaskOutput, values: Values) -> None:
+        self._values = values
+        self._name = posixpath.join(directory_of(layout.partition_by, values), f"part-{secrets.token_hex(12)}.parquet")
+        self._counts: list[Count] = []
+        self._footers: list[Any] = []
+        in_name = values.keys() if layout.directories else ()
+        self._schema = pa.schema([field for field in layout.schema if field.name not in in_name])
+        self._file = _Counted(output.open(self._name))
+        try:
+            self._writer = pyarrow.parquet.ParquetWriter(
+                self._file, self._schema, metadata_collector=self._footers, **_settings(self._schema, layout)
+            )
+        except BaseException:
+            discard_output(self._file)
+            raise
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def write(self, rows: pa.Table) -> None:
+        self._counts += count_positions(rows.select([hidden(name) for name in POSITION]).rename_columns(POSITION))
+        self._writer.write_table(fitted(rows.select(self._schema.names), self._schema), rows.num_rows)
+
+    def close(self) -> WrittenFile:
+        try:
+            self._writer.close()
+            size = self.size
+        except BaseException:
+            discard_output(self._file)
+            raise
+        self._file.close()
+        footer = pa.BufferOutputStream()
+        self._footers[0].write_metadata_file(footer)
+        counts = tuple(sum_counts(self._counts).values())
+        return WrittenFile(self._name, size, footer.getvalue().to_pybytes(), counts, dict(self._values))
+
+    def abort(self) -> None:
+        self._writer.is_open = False  # so that it adds no footer
+        with contextlib.suppress(Exception):
+            discard_output(self._file)
+
+
+class _Counted:
+    """A file that counts what is written: not every file system's files tell their position (HDFS)."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.size = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        written = memoryview(data).nbytes
+        self.size += written
+        return written
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self.closed = True
+        self._file.close()
+
+
+def _settings(schema: pa.Schema, layout: FileLayout) -> dict[str, Any]:
+    """Statistics and page index for readers that skip, checksums of pages for the audit."""
+    dictionary = [one.name for one in schema if not _is_unique(one)]
+    return {
+        "compression": layout.compression,
+        "use_dictionary": dictionary or False,
+        "write_page_index": True,
+        "write_page_checksum": True,
+        "store_schema": False,
+        "coerce_timestamps": "us",
+        **({"store_decimal_as_integer": True} if _has_decimals(schema) else {}),
+    }
+
+
+def _is_unique(one: pa.Field) -> bool:
+    return one.name in _UNIQUE and not pa.types.is_nested(one.type)
+
+
+def _has_decimals(type: Collection[pa.Field] | pa.Schema) -> bool:
+    return any("decimal" in str(one.type) for one in type)
+
+
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in the types of `schema`, of which fields' names, order and nullability count. Raises ArrowException."""
+    return rows if rows.schema.equals(schema, check_metadata=True) else rows.cast(schema)

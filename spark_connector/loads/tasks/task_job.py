@@ -1,0 +1,185 @@
+"""Runs the tasks of a load: each fetches its ranges, writes them, and tells the driver of its files.
+
+The driver plans the tasks. Spark runs them through a data source whose rows are pickled TaskResults, one row per task.
+So `collect` gives the files of the attempts that count, and no record crosses to the JVM. The driver writes a
+small load itself, which takes less time than Spark needs to start a task.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from broker.client.cluster import Cluster
+from spark_connector.entry_point import entry_point
+from spark_connector.formats.bad_record_rows import BadCount, BadRecordRows
+from spark_connector.loads.data_sources import register_once
+from spark_connector.loads.destination import NewSession
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.file_writer import FileWriter
+from spark_connector.loads.tasks.task_output import TaskOutput
+from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.options.read_options import SourceOptions
+from spark_connector.read.fetch import prefetch, read_ranges
+from spark_connector.read.offset_reader import OffsetReader
+from spark_connector.read.planning import OffsetRange, keep_offsets
+
+_FEW = 20_000  # offsets that the driver tries to load itself
+
+TopicIds = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class BadRecordFiles:
+    """Where tasks write the bad records of a load: into a table of dead letters."""
+
+    layout: FileLayout
+    output: TaskOutput
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What tasks have written: the files of the rows, those of bad records, and how many of these there are, which is
+    counted although they may be written nowhere."""
+
+    files: list[WrittenFile] = field(default_factory=list)
+    bad_files: list[WrittenFile] = field(default_factory=list)
+    bad: tuple[BadCount, ...] = ()
+
+    def __add__(self, other: TaskResult) -> TaskResult:
+        return TaskResult(self.files + other.files, self.bad_files + other.bad_files, self.bad + other.bad)
+
+
+@dataclass(frozen=True)
+class TaskJob:
+    """What every task of one load does. Pickled to the executors."""
+
+    options: SourceOptions
+    topic_ids: TopicIds
+    layout: FileLayout
+    output: TaskOutput
+    bad_records: BadRecordFiles | None = None
+    counts_bad: bool = False
+    """Whether bad records are counted without `bad_records`, too."""
+
+    def run(self, session: NewSession, ranges: Sequence[OffsetRange]) -> TaskResult:
+        """Write all records of the ranges. `session` is called only if Spark is needed.
+
+        Raises the client's errors, DataLoss, OSError and Spark's errors.
+        """
+        wanted = keep_offsets(ranges, self.options.filters)
+        if self.options.fits_one_task(sum(one.size for one in wanted), _FEW):
+            result = self._run_here(wanted)
+            if result is not None:
+                return result
+        with closing(OffsetReader(self.options)) as reader:
+            tasks = reader.tasks(reader.split(wanted))
+        if not tasks:
+            return TaskResult()
+        return _run_in_spark(session(), self, tasks)
+
+    def run_task(self, ranges: Sequence[OffsetRange]) -> TaskResult:
+        """What one task does."""
+        with self._writers() as writers:
+            options, bad_records = self.options, writers.bad_records
+            with contextlib.closing(read_ranges(options, ranges, self.topic_ids, bad_records)) as batches:
+                return writers.write(batches)
+
+    def _run_here(self, ranges: Sequence[OffsetRange]) -> TaskResult | None:
+        """In this process, if one response of each leader holds all records; else None."""
+        with closing(Cluster(self.options.client, create_topics=False)) as cluster, self._writers() as writers:
+            rows = prefetch(self.options, ranges, self.topic_ids, cluster, writers.bad_records)
+            return None if rows is None else writers.write(rows)
+
+    @contextlib.contextmanager
+    def _writers(self) -> Iterator[_Writers]:
+        """The writers of one task. Files that are not closed at the end of the block are aborted."""
+        writers = _Writers(self)
+        try:
+            yield writers
+        finally:
+            writers.abort()
+
+
+class _Writers:
+    """What one task writes: its rows, and its bad records."""
+
+    def __init__(self, job: TaskJob) -> None:
+        self._rows = FileWriter(job.layout, job.output)
+        beside = job.bad_records
+        self._bad = None if beside is None else FileWriter(beside.layout, beside.output)
+        self.bad_records: BadRecordRows | None = None
+        if self._bad is not None or job.counts_bad:
+            self.bad_records = BadRecordRows(job.options.formats, self._bad.write if self._bad else None)
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> TaskResult:
+        for batch in batches:
+            self._rows.write(batch)
+        files = self._rows.close()
+        bad_files = self._bad.close() if self._bad else []
+        return TaskResult(files, bad_files, self.bad_records.counts if self.bad_records else ())
+
+    def abort(self) -> None:
+        """Close what is open, whatever becomes of it."""
+        self._rows.abort()
+        if self._bad is not None:
+            self._bad.abort()
+
+
+def _run_in_spark(spark: SparkSession, job: TaskJob, tasks: Sequence[tuple[OffsetRange, ...]]) -> TaskResult:
+    rows = task_frame(spark, job, tasks).collect()
+    return sum((pickle.loads(row["result"]) for row in rows), TaskResult())
+
+
+def task_frame(spark: SparkSession, job: TaskJob, tasks: Sequence[tuple[OffsetRange, ...]]) -> DataFrame:
+    """A data frame with the pickled result of each task; to read it is to run the tasks."""
+    register_once(spark, TaskSource)
+    # Spark never shows an option with such a name (spark.sql.redaction.options.regex): clients have passwords.
+    secret = base64.b64encode(pickle.dumps((job, tasks))).decode()
+    return spark.read.format(TaskSource.name()).option("secret", secret).load()
+
+
+class TaskSource(DataSource):
+    """Read-only, and only for `load`: a row per task with what it has written."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pykafka_load_tasks"
+
+    def schema(self) -> str:
+        return "result binary"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _TaskReader(*pickle.loads(base64.b64decode(self.options["secret"])))
+
+
+class _Ranges(InputPartition):
+    """The ranges of one task."""
+
+    value: tuple[OffsetRange, ...]
+
+
+@dataclass
+class _TaskReader(DataSourceReader):
+    job: TaskJob
+    tasks: Sequence[tuple[OffsetRange, ...]]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _TaskReader, (self.job, ())  # a task needs its own ranges only
+
+    def partitions(self) -> list[InputPartition]:
+        return [_Ranges(task) for task in self.tasks]
+
+    @entry_point
+    def read(self, partition: InputPartition) -> Iterator[tuple[bytes]]:
+        if isinstance(partition, _Ranges):  # not the placeholder of a read without partitions
+            yield (pickle.dumps(self.job.run_task(partition.value)),)

@@ -1,0 +1,28 @@
+"""Where tasks write their files. Pickled to the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from spark_connector.storage import open_storage
+
+
+class TaskOutput(Protocol):
+    """The place of one load."""
+
+    def open(self, name: str) -> Any:
+        """A binary file object for a new file of this name. Raises OSError."""
+
+
+@dataclass(frozen=True)
+class StorageOutput:
+    """A directory of any file system that storage.py knows."""
+
+    url: str
+    options: Mapping[str, str] = field(repr=False)
+    directory: str
+
+    def open(self, name: str) -> Any:
+        return open_storage(self.url, self.options).open_output(f"{self.directory}/{name}")

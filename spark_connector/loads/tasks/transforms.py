@@ -1,0 +1,344 @@
+"""Partition columns: plain ones, and Iceberg's transforms of others; and the rows of a table split by them.
+
+The driver binds the items of `partition_by` to the schema of a table (`bind`), which refuses what a layout cannot hold.
+In the tasks file_writer.py calls `split`. The values are those of Iceberg's specification. Iceberg hides them. In
+directories and in Delta each is a column that readers see, as a directory or in the log:
+
+    transform      Iceberg             column in directories and Delta
+    year(c)        years from 1970     int      2026
+    month(c)       months from 1970    date     2026-11-01
+    day(c)         days from 1970      date     2026-11-26
+    hour(c)        hours from 1970     string   2026-11-26-10
+    bucket(n, c)   0 to n - 1          int      7
+    truncate(n, c) of c's type         the same; small integers are int
+
+Times are in UTC, in any year. Nothing is done row by row in Python.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.errors import ConfigError
+from spark_connector.loads.grammar import POSITION, PartitionItem, refuse_unknown_column
+from spark_connector.loads.record import LoadError
+from spark_connector.loads.request import FILE_FORMATS, NO_VALUE, misread_directory
+from spark_connector.loads.tasks.murmur3 import hash_bytes, hash_longs
+
+_ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
+_LONGEST: Final = 255
+"""Bytes of a directory's name in nearly all file systems."""
+_SHORT: Final = 20
+
+_EXACT: Final = Context(prec=80)
+_OF_TIMES: Final = {"year": pa.int32(), "month": pa.date32(), "day": pa.date32(), "hour": pa.string()}
+_UNITS: Final = {"year": "Y", "month": "M", "day": "D", "hour": "h"}
+_DAYS: Final = (-719_162, 2_932_896)  # from 1970 to the first and last day of the years 1 to 9999
+_MONTHS: Final = (-23_628, 96_359)
+
+Value = int | str | bytes | bool | Decimal | None
+"""A partition value as Iceberg holds it: a date in days, a timestamp in microseconds from 1970."""
+
+Values = Mapping[str, Value]
+"""Partition column → value."""
+
+
+@dataclass(frozen=True)
+class PartitionField:
+    """A partition column of a table: `transform`, as Iceberg writes it (`bucket[16]`), of the column `source`.
+
+    `type` is that of the column in directories and Delta. `format` is that of the output: values are refused that its
+    readers would not read back. Picklable.
+    """
+
+    name: str
+    source: str
+    transform: str
+    type: pa.DataType
+    format: str
+
+    @property
+    def kind(self) -> str:
+        return self.transform.partition("[")[0]
+
+    @property
+    def width(self) -> int:
+        """Of bucket and truncate."""
+        return int(self.transform.partition("[")[2].rstrip("]"))
+
+    def text(self, value: Value) -> str | None:
+        """The value as text, in a directory's name (not escaped) or in Delta's log. Raises LoadError."""
+        if value is None:
+            return None
+        text = self._plain_text(value)
+        if self.type == pa.string() and self.format != "iceberg":
+            self._check_text(text)
+        return text
+
+    def _plain_text(self, value: Value) -> str:
+        if self.kind == "hour":
+            return _time_text(value, "h").replace("T", "-")
+        if self.kind == "month":
+            return f"{_time_text(value, 'M')}-01"
+        if self.kind == "year" or self.type == pa.date32():
+            return _time_text(value, "Y" if self.kind == "year" else "D")
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, bytes):
+            return value.hex()
+        return format(value, "f") if isinstance(value, Decimal) else str(value)
+
+    def _check_text(self, text: str) -> None:
+        read_as = "null" if text in ("", NO_VALUE) else None
+        if self.format in FILE_FORMATS:
+            read_as = read_as or misread_directory(text)
+        if read_as is not None:
+            raise LoadError(
+                f"partition_by (--partition-by) {self.name}: the value '{text}' cannot be a directory, because it "
+                f"would be read back as {read_as}. Leave that column out of partition_by, or use bucket(16, …) of it"
+            )
+
+    def values(self, column: pa.Array) -> pa.Array:
+        """The partition value of each row: dates and times as integers; null for null."""
+        if self.kind in _UNITS:
+            return self._of_times(column)
+        if self.kind == "bucket":
+            hashes = (_hashes(column) & np.uint32(0x7FFFFFFF)) % np.uint32(self.width)
+            return _with_nulls(hashes.astype(np.int32), column)
+        if self.kind == "truncate":
+            return _truncated(column, self.width)
+        if pa.types.is_temporal(column.type):
+            return column.cast(pa.int32() if pa.types.is_date(column.type) else pa.int64())
+        return column
+
+    def _of_times(self, column: pa.Array) -> pa.Array:
+        unit = "D" if pa.types.is_date(column.type) else column.type.unit
+        times = _numbers(column).view(f"datetime64[{unit}]")
+        return _with_nulls(times.astype(f"datetime64[{_UNITS[self.kind]}]").astype(np.int64), column)
+
+
+def hidden(name: str) -> str:
+    """The name under which FileWriter keeps a column of POSITION beside the rows, which may not have it."""
+    return f"\0{name}"
+
+
+def bind(items: Sequence[PartitionItem], schema: pa.Schema, format: str) -> tuple[PartitionField, ...]:
+    """The fields of a table with these columns. Raises ConfigError for what it or its format cannot do."""
+    names = {name.lower() for name in schema.names}
+    fields = []
+    for item in items:
+        name = item.name
+        item = _of_iceberg(item) if format == "iceberg" and item.column not in schema.names else item
+        refuse_unknown_column(item, schema.names)
+        if item.transform != "identity" and item.name.lower() in names:
+            raise ConfigError(
+                f"partition_by (--partition-by) {item} makes the column '{item.name}', which the table has already: "
+                "rename that one in columns (--columns)"
+            )
+        type = schema.field(item.column).type
+        _check_type(item, type, format)
+        made = _OF_TIMES.get(item.transform) or (pa.int32() if item.transform == "bucket" else type)
+        if item.transform == "truncate" and pa.types.is_integer(type) and type.bit_width < 32:
+            made = pa.int32()
+        transform = item.transform if item.argument is None else f"{item.transform}[{item.argument}]"
+        fields.append(PartitionField(name, item.column, transform, made, format))
+    if fields and format in FILE_FORMATS and set(schema.names) <= {field.name for field in fields}:
+        raise ConfigError(
+            "partition_by (--partition-by) names all columns of the table, so its files would have none: add a column, "
+            "or leave one out of partition_by"
+        )
+    return tuple(fields)
+
+
+def _of_iceberg(item: PartitionItem) -> PartitionItem:
+    """`date` is a day of the timestamp, which need not be a column. Raises ConfigError for `hour`."""
+    if str(item) == "hour":
+        raise ConfigError(
+            "partition_by (--partition-by): Iceberg cannot partition by hour, the hour of the day: use hour(timestamp)"
+        )
+    return PartitionItem("timestamp", "day") if str(item) == "date" else item
+
+
+def with_partition_columns(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.Schema:
+    """`schema` with the columns that transforms add to it, at its end; Iceberg keeps their values elsewhere."""
+    shown = [field for field in fields if field.format != "iceberg" and field.name not in schema.names]
+    added = [pa.field(field.name, field.type) for field in shown]
+    return pa.schema([*schema, *added], schema.metadata)
+
+
+def split(table: pa.Table, fields: Sequence[PartitionField]) -> list[tuple[Values, pa.Table]]:
+    """[(partition column → value, rows)], for each combination of values; its rows are in the order of `table`.
+
+    All columns stay in the rows. Raises LoadError for a date that readers of Delta do not know.
+    """
+    if not fields or not table.num_rows:
+        return [({}, table)] if table.num_rows else []
+    encoded = [field.values(_whole(table.column(field.source))).dictionary_encode("encode") for field in fields]
+    indices = [one.indices.to_numpy() for one in encoded]
+    order = _order(indices, [len(one.dictionary) for one in encoded])
+    changes = np.any([np.diff(each[order]) for each in indices], axis=0)
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
+    rows = table if len(starts) == 1 else table.take(pa.array(order))
+    groups: list[tuple[Values, pa.Table]] = []
+    for start, end in itertools.pairwise([*starts, len(order)]):
+        values = {
+            field.name: one.dictionary[int(each[order[start]])].as_py()
+            for field, one, each in zip(fields, encoded, indices, strict=True)
+        }
+        part = rows.slice(start, end - start)
+        _check_years(fields, values, part)
+        groups.append((values, part))
+    return groups
+
+
+def _order(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """The rows sorted by all of `indices`, which are below `sizes`; stable."""
+    if math.prod(sizes) <= 1 << 16:  # numpy sorts numbers of 16 bits several times faster
+        return np.argsort(np.ravel_multi_index(list(indices), sizes).astype(np.uint16), kind="stable")
+    return np.lexsort(indices[::-1])
+
+
+def directory_of(fields: Sequence[PartitionField], values: Values) -> str:
+    """`at_day=2026-11-26/customer_bucket=3`, escaped as Spark does; empty without fields. Raises LoadError.
+
+    Nobody reads the directories of Iceberg: there a long value is cut.
+    """
+    names = []
+    for field in fields:
+        text = field.text(values[field.name])
+        if text is not None and field.format == "iceberg":
+            text = text[:_SHORT]
+        directory = f"{_escaped(field.name)}={NO_VALUE if text is None else _escaped(text)}"
+        if len(directory.encode()) > _LONGEST:
+            raise LoadError(
+                f"partition_by (--partition-by) {field.name}: the value '{str(text)[:_SHORT]}…' is too long for a "
+                "directory's name. Leave that column out of partition_by, or use bucket(16, …) or truncate(16, …) of it"
+            )
+        names.append(directory)
+    return "/".join(names)
+
+
+def _escaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def _time_text(value: Any, unit: str) -> str:
+    """A number of units from 1970 as Java writes it: four digits of a year, and a sign beyond 9999."""
+    text = str(np.array([value]).astype(f"datetime64[{unit}]")[0])
+    year, dash, rest = text.removeprefix("-").partition("-")
+    sign = "-" if text.startswith("-") else "+" if len(year) > 4 else ""
+    return f"{sign}{year.zfill(4)}{dash}{rest}"
+
+
+def _check_type(item: PartitionItem, type: pa.DataType, format: str) -> None:
+    """Raise ConfigError when the transform does not take the type, or the format cannot hold the value."""
+    kinds = pa.types
+    is_text = kinds.is_string(type)
+    is_number = kinds.is_integer(type) or kinds.is_decimal(type)
+    is_time = kinds.is_timestamp(type)
+    fits = {
+        "identity": is_text or is_number or is_time or any(kind(type) for kind in (kinds.is_boolean, kinds.is_binary)),
+        "hour": is_time,
+        "bucket": is_text or is_number or is_time or kinds.is_binary(type),
+        "truncate": is_text or is_number or kinds.is_binary(type),
+    }.get(item.transform, is_time)
+    if not fits and not (kinds.is_date(type) and item.transform not in ("hour", "truncate")):
+        raise ConfigError(
+            f"partition_by (--partition-by) {item}: the column is of type {type}, which does not go with it"
+        )
+    keeps_value = item.transform in ("identity", "truncate")
+    held = is_text or kinds.is_integer(type) or kinds.is_date(type) or kinds.is_boolean(type)
+    if keeps_value and format != "iceberg" and not (held or (kinds.is_decimal(type) and format not in FILE_FORMATS)):
+        other = "day or hour of it" if is_time else "bucket(16, …) of it"
+        raise ConfigError(
+            f"partition_by (--partition-by) {item}: a value of type {type} cannot be the name of a directory: use "
+            f"{other}, or leave it out"
+        )
+    if format != "iceberg" and item.name[:1] in ("_", "."):
+        raise ConfigError(
+            f"partition_by (--partition-by) {item}: readers pass over directories whose name begins with "
+            f"'{item.name[:1]}'. Rename the column in columns (--columns)"
+        )
+
+
+def _check_years(fields: Collection[PartitionField], values: Values, rows: pa.Table) -> None:
+    """Raise LoadError for a date in Delta before the year 1 or after 9999: its readers could not open the table."""
+    for field in fields:
+        value = values[field.name]
+        if field.format != "delta" or field.type != pa.date32() or value is None:
+            continue
+        low, high = _MONTHS if field.kind == "month" else _DAYS
+        if not low <= value <= high:  # type: ignore[operator]
+            raise LoadError(
+                f"{_place(rows)} lies in a year that Delta's readers do not know: leave {field.name} out of "
+                "partition_by, or the record out of the load (option filterTimestampUntil)"
+            )
+
+
+def _place(rows: pa.Table) -> str:
+    """The first of these rows, in words."""
+    names = [hidden(name) for name in POSITION]
+    if not set(names) <= set(rows.column_names):
+        return "a record"
+    topic, partition, offset = (rows.column(name)[0].as_py() for name in names)
+    return f"the record at offset {offset} of topic '{topic}', partition {partition},"
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+
+
+def _numbers(column: pa.Array) -> Any:
+    """The integers behind dates, times and integers in their width; 0 for null."""
+    if pa.types.is_temporal(column.type):
+        column = column.cast(pa.int32() if pa.types.is_date(column.type) else pa.int64())
+        column = column.cast(pa.int64())
+    return (pc.fill_null(column, 0) if column.null_count else column).to_numpy(zero_copy_only=False)
+
+
+def _with_nulls(numbers: Any, like: pa.Array) -> pa.Array:
+    return pa.array(numbers, mask=None if not like.null_count else like.is_null().to_numpy(zero_copy_only=False))
+
+
+def _hashes(column: pa.Array) -> Any:
+    """Iceberg's hashes. Numbers, dates and times are hashed as longs, decimals as their shortest bytes."""
+    if pa.types.is_decimal(column.type):
+        encoded = column.dictionary_encode()
+        unscaled = [int(_EXACT.scaleb(value, column.type.scale)) for value in encoded.dictionary.to_pylist()]
+        shortest = [
+            number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True) for number in unscaled
+        ]
+        hashes = _hashes(pa.array(shortest, pa.binary()))
+        return hashes[pc.fill_null(encoded.indices, 0).to_numpy()] if len(hashes) else np.zeros(len(column), np.uint32)
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        _, ends, data = column.cast(pa.binary()).buffers()
+        offsets = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        return hash_bytes(memoryview(data) if data is not None else b"", offsets)
+    return hash_longs(_numbers(column).astype(np.int64))
+
+
+def _truncated(column: pa.Array, width: int) -> pa.Array:
+    if pa.types.is_string(column.type):
+        return pc.utf8_slice_codeunits(column, 0, width)
+    if pa.types.is_binary(column.type):
+        return pc.binary_slice(column, 0, width)
+    if pa.types.is_decimal(column.type):
+        encoded, scale = column.dictionary_encode(), column.type.scale
+        unscaled = (int(_EXACT.scaleb(value, scale)) for value in encoded.dictionary.to_pylist())
+        cut = [_EXACT.scaleb(Decimal(number - number % width), -scale) for number in unscaled]
+        return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(cut, pa.decimal128(38, scale))).cast(
+            pa.decimal128(38, scale)
+        )
+    numbers = _numbers(column).astype(np.int64)
+    cut = numbers - numbers % width
+    return _with_nulls(cut.astype(np.int32) if column.type.bit_width <= 32 else cut, column)

@@ -1,0 +1,35 @@
+"""A parquet file that a task has written, as the task tells the driver of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from spark_connector.loads.footers import Count
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """`name` is the path below the load's place, with the directories of partition values; `size` is in bytes.
+
+    `footer` is parquet's metadata, so that nobody reads the file for it again. `counts` are the rows by topic and
+    partition, `values` those of the partition columns, which all rows of the file have.
+    """
+
+    name: str
+    size: int
+    footer: bytes = field(repr=False)
+    counts: tuple[Count, ...]
+    values: Mapping[str, Any]
+
+    @property
+    def rows(self) -> int:
+        return sum(count.rows for count in self.counts)
+
+    def metadata(self) -> Any:
+        """pyarrow's `FileMetaData`."""
+        return pyarrow.parquet.read_metadata(pa.BufferReader(self.footer))

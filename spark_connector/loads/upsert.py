@@ -1,0 +1,58 @@
+"""What makes a load an upsert: the key, the envelope of the events, and what orders them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from broker.errors import ConfigError
+
+MODES = ("append", "upsert")
+UPSERT_FORMATS = ("delta", "iceberg")
+ENVELOPES = ("none", "debezium")
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """Makes a table hold one row per `key` (names of columns), as the last record of the key says; see changes.py.
+
+    `envelope`: `none`, the value is the row, or `debezium`. `order_by`: what orders the records of a key in different
+    partitions; None refuses such keys.
+    """
+
+    key: tuple[str, ...]
+    envelope: str = "none"
+    order_by: str | None = None
+
+    def __str__(self) -> str:
+        order = f", order_by={self.order_by}" if self.order_by else ""
+        return f"mode=upsert, key={','.join(self.key)}, envelope={self.envelope}{order}"
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Upsert:
+        """Raises KeyError or TypeError for what is no such document."""
+        return cls(tuple(map(str, document["key"])), str(document["envelope"]), document["order_by"])
+
+
+def parse_upsert(
+    mode: str | None, key: str | Sequence[str] | None, envelope: str | None, order_by: str | None, format: str
+) -> Upsert | None:
+    """None for loads that append; `key` as a string is a comma-separated list. Raises ConfigError."""
+    if mode not in (None, *MODES):
+        raise ConfigError(f"mode (--mode) must be one of {', '.join(MODES)}, not '{mode}'")
+    names = tuple(name.strip() for name in (key.split(",") if isinstance(key, str) else key or ()))
+    if mode != "upsert":
+        for name, value in (("key", names), ("envelope", envelope), ("order_by", order_by)):
+            if value:
+                raise ConfigError(f"{name} (--{name.replace('_', '-')}) goes with mode=upsert (--mode upsert)")
+        return None
+    if format not in UPSERT_FORMATS:
+        raise ConfigError(f"mode=upsert goes with format {' or '.join(UPSERT_FORMATS)}, not {format}")
+    if not names or not all(names):
+        raise ConfigError("mode=upsert needs key (--key): the columns of which the table has one row each")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"key (--key) names '{twice[0]}' twice")
+    if envelope not in (None, *ENVELOPES):
+        raise ConfigError(f"envelope (--envelope) must be one of {', '.join(ENVELOPES)}, not '{envelope}'")
+    return Upsert(names, envelope or "none", order_by or None)

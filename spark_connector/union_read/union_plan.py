@@ -1,0 +1,107 @@
+"""The plan of a read with `history`: the files of the table at one version, and the topics' ranges from its offsets.
+
+Files and offsets are of one state of the table's metadata, so a load, a compaction or a kill beside the plan changes
+nothing: each record is a row of the files, or lies in the ranges. The offsets are checked as a load checks its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from broker.client.partition_offsets import NO_EPOCH
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.plan import look_up
+from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.rules import plan_starts
+from spark_connector.loads.table_snapshot import TableFile, TableSnapshot
+from spark_connector.offset_store.base import Offsets
+from spark_connector.read.offset_reader import OffsetReader
+from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets
+from spark_connector.union_read.sides import Sides, open_table, refuse_changed_reading
+
+logger = logging.getLogger("pykafka.spark")
+
+
+@dataclass(frozen=True)
+class UnionPlan:
+    """What one read does. `epochs` are the leader epochs of the records before `starts`, where they are known."""
+
+    snapshot: TableSnapshot
+    starts: Offsets
+    tasks: list[tuple[OffsetRange, ...]]
+    topic_ids: Mapping[str, str]
+    epochs: Offsets
+
+
+def plan_union(sides: Sides) -> UnionPlan:
+    """Open the table once, ask the brokers. Raises ConfigError, DataLoss, LoadError and the client's errors."""
+    found: list[TableSnapshot] = []
+
+    def stored_at(partitions: Sequence[TopicPartition]) -> tuple[dict[TopicPartition, int], LoadRecord | None]:
+        snapshot = destination.snapshot(partitions)
+        found.append(snapshot)
+        return dict(snapshot.offsets), snapshot.newest
+
+    options = sides.topics
+    with open_table(sides.history) as destination, contextlib.closing(OffsetReader(options)) as reader:
+        stored, positions, bounds, assigned = look_up(reader, options, stored_at)
+        snapshot = found[-1]
+        refuse_changed_reading(sides, snapshot.newest)
+        _report_left_out(snapshot, assigned.partitions, sides)
+        starts = plan_starts(stored, bounds, fail_on_data_loss=options.fail_on_data_loss)
+        ends = {tp: max(bounds.ends[tp], start) for tp, start in starts.items()}
+        whole = keep_offsets(batch_ranges(starts, ends), options.filters)
+        tasks = reader.tasks(reader.split(whole))
+    epochs = {
+        tp: position.leader_epoch
+        for tp, position in positions.items()
+        if starts.get(tp) == position.offset and position.leader_epoch != NO_EPOCH
+    }
+    return UnionPlan(snapshot, starts, tasks, assigned.topic_ids, epochs)
+
+
+def files_at(sides: Sides, version: str) -> TableSnapshot:
+    """The same table at a version that an earlier plan has named. Raises as `plan_union`."""
+    with open_table(sides.history) as destination:
+        return destination.snapshot((), version)
+
+
+def share_files(files: Sequence[TableFile], least_bytes: int) -> list[tuple[TableFile, ...]]:
+    """The files of each task: one of `least_bytes` or more has its own, smaller ones share tasks up to that size."""
+    tasks: list[tuple[TableFile, ...]] = []
+    shared: list[TableFile] = []
+    for file in files:
+        if file.size >= least_bytes:
+            tasks.append((file,))
+            continue
+        if shared and sum(one.size for one in shared) + file.size > least_bytes:
+            tasks.append(tuple(shared))
+            shared = []
+        shared.append(file)
+    return [*tasks, tuple(shared)] if shared else tasks
+
+
+def _report_left_out(snapshot: TableSnapshot, assigned: Sequence[TopicPartition], sides: Sides) -> None:
+    """Raise ConfigError when the table has rows of partitions that the options do not select: they would have no tail.
+
+    A topic that was deleted has none either: with failOnDataLoss=false its rows are read without.
+    """
+    topics = {tp.topic for tp in assigned}
+    others = {str(tp) for tp in snapshot.offsets.keys() - {*assigned}}
+    others |= {topic for topic in (snapshot.newest.topic_ids if snapshot.newest else {}) if topic not in topics}
+    if not others:
+        return
+    text = (
+        f"{snapshot.shown} holds rows of {', '.join(sorted(others))} from loads of group '{sides.history.group}', "
+        "which the options do not select"
+    )
+    if sides.topics.fail_on_data_loss:
+        raise ConfigError(
+            f"{text}: select all topics that the group loads. If they no longer exist, set failOnDataLoss to false to "
+            "read their rows of the table, without what was not loaded"
+        )
+    logger.warning("%s: their rows of the table are read, without what was not loaded", text)

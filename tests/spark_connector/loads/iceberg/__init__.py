@@ -1,0 +1,1 @@
+"""Loads into Iceberg tables."""
