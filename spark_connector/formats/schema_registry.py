@@ -24,7 +24,7 @@ from typing import Any, Final
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.value_decoder import BadValue
-from spark_connector.formats.value_format import FRAME, AvroSchema, RegistrySettings
+from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, RegistrySettings
 
 UNASKED: Final = (
     "; it begins with a zero byte, as what a schema registry's serializer writes: if one did, set the option "
@@ -97,9 +97,21 @@ class SchemaRegistry:
         return found
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:
-        """The schema of a subject's version. Raises UnknownSchema, ConnectorError."""
+        """The Avro schema of a subject's version. Raises UnknownSchema, ConnectorError."""
+        return _of_avro(self._found(self._version(name, version)))
+
+    def json_subject(self, name: str, version: str = "latest") -> tuple[int, JsonSchema]:
+        """(id, JSON Schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
+        answer = self._version(name, version)
+        return int(answer["id"]), self._json_schema(answer)
+
+    def json_schema(self, schema_id: int) -> JsonSchema:
+        """The JSON Schema of that id. Raises UnknownSchema, ConnectorError."""
+        return self._json_schema(self._get(f"/schemas/ids/{schema_id}"))
+
+    def _version(self, name: str, version: str) -> Any:
         quoted = urllib.parse.quote(name, safe="")
-        return _of_avro(self._found(self._get(f"/subjects/{quoted}/versions/{urllib.parse.quote(version, safe='')}")))
+        return self._get(f"/subjects/{quoted}/versions/{urllib.parse.quote(version, safe='')}")
 
     def _found(self, answer: Any, depth: int = 0) -> AvroSchema | str:
         """The schema in an answer, or its type if it is not Avro."""
@@ -107,18 +119,36 @@ class SchemaRegistry:
             raise UnknownSchema("the registry did not answer with a schema")
         if answer.get("schemaType", "AVRO") != "AVRO":
             return str(answer["schemaType"])
+        references: list[str] = []
+        for _, referred in self._referred(answer, depth):
+            one = _of_avro(self._found(referred, depth + 1))
+            references += [text for text in (*one.references, one.text) if text not in references]
+        return AvroSchema(answer["schema"], tuple(references))
+
+    def _json_schema(self, answer: Any) -> JsonSchema:
+        found = self._found(answer)
+        if found != "JSON":
+            raise UnknownSchema(f"it is of type {'AVRO' if isinstance(found, AvroSchema) else found}, not JSON")
+        named: dict[str, str] = {}
+        waiting = [(answer, 0)]
+        while waiting:
+            one, depth = waiting.pop()
+            for name, referred in self._referred(one, depth):
+                if name not in named and isinstance(referred.get("schema"), str):
+                    named[name] = referred["schema"]
+                    waiting.append((referred, depth + 1))
+        return JsonSchema(answer["schema"], tuple(named.items()))
+
+    def _referred(self, answer: Any, depth: int) -> list[tuple[str, Any]]:
+        """The schemas that an answer refers to: (name, answer)."""
         if depth > 16:
             raise UnknownSchema("its references are nested too deep")
-        references: list[str] = []
+        places = answer.get("references") or ()
         try:
-            places = [(str(one["subject"]), int(one["version"])) for one in answer.get("references") or ()]
-        except (KeyError, TypeError, ValueError):
+            named = [(str(one.get("name")), str(one["subject"]), str(int(one["version"]))) for one in places]
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise UnknownSchema("the registry answered with references without subject and version") from None
-        for subject, version in places:
-            quoted = urllib.parse.quote(subject, safe="")
-            referred = _of_avro(self._found(self._get(f"/subjects/{quoted}/versions/{version}"), depth + 1))
-            references += [text for text in (*referred.references, referred.text) if text not in references]
-        return AvroSchema(answer["schema"], tuple(references))
+        return [(name, self._version(subject, version)) for name, subject, version in named]
 
     def _get(self, path: str) -> Any:
         """The JSON at `path`. Raises UnknownSchema for 404 and 422."""

@@ -36,6 +36,14 @@ class AvroSchema:
 
 
 @dataclass(frozen=True)
+class JsonSchema:
+    """A JSON Schema as text, and the schemas it refers to: (name that a $ref says, text)."""
+
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class RegistrySettings:
     """`urls` have no user and password, and reprs show no credentials."""
 
