@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* native.py loads no kernel of another version. Raise it there and here with every change of these sources. */
-#define KERNEL_VERSION 2
+#define KERNEL_VERSION 3
 
 typedef const uint8_t *bytes_at;
 
@@ -142,5 +142,6 @@ PyObject *count_headers(PyObject *module, PyObject *args);
 PyObject *decode(PyObject *module, PyObject *args);
 PyObject *encode(PyObject *module, PyObject *args);
 PyObject *partitions(PyObject *module, PyObject *args);
+PyObject *protobuf_decode(PyObject *module, PyObject *args);
 
 #endif
