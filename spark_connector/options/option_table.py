@@ -237,9 +237,9 @@ OPTIONS: tuple[Option, ...] = (
         "(ours)",
     ),
     Option(
-        "historyStorageOptions",
-        "storage options for the table in `history`, as a JSON object of texts; what the environment says by default "
-        "(ours)",
+        "historyStorageSecrets",
+        "storage options for the table in `history`, as a JSON object of texts; what the environment says by default. "
+        "Spark hides it in plans and logs, by its name (ours)",
     ),
     Option(
         "valueFormat",

@@ -75,7 +75,7 @@ _NEEDS_ONE_OF = {
     "offsetStore.zookeeper.connect": ("offsetStore",),
     "catalog": ("history",),
     "historyColumn": ("history",),
-    "historyStorageOptions": ("history",),
+    "historyStorageSecrets": ("history",),
 }
 _REJECTED_PROPERTIES = {
     "auto.offset.reset": "is not supported. Instead set the source option 'startingOffsets' to 'earliest' or 'latest' "
