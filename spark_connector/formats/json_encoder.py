@@ -148,8 +148,12 @@ def _objects(rows: int, labels: list[bytes], columns: list[_Tokens], *, ignore_n
         pieces.append(_scalar(literal))
         literal = b""
         with_comma = _scalar(b"," + label)
-        start = with_comma if before is True else _scalar(label) if before is False else pc.if_else(
-            before, with_comma, _scalar(label)
+        start = (
+            with_comma
+            if before is True
+            else _scalar(label)
+            if before is False
+            else pc.if_else(before, with_comma, _scalar(label))
         )
         if not tokens.body.null_count:
             pieces += [start, tokens.body]
@@ -163,18 +167,14 @@ def _objects(rows: int, labels: list[bytes], columns: list[_Tokens], *, ignore_n
     pieces.append(_scalar(literal + b"}"))
     if all(isinstance(piece, pa.Scalar) for piece in pieces):
         return pa.array([b"{}"] * rows, pa.binary())
-    return pc.binary_join_element_wise(
-        *pieces, _scalar(b""), null_handling="replace", null_replacement=b""
-    )
+    return pc.binary_join_element_wise(*pieces, _scalar(b""), null_handling="replace", null_replacement=b"")
 
 
 def _joined_lists(column: pa.Array, tokens: pa.Array) -> pa.Array:
     """The `tokens` of the elements of `column` joined by commas; null where the list is null."""
     lengths = pc.list_value_length(column)
     offsets = np.concatenate(([0], np.cumsum(lengths.fill_null(0).to_numpy(), dtype=np.int32)))
-    lists = pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)), pc.fill_null(tokens, _scalar(b"null"))
-    )
+    lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pc.fill_null(tokens, _scalar(b"null")))
     joined = pc.binary_join(lists, _scalar(b","))
     return joined if not column.null_count else pc.if_else(column.is_valid(), joined, _NULL)
 
