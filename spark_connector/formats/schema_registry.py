@@ -24,7 +24,7 @@ from typing import Any, Final
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.value_decoder import BadValue
-from spark_connector.formats.value_format import FRAME, AvroSchema, RegistrySettings
+from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
 
 UNASKED: Final = (
     "; it begins with a zero byte, as what a schema registry's serializer writes: if one did, set the option "
@@ -34,6 +34,8 @@ UNASKED: Final = (
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 _TRIES: Final = 3
 _BACK_OFF_S: Final = 0.2
+_SERIALIZED: Final = "?format=serialized"
+"""Asks for a FileDescriptorProto instead of a .proto file, and is no matter to schemas of other kinds."""
 _LARGEST: Final = 16 << 20
 _MOST_SCHEMAS: Final = 1000
 _ASK_AGAIN_S: Final = 30.0
@@ -62,8 +64,8 @@ class SchemaRegistry:
     def __init__(self, settings: RegistrySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._schemas: OrderedDict[int, AvroSchema | str | tuple[str, float]] = OrderedDict()
-        """By id: the schema; the type of one that is not Avro; or why it is unknown, and until when that holds."""
+        self._schemas: OrderedDict[int, AvroSchema | ProtobufFiles | str | tuple[str, float]] = OrderedDict()
+        """By id: the schema; the type of one of another kind; or why it is unknown, and until when that holds."""
         self._opener = urllib.request.build_opener(
             _NoRedirect(), urllib.request.HTTPSHandler(context=_tls(settings.ca_location))
         )
@@ -72,24 +74,30 @@ class SchemaRegistry:
         """The Avro schema of that id. Raises UnknownSchema, ConnectorError."""
         return _of_avro(self._known(schema_id))
 
+    def protobuf(self, schema_id: int) -> ProtobufFiles:
+        """The Protobuf schema of that id. Raises UnknownSchema, ConnectorError."""
+        return _of_protobuf(self._known(schema_id, _SERIALIZED))
+
+    def protobuf_subject(self, name: str, version: str = "latest") -> ProtobufFiles:
+        """The Protobuf schema of a subject's version. Raises UnknownSchema, ConnectorError."""
+        return _of_protobuf(self._found(self._get(_version(name, version) + _SERIALIZED)))
+
     def check_json(self, schema_id: int) -> None:
         """Raises UnknownSchema if the id is not that of a JSON schema, ConnectorError."""
-        found = self._known(schema_id)
-        if isinstance(found, AvroSchema):
-            raise UnknownSchema("it is of type AVRO, not JSON: the format avro reads it")
-        if found != "JSON":
-            raise UnknownSchema(f"it is of type {found}, not JSON")
+        if (found := self._known(schema_id)) != "JSON":
+            raise _no_json(found)
 
-    def _known(self, schema_id: int) -> AvroSchema | str:
+    def _known(self, schema_id: int, query: str = "") -> AvroSchema | ProtobufFiles | str:
         known = self._schemas.get(schema_id)
-        if isinstance(known, AvroSchema | str):
+        if isinstance(known, tuple):
+            if known[1] > self._clock():
+                raise UnknownSchema(known[0])
+        elif known is not None:
             return known
-        if known is not None and known[1] > self._clock():
-            raise UnknownSchema(known[0])
         while len(self._schemas) >= _MOST_SCHEMAS:
             self._schemas.popitem(last=False)
         try:
-            found = self._found(self._get(f"/schemas/ids/{schema_id}"))
+            found = self._found(self._get(f"/schemas/ids/{schema_id}{query}"))
         except UnknownSchema as error:
             self._schemas[schema_id] = str(error), self._clock() + _ASK_AGAIN_S
             raise
@@ -97,28 +105,55 @@ class SchemaRegistry:
         return found
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:
-        """The schema of a subject's version. Raises UnknownSchema, ConnectorError."""
-        quoted = urllib.parse.quote(name, safe="")
-        return _of_avro(self._found(self._get(f"/subjects/{quoted}/versions/{urllib.parse.quote(version, safe='')}")))
+        """The Avro schema of a subject's version. Raises UnknownSchema, ConnectorError."""
+        return _of_avro(self._found(self._get(_version(name, version))))
 
-    def _found(self, answer: Any, depth: int = 0) -> AvroSchema | str:
-        """The schema in an answer, or its type if it is not Avro."""
+    def json_subject(self, name: str, version: str = "latest") -> tuple[int, JsonSchema]:
+        """(id, JSON Schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
+        answer = self._get(_version(name, version))
+        return int(answer["id"]), self._json_schema(answer)
+
+    def json_schema(self, schema_id: int) -> JsonSchema:
+        """The JSON Schema of that id. Raises UnknownSchema, ConnectorError."""
+        return self._json_schema(self._get(f"/schemas/ids/{schema_id}"))
+
+    def _found(self, answer: Any, depth: int = 0) -> AvroSchema | ProtobufFiles | str:
+        """The schema in an answer, or its type if that is another one."""
         if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
             raise UnknownSchema("the registry did not answer with a schema")
-        if answer.get("schemaType", "AVRO") != "AVRO":
-            return str(answer["schemaType"])
-        if depth > 16:
-            raise UnknownSchema("its references are nested too deep")
+        kind = answer.get("schemaType", "AVRO")
+        if kind not in {"AVRO", "PROTOBUF"}:
+            return str(kind)
+        places = _references(answer, depth)
+        if kind == "PROTOBUF":
+            return self._files(answer["schema"], places, depth)
         references: list[str] = []
-        try:
-            places = [(str(one["subject"]), int(one["version"])) for one in answer.get("references") or ()]
-        except (KeyError, TypeError, ValueError):
-            raise UnknownSchema("the registry answered with references without subject and version") from None
-        for subject, version in places:
-            quoted = urllib.parse.quote(subject, safe="")
-            referred = _of_avro(self._found(self._get(f"/subjects/{quoted}/versions/{version}"), depth + 1))
+        for _, path in places:
+            referred = _of_avro(self._found(self._get(path), depth + 1))
             references += [text for text in (*referred.references, referred.text) if text not in references]
         return AvroSchema(answer["schema"], tuple(references))
+
+    def _json_schema(self, answer: Any) -> JsonSchema:
+        found = self._found(answer)
+        if found != "JSON":
+            raise _no_json(found)
+        named: dict[str, str] = {}
+        waiting = [(answer, 0)]
+        while waiting:
+            one, depth = waiting.pop()
+            for name, path in _references(one, depth):
+                referred = self._get(path)
+                if name not in named and isinstance(referred.get("schema"), str):
+                    named[name] = referred["schema"]
+                    waiting.append((referred, depth + 1))
+        return JsonSchema(answer["schema"], tuple(named.items()))
+
+    def _files(self, text: str, places: list[tuple[str, str]], depth: int) -> ProtobufFiles:
+        files: dict[str, str] = {}
+        for name, path in places:
+            *others, (_, own) = _of_protobuf(self._found(self._get(path + _SERIALIZED), depth + 1)).files
+            files |= {**dict(others), name: own}
+        return ProtobufFiles((*files.items(), ("", text)))
 
     def _get(self, path: str) -> Any:
         """The JSON at `path`. Raises UnknownSchema for 404 and 422."""
@@ -150,11 +185,49 @@ class SchemaRegistry:
             return json.loads(response.read(_LARGEST))
 
 
-def _of_avro(found: AvroSchema | str) -> AvroSchema:
+def _version(subject: str, version: str) -> str:
+    return f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{urllib.parse.quote(version, safe='')}"
+
+
+def _kind(found: AvroSchema | ProtobufFiles | str) -> str:
+    return "AVRO" if isinstance(found, AvroSchema) else "PROTOBUF" if isinstance(found, ProtobufFiles) else found
+
+
+_HINTS: Final = {
+    "JSON": ": the format json reads it",
+    "PROTOBUF": ": the format protobuf reads it",
+    "AVRO": ": the format avro reads it",
+}
+
+
+def _of_avro(found: AvroSchema | ProtobufFiles | str) -> AvroSchema:
     if isinstance(found, AvroSchema):
         return found
-    hint = ": the format json reads it, with a schema in Spark's DDL" if found == "JSON" else ""
-    raise UnknownSchema(f"it is of type {found}, not AVRO{hint}")
+    raise UnknownSchema(f"it is of type {_kind(found)}, not AVRO{_HINTS.get(_kind(found), '')}")
+
+
+def _of_protobuf(found: AvroSchema | ProtobufFiles | str) -> ProtobufFiles:
+    if isinstance(found, ProtobufFiles):
+        return found
+    raise UnknownSchema(f"it is of type {_kind(found)}, not PROTOBUF{_HINTS.get(_kind(found), '')}")
+
+
+def _no_json(found: AvroSchema | ProtobufFiles | str) -> UnknownSchema:
+    hint = ": the format avro reads it" if isinstance(found, AvroSchema) else ""
+    return UnknownSchema(f"it is of type {_kind(found)}, not JSON{hint}")
+
+
+def _references(answer: Any, depth: int) -> list[tuple[str, str]]:
+    """What an answer refers to: (name, path)."""
+    if depth > 16:
+        raise UnknownSchema("its references are nested too deep")
+    try:
+        return [
+            (str(one.get("name")), _version(str(one["subject"]), str(int(one["version"]))))
+            for one in answer.get("references") or ()
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UnknownSchema("the registry answered with references without subject and version") from None
 
 
 def _tls(ca_location: str | None) -> ssl.SSLContext:
