@@ -6,10 +6,8 @@ import collections
 import time
 from collections.abc import Iterator
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from py4j.protocol import Py4JJavaError
 
 from broker.errors import ConfigError
 from spark_connector.formats.avro_derived import derived_schema
