@@ -85,7 +85,7 @@ def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: Sche
     assert place.subject is not None
     try:
         if not avro:
-            return parse_json_schema(registry.json_subject(place.subject, place.version)[1]).type
+            return parse_json_schema(registry.json_version(place.subject, place.version)[1]).type
         found = registry.subject(place.subject, place.version)
     except UnknownSchema as error:
         where = f"schema {place.subject}, version {place.version}"
