@@ -25,7 +25,7 @@ from typing import Any, Final
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.value_decoder import BadValue
-from spark_connector.formats.value_format import FRAME, AvroSchema, RegistrySettings
+from spark_connector.formats.value_format import FRAME, AvroSchema, ProtobufFiles, RegistrySettings
 
 UNASKED: Final = (
     "; it begins with a zero byte, as what a schema registry's serializer writes: if one did, set the option "
@@ -37,6 +37,8 @@ _CONTENT: Final = "application/vnd.schemaregistry.v1+json"
 _NOT_FOUND: Final = 404
 _TRIES: Final = 3
 _BACK_OFF_S: Final = 0.2
+_SERIALIZED: Final = "?format=serialized"
+"""Asks for a FileDescriptorProto instead of a .proto file, and is no matter to schemas of other kinds."""
 _LARGEST: Final = 16 << 20
 _MOST_SCHEMAS: Final = 1000
 _ASK_AGAIN_S: Final = 30.0
@@ -69,8 +71,8 @@ class SchemaRegistry:
     def __init__(self, settings: RegistrySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._schemas: OrderedDict[int, AvroSchema | str | tuple[str, float]] = OrderedDict()
-        """By id: the schema; the type of one that is not Avro; or why it is unknown, and until when that holds."""
+        self._schemas: OrderedDict[int, AvroSchema | ProtobufFiles | str | tuple[str, float]] = OrderedDict()
+        """By id: the schema; the type of one of another kind; or why it is unknown, and until when that holds."""
         self._opener = urllib.request.build_opener(
             _NoRedirect(), urllib.request.HTTPSHandler(context=_tls(settings.ca_location))
         )
@@ -79,24 +81,32 @@ class SchemaRegistry:
         """The Avro schema of that id. Raises UnknownSchema, ConnectorError."""
         return _of_avro(self._known(schema_id))
 
+    def protobuf(self, schema_id: int) -> ProtobufFiles:
+        """The Protobuf schema of that id. Raises UnknownSchema, ConnectorError."""
+        return _of_protobuf(self._known(schema_id, _SERIALIZED))
+
+    def protobuf_subject(self, name: str, version: str = "latest") -> ProtobufFiles:
+        """The Protobuf schema of a subject's version. Raises UnknownSchema, ConnectorError."""
+        return _of_protobuf(self._found(self._get(_version(name, version) + _SERIALIZED)))
+
     def check_json(self, schema_id: int) -> None:
         """Raises UnknownSchema if the id is not that of a JSON schema, ConnectorError."""
         found = self._known(schema_id)
-        if isinstance(found, AvroSchema):
-            raise UnknownSchema("it is of type AVRO, not JSON: the format avro reads it")
         if found != "JSON":
-            raise UnknownSchema(f"it is of type {found}, not JSON")
+            hint = ": the format avro reads it" if isinstance(found, AvroSchema) else ""
+            raise UnknownSchema(f"it is of type {_kind(found)}, not JSON{hint}")
 
-    def _known(self, schema_id: int) -> AvroSchema | str:
+    def _known(self, schema_id: int, query: str = "") -> AvroSchema | ProtobufFiles | str:
         known = self._schemas.get(schema_id)
-        if isinstance(known, AvroSchema | str):
+        if isinstance(known, tuple):
+            if known[1] > self._clock():
+                raise UnknownSchema(known[0])
+        elif known is not None:
             return known
-        if known is not None and known[1] > self._clock():
-            raise UnknownSchema(known[0])
         while len(self._schemas) >= _MOST_SCHEMAS:
             self._schemas.popitem(last=False)
         try:
-            found = self._found(self._get(f"/schemas/ids/{schema_id}"))
+            found = self._found(self._get(f"/schemas/ids/{schema_id}{query}"))
         except UnknownSchema as error:
             self._schemas[schema_id] = str(error), self._clock() + _ASK_AGAIN_S
             raise
@@ -105,31 +115,42 @@ class SchemaRegistry:
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:
         """The schema of a subject's version. Raises UnknownSchema, ConnectorError."""
-        quoted = urllib.parse.quote(name, safe="")
-        return _of_avro(self._found(self._get(f"/subjects/{quoted}/versions/{urllib.parse.quote(version, safe='')}")))
+        return _of_avro(self._found(self._get(_version(name, version))))
 
-    def _found(self, answer: Any, depth: int = 0) -> AvroSchema | str:
-        """The schema in an answer, or its type if it is not Avro."""
+    def _found(self, answer: Any, depth: int = 0) -> AvroSchema | ProtobufFiles | str:
+        """The schema in an answer, or its type if that is another one."""
         if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
             raise UnknownSchema("the registry did not answer with a schema")
-        if answer.get("schemaType", "AVRO") != "AVRO":
-            return str(answer["schemaType"])
+        kind = answer.get("schemaType", "AVRO")
+        if kind not in {"AVRO", "PROTOBUF"}:
+            return str(kind)
         if depth > 16:
             raise UnknownSchema("its references are nested too deep")
-        references: list[str] = []
         try:
-            places = [(str(one["subject"]), int(one["version"])) for one in answer.get("references") or ()]
-        except (KeyError, TypeError, ValueError):
+            places = [
+                (str(one.get("name")), _version(str(one["subject"]), str(int(one["version"]))))
+                for one in answer.get("references") or ()
+            ]
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise UnknownSchema("the registry answered with references without subject and version") from None
-        for subject, version in places:
-            quoted = urllib.parse.quote(subject, safe="")
-            referred = _of_avro(self._found(self._get(f"/subjects/{quoted}/versions/{version}"), depth + 1))
+        if kind == "PROTOBUF":
+            return self._files(answer["schema"], places, depth)
+        references: list[str] = []
+        for _, path in places:
+            referred = _of_avro(self._found(self._get(path), depth + 1))
             references += [text for text in (*referred.references, referred.text) if text not in references]
         return AvroSchema(answer["schema"], tuple(references))
 
+    def _files(self, text: str, places: list[tuple[str, str]], depth: int) -> ProtobufFiles:
+        files: dict[str, str] = {}
+        for name, path in places:
+            *others, (_, own) = _of_protobuf(self._found(self._get(path + _SERIALIZED), depth + 1)).files
+            files |= {**dict(others), name: own}
+        return ProtobufFiles((*files.items(), ("", text)))
+
     def avro_version(self, subject: str, version: str = "latest") -> tuple[int, AvroSchema]:
         """(id, schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
-        answer = self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{urllib.parse.quote(version)}")
+        answer = self._get(_version(subject, version))
         found = _of_avro(self._found(answer))
         return _id_in(answer), found
 
@@ -137,7 +158,7 @@ class SchemaRegistry:
         """The id of a schema (as requests have it: schema, schemaType, references) under a subject; None if it is not
         registered there. Raises UnknownSchema for what is no schema, ConnectorError."""
         try:
-            return _id_in(self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}", schema))
+            return _id_in(self._get(_subject(subject), schema))
         except UnknownSchema as error:
             if error.status == _NOT_FOUND:
                 return None
@@ -146,7 +167,7 @@ class SchemaRegistry:
     def complaints(self, subject: str, schema: Mapping[str, Any]) -> list[str]:
         """Why the registry finds a schema incompatible with the latest one of a subject; empty if it does not.
         Raises UnknownSchema, ConnectorError."""
-        path = f"/compatibility/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest?verbose=true"
+        path = f"/compatibility{_version(subject, 'latest')}?verbose=true"
         try:
             answer = self._get(path, schema)
         except UnknownSchema as error:
@@ -161,7 +182,7 @@ class SchemaRegistry:
     def register(self, subject: str, schema: Mapping[str, Any]) -> int:
         """The id of a schema, which is registered unless it was. Raises UnknownSchema if the registry refuses,
         ConnectorError."""
-        return _id_in(self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", schema))
+        return _id_in(self._get(f"{_subject(subject)}/versions", schema))
 
     def _get(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON at `path`, or the answer to a POST of `body`. Raises UnknownSchema for 404, 409 and 422."""
@@ -203,11 +224,35 @@ def _id_in(answer: Any) -> int:
         raise UnknownSchema("the registry did not answer with the id of a schema") from None
 
 
-def _of_avro(found: AvroSchema | str) -> AvroSchema:
+def _subject(name: str) -> str:
+    return f"/subjects/{urllib.parse.quote(name, safe='')}"
+
+
+def _version(subject: str, version: str) -> str:
+    return f"{_subject(subject)}/versions/{urllib.parse.quote(version, safe='')}"
+
+
+def _kind(found: AvroSchema | ProtobufFiles | str) -> str:
+    return "AVRO" if isinstance(found, AvroSchema) else "PROTOBUF" if isinstance(found, ProtobufFiles) else found
+
+
+_HINTS: Final = {
+    "JSON": ": the format json reads it, with a schema in Spark's DDL",
+    "PROTOBUF": ": the format protobuf reads it",
+    "AVRO": ": the format avro reads it",
+}
+
+
+def _of_avro(found: AvroSchema | ProtobufFiles | str) -> AvroSchema:
     if isinstance(found, AvroSchema):
         return found
-    hint = ": the format json reads it, with a schema in Spark's DDL" if found == "JSON" else ""
-    raise UnknownSchema(f"it is of type {found}, not AVRO{hint}")
+    raise UnknownSchema(f"it is of type {_kind(found)}, not AVRO{_HINTS.get(_kind(found), '')}")
+
+
+def _of_protobuf(found: AvroSchema | ProtobufFiles | str) -> ProtobufFiles:
+    if isinstance(found, ProtobufFiles):
+        return found
+    raise UnknownSchema(f"it is of type {_kind(found)}, not PROTOBUF{_HINTS.get(_kind(found), '')}")
 
 
 def _tls(ca_location: str | None) -> ssl.SSLContext:
