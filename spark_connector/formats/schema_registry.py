@@ -173,7 +173,7 @@ class SchemaRegistry:
         """The id of a schema (as requests have it: schema, schemaType, references) under a subject; None if it is not
         registered there. Raises UnknownSchema for what is no schema, ConnectorError."""
         try:
-            return _id_in(self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}", schema))
+            return _id_in(self._get(_subject(subject), schema))
         except UnknownSchema as error:
             if error.status == _NOT_FOUND:
                 return None
@@ -182,7 +182,7 @@ class SchemaRegistry:
     def complaints(self, subject: str, schema: Mapping[str, Any]) -> list[str]:
         """Why the registry finds a schema incompatible with the latest one of a subject; empty if it does not.
         Raises UnknownSchema, ConnectorError."""
-        path = f"/compatibility/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest?verbose=true"
+        path = f"/compatibility{_version(subject, 'latest')}?verbose=true"
         try:
             answer = self._get(path, schema)
         except UnknownSchema as error:
@@ -197,7 +197,7 @@ class SchemaRegistry:
     def register(self, subject: str, schema: Mapping[str, Any]) -> int:
         """The id of a schema, which is registered unless it was. Raises UnknownSchema if the registry refuses,
         ConnectorError."""
-        return _id_in(self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", schema))
+        return _id_in(self._get(f"{_subject(subject)}/versions", schema))
 
     def _get(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON at `path`, or the answer to a POST of `body`. Raises UnknownSchema for 404, 409 and 422."""
@@ -232,8 +232,19 @@ class SchemaRegistry:
             return json.loads(response.read(_LARGEST))
 
 
+def _id_in(answer: Any) -> int:
+    try:
+        return int(answer["id"])
+    except (KeyError, TypeError, ValueError):
+        raise UnknownSchema("the registry did not answer with the id of a schema") from None
+
+
+def _subject(name: str) -> str:
+    return f"/subjects/{urllib.parse.quote(name, safe='')}"
+
+
 def _version(subject: str, version: str) -> str:
-    return f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{urllib.parse.quote(version, safe='')}"
+    return f"{_subject(subject)}/versions/{urllib.parse.quote(version, safe='')}"
 
 
 def _kind(found: AvroSchema | ProtobufFiles | str) -> str:
