@@ -219,4 +219,7 @@ def _is_moment(proto: Proto) -> bool:
     """As Spark asks: by the name without its package, and the names of the two fields."""
     if proto.name not in _MOMENTS or [one.name for one in proto.fields] != ["seconds", "nanos"]:
         return False
-    return [(_TYPE_NAMES[one.type - 1], one.is_repeated) for one in proto.fields] == [("int64", False), ("int32", False)]
+    return [(_TYPE_NAMES[one.type - 1], one.is_repeated) for one in proto.fields] == [
+        ("int64", False),
+        ("int32", False),
+    ]

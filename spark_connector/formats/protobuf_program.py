@@ -1,8 +1,8 @@
 """A message type as a program of the kernel (`_kernel_protobuf.c`), and the columns that it fills as one of Arrow.
 
-The kernel fills plain columns: numbers, texts, how many elements a row has, whether a message is there. Here they become
-structs, lists, maps, names of enums, timestamps and decimals. The numbers of kinds and the layout of a program are those
-of the kernel.
+The kernel fills plain columns: numbers, texts, how many elements a row has, whether a message is there. Here they
+become structs, lists, maps, names of enums, timestamps and decimals. The numbers of kinds and the layout of a program
+are those of the kernel.
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ class Program:
 
     def _encoded(self) -> Array:
         at = {column: index for index, column in enumerate(self._order)}
-        fields = [
-            [*one[:3], at.get(one[3], -1), at.get(one[4], -1), *one[5:]] for one in self._fields
-        ]
+        fields = [[*one[:3], at.get(one[3], -1), at.get(one[4], -1), *one[5:]] for one in self._fields]
         columns = [self._columns[column] for column in self._order]
         groups = []
         for group in range(self._groups):
@@ -156,7 +154,18 @@ class Program:
             field = shown.get(proto.number)
             if field is None:
                 kind = _LEFT_OUT_GROUP if proto.type == _TYPE_GROUP else _LEFT_OUT
-                self._fields[place] = [proto.number, kind, int(proto.is_repeated), -1, -1, -1, -1, 0, 0, _flags(proto, 0)]
+                self._fields[place] = [
+                    proto.number,
+                    kind,
+                    int(proto.is_repeated),
+                    -1,
+                    -1,
+                    -1,
+                    -1,
+                    0,
+                    0,
+                    _flags(proto, 0),
+                ]
             else:
                 by_number[proto.number] = self._field(field, place, group, in_map=in_map, seconds=seconds)
         _link_oneofs(protos, self._fields, first)
@@ -193,7 +202,9 @@ class Program:
 
     # ---- its columns
 
-    def _struct(self, places: tuple[_Place, ...], made: list[Any], kind: pa.DataType, rows: int, valid: Any) -> pa.Array:
+    def _struct(
+        self, places: tuple[_Place, ...], made: list[Any], kind: pa.DataType, rows: int, valid: Any
+    ) -> pa.Array:
         children = [_shown(self, place, made, rows) for place in places] or [pa.nulls(rows, pa.string())]
         return pa.Array.from_buffers(kind, rows, [valid], children=children)
 
@@ -204,7 +215,9 @@ def _shown(program: Program, place: _Place, made: list[Any], rows: int) -> pa.Ar
     length, valid, edges, _ = made[place.column]
     assert length == rows
     if not field.is_list:
-        return _filled(_values(program, place, made, place.column, None if place.in_map else pa.py_buffer(valid)), place)
+        return _filled(
+            _values(program, place, made, place.column, None if place.in_map else pa.py_buffer(valid)), place
+        )
     count = int(np.frombuffer(edges, np.int32)[-1])
     if field.is_map:
         key, item = (_shown(program, one, made, count) for one in place.inner)
@@ -222,7 +235,11 @@ def _values(program: Program, place: _Place, made: list[Any], column: int, valid
             return program._struct(place.inner, made, field.type, rows, valid)
         children = [_shown(program, one, made, rows) for one in place.inner]
         if field.kind == "wrapper":
-            return children[0] if valid is None else pc.if_else(_mask(valid, rows), children[0], pa.scalar(None, field.type))
+            return (
+                children[0]
+                if valid is None
+                else pc.if_else(_mask(valid, rows), children[0], pa.scalar(None, field.type))
+            )
         seconds, nanos = (pc.fill_null(child, 0).to_numpy(zero_copy_only=False) for child in children)
         micros = seconds * 1_000_000 + np.trunc(nanos / 1000).astype(np.int64)
         return pa.Array.from_buffers(field.type, rows, [valid, pa.py_buffer(micros)])

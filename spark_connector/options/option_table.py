@@ -47,6 +47,39 @@ class Option(NamedTuple):
 
 _SERVERS = Option("kafka.bootstrap.servers", "required; `host:port` of one or more brokers, to find the others")
 
+PROTOBUF_RULES: tuple[Option, ...] = (
+    Option(
+        "recursive.fields.max.depth",
+        "for protobuf: levels to keep of a message that contains itself, 1 to 10; what lies deeper is left out. -1 and "
+        "0 refuse such a message (as in from_protobuf)",
+        "-1",
+    ),
+    Option("enums.as.ints", "for protobuf: enums as numbers, not as names (as in from_protobuf)", "false"),
+    Option(
+        "emit.default.values",
+        "for protobuf: zero, not null, for fields of proto3 without `optional` that are not in a message (as in "
+        "from_protobuf)",
+        "false",
+    ),
+    Option(
+        "upcast.unsigned.ints",
+        "for protobuf: uint32 as bigint and uint64 as decimal(20,0), which large numbers do not make negative (as in "
+        "from_protobuf)",
+        "false",
+    ),
+    Option(
+        "unwrap.primitive.wrapper.types",
+        "for protobuf: `google.protobuf.Int32Value` and the like as the value in them (as in from_protobuf)",
+        "false",
+    ),
+    Option(
+        "retain.empty.message.types",
+        "for protobuf: messages without fields as a struct of one null field; otherwise they are left out (as in "
+        "from_protobuf)",
+        "false",
+    ),
+)
+
 OPTIONS: tuple[Option, ...] = (
     _SERVERS,
     Option("subscribe", "topics, comma-separated; set exactly one of subscribe, subscribePattern, assign"),
@@ -238,7 +271,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "valueFormat",
-        "binary, string, json, avro or csv: what the column `value` is decoded to (ours; section Value formats)",
+        "binary, string, json, avro, protobuf or csv: what the column `value` is decoded to (ours; section Value "
+        "formats)",
         "binary",
     ),
     Option("keyFormat", "the same for the column `key` (ours)", "binary"),
@@ -246,9 +280,17 @@ OPTIONS: tuple[Option, ...] = (
         "valueSchema",
         "for json and csv: a schema as Spark's DDL or JSON; for avro: an Avro schema, or "
         "`http(s)://registry/subjects/NAME/versions/latest`; or a file that holds it, any fsspec URL (`.ddl`, `.json`, "
-        "`.avsc`). For avro, if unset and `schema.registry.url` is set: the latest of subject `<topic>-value` (ours)",
+        "`.avsc`). For protobuf: a file of `protoc --include_imports --descriptor_set_out`, or such a subject. For "
+        "avro and protobuf, if unset and `schema.registry.url` is set: the latest of subject `<topic>-value` (ours)",
     ),
     Option("keySchema", "the same for the column `key`, subject `<topic>-key` (ours)"),
+    Option(
+        "valueMessage",
+        "for protobuf: the message, by its full name, or its short one if no other has it; needed with a file, by "
+        "default the first of a registry's schema (ours)",
+    ),
+    Option("keyMessage", "the same for the column `key` (ours)"),
+    *PROTOBUF_RULES,
     Option(
         "recursiveFieldMaxDepth",
         "for avro: levels to keep of a record that contains itself, 1 to 15; what lies deeper is left out. -1 and 0 "
@@ -270,9 +312,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("sep", "separator of csv fields; a tab is written as backslash t (ours, as in from_csv)", ","),
     Option(
         "schema.registry.url",
-        "schema registry, `http(s)://host:port`, several addresses of one registry separated by commas; avro data is "
-        "then in Confluent's wire format, and so is json, with the id of a JSON schema (JSON_SR); beside avro, json is "
-        "also read without it (ours)",
+        "schema registry, `http(s)://host:port`, several addresses of one registry separated by commas; avro and "
+        "protobuf are then in Confluent's wire format, and so is json, with the id of a JSON schema (JSON_SR); beside "
+        "avro and protobuf, json is also read without it (ours)",
     ),
     Option("schema.registry.basic.auth.user.info", "`user:password` for the registry (ours)"),
     Option("schema.registry.bearer.auth.token", "token for the registry (ours)"),

@@ -31,6 +31,7 @@ from spark_connector.formats.value_format import (
     BINARY,
     FORMATS,
     MOST_LEVELS,
+    PLAIN_RULES,
     ColumnFormat,
     ParseMode,
     ReadFormats,
@@ -41,6 +42,7 @@ from spark_connector.formats.value_format import (
 )
 from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options.option_table import OPTIONS, OptionValues, check_names, did_you_mean
+from spark_connector.options.protobuf_options import NEEDS, PROTOBUF_OPTIONS, SCHEMA, parse_protobuf_rules
 from spark_connector.options.selection import (
     EARLIEST,
     LATEST,
@@ -274,6 +276,7 @@ _TOKEN = "schema.registry.bearer.auth.token"
 _CA = "schema.registry.ssl.ca.location"
 _LOGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]*:[^/\s]*@", re.IGNORECASE)
 _EXAMPLE = "Spark's DDL, e.g. 'id BIGINT, name STRING', or a file with it"
+_EXAMPLES = {"avro": "an Avro schema, a file, or a registry (schema.registry.url)", "protobuf": SCHEMA}
 _FOR_ANY_FORMAT = ("mode", "columnNameOfCorruptRecord", "badRecordsTopic")
 _FOR_REGISTRY = (_USER_INFO, _TOKEN, _CA)
 
@@ -312,19 +315,23 @@ def parse_formats(values: OptionValues, columns: Sequence[str], selection: Selec
     key, value = (_format(values, name, columns, registries) for name in ("key", "value"))
     if key == value == BINARY:
         _refuse_options(
-            values, (*_FOR_ANY_FORMAT, "sep", _LEVELS, _URL, *_FOR_REGISTRY), "needs 'valueFormat' or 'keyFormat'"
+            values,
+            (*_FOR_ANY_FORMAT, "sep", _LEVELS, *PROTOBUF_OPTIONS, _URL, *_FOR_REGISTRY),
+            "needs 'valueFormat' or 'keyFormat'",
         )
         return ReadFormats()
     if "csv" not in {key.name, value.name}:
         _refuse_options(values, ("sep",), "needs 'valueFormat' or 'keyFormat' to be csv")
+    if "protobuf" not in {key.name, value.name}:
+        _refuse_options(values, PROTOBUF_OPTIONS, NEEDS)
     mode = ParseMode(values.one_of("mode", tuple(mode.value for mode in ParseMode)))
     if mode is not ParseMode.PERMISSIVE:
         _refuse_options(values, ("columnNameOfCorruptRecord",), "needs 'mode' to be PERMISSIVE")
     registry = _registry(values, {key.name, value.name}, registries)
-    if "avro" in {key.name, value.name}:
-        # The registry may be there for Avro alone, so JSON beside it is read with and without a prefix.
+    if {"avro", "protobuf"} & {key.name, value.name}:
+        # The registry may be there for these alone, so JSON beside them is read with and without a prefix.
         key, value = (replace(one, is_plain_too=True) if one.name == "json" else one for one in (key, value))
-    else:
+    if "avro" not in {key.name, value.name}:
         _refuse_options(values, (_LEVELS,), "needs 'valueFormat' or 'keyFormat' to be avro")
     formats = ReadFormats(
         key,
@@ -361,14 +368,16 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
         if text is not None:
             raise ConfigError(f"Option '{option}' has no effect on format {name}: set '{column}Format' as well")
         return ColumnFormat(name)
-    if not text and (name != "avro" or _URL not in values):
-        raise ConfigError(
-            f"Option '{column}Format'={name} needs option '{option}': "
-            + ("an Avro schema, a file, or a registry (schema.registry.url)" if name == "avro" else _EXAMPLE)
-        )
+    of_registry = name in {"avro", "protobuf"}
+    message = values.text(f"{column}Message")
+    if name != "protobuf" and message is not None:
+        raise ConfigError(f"Option '{column}Message' has no effect: it needs '{column}Format' to be protobuf")
+    if not text and not (of_registry and _URL in values):
+        raise ConfigError(f"Option '{column}Format'={name} needs option '{option}': {_EXAMPLES.get(name, _EXAMPLE)}")
     levels, separator = _levels(values), _separator(values)
+    rules = parse_protobuf_rules(values) if name == "protobuf" else PLAIN_RULES
     if not text:
-        return ColumnFormat(name, SchemaSubject(), most_levels=levels)
+        return ColumnFormat(name, SchemaSubject(), most_levels=levels, message=message, rules=rules)
     if _LOGIN.match(text):
         raise ConfigError(
             f"Option '{option}' has a user and a password in its URL, which Spark's plans would show: remove them. "
@@ -380,10 +389,14 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
 
     try:
         if (found := parse_registry_url(text)) is not None:
-            if name != "avro":
+            if not of_registry:
                 raise ConfigError(f"schemas of format {name} cannot come from a registry: {_EXAMPLE}")
             registries.append(found[0])
-            return ColumnFormat(name, found[1], most_levels=levels)
+            return ColumnFormat(name, found[1], most_levels=levels, message=message, rules=rules)
+        if name == "protobuf":
+            if not message:
+                raise ConfigError(f"a file needs option '{column}Message': which of its messages the {column} is")
+            return ColumnFormat(name, SchemaFile(text), message=message, rules=rules)
         schema = parse_schema_text(text, avro=name == "avro")
         made = ColumnFormat(name, schema, separator, levels)
         if not isinstance(made.schema, SchemaFile):
@@ -424,8 +437,10 @@ def _bad_records_topic(values: OptionValues, mode: ParseMode, selection: Selecti
 
 def _registry(values: OptionValues, formats: set[str], registries: list[str]) -> RegistrySettings | None:
     given = [url.strip() for url in (values.text(_URL) or "").split(",") if url.strip()]
-    if not formats & {"avro", "json"}:
-        _refuse_options(values, (_URL, *_FOR_REGISTRY), "needs 'valueFormat' or 'keyFormat' to be avro or json")
+    if not formats & {"avro", "json", "protobuf"}:
+        _refuse_options(
+            values, (_URL, *_FOR_REGISTRY), "needs 'valueFormat' or 'keyFormat' to be avro, protobuf or json"
+        )
         return None
     user_infos = {values.text(_USER_INFO)} - {None}
     urls: list[str] = []
