@@ -51,30 +51,30 @@ PROTOBUF_RULES: tuple[Option, ...] = (
     Option(
         "recursive.fields.max.depth",
         "for protobuf: levels to keep of a message that contains itself, 1 to 10; what lies deeper is left out. -1 and "
-        "0 refuse such a message (as in from_protobuf)",
+        "0 refuse such a message (ours, as in from_protobuf)",
         "-1",
     ),
-    Option("enums.as.ints", "for protobuf: enums as numbers, not as names (as in from_protobuf)", "false"),
+    Option("enums.as.ints", "for protobuf: enums as numbers, not as names (ours, as in from_protobuf)", "false"),
     Option(
         "emit.default.values",
-        "for protobuf: zero, not null, for fields of proto3 without `optional` that are not in a message (as in "
+        "for protobuf: zero, not null, for fields of proto3 without `optional` that are not in a message (ours, as in "
         "from_protobuf)",
         "false",
     ),
     Option(
         "upcast.unsigned.ints",
-        "for protobuf: uint32 as bigint and uint64 as decimal(20,0), which large numbers do not make negative (as in "
+        "for protobuf: uint32 as bigint and uint64 as decimal(20,0), which large numbers do not make negative (ours, as in "
         "from_protobuf)",
         "false",
     ),
     Option(
         "unwrap.primitive.wrapper.types",
-        "for protobuf: `google.protobuf.Int32Value` and the like as the value in them (as in from_protobuf)",
+        "for protobuf: `google.protobuf.Int32Value` and the like as the value in them (ours, as in from_protobuf)",
         "false",
     ),
     Option(
         "retain.empty.message.types",
-        "for protobuf: messages without fields as a struct of one null field; otherwise they are left out (as in "
+        "for protobuf: messages without fields as a struct of one null field; otherwise they are left out (ours, as in "
         "from_protobuf)",
         "false",
     ),
