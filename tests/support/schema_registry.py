@@ -10,12 +10,16 @@ import base64
 import json
 import re
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-ROUTE = re.compile(r"/subjects/(?P<subject>[^/]+)/versions(?:/(?P<version>\w+))?|/schemas/ids/(?P<id>\d+)")
+ROUTE = re.compile(
+    r"(?P<compatibility>/compatibility)?/subjects/(?P<subject>[^/]+)(?P<versions>/versions(?:/(?P<version>\w+))?)?"
+    r"|/schemas/ids/(?P<id>\d+)"
+)
 
 
 class Registry:
@@ -25,6 +29,8 @@ class Registry:
         self.schemas: list[dict[str, Any]] = []
         """By id - 1, as registered."""
         self.subjects: dict[str, list[int]] = {}
+        self.complaints: dict[str, list[str]] = {}
+        """What it says of new schemas of a subject that has some."""
         self.asked: list[str] = []
         """Paths, in order."""
         self.user_info: str | None = None
@@ -58,13 +64,33 @@ class Registry:
         if method == "POST":
             given = json.loads(body)
             known = {key: given[key] for key in ("references", "schemaType") if given.get(key)}
-            return 200, {"id": self.register(match["subject"], given["schema"], **known)}
+            if known.get("schemaType") == "AVRO":
+                del known["schemaType"]
+            return self._posted(match, {"schema": given["schema"], **known})
         if match["id"]:
             number = int(match["id"])
             if not 0 < number <= len(self.schemas):
                 return 404, {"error_code": 40403, "message": f"Schema {number} not found"}
             return 200, self.schemas[number - 1]
-        return self._version(match["subject"], match["version"])
+        return self._version(urllib.parse.unquote(match["subject"]), match["version"])
+
+    def _posted(self, match: re.Match[str], entry: dict[str, Any]) -> tuple[int, Any]:
+        """A schema to look up, to compare or to register."""
+        subject = urllib.parse.unquote(match["subject"])
+        versions = self.subjects.get(subject, [])
+        number = self.schemas.index(entry) + 1 if entry in self.schemas else 0
+        complaints = self.complaints.get(subject, []) if number not in versions else []
+        if match["compatibility"]:
+            if not versions:
+                return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+            return 200, {"is_compatible": not complaints, "messages": complaints}
+        if match["versions"]:
+            if complaints:
+                return 409, {"error_code": 409, "message": f"Schema being registered is incompatible: {complaints}"}
+            return 200, {"id": self.register(subject, **entry)}
+        if number not in versions:
+            return 404, {"error_code": 40403, "message": "Schema not found"}
+        return 200, {"subject": subject, "version": versions.index(number) + 1, "id": number, **entry}
 
     def _version(self, subject: str, version: str) -> tuple[int, Any]:
         versions = self.subjects.get(subject)
