@@ -71,8 +71,8 @@ class SchemaRegistry:
     def __init__(self, settings: RegistrySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._schemas: OrderedDict[int, AvroSchema | ProtobufFiles | str | tuple[str, float]] = OrderedDict()
-        """By id: the schema; the type of one of another kind; or why it is unknown, and until when that holds."""
+        self._schemas: OrderedDict[str, AvroSchema | ProtobufFiles | str | tuple[str, float]] = OrderedDict()
+        """By id and query: the schema; the type of one of another kind; or why it is unknown, and until when."""
         self._opener = urllib.request.build_opener(
             _NoRedirect(), urllib.request.HTTPSHandler(context=_tls(settings.ca_location))
         )
@@ -95,7 +95,8 @@ class SchemaRegistry:
             raise _no_json(found)
 
     def _known(self, schema_id: int, query: str = "") -> AvroSchema | ProtobufFiles | str:
-        known = self._schemas.get(schema_id)
+        asked = f"{schema_id}{query}"
+        known = self._schemas.get(asked)
         if isinstance(known, tuple):
             if known[1] > self._clock():
                 raise UnknownSchema(known[0])
@@ -104,11 +105,11 @@ class SchemaRegistry:
         while len(self._schemas) >= _MOST_SCHEMAS:
             self._schemas.popitem(last=False)
         try:
-            found = self._found(self._get(f"/schemas/ids/{schema_id}{query}"))
+            found = self._found(self._get(f"/schemas/ids/{asked}"))
         except UnknownSchema as error:
-            self._schemas[schema_id] = str(error), self._clock() + _ASK_AGAIN_S
+            self._schemas[asked] = str(error), self._clock() + _ASK_AGAIN_S
             raise
-        self._schemas[schema_id] = found
+        self._schemas[asked] = found
         return found
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:

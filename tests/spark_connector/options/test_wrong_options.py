@@ -61,7 +61,7 @@ OF_READS: Wrong = [
     ({"kafka.auto.offset.reset": "latest"}, r"is not supported.*'startingOffsets'"),
 ]
 OF_COLUMNS: Wrong = [
-    ({"valueFormat": "xml"}, "must be binary or string or json or avro or csv, not 'xml'"),
+    ({"valueFormat": "xml"}, "must be binary or string or json or avro or protobuf or csv, not 'xml'"),
     ({"valueFormat": "json"}, "'valueFormat'=json needs option 'valueSchema': Spark's DDL"),
     ({"valueFormat": "avro"}, r"needs option 'valueSchema': an Avro schema, a file, or a registry"),
     ({"valueSchema": "a INT"}, "'valueSchema' has no effect on format binary"),
@@ -69,7 +69,7 @@ OF_COLUMNS: Wrong = [
     ({"mode": "FAILFAST"}, "'mode' has no effect: it needs 'valueFormat' or 'keyFormat'"),
     ({"badRecordsTopic": "b"}, "'badRecordsTopic' has no effect"),
     ({URL: "http://h"}, "has no effect"),
-    ({"valueFormat": "csv", "valueSchema": "a INT", URL: "http://h"}, "to be avro or json"),
+    ({"valueFormat": "csv", "valueSchema": "a INT", URL: "http://h"}, "to be avro, protobuf or json"),
     ({**JSON, "recursiveFieldMaxDepth": "3"}, "'recursiveFieldMaxDepth' has no effect: it needs .* to be avro"),
     ({**AVRO, "recursiveFieldMaxDepth": "16"}, "^Option 'recursiveFieldMaxDepth' should not be greater than 15"),
     ({**AVRO, "recursiveFieldMaxDepth": "-2"}, "'recursiveFieldMaxDepth' must be at least -1"),
