@@ -19,7 +19,7 @@ _FORMATS = (
     *("keyFormat", "valueFormat", "keySchema", "valueSchema", "recursiveFieldMaxDepth", "columnNameOfCorruptRecord"),
     "schema.registry.url",
 )
-_NAMES = (_ISOLATION, *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
+_NAMES = (_ISOLATION, "where", *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
 _WORDS = (_ISOLATION, "keyFormat", "valueFormat", "mode")  # values that ignore case
 _UNSET = {
     "keyFormat": "binary",

@@ -41,24 +41,22 @@ from spark_connector.formats.value_format import (
 )
 from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options.option_table import OPTIONS, OptionValues, check_names, did_you_mean
+from spark_connector.options.read_filters import ReadFilters, parse_filters, refuse_push_down
 from spark_connector.options.selection import (
     EARLIEST,
     LATEST,
     Assign,
     OffsetRangeLimit,
     Position,
-    ReadFilters,
     Selection,
     SpecificOffsets,
     Subscribe,
     Subscription,
     Timestamps,
     check_limits,
-    parse_filters,
     parse_offsets,
     parse_selection,
     parse_timestamps,
-    refuse_push_down,
 )
 
 logger = logging.getLogger("pykafka.spark")
