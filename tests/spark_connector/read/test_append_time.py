@@ -27,7 +27,8 @@ def plan(topic: Topic, **options: str) -> list[tuple[int, int, int]]:
 def let_brokers_stamp(topic: Topic) -> None:
     entry = ConfigEntry("message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=[entry])
-    AdminClient({"bootstrap.servers": topic.bootstrap}).incremental_alter_configs([resource])[resource].result(30)
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 def test_a_time_ends_the_batch_of_a_topic_whose_brokers_set_the_times(broker: Kafka, topic: str) -> None:
