@@ -26,7 +26,7 @@ Buffer = Any
 BinaryColumn = tuple[Buffer, Buffer | None, Buffer | None, int]
 """Edges, validity, data and first row of an Arrow binary array."""
 
-KERNEL_VERSION: Final = 2
+KERNEL_VERSION: Final = 3
 """The `VERSION` that a kernel must have. Raise it here and in `_kernel.h` with every change of the C sources."""
 
 NATIVE_VARIABLE: Final = "PYKAFKA_NATIVE"
@@ -71,7 +71,31 @@ class Kernel(Protocol):
         /,
     ) -> tuple[list[bytes], bytes]: ...
 
+    def decode_avro(
+        self,
+        code: Buffer,
+        columns: Buffer,
+        state: Buffer,
+        buffers: list[list[Buffer | None]],
+        values: BinaryColumn,
+        rows: int,
+        begin: int,
+        refused: Buffer,
+        /,
+    ) -> int: ...
+
     def partitions(self, rows: int, keys: BinaryColumn, partitions: int, out: Buffer, /) -> None: ...
+
+    def protobuf_decode(
+        self,
+        values: BinaryColumn,
+        rows: int,
+        skips: Buffer | None,
+        program: Buffer,
+        symbols: Buffer,
+        statuses: Buffer,
+        /,
+    ) -> list[tuple[int, bytes, bytes, bytes | None]]: ...
 
 
 def _load() -> Kernel | None:

@@ -77,7 +77,7 @@ def in_two_ways(
         (np.flatnonzero(rows), one_by_one(values.filter(odd), kind, one)),
         (np.flatnonzero(~rows), by_halves(values.filter(pc.invert(odd)), kind, whole, one)),
     ]
-    return _scattered(len(values), parts)
+    return scattered(len(values), parts)
 
 
 def as_lines(values: pa.Array) -> pa.Buffer:
@@ -120,10 +120,10 @@ def skipping_nulls(values: pa.Array, decode: Callable[[pa.Array], Decoded]) -> D
     if not values.null_count:
         return decode(values)
     there = values.is_valid().to_numpy(zero_copy_only=False)
-    return _scattered(len(values), [(np.flatnonzero(there), decode(values.drop_null()))])
+    return scattered(len(values), [(np.flatnonzero(there), decode(values.drop_null()))])
 
 
-def _scattered(length: int, parts: list[tuple[np.ndarray[Any, Any], Decoded]]) -> Decoded:
+def scattered(length: int, parts: list[tuple[np.ndarray[Any, Any], Decoded]]) -> Decoded:
     """One column of `length` rows: row `rows[i]` is element i of its part; other rows are null."""
     indices = np.full(length, -1, np.int64)
     bad: dict[int, str] = {}

@@ -40,7 +40,7 @@ NOT_KEPT = {
     *("kafkaConsumer.pollTimeoutMs", "badRecordsTopic", "schema.registry.basic.auth.user.info"),
     *("schema.registry.bearer.auth.token", "schema.registry.ssl.ca.location"),
     # the table of a load that is read with its topic: a load reads topics only
-    *("history", "catalog", "historyColumn", "historyStorageOptions"),
+    *("history", "catalog", "historyColumn", "historyStorageSecrets"),
     # what the columns of the rows show
     *("includeHeaders", "columns"),
 }
