@@ -41,6 +41,7 @@ from spark_connector.formats.value_format import (
 from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options.option_table import OPTIONS, OptionValues, check_names, did_you_mean
 from spark_connector.options.protobuf_options import NEEDS, PROTOBUF_OPTIONS, SCHEMA, parse_protobuf_rules
+from spark_connector.options.read_filters import ReadFilters, parse_filters, refuse_push_down
 from spark_connector.options.registry_options import ACCESS, URL, refuse_login, refuse_options, registry_settings
 from spark_connector.options.selection import (
     EARLIEST,
@@ -48,18 +49,15 @@ from spark_connector.options.selection import (
     Assign,
     OffsetRangeLimit,
     Position,
-    ReadFilters,
     Selection,
     SpecificOffsets,
     Subscribe,
     Subscription,
     Timestamps,
     check_limits,
-    parse_filters,
     parse_offsets,
     parse_selection,
     parse_timestamps,
-    refuse_push_down,
 )
 
 logger = logging.getLogger("pykafka.spark")

@@ -220,6 +220,7 @@ MINIMUM = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 IDS = [case.name for case in CASES]
 
 OWN = {
+    *("where", "timestampsGrow", "filterKey", "filterKeyPartitioner"),
     *("columns", "filterPartitions", "filterOffsets", "filterTimestampFrom", "filterTimestampUntil"),
     *("filterKeyPrefix", "filterHeader", "pushDown", "maxBytesPerTrigger", "maxBytesPerPartition"),
     *("offsetStore", "offsetStore.path", "offsetStore.zookeeper.connect", "group"),

@@ -109,7 +109,15 @@ OF_FILTERS: Wrong = [
     ({"filterKeyPrefix": "X''"}, r"'filterKeyPrefix' is empty"),
     ({"filterHeader": "=x"}, r"'filterHeader' must be a name"),
     ({"filterHeder": "x"}, r"Unknown option 'filterHeder'.*Did you mean 'filterHeader'"),
-    ({"pushDown": "true"}, r"'pushDown'.*silently misses rows.*Use the options columns, filterPartitions"),
+    ({"filterKey": " "}, r"'filterKey' has an empty key"),
+    ({"filterKey": "a,,b"}, r"'filterKey' has an empty key.*X''; a key with a comma is written as bytes"),
+    ({"filterKeyPartitioner": "murmur2"}, r"'filterKeyPartitioner' has no effect without 'filterKey', or key ="),
+    ({"filterKeyPartitioner": "murmur2", "filterKeyPrefix": "a"}, r"'filterKeyPartitioner' has no effect without"),
+    ({"filterKeyPartitioner": "crc32", "filterKey": "a"}, r"'filterKeyPartitioner' must be murmur2, not 'crc32'"),
+    ({"timestampsGrow": "yes"}, r"'timestampsGrow' must be true or false, not 'yes'"),
+    ({"where": ""}, r"'where' cannot use the term"),
+    ({"where": "key = 'a' OR key = 'b'"}, r"'where' cannot use the term .*joined by AND"),
+    ({"pushDown": "true"}, r"'pushDown'.*silently misses rows.*Use the options columns, where and filter…"),
     ({"pushDown": "maybe"}, r"'pushDown' must be true or false"),
 ]
 OF_WRITES: Wrong = [
