@@ -135,11 +135,17 @@ class PykafkaSource(DataSource):
 
     def _write_options(self, schema: StructType, *, stream: bool) -> WriteOptions:
         from spark_connector.options.write_options import parse_write_options
-        from spark_connector.write.input_columns import check_columns
+        from spark_connector.write.input_columns import check_columns, chosen_columns
 
-        options = parse_write_options(self.options, stream=stream)
+        options = chosen_columns(schema.names, parse_write_options(self.options, stream=stream))
         check_columns([(one.name, one.dataType.simpleString()) for one in schema.fields], options)
-        return options
+        if not options.formats.columns:
+            return options
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from spark_connector.formats.record_encoder import loaded
+
+        return replace(options, formats=loaded(options.formats, options.topic, to_arrow_schema(schema)))
 
 
 def _refuse_other_schema(schema: StructType, ours: StructType) -> None:

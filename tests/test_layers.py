@@ -57,7 +57,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"destinations"},
     {"loads", "listener"},
     {"progress"},
-    {"read", "write"},
+    {"read", "write", "registry"},
     {"options"},
     {"formats", "offset_store"},
     {"storage", "errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact"},
@@ -122,6 +122,10 @@ ONLY_IN = {
     "jinja2": {"pykafka_ui/render.py"},
     "jsonpath_rfc9535": {"pykafka_ui/filters.py"},
     "uvicorn": {"broker/web/", "pykafka_ui/serve.py"},
+    "google": {
+        "spark_connector/formats/protobuf_descriptors.py",
+        "spark_connector/formats/protobuf_rows.py",
+    },
     "jwt": {"broker/security/signed_tokens.py"},
     "rich": {"broker/tools/", "spark_connector/cli/", "pykafka_demo/", "spark_connector/progress/lag_bar.py"},
 }
@@ -146,6 +150,16 @@ IMPORT_IN_FUNCTION = {
     ),
     ("spark_connector/options/read_options.py", "spark_connector.formats.schema_text.parse_registry_url"): "the same",
     ("spark_connector/options/read_options.py", "spark_connector.formats.schema_text.parse_schema_text"): "the same",
+    ("spark_connector/formats/record_decoder.py", "spark_connector.formats.protobuf_decoder"): (
+        "the library of the extra [protobuf]"
+    ),
+    ("spark_connector/options/typed_write_options.py", "spark_connector.formats.schema_text.parse_registry_url"): (
+        "the same, for writes"
+    ),
+    ("spark_connector/options/typed_write_options.py", "spark_connector.formats.schema_text.parse_schema_text"): (
+        "the same"
+    ),
+    ("spark_connector/write/rows_writer.py", "spark_connector.formats.record_encoder.RecordEncoder"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/offset_reader.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.record_decoder.RecordDecoder"): "the same",
@@ -176,6 +190,12 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaStreamWriter"): "the same",
     ("spark_connector/source.py", "spark_connector.options.write_options.parse_write_options"): "the same",
     ("spark_connector/source.py", "spark_connector.write.input_columns.check_columns"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.input_columns.chosen_columns"): "the same",
+    ("spark_connector/source.py", "spark_connector.formats.record_encoder.loaded"): "the same",
+    (
+        "spark_connector/source.py",
+        "pyspark.sql.pandas.types.to_arrow_schema",
+    ): "pandas, for typed writes only",
     ("spark_connector/read/readers.py", "spark_connector.read.offset_reader.OffsetReader"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.fetch.read_ranges"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.micro_batches.MicroBatches"): "the same",

@@ -18,6 +18,7 @@ static PyMethodDef methods[] = {
     {"decode_avro", decode_avro, METH_VARARGS, NULL},
     {"encode", encode, METH_VARARGS, NULL},
     {"partitions", partitions, METH_VARARGS, NULL},
+    {"protobuf_decode", protobuf_decode, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL}};
 
 #ifdef CRC_BY_CPU

@@ -86,6 +86,17 @@ class Kernel(Protocol):
 
     def partitions(self, rows: int, keys: BinaryColumn, partitions: int, out: Buffer, /) -> None: ...
 
+    def protobuf_decode(
+        self,
+        values: BinaryColumn,
+        rows: int,
+        skips: Buffer | None,
+        program: Buffer,
+        symbols: Buffer,
+        statuses: Buffer,
+        /,
+    ) -> list[tuple[int, bytes, bytes, bytes | None]]: ...
+
 
 def _load() -> Kernel | None:
     """The first kernel that fits these sources. Warns if there is none: pip does not show that a build failed."""

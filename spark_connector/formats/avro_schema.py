@@ -66,6 +66,8 @@ class AvroType:
     symbols: tuple[str, ...] = ()
     default_symbol: str | None = None
     size: int = 0
+    other_logical: str = ""
+    """The name of a logical type that is not in `logical`, valid or not: reads ignore it."""
 
     @property
     def simple_name(self) -> str:
@@ -144,7 +146,8 @@ class _Parser:
                 raise ConfigError(f"{kind} without {key}")
             return AvroType(kind, item=self._type(node[key], namespace))
         if isinstance(kind, str) and kind in PRIMITIVES:
-            return AvroType(kind, logical=_logical(node, kind, None))
+            logical = _logical(node, kind, None)
+            return AvroType(kind, logical=logical, other_logical="" if logical else str(node.get("logicalType", "")))
         return self._reference(kind, namespace)
 
     def _reference(self, name: Any, namespace: str) -> AvroType:

@@ -1,9 +1,10 @@
-"""A client of schema registries: the part of Confluent's REST API that a read needs.
+"""A client of schema registries: the part of Confluent's REST API that reads and writes need.
 
-The driver uses it to find the schema of a column, executors to find the schemas that values were written with.
-`registry_of` caches these per worker process. Only GET requests are sent, and redirects are not followed, because they
-could send the password to another host. `5xx`, `429` and failed connections are retried at every URL before
-ConnectorError (condition SCHEMA_REGISTRY_UNAVAILABLE) is raised, which is not a bad record in any mode.
+The driver uses it to find or to register the schema of a column (registered_schema.py), executors to find the schemas
+that values were written with. `registry_of` caches these per worker process. Executors send only GET requests.
+Redirects are not followed, because they could send the password to another host. `5xx`, `429` and failed connections
+are retried at every URL before ConnectorError (condition SCHEMA_REGISTRY_UNAVAILABLE) is raised, which is not a bad
+record in any mode.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.value_decoder import BadValue
-from spark_connector.formats.value_format import FRAME, AvroSchema, RegistrySettings
+from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
 
 UNASKED: Final = (
     "; it begins with a zero byte, as what a schema registry's serializer writes: if one did, set the option "
@@ -32,8 +33,12 @@ UNASKED: Final = (
 )
 """For values that are read without a registry and cannot be decoded."""
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
+_CONTENT: Final = "application/vnd.schemaregistry.v1+json"
+_NOT_FOUND: Final = 404
 _TRIES: Final = 3
 _BACK_OFF_S: Final = 0.2
+_SERIALIZED: Final = "?format=serialized"
+"""Asks for a FileDescriptorProto instead of a .proto file, and is no matter to schemas of other kinds."""
 _LARGEST: Final = 16 << 20
 _MOST_SCHEMAS: Final = 1000
 _ASK_AGAIN_S: Final = 30.0
@@ -48,7 +53,11 @@ def unframed(raw: bytes) -> tuple[int, int]:
 
 
 class UnknownSchema(Exception):
-    """The registry has no such schema, or it is of another type."""
+    """The registry has no such schema, or it is of another type, or it refuses it. `status`: of HTTP, if it says so."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -62,8 +71,8 @@ class SchemaRegistry:
     def __init__(self, settings: RegistrySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._schemas: OrderedDict[int, AvroSchema | str | tuple[str, float]] = OrderedDict()
-        """By id: the schema; the type of one that is not Avro; or why it is unknown, and until when that holds."""
+        self._schemas: OrderedDict[str, AvroSchema | ProtobufFiles | str | tuple[str, float]] = OrderedDict()
+        """By id and query: the schema; the type of one of another kind; or why it is unknown, and until when."""
         self._opener = urllib.request.build_opener(
             _NoRedirect(), urllib.request.HTTPSHandler(context=_tls(settings.ca_location))
         )
@@ -72,75 +81,149 @@ class SchemaRegistry:
         """The Avro schema of that id. Raises UnknownSchema, ConnectorError."""
         return _of_avro(self._known(schema_id))
 
+    def protobuf(self, schema_id: int) -> ProtobufFiles:
+        """The Protobuf schema of that id. Raises UnknownSchema, ConnectorError."""
+        return _of_protobuf(self._known(schema_id, _SERIALIZED))
+
+    def protobuf_subject(self, name: str, version: str = "latest") -> ProtobufFiles:
+        """The Protobuf schema of a subject's version. Raises UnknownSchema, ConnectorError."""
+        return _of_protobuf(self._found(self._get(_version(name, version) + _SERIALIZED)))
+
     def check_json(self, schema_id: int) -> None:
         """Raises UnknownSchema if the id is not that of a JSON schema, ConnectorError."""
-        found = self._known(schema_id)
-        if isinstance(found, AvroSchema):
-            raise UnknownSchema("it is of type AVRO, not JSON: the format avro reads it")
-        if found != "JSON":
-            raise UnknownSchema(f"it is of type {found}, not JSON")
+        if (found := self._known(schema_id)) != "JSON":
+            raise _no_json(found)
 
-    def _known(self, schema_id: int) -> AvroSchema | str:
-        known = self._schemas.get(schema_id)
-        if isinstance(known, AvroSchema | str):
+    def _known(self, schema_id: int, query: str = "") -> AvroSchema | ProtobufFiles | str:
+        asked = f"{schema_id}{query}"
+        known = self._schemas.get(asked)
+        if isinstance(known, tuple):
+            if known[1] > self._clock():
+                raise UnknownSchema(known[0])
+        elif known is not None:
             return known
-        if known is not None and known[1] > self._clock():
-            raise UnknownSchema(known[0])
         while len(self._schemas) >= _MOST_SCHEMAS:
             self._schemas.popitem(last=False)
         try:
-            found = self._found(self._get(f"/schemas/ids/{schema_id}"))
+            found = self._found(self._get(f"/schemas/ids/{asked}"))
         except UnknownSchema as error:
-            self._schemas[schema_id] = str(error), self._clock() + _ASK_AGAIN_S
+            self._schemas[asked] = str(error), self._clock() + _ASK_AGAIN_S
             raise
-        self._schemas[schema_id] = found
+        self._schemas[asked] = found
         return found
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:
-        """The schema of a subject's version. Raises UnknownSchema, ConnectorError."""
-        quoted = urllib.parse.quote(name, safe="")
-        return _of_avro(self._found(self._get(f"/subjects/{quoted}/versions/{urllib.parse.quote(version, safe='')}")))
+        """The Avro schema of a subject's version. Raises UnknownSchema, ConnectorError."""
+        return _of_avro(self._found(self._get(_version(name, version))))
 
-    def _found(self, answer: Any, depth: int = 0) -> AvroSchema | str:
-        """The schema in an answer, or its type if it is not Avro."""
+    def json_version(self, name: str, version: str = "latest") -> tuple[int, JsonSchema]:
+        """(id, JSON Schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
+        answer = self._get(_version(name, version))
+        found = self._json_schema(answer)
+        return _id_in(answer), found
+
+    def json_schema(self, schema_id: int) -> JsonSchema:
+        """The JSON Schema of that id. Raises UnknownSchema, ConnectorError."""
+        return self._json_schema(self._get(f"/schemas/ids/{schema_id}"))
+
+    def _found(self, answer: Any, depth: int = 0) -> AvroSchema | ProtobufFiles | str:
+        """The schema in an answer, or its type if that is another one."""
         if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
             raise UnknownSchema("the registry did not answer with a schema")
-        if answer.get("schemaType", "AVRO") != "AVRO":
-            return str(answer["schemaType"])
-        if depth > 16:
-            raise UnknownSchema("its references are nested too deep")
+        kind = answer.get("schemaType", "AVRO")
+        if kind not in {"AVRO", "PROTOBUF"}:
+            return str(kind)
+        places = _references(answer, depth)
+        if kind == "PROTOBUF":
+            return self._files(answer["schema"], places, depth)
         references: list[str] = []
-        try:
-            places = [(str(one["subject"]), int(one["version"])) for one in answer.get("references") or ()]
-        except (KeyError, TypeError, ValueError):
-            raise UnknownSchema("the registry answered with references without subject and version") from None
-        for subject, version in places:
-            quoted = urllib.parse.quote(subject, safe="")
-            referred = _of_avro(self._found(self._get(f"/subjects/{quoted}/versions/{version}"), depth + 1))
+        for _, path in places:
+            referred = _of_avro(self._found(self._get(path), depth + 1))
             references += [text for text in (*referred.references, referred.text) if text not in references]
         return AvroSchema(answer["schema"], tuple(references))
 
-    def _get(self, path: str) -> Any:
-        """The JSON at `path`. Raises UnknownSchema for 404 and 422."""
+    def _json_schema(self, answer: Any) -> JsonSchema:
+        found = self._found(answer)
+        if found != "JSON":
+            raise _no_json(found)
+        named: dict[str, str] = {}
+        waiting = [(answer, 0)]
+        while waiting:
+            one, depth = waiting.pop()
+            for name, path in _references(one, depth):
+                referred = self._get(path)
+                if name not in named and isinstance(referred.get("schema"), str):
+                    named[name] = referred["schema"]
+                    waiting.append((referred, depth + 1))
+        return JsonSchema(answer["schema"], tuple(named.items()))
+
+    def _files(self, text: str, places: list[tuple[str, str]], depth: int) -> ProtobufFiles:
+        files: dict[str, str] = {}
+        for name, path in places:
+            *others, (_, own) = _of_protobuf(self._found(self._get(path + _SERIALIZED), depth + 1)).files
+            files |= {**dict(others), name: own}
+        return ProtobufFiles((*files.items(), ("", text)))
+
+    def avro_version(self, subject: str, version: str = "latest") -> tuple[int, AvroSchema]:
+        """(id, schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
+        answer = self._get(_version(subject, version))
+        found = _of_avro(self._found(answer))
+        return _id_in(answer), found
+
+    def look_up(self, subject: str, schema: Mapping[str, Any]) -> int | None:
+        """The id of a schema (as requests have it: schema, schemaType, references) under a subject; None if it is not
+        registered there. Raises UnknownSchema for what is no schema, ConnectorError."""
+        try:
+            return _id_in(self._get(_subject(subject), schema))
+        except UnknownSchema as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+
+    def complaints(self, subject: str, schema: Mapping[str, Any]) -> list[str]:
+        """Why the registry finds a schema incompatible with the latest one of a subject; empty if it does not.
+        Raises UnknownSchema, ConnectorError."""
+        path = f"/compatibility{_version(subject, 'latest')}?verbose=true"
+        try:
+            answer = self._get(path, schema)
+        except UnknownSchema as error:
+            if error.status == _NOT_FOUND:  # the first one of the subject
+                return []
+            raise
+        if isinstance(answer, dict) and answer.get("is_compatible") is True:
+            return []
+        said = answer.get("messages") if isinstance(answer, dict) else None
+        return [str(one) for one in said or ("it is incompatible with an earlier schema",)]
+
+    def register(self, subject: str, schema: Mapping[str, Any]) -> int:
+        """The id of a schema, which is registered unless it was. Raises UnknownSchema if the registry refuses,
+        ConnectorError."""
+        return _id_in(self._get(f"{_subject(subject)}/versions", schema))
+
+    def _get(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The JSON at `path`, or the answer to a POST of `body`. Raises UnknownSchema for 404, 409 and 422."""
         failure = ""
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_BACK_OFF_S * 2**attempt)
             for url in self._settings.urls:
                 try:
-                    return self._ask(url + path)
+                    return self._ask(url + path, body)
                 except urllib.error.HTTPError as error:
                     failure = _complaint(error)
-                    if error.code in {404, 422}:
-                        raise UnknownSchema(failure) from None
+                    if error.code in {_NOT_FOUND, 409, 422}:
+                        raise UnknownSchema(failure, error.code) from None
                     if error.code != 429 and error.code < 500:
                         raise _unavailable(url, path, failure) from None
                 except (OSError, ValueError, http.client.HTTPException) as error:  # refused, timed out, no TLS, no JSON
                     failure = f"{type(error).__name__} {error}"
         raise _unavailable(", ".join(self._settings.urls), path, failure)
 
-    def _ask(self, url: str) -> Any:
-        request = urllib.request.Request(url, headers={"Accept": _ACCEPT})
+    def _ask(self, url: str, body: Mapping[str, Any] | None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, headers={"Accept": _ACCEPT})
+        if data is not None:
+            request.add_header("Content-Type", _CONTENT)
         if self._settings.user_info is not None:
             credentials = base64.b64encode(self._settings.user_info.encode()).decode()
             request.add_unredirected_header("Authorization", f"Basic {credentials}")
@@ -150,11 +233,60 @@ class SchemaRegistry:
             return json.loads(response.read(_LARGEST))
 
 
-def _of_avro(found: AvroSchema | str) -> AvroSchema:
+def _id_in(answer: Any) -> int:
+    try:
+        return int(answer["id"])
+    except (KeyError, TypeError, ValueError):
+        raise UnknownSchema("the registry did not answer with the id of a schema") from None
+
+
+def _subject(name: str) -> str:
+    return f"/subjects/{urllib.parse.quote(name, safe='')}"
+
+
+def _version(subject: str, version: str) -> str:
+    return f"{_subject(subject)}/versions/{urllib.parse.quote(version, safe='')}"
+
+
+def _kind(found: AvroSchema | ProtobufFiles | str) -> str:
+    return "AVRO" if isinstance(found, AvroSchema) else "PROTOBUF" if isinstance(found, ProtobufFiles) else found
+
+
+_HINTS: Final = {
+    "JSON": ": the format json reads it",
+    "PROTOBUF": ": the format protobuf reads it",
+    "AVRO": ": the format avro reads it",
+}
+
+
+def _of_avro(found: AvroSchema | ProtobufFiles | str) -> AvroSchema:
     if isinstance(found, AvroSchema):
         return found
-    hint = ": the format json reads it, with a schema in Spark's DDL" if found == "JSON" else ""
-    raise UnknownSchema(f"it is of type {found}, not AVRO{hint}")
+    raise UnknownSchema(f"it is of type {_kind(found)}, not AVRO{_HINTS.get(_kind(found), '')}")
+
+
+def _of_protobuf(found: AvroSchema | ProtobufFiles | str) -> ProtobufFiles:
+    if isinstance(found, ProtobufFiles):
+        return found
+    raise UnknownSchema(f"it is of type {_kind(found)}, not PROTOBUF{_HINTS.get(_kind(found), '')}")
+
+
+def _no_json(found: AvroSchema | ProtobufFiles | str) -> UnknownSchema:
+    hint = ": the format avro reads it" if isinstance(found, AvroSchema) else ""
+    return UnknownSchema(f"it is of type {_kind(found)}, not JSON{hint}")
+
+
+def _references(answer: Any, depth: int) -> list[tuple[str, str]]:
+    """What an answer refers to: (name, path)."""
+    if depth > 16:
+        raise UnknownSchema("its references are nested too deep")
+    try:
+        return [
+            (str(one.get("name")), _version(str(one["subject"]), str(int(one["version"]))))
+            for one in answer.get("references") or ()
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UnknownSchema("the registry answered with references without subject and version") from None
 
 
 def _tls(ca_location: str | None) -> ssl.SSLContext:

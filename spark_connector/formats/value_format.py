@@ -14,7 +14,9 @@ from broker.errors import ConfigError
 
 MOST_LEVELS = 15
 """The largest `recursiveFieldMaxDepth`, as in Spark."""
-FORMATS = ("binary", "string", "json", "avro", "csv")
+MOST_PROTOBUF_LEVELS = 10
+"""The largest `recursive.fields.max.depth`, as in Spark."""
+FORMATS = ("binary", "string", "json", "avro", "protobuf", "csv")
 FRAME: Final = 5
 """Bytes before the data of a client of a schema registry: a zero byte and the id of the writer's schema."""
 
@@ -33,6 +35,52 @@ class AvroSchema:
 
     text: str
     references: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class JsonSchema:
+    """A JSON Schema as text, and the schemas it refers to: (name that a $ref says, text)."""
+
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class ProtobufSchema:
+    """A message type; small and picklable."""
+
+    descriptors: bytes = field(repr=False)
+    """A FileDescriptorSet, each file behind those that it imports; the last one is the schema's own."""
+    message: str | None = None
+    """The full name of the message, or as the user says it; None: the first of the last file."""
+
+
+@dataclass(frozen=True)
+class ProtobufFiles:
+    """A schema as a registry gives it: (the name by which it is imported, its text), each behind those that it imports.
+    The text is a FileDescriptorProto in base64, or a .proto file where the registry knows no other form."""
+
+    files: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class ProtobufRules:
+    """What Spark's options of from_protobuf say."""
+
+    most_levels: int = -1
+    """recursive.fields.max.depth"""
+    enums_as_ints: bool = False
+    emits_defaults: bool = False
+    """emit.default.values"""
+    upcasts_unsigned: bool = False
+    """upcast.unsigned.ints"""
+    unwraps_wrappers: bool = False
+    """unwrap.primitive.wrapper.types"""
+    keeps_empty: bool = False
+    """retain.empty.message.types"""
+
+
+PLAIN_RULES: Final = ProtobufRules()
 
 
 @dataclass(frozen=True)
@@ -62,7 +110,7 @@ class SchemaSubject:
 
 
 Schema = Any
-"""What decoders need: an Arrow type, for which mypy has no types, or an AvroSchema."""
+"""What decoders need: an Arrow type, for which mypy has no types, an AvroSchema or a ProtobufSchema."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +124,9 @@ class ColumnFormat:
     """Of avro: recursiveFieldMaxDepth."""
     is_plain_too: bool = False
     """Of json with a registry: whether values without its prefix are read as well."""
+    message: str | None = None
+    """Of protobuf: valueMessage."""
+    rules: ProtobufRules = PLAIN_RULES
 
 
 BINARY = ColumnFormat()

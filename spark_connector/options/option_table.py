@@ -46,6 +46,44 @@ class Option(NamedTuple):
 
 
 _SERVERS = Option("kafka.bootstrap.servers", "required; `host:port` of one or more brokers, to find the others")
+_REGISTRY_ACCESS = (
+    Option("schema.registry.basic.auth.user.info", "`user:password` for the registry (ours)"),
+    Option("schema.registry.bearer.auth.token", "token for the registry (ours)"),
+    Option("schema.registry.ssl.ca.location", "PEM file of the certificates to trust for an https registry (ours)"),
+)
+
+PROTOBUF_RULES: tuple[Option, ...] = (
+    Option(
+        "recursive.fields.max.depth",
+        "for protobuf: levels to keep of a message that contains itself, 1 to 10; what lies deeper is left out. -1 and "
+        "0 refuse such a message (ours, as in from_protobuf)",
+        "-1",
+    ),
+    Option("enums.as.ints", "for protobuf: enums as numbers, not as names (ours, as in from_protobuf)", "false"),
+    Option(
+        "emit.default.values",
+        "for protobuf: zero, not null, for fields of proto3 without `optional` that are not in a message (ours, as in "
+        "from_protobuf)",
+        "false",
+    ),
+    Option(
+        "upcast.unsigned.ints",
+        "for protobuf: uint32 as bigint and uint64 as decimal(20,0), which never turn negative (ours, as "
+        "in from_protobuf)",
+        "false",
+    ),
+    Option(
+        "unwrap.primitive.wrapper.types",
+        "for protobuf: `google.protobuf.Int32Value` and the like as the value in them (ours, as in from_protobuf)",
+        "false",
+    ),
+    Option(
+        "retain.empty.message.types",
+        "for protobuf: messages without fields as a struct of one null field; otherwise they are left out (ours, as in "
+        "from_protobuf)",
+        "false",
+    ),
+)
 
 OPTIONS: tuple[Option, ...] = (
     _SERVERS,
@@ -163,6 +201,12 @@ OPTIONS: tuple[Option, ...] = (
         "all but headers",
     ),
     Option(
+        "where",
+        "read only records that meet this condition: comparisons of `partition`, `offset` (batch), `timestamp` and "
+        "`key` with constants, joined by AND, as in `timestamp >= '2026-11-25T08:00Z' AND key IN ('a', X'cafe')`. It "
+        "holds together with the options `filter…` (ours; docs/how-to/value-formats.md, section Read less)",
+    ),
+    Option(
         "filterPartitions",
         'read only these partitions: `0,2-5` of every topic, or `{"topicA":"0,2-5"}`, which leaves out all other '
         "topics (ours)",
@@ -181,13 +225,31 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "filterTimestampUntil",
         "milliseconds, exclusive: read only records with an earlier timestamp. All records are fetched, because "
-        "timestamps need not grow; to fetch less, add `endingTimestamp` (ours)",
+        "timestamps need not grow, unless `timestampsGrow` says they do (ours)",
+    ),
+    Option(
+        "timestampsGrow",
+        "true: no record has an earlier timestamp than one before it in its partition, so that a batch ends at the "
+        "first record that is too late for `where` or `filterTimestampUntil`; false: it reads on (ours)",
+        "true where brokers set the timestamps (`message.timestamp.type=LogAppendTime`)",
+        "batch",
+    ),
+    Option(
+        "filterKey",
+        "read only records with this key, or one of several, comma-separated: text, or bytes like `X'cafe'` (ours)",
     ),
     Option("filterKeyPrefix", "read only records whose key begins with this: text, or bytes like `X'cafe'` (ours)"),
+    Option(
+        "filterKeyPartitioner",
+        "`murmur2`: read only the partitions in which Java's default partitioner, Spark and pykafka put the keys of "
+        "`filterKey` or `where`. Records are missed if others wrote them elsewhere (librdkafka does, unless its "
+        "`partitioner` is `murmur2_random`), or while the topic had fewer partitions; neither can be seen. Not for "
+        "loads (ours)",
+    ),
     Option("filterHeader", "read only records with a header of this `name`, or `name=prefix` of its value (ours)"),
     Option(
         "pushDown",
-        "true is refused: PySpark 4.3 would return wrong rows (docs/decisions.md); use `columns` and `filter…` (ours)",
+        "true is refused: PySpark 4.3 would return wrong rows (docs/decisions.md); use `where`, `filter…` (ours)",
         "false",
         "batch",
     ),
@@ -232,23 +294,33 @@ OPTIONS: tuple[Option, ...] = (
         "(ours)",
     ),
     Option(
-        "historyStorageOptions",
-        "storage options for the table in `history`, as a JSON object of texts; what the environment says by default "
-        "(ours)",
+        "historyStorageSecrets",
+        "storage options for the table in `history`, as a JSON object of texts; what the environment says by default. "
+        "Spark hides it in plans and logs, by its name (ours)",
     ),
     Option(
         "valueFormat",
-        "binary, string, json, avro or csv: what the column `value` is decoded to (ours; section Value formats)",
+        "binary, string, json, avro, protobuf or csv: what the column `value` is decoded to (ours; section Value "
+        "formats)",
         "binary",
     ),
     Option("keyFormat", "the same for the column `key` (ours)", "binary"),
     Option(
         "valueSchema",
-        "for json and csv: a schema as Spark's DDL or JSON; for avro: an Avro schema, or "
-        "`http(s)://registry/subjects/NAME/versions/latest`; or a file that holds it, any fsspec URL (`.ddl`, `.json`, "
-        "`.avsc`). For avro, if unset and `schema.registry.url` is set: the latest of subject `<topic>-value` (ours)",
+        "for json and csv: a schema as Spark's DDL or JSON, for json also a JSON Schema; for avro: an Avro schema; or "
+        "a file that holds it, any fsspec URL (`.ddl`, `.json`, `.avsc`). For protobuf: a file of `protoc "
+        "--include_imports --descriptor_set_out`. For avro, json and protobuf also "
+        "`http(s)://registry/subjects/NAME/versions/latest`; if unset and `schema.registry.url` is set: the latest of "
+        "subject `<topic>-value` (ours)",
     ),
     Option("keySchema", "the same for the column `key`, subject `<topic>-key` (ours)"),
+    Option(
+        "valueMessage",
+        "for protobuf: the message, by its full name, or its short one if no other has it; needed with a file, by "
+        "default the first of a registry's schema (ours)",
+    ),
+    Option("keyMessage", "the same for the column `key` (ours)"),
+    *PROTOBUF_RULES,
     Option(
         "recursiveFieldMaxDepth",
         "for avro: levels to keep of a record that contains itself, 1 to 15; what lies deeper is left out. -1 and 0 "
@@ -270,13 +342,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("sep", "separator of csv fields; a tab is written as backslash t (ours, as in from_csv)", ","),
     Option(
         "schema.registry.url",
-        "schema registry, `http(s)://host:port`, several addresses of one registry separated by commas; avro data is "
-        "then in Confluent's wire format, and so is json, with the id of a JSON schema (JSON_SR); beside avro, json is "
-        "also read without it (ours)",
+        "schema registry, `http(s)://host:port`, several addresses of one registry separated by commas; avro and "
+        "protobuf are then in Confluent's wire format, and so is json, with the id of a JSON schema (JSON_SR); beside "
+        "avro and protobuf, json is also read without it (ours)",
     ),
-    Option("schema.registry.basic.auth.user.info", "`user:password` for the registry (ours)"),
-    Option("schema.registry.bearer.auth.token", "token for the registry (ours)"),
-    Option("schema.registry.ssl.ca.location", "PEM file of the certificates to trust for an https registry (ours)"),
+    *_REGISTRY_ACCESS,
 )
 
 WRITE_OPTIONS: tuple[Option, ...] = (
@@ -311,6 +381,85 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "includeHeaders",
         "true: the column `headers` must exist; false: it is not written; unset: it is written if it exists",
     ),
+    Option(
+        "valueFormat",
+        "binary, string, json, avro or protobuf: what the columns of `valueColumns` are encoded to; binary takes a "
+        "column of bytes or text as it is, string casts one column to text (ours; docs/how-to/typed-writes.md)",
+        "binary",
+    ),
+    Option(
+        "keyFormat",
+        "the same for the columns of `keyColumns` (ours)",
+        "binary; with `keyColumns`: string for one column, json for several",
+    ),
+    Option(
+        "valueColumns",
+        "columns to encode, comma-separated, names with commas or blanks in backticks; `*` is all but `topic`, "
+        "`partition`, `headers` and `timestamp`, and `key` unless `keyColumns` is set. One of these that is named here "
+        "is encoded, and is no longer the record's topic, partition, headers or time (ours)",
+        "`value` for format binary, else `*`",
+    ),
+    Option("keyColumns", "the same for the key, without `*`; they stay in the value, too (ours)", "key"),
+    Option(
+        "valueSchema",
+        "for avro: an Avro schema, or `http(s)://registry/subjects/NAME/versions/latest`; for protobuf: a descriptor "
+        "file of protoc; or a file that holds it, any fsspec URL. If unset and `schema.registry.url` is set: the "
+        "latest schema of the subject (ours)",
+    ),
+    Option("keySchema", "the same for the key (ours)"),
+    Option("valueMessage", "for protobuf: the message's full name, if the schema has several (ours)"),
+    Option("keyMessage", "the same for the key (ours)"),
+    Option(
+        "valueSchemaId",
+        "id of the registry's schema to write with, instead of the latest of the subject (ours)",
+    ),
+    Option("keySchemaId", "the same for the key (ours)"),
+    Option(
+        "valueSubjectStrategy",
+        "subject of the schema in the registry: topic (`<topic>-value`), record (the record's full name) or "
+        "topic-record (`<topic>-<full name>`), as Confluent's serializers name them (ours)",
+        "topic",
+    ),
+    Option("keySubjectStrategy", "the same for the key, `<topic>-key` (ours)", "topic"),
+    Option(
+        "autoRegister",
+        "true: the driver registers the schema of `valueSchema` or `keySchema` if the registry does not have it, after "
+        "it asked whether it is compatible (ours)",
+        "false",
+    ),
+    Option(
+        "schema.registry.url",
+        "schema registry, `http(s)://host:port`, several addresses of one registry separated by commas; values begin "
+        "with Confluent's prefix then. Only the driver asks it (ours)",
+    ),
+    *_REGISTRY_ACCESS,
+    Option(
+        "ignoreNullFields",
+        "for json: false writes fields that are null, true leaves them out (ours, as in to_json)",
+        "true",
+    ),
+    Option(
+        "timestampFormat",
+        "for json: how timestamps are written, in the session's time zone (ours, as in to_json)",
+        "yyyy-MM-dd'T'HH:mm:ss[.SSS][XXX]",
+    ),
+    Option(
+        "timestampNTZFormat",
+        "for json: how timestamps without a zone are written (ours, as in to_json)",
+        "yyyy-MM-dd'T'HH:mm:ss[.SSS]",
+    ),
+    Option("dateFormat", "for json: how dates are written (ours, as in to_json)", "yyyy-MM-dd"),
+    Option(
+        "mode",
+        "what happens to a row that cannot be encoded: FAILFAST (the write fails and names it), or DROPMALFORMED (it "
+        "goes to `badRowsTopic`) (ours)",
+        "FAILFAST; DROPMALFORMED with `badRowsTopic`",
+    ),
+    Option(
+        "badRowsTopic",
+        "topic of the rows that cannot be encoded, as JSON with the reason in headers; in the transactions of the "
+        "write if that is exactly-once. It must exist (ours)",
+    ),
 )
 
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
@@ -320,15 +469,6 @@ _CATALOG_NAMES = {"provider", "owner", "comment", "location", "external", "is_ma
 _CATALOG_PREFIX = "option."
 """Spark's catalog adds these names to the options of `CREATE TABLE … USING pykafka`, and each option a second time with
 this prefix (Spark's `TableCatalog`)."""
-
-_BY_NAME = {option.name.lower(): option for option in OPTIONS}
-
-
-def default(name: str) -> str:
-    """The default of an option of a read, for options whose default is the same in batch and stream."""
-    value = _BY_NAME[name.lower()].default
-    assert value is not None
-    return value
 
 
 def check_names(names: Iterable[str], declared: Iterable[Option] = OPTIONS) -> None:
@@ -365,10 +505,11 @@ _UNIT_MS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, 
 
 
 class OptionValues:
-    """The user's options by lower-case name, without blanks around the values."""
+    """The user's options by lower-case name, without blanks around the values; `declared` has their defaults."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], declared: Iterable[Option] = OPTIONS) -> None:
         self._values = {name.lower(): str(value).strip() for name, value in options.items()}
+        self._declared = declared
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._values
@@ -455,8 +596,12 @@ class OptionValues:
         return {n: v for n, v in self._values.items() if n.startswith((KAFKA_PREFIX, "offsetstore"))}
 
     def _or_default(self, name: str) -> str:
+        """The default must be the same in batch and stream."""
         value = self.text(name)
-        return default(name) if value is None else value
+        if value is None:
+            value = next(option.default for option in self._declared if option.name == name)
+        assert value is not None
+        return value
 
 
 def _parse_long(name: str, value: str, least: int) -> int:

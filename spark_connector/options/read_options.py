@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,34 +30,34 @@ from spark_connector.formats.value_format import (
     BINARY,
     FORMATS,
     MOST_LEVELS,
+    PLAIN_RULES,
     ColumnFormat,
     ParseMode,
     ReadFormats,
     RegistrySettings,
     SchemaFile,
     SchemaSubject,
-    registry_address,
 )
 from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options.option_table import OPTIONS, OptionValues, check_names, did_you_mean
+from spark_connector.options.protobuf_options import NEEDS, PROTOBUF_OPTIONS, SCHEMA, parse_protobuf_rules
+from spark_connector.options.read_filters import ReadFilters, parse_filters, refuse_push_down
+from spark_connector.options.registry_options import ACCESS, URL, refuse_login, refuse_options, registry_settings
 from spark_connector.options.selection import (
     EARLIEST,
     LATEST,
     Assign,
     OffsetRangeLimit,
     Position,
-    ReadFilters,
     Selection,
     SpecificOffsets,
     Subscribe,
     Subscription,
     Timestamps,
     check_limits,
-    parse_filters,
     parse_offsets,
     parse_selection,
     parse_timestamps,
-    refuse_push_down,
 )
 
 logger = logging.getLogger("pykafka.spark")
@@ -76,7 +75,7 @@ _NEEDS_ONE_OF = {
     "offsetStore.zookeeper.connect": ("offsetStore",),
     "catalog": ("history",),
     "historyColumn": ("history",),
-    "historyStorageOptions": ("history",),
+    "historyStorageSecrets": ("history",),
 }
 _REJECTED_PROPERTIES = {
     "auto.offset.reset": "is not supported. Instead set the source option 'startingOffsets' to 'earliest' or 'latest' "
@@ -268,14 +267,16 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 _BY_NAME = {name.lower(): name for name in COLUMNS}
 _LEVELS = "recursiveFieldMaxDepth"
-_URL = "schema.registry.url"
-_USER_INFO = "schema.registry.basic.auth.user.info"
-_TOKEN = "schema.registry.bearer.auth.token"
-_CA = "schema.registry.ssl.ca.location"
-_LOGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]*:[^/\s]*@", re.IGNORECASE)
 _EXAMPLE = "Spark's DDL, e.g. 'id BIGINT, name STRING', or a file with it"
+_NEEDS = {
+    "csv": _EXAMPLE,
+    "json": f"{_EXAMPLE}; or a JSON Schema, a file with it, or a registry (schema.registry.url)",
+    "avro": "an Avro schema, a file, or a registry (schema.registry.url)",
+    "protobuf": SCHEMA,
+}
+_REGISTERED = ("avro", "json", "protobuf")
+"""Formats whose schemas a registry holds."""
 _FOR_ANY_FORMAT = ("mode", "columnNameOfCorruptRecord", "badRecordsTopic")
-_FOR_REGISTRY = (_USER_INFO, _TOKEN, _CA)
 
 
 def parse_columns(values: OptionValues) -> tuple[str, ...]:
@@ -311,21 +312,25 @@ def parse_formats(values: OptionValues, columns: Sequence[str], selection: Selec
     registries: list[str] = []
     key, value = (_format(values, name, columns, registries) for name in ("key", "value"))
     if key == value == BINARY:
-        _refuse_options(
-            values, (*_FOR_ANY_FORMAT, "sep", _LEVELS, _URL, *_FOR_REGISTRY), "needs 'valueFormat' or 'keyFormat'"
+        refuse_options(
+            values,
+            (*_FOR_ANY_FORMAT, "sep", _LEVELS, *PROTOBUF_OPTIONS, URL, *ACCESS),
+            "needs 'valueFormat' or 'keyFormat'",
         )
         return ReadFormats()
     if "csv" not in {key.name, value.name}:
-        _refuse_options(values, ("sep",), "needs 'valueFormat' or 'keyFormat' to be csv")
+        refuse_options(values, ("sep",), "needs 'valueFormat' or 'keyFormat' to be csv")
+    if "protobuf" not in {key.name, value.name}:
+        refuse_options(values, PROTOBUF_OPTIONS, NEEDS)
     mode = ParseMode(values.one_of("mode", tuple(mode.value for mode in ParseMode)))
     if mode is not ParseMode.PERMISSIVE:
-        _refuse_options(values, ("columnNameOfCorruptRecord",), "needs 'mode' to be PERMISSIVE")
+        refuse_options(values, ("columnNameOfCorruptRecord",), "needs 'mode' to be PERMISSIVE")
     registry = _registry(values, {key.name, value.name}, registries)
-    if "avro" in {key.name, value.name}:
-        # The registry may be there for Avro alone, so JSON beside it is read with and without a prefix.
+    if {"avro", "protobuf"} & {key.name, value.name}:
+        # The registry may be there for these alone, so JSON beside them is read with and without a prefix.
         key, value = (replace(one, is_plain_too=True) if one.name == "json" else one for one in (key, value))
-    else:
-        _refuse_options(values, (_LEVELS,), "needs 'valueFormat' or 'keyFormat' to be avro")
+    if "avro" not in {key.name, value.name}:
+        refuse_options(values, (_LEVELS,), "needs 'valueFormat' or 'keyFormat' to be avro")
     formats = ReadFormats(
         key,
         value,
@@ -361,29 +366,30 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
         if text is not None:
             raise ConfigError(f"Option '{option}' has no effect on format {name}: set '{column}Format' as well")
         return ColumnFormat(name)
-    if not text and (name != "avro" or _URL not in values):
-        raise ConfigError(
-            f"Option '{column}Format'={name} needs option '{option}': "
-            + ("an Avro schema, a file, or a registry (schema.registry.url)" if name == "avro" else _EXAMPLE)
-        )
+    message = values.text(f"{column}Message")
+    if name != "protobuf" and message is not None:
+        raise ConfigError(f"Option '{column}Message' has no effect: it needs '{column}Format' to be protobuf")
+    if not text and (name not in _REGISTERED or URL not in values):
+        raise ConfigError(f"Option '{column}Format'={name} needs option '{option}': {_NEEDS[name]}")
     levels, separator = _levels(values), _separator(values)
+    rules = parse_protobuf_rules(values) if name == "protobuf" else PLAIN_RULES
     if not text:
-        return ColumnFormat(name, SchemaSubject(), most_levels=levels)
-    if _LOGIN.match(text):
-        raise ConfigError(
-            f"Option '{option}' has a user and a password in its URL, which Spark's plans would show: remove them. "
-            f"For a schema registry set '{_URL}' to http(s)://user:password@host:port, which plans hide"
-        )
+        return ColumnFormat(name, SchemaSubject(), most_levels=levels, message=message, rules=rules)
+    refuse_login(option, text)
     # These imports load fastavro, fsspec and an HTTP client, which reads without formats do not need.
     from spark_connector.formats.record_decoder import column_decoder
     from spark_connector.formats.schema_text import parse_registry_url, parse_schema_text
 
     try:
         if (found := parse_registry_url(text)) is not None:
-            if name != "avro":
+            if name not in _REGISTERED:
                 raise ConfigError(f"schemas of format {name} cannot come from a registry: {_EXAMPLE}")
             registries.append(found[0])
-            return ColumnFormat(name, found[1], most_levels=levels)
+            return ColumnFormat(name, found[1], most_levels=levels, message=message, rules=rules)
+        if name == "protobuf":
+            if not message:
+                raise ConfigError(f"a file needs option '{column}Message': which of its messages the {column} is")
+            return ColumnFormat(name, SchemaFile(text), message=message, rules=rules)
         schema = parse_schema_text(text, avro=name == "avro")
         made = ColumnFormat(name, schema, separator, levels)
         if not isinstance(made.schema, SchemaFile):
@@ -423,29 +429,7 @@ def _bad_records_topic(values: OptionValues, mode: ParseMode, selection: Selecti
 
 
 def _registry(values: OptionValues, formats: set[str], registries: list[str]) -> RegistrySettings | None:
-    given = [url.strip() for url in (values.text(_URL) or "").split(",") if url.strip()]
-    if not formats & {"avro", "json"}:
-        _refuse_options(values, (_URL, *_FOR_REGISTRY), "needs 'valueFormat' or 'keyFormat' to be avro or json")
+    if not formats & set(_REGISTERED):
+        refuse_options(values, (URL, *ACCESS), "needs 'valueFormat' or 'keyFormat' to be avro, protobuf or json")
         return None
-    user_infos = {values.text(_USER_INFO)} - {None}
-    urls: list[str] = []
-    for url in given or registries:
-        address, user_info = registry_address(url)
-        if address not in urls:
-            urls.append(address)
-        user_infos |= {user_info} - {None}
-    if not urls:
-        _refuse_options(values, _FOR_REGISTRY, f"needs '{_URL}'")
-        return None
-    others = {registry_address(url)[0] for url in registries} - set(urls)
-    if others or (len(urls) > 1 and not given):
-        raise ConfigError(f"Schemas in more than one registry: {', '.join(sorted({*urls, *others}))}. Name one")
-    if len(user_infos) > 1 or (user_infos and _TOKEN in values):
-        raise ConfigError(f"Set one of '{_USER_INFO}', '{_TOKEN}' and user:password@ in '{_URL}', not several")
-    return RegistrySettings(tuple(urls), next(iter(user_infos), None), values.text(_TOKEN), values.text(_CA))
-
-
-def _refuse_options(values: OptionValues, names: Sequence[str], why: str) -> None:
-    for name in names:
-        if name in values:
-            raise ConfigError(f"Option '{name}' has no effect: it {why}")
+    return registry_settings(values, registries)

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
+from spark_connector.formats.write_format import WriteFormats
 from spark_connector.options.option_table import KAFKA_PREFIX, SPARKS_OWN, WRITE_OPTIONS, OptionValues, check_names
+from spark_connector.options.typed_write_options import parse_write_formats
 
 _BATCH_BYTES = 250_000
 """Default of `kafka.batch.size`. Kafka's 16 KiB suits records that arrive one by one; a task has thousands at once.
@@ -43,13 +45,14 @@ class WriteOptions:
     include_headers: bool | None
     transaction_timeout_ms: int | None
     client: ClientSettings
+    formats: WriteFormats
 
 
 def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOptions:
     """Check and parse Spark's options. Raises ConfigError."""
     given = {name: value for name, value in options.items() if name.lower() not in SPARKS_OWN}
     check_names(given, WRITE_OPTIONS)
-    values = OptionValues(given)
+    values = OptionValues(given, WRITE_OPTIONS)
     asked = (values.text("delivery") or "").lower()
     if asked not in ("", _EXACTLY_ONCE, _AT_LEAST_ONCE):
         raise ConfigError(f"Option 'delivery' must be exactly-once or at-least-once, not '{values.text('delivery')}'")
@@ -67,6 +70,7 @@ def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOpt
         include_headers=values.boolean("includeHeaders") if "includeHeaders" in values else None,
         transaction_timeout_ms=values.optional_long(_TIMEOUT),
         client=_client_settings(values, exactly_once=exactly_once),
+        formats=parse_write_formats(values, topic),
     )
 
 

@@ -83,7 +83,7 @@ def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBa
     if not plan.options.exactly_once:
         if attempt.batch_id is not None:
             _refuse_changed_delivery(plan, attempt, cluster)
-        written = _write(plan, cluster, None, first, rest)
+        written = _write(plan, attempt, cluster, None, first, rest)
         return replace(report, rows=written.rows)
     report = _open(plan, report, cluster)
     if report.handle is None:
@@ -91,7 +91,7 @@ def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBa
             pass  # Spark's worker expects that its input is consumed
         return report
     try:
-        written = _write(plan, cluster, report.handle, first, rest)
+        written = _write(plan, attempt, cluster, report.handle, first, rest)
     except BaseException:
         # Nobody else would end the transaction. A new epoch also makes brokers refuse requests still on their way.
         with contextlib.suppress(PykafkaError):
@@ -103,13 +103,15 @@ def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBa
 
 def _write(
     plan: WritePlan,
+    attempt: Attempt,
     cluster: Cluster,
     handle: TransactionHandle | None,
     first: pa.RecordBatch,
     rest: Iterator[pa.RecordBatch],
 ) -> Written:
     idle = worker_clients().producing(plan.options.client)
-    with contextlib.closing(RowsWriter(cluster, plan.options, transaction=handle, idle=idle)) as writer:
+    made = RowsWriter(cluster, plan.options, transaction=handle, idle=idle, partition=attempt.partition)
+    with contextlib.closing(made) as writer:
         for batch in itertools.chain([first], rest):
             writer.write(batch)
         return writer.finish()

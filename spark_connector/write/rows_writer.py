@@ -15,7 +15,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, MutableMapping
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,9 @@ from broker.records.columns import encode_columns, partitions_of_keys
 from broker.records.compression import Codec
 from spark_connector.options.write_options import WriteOptions
 from spark_connector.write.input_columns import refuse_too_large, to_rows
+
+if TYPE_CHECKING:
+    from spark_connector.formats.record_encoder import RecordEncoder
 
 _COLLECTED_BYTES: Final = 16 << 20
 """Rows sorted at a time: enough for batches of a good size in topics with many partitions."""
@@ -57,13 +61,22 @@ class RowsWriter:
         *,
         transaction: TransactionHandle | None = None,
         idle: MutableMapping[Node, BrokerConnection] | None = None,
+        partition: int = 0,
     ) -> None:
-        """`transaction`: the transaction to write in, if any. `idle`: see BatchProducer."""
+        """`transaction`: the transaction to write in, if any. `idle`: see BatchProducer. `partition`: of the task, for
+        messages."""
         self._cluster = cluster
         self._options = options
         self._transaction = transaction
         self._sender = BatchProducer(cluster, transaction=transaction, idle=idle)
         self._codec = Codec.from_name(options.client.compression_type)
+        self._encoder: RecordEncoder | None = None
+        if options.formats.columns:
+            from spark_connector.formats.record_encoder import RecordEncoder
+
+            self._encoder = RecordEncoder(options.formats, options.topic, partition)
+        self._bad: list[pa.Table] = []
+        """Rows for `badRowsTopic`, which are sent with the collected."""
         self._collected: list[pa.Table] = []
         self._collected_bytes = 0
         self._sticky: dict[tuple[str, int], StickyRuns] = {}
@@ -72,12 +85,22 @@ class RowsWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Collect the rows of `batch`; send when there are enough."""
+        if self._encoder is None:
+            self._collect(self._collected, batch, self._options)
+        elif batch.num_rows:
+            rows, bad = self._encoder.encode(batch)
+            self._collect(self._collected, rows, self._options)
+            if bad is not None:
+                options = replace(self._options, topic=self._options.formats.bad_rows_topic, include_headers=None)
+                self._collect(self._bad, bad, options)
+        if self._collected_bytes >= _COLLECTED_BYTES:
+            self._send_collected()
+
+    def _collect(self, collected: list[pa.Table], batch: pa.RecordBatch, options: WriteOptions) -> None:
         if batch.num_rows:
-            rows = to_rows(batch, self._options)
-            self._collected.append(rows)
+            rows = to_rows(batch, options)
+            collected.append(rows)
             self._collected_bytes += rows.nbytes
-            if self._collected_bytes >= _COLLECTED_BYTES:
-                self._send_collected()
 
     def finish(self) -> Written:
         """Send the rest and wait until every record is acknowledged."""
@@ -90,39 +113,36 @@ class RowsWriter:
         self._sender.close()
 
     def _send_collected(self) -> None:
-        if not self._collected:
+        if not self._collected_bytes:
             return
-        rows = pa.concat_tables(self._collected).combine_chunks()
-        self._collected, self._collected_bytes = [], 0
-        refuse_too_large(rows, self._options.client.max_request_size)
-        parts = [
-            (TopicPartition(topic, partition), part)
-            for topic, of_topic in self._by_topic(rows)
-            for partition, part in self._by_partition(topic, of_topic)
-        ]
+        parts: list[tuple[TopicPartition, pa.Table]] = []
+        for collected, topic in (
+            (self._collected, self._options.topic),
+            (self._bad, self._options.formats.bad_rows_topic),
+        ):
+            if collected:
+                rows = pa.concat_tables(collected).combine_chunks()
+                collected.clear()
+                refuse_too_large(rows, self._options.client.max_request_size)
+                self._rows += rows.num_rows
+                parts += [
+                    (TopicPartition(name, partition), part)
+                    for name, of_topic in _by_topic(rows, topic)
+                    for partition, part in self._by_partition(name, of_topic)
+                ]
+                del rows
+        self._collected_bytes = 0
         new = {tp for tp, _ in parts} - self._partitions
         if new and self._transaction is not None:
             add_partitions(self._cluster, self._transaction, new)
         self._partitions |= new
         partitions, batches = [tp for tp, _ in parts], [self._encoded(tp, part) for tp, part in parts]
-        self._rows += rows.num_rows
-        del rows, parts  # frees memory: the batches hold the data
+        del parts  # frees memory: the batches hold the data
         # Round-robin: a request takes one batch per partition, so this order fills it with one of each.
         for turn in itertools.zip_longest(*batches):
             for tp, batch in zip(partitions, turn, strict=True):
                 if batch is not None:
                     self._sender.send(tp, batch)
-
-    def _by_topic(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        if self._options.topic is not None:
-            yield self._options.topic, rows
-            return
-        topics = rows["topic"].combine_chunks().dictionary_encode()
-        if isinstance(topics, pa.ChunkedArray):
-            topics = topics.chunk(0)
-        codes = topics.indices.to_numpy()
-        for code, part in _grouped(rows.drop_columns(["topic"]), codes, len(topics.dictionary)):
-            yield topics.dictionary[code].as_py(), part
 
     def _by_partition(self, topic: str, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         settings = self._options.client
@@ -159,6 +179,19 @@ class RowsWriter:
             transactional=self._transaction is not None,
             **self._sender.stamp(tp)._asdict(),
         )
+
+
+def _by_topic(rows: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each topic: all are of `topic`, or each has its own in a column."""
+    if topic is not None:
+        yield topic, rows
+        return
+    topics = rows["topic"].combine_chunks().dictionary_encode()
+    if isinstance(topics, pa.ChunkedArray):
+        topics = topics.chunk(0)
+    codes = topics.indices.to_numpy()
+    for code, part in _grouped(rows.drop_columns(["topic"]), codes, len(topics.dictionary)):
+        yield topics.dictionary[code].as_py(), part
 
 
 def _grouped(

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import BrokerError, ConfigError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from spark_connector.first_contact import note_reached, patience_s
@@ -111,6 +112,11 @@ def plan_write(options: WriteOptions) -> WritePlan:
     cluster = worker_clients().cluster(options.client, patience_s(options.client))
     if options.topic is not None:
         cluster.topic(options.topic)
+    if options.formats.bad_rows_topic is not None:
+        try:
+            cluster.topic(options.formats.bad_rows_topic)
+        except UnknownTopic as error:
+            raise ConfigError(f"Option 'badRowsTopic': create the topic before the write: {error.message}") from None
     plan = _plans.get(options)
     if plan is None:
         plan = _plans[options] = _make_plan(options, cluster)

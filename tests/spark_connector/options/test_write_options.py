@@ -7,6 +7,8 @@ import pickle
 import pytest
 
 from broker.errors import ConfigError
+from spark_connector.formats.value_format import RegistrySettings, SchemaFile
+from spark_connector.formats.write_format import ALL_COLUMNS, ColumnWrite, JsonText, SubjectStrategy, WriteMode
 from spark_connector.options.option_table import WRITE_OPTIONS
 from spark_connector.options.write_options import WriteOptions, parse_write_options
 
@@ -57,9 +59,83 @@ def test_options_travel_and_show_no_password() -> None:
     assert "geheim" not in repr(options)
 
 
+REGISTRY = {"schema.registry.url": "https://r", "schema.registry.ssl.ca.location": "ca.pem"}
+TYPED = {
+    "valueFormat": "protobuf",
+    "valueColumns": "a,b",
+    "valueSchema": "x.desc",
+    "valueMessage": "m.V",
+    "valueSchemaId": "7",
+    "valueSubjectStrategy": "record",
+    "autoRegister": "true",
+    "badRowsTopic": "bad",
+    "keyFormat": "protobuf",
+    "keyColumns": "k",
+    "keySchema": "y.desc",
+    "keyMessage": "m.K",
+    "keySchemaId": "8",
+    "keySubjectStrategy": "topic-record",
+    "mode": "DropMalformed",
+}
+JSON = {"ignoreNullFields": "false", "timestampFormat": "yyyy", "timestampNTZFormat": "MM", "dateFormat": "dd"}
+
+
 def test_every_declared_option_is_read() -> None:
     values = {"delivery": "exactly-once", "includeHeaders": "true", "transactionalIdPrefix": "x", "topic": "t"}
     values |= {"txnAppId": "a", "txnVersion": "1"}
-    assert {option.name for option in WRITE_OPTIONS} == {*values, *SERVERS}
+    logins = {"schema.registry.basic.auth.user.info", "schema.registry.bearer.auth.token"}
+    declared = {option.name for option in WRITE_OPTIONS}
+    assert declared == {*values, *SERVERS, *TYPED, *JSON, *REGISTRY, *logins}
     changed = parse_write_options({**SERVERS, **values}, stream=False)
     assert (changed.topic, changed.include_headers, changed.transactional_id_prefix) == ("t", True, "x")
+    typed = parse_write_options({**SERVERS, **TYPED, **REGISTRY}, stream=False).formats
+    assert (typed.mode, typed.bad_rows_topic) == (WriteMode.DROPMALFORMED, "bad")
+    assert typed.registry == RegistrySettings(("https://r",), ca_location="ca.pem")
+    record, both = SubjectStrategy.RECORD, SubjectStrategy.TOPIC_RECORD
+    assert typed.value == ColumnWrite("protobuf", ("a", "b"), SchemaFile("x.desc"), "m.V", 7, record, True)
+    assert typed.key == ColumnWrite("protobuf", ("k",), SchemaFile("y.desc"), "m.K", 8, both, True)
+    json = parse_write_options({**SERVERS, **JSON, "valueFormat": "json"}, stream=False).formats.value
+    assert json == ColumnWrite("json", ALL_COLUMNS, json=JsonText(False, "yyyy", "MM", "dd"))
+    for login, field in zip(sorted(logins), ("user_info", "bearer_token"), strict=True):
+        registry = parse_write_options({**SERVERS, **TYPED, **REGISTRY, login: "geheim"}, stream=False).formats.registry
+        assert getattr(registry, field) == "geheim"
+
+
+def test_a_key_of_one_column_is_text_and_of_several_json() -> None:
+    assert parse(keyColumns="id").formats.key == ColumnWrite("string", ("id",))
+    assert parse(keyColumns="id, `a, ``b`").formats.key == ColumnWrite("json", ("id", "a, `b"))
+    assert parse(keyColumns="id", keyFormat="binary").formats.key == ColumnWrite("binary", ("id",))
+    assert parse().formats.columns == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"valueFormat": "csv"}, "'valueFormat' must be binary or string or json or avro or protobuf, not 'csv'"),
+        ({"valueColumns": "a"}, "'valueColumns' has no effect: it needs 'valueFormat'"),
+        ({"valueFormat": "json", "valueColumns": "a,a"}, "names a column twice"),
+        ({"valueFormat": "json", "valueColumns": "*,a"}, "must be '\\*' alone"),
+        ({"valueFormat": "json", "valueColumns": "a,"}, "must be names separated by commas"),
+        ({"valueFormat": "json", "valueColumns": ""}, "must be names separated by commas"),
+        ({"valueFormat": "string", "valueColumns": "a,b"}, "takes one column, but 'valueColumns' names 2: a, b"),
+        ({"valueFormat": "binary", "valueColumns": "*"}, "takes one column: name it"),
+        ({"keyColumns": "*"}, "must name the columns of the key"),
+        ({"keyFormat": "json"}, "'keyFormat'=json needs option 'keyColumns'"),
+        ({"valueFormat": "avro"}, "needs option 'valueSchema', or the registry"),
+        ({"valueFormat": "json", "valueSchema": "a INT"}, "'valueSchema' has no effect: it needs 'valueFormat' to be"),
+        ({"valueFormat": "avro", "valueSchema": '"int"', "valueMessage": "m"}, "needs 'valueFormat' to be protobuf"),
+        ({"valueFormat": "avro", "valueSchema": "{"}, "Option 'valueSchema': "),
+        ({"valueFormat": "avro", "valueSchema": "http://me:x@r/subjects/s/versions/1"}, "a user and a password"),
+        ({"valueFormat": "avro", "valueSchema": '"int"', "valueSchemaId": "1"}, "needs 'schema.registry.url'"),
+        ({"valueFormat": "string", "ignoreNullFields": "false"}, "needs 'keyFormat' or 'valueFormat' to be json"),
+        ({"schema.registry.url": "http://r"}, "needs 'keyFormat' or 'valueFormat' to be json or avro or protobuf"),
+        ({"mode": "FAILFAST"}, "'mode' has no effect: it needs 'valueFormat' or 'keyFormat'"),
+        ({"valueFormat": "json", "mode": "PERMISSIVE"}, "must be FAILFAST or DROPMALFORMED, not 'PERMISSIVE'"),
+        ({"valueFormat": "json", "mode": "DROPMALFORMED"}, "needs 'badRowsTopic': a write loses no row"),
+        ({"valueFormat": "json", "mode": "FAILFAST", "badRowsTopic": "b"}, "no effect in mode FAILFAST"),
+        ({"valueFormat": "json", "topic": "t", "badRowsTopic": "t"}, "a topic other than the write's"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_write_options({**SERVERS, **given}, stream=False)

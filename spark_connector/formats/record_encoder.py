@@ -1,0 +1,171 @@
+"""Applies the formats of a write: its schemas on the driver, and the encoding of its rows on executors.
+
+source.py calls `loaded` before any task runs, so what cannot be encoded at all fails there. In a task
+write/rows_writer.py makes a RecordEncoder: typed columns in, the columns of Kafka's records out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from broker.client.dead_letter_headers import ERROR, LONGEST_ERROR, ORIGIN
+from broker.errors import ConfigError
+from broker.records.columns import HEADERS_TYPE
+from spark_connector.errors import ConnectorError
+from spark_connector.formats.avro_encoder import AvroEncoder
+from spark_connector.formats.json_encoder import JsonEncoder
+from spark_connector.formats.registered_schema import Place, registered_avro
+from spark_connector.formats.schema_registry import registry_of
+from spark_connector.formats.text_encoder import TextEncoder, narrowed, narrowed_type
+from spark_connector.formats.value_encoder import Encoded, ValueEncoder
+from spark_connector.formats.write_format import ROLES, ColumnWrite, WriteFormats, WriteMode
+
+_LONGEST_ROW: Final = 300
+"""Characters of a row that an error shows."""
+
+
+class EncodedRows(NamedTuple):
+    """`rows`: key, value and the columns of ROLES, as far as there are; `bad`: records for `badRowsTopic`, with key,
+    value and headers, or None."""
+
+    rows: pa.RecordBatch
+    bad: pa.RecordBatch | None
+
+
+class RecordEncoder:
+    """Encodes the rows of one task. `topic`: of all rows, or None if they have a column. `partition`: of the task."""
+
+    def __init__(self, formats: WriteFormats, topic: str | None, partition: int) -> None:
+        self._formats = formats
+        self._topic = topic
+        self._partition = partition
+        self._encoders: dict[str, ValueEncoder] = {}
+        self._done = 0
+        """Rows of earlier batches."""
+
+    def encode(self, batch: pa.RecordBatch) -> EncodedRows:
+        """Raises ConnectorError (PYKAFKA_SINK_MALFORMED_ROW) for a bad row in FAILFAST mode, ConfigError for columns
+        of a type that the format cannot write."""
+        batch = narrowed(batch)
+        encoded = {name: self._column(name, one, batch) for name, one in self._formats.columns.items()}
+        columns = {
+            name: batch[name]
+            for name in ("key", "value", *ROLES)
+            if name in batch.schema.names and name not in self._formats.value.columns
+        }
+        columns |= {name: one.values for name, one in encoded.items()}
+        rows, bad = pa.record_batch(columns), None
+        if reasons := _reasons(encoded):
+            if self._formats.mode is WriteMode.FAILFAST:
+                raise self._refusal(batch, reasons)
+            bad = self._bad_records(batch, rows, reasons)
+            kept = np.ones(batch.num_rows, bool)
+            kept[list(reasons)] = False
+            rows = rows.filter(pa.array(kept))
+        self._done += batch.num_rows
+        return EncodedRows(rows, bad)
+
+    def _column(self, name: str, one: ColumnWrite, batch: pa.RecordBatch) -> Encoded:
+        fields = [batch.schema.field(column) for column in one.columns]
+        encoder = self._encoders.get(name)
+        if encoder is None:
+            encoder = self._encoders[name] = column_encoder(one, pa.struct(fields))
+        return encoder.encode(pa.StructArray.from_arrays([batch[column] for column in one.columns], fields=fields))
+
+    def _refusal(self, batch: pa.RecordBatch, reasons: Mapping[int, str]) -> ConnectorError:
+        row, why = next(iter(reasons.items()))
+        shown = _as_json(batch.slice(row, 1))[0].as_py().decode()
+        return ConnectorError(
+            "PYKAFKA_SINK_MALFORMED_ROW",
+            f"row {self._done + row} (counted from 0) of task partition {self._partition} cannot be written: {why}. "
+            f"The row: {shown if len(shown) <= _LONGEST_ROW else shown[:_LONGEST_ROW] + '…'}. To write such rows to "
+            "another topic instead, set option 'badRowsTopic'",
+        )
+
+    def _bad_records(self, batch: pa.RecordBatch, rows: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.RecordBatch:
+        """The rows as JSON of all their columns, under their key if it is good."""
+        bad = pa.array(list(reasons), pa.int64())
+        found, made = batch.take(bad), rows.take(bad)
+        if self._topic is None and "topic" in made.schema.names:
+            topics = made["topic"].to_pylist()
+        else:
+            topics = [self._topic] * len(bad)
+        headers = [_headers(topic, why) for topic, why in zip(topics, reasons.values(), strict=True)]
+        columns = {"value": _as_json(found), "headers": pa.array(headers, HEADERS_TYPE)}
+        if "key" in made.schema.names:
+            columns["key"] = made["key"]
+        return pa.record_batch(columns)
+
+
+def _reasons(encoded: Mapping[str, Encoded]) -> dict[int, str]:
+    """The reasons by row, in order; both reasons if key and value of a row are bad."""
+    reasons: dict[int, str] = {}
+    for name, one in encoded.items():
+        for row, why in one.bad.items():
+            reasons[row] = f"{reasons[row]}; {name}: {why}" if row in reasons else f"{name}: {why}"
+    return dict(sorted(reasons.items()))
+
+
+def _headers(topic: str | None, why: str) -> list[Mapping[str, object]]:
+    notes = {f"{ORIGIN}topic": topic, ERROR: why[:LONGEST_ERROR]}
+    return [{"key": name, "value": text.encode("utf-8", "replace")} for name, text in notes.items() if text is not None]
+
+
+def _as_json(batch: pa.RecordBatch) -> pa.Array:
+    """Each row as a JSON object; a column that JSON cannot show is left out."""
+    fields = [field for field in batch.schema if _is_json(field)]
+    rows = pa.StructArray.from_arrays([batch[field.name] for field in fields], fields=fields)
+    return JsonEncoder(rows.type).encode(rows).values
+
+
+def _is_json(field: pa.Field) -> bool:
+    try:
+        JsonEncoder(pa.struct([field]))
+    except ConfigError:
+        return False
+    return True
+
+
+def column_encoder(one: ColumnWrite, kind: pa.StructType) -> ValueEncoder:
+    """The encoder of a format for rows of type `kind`, the columns of `one` in their order. Raises ConfigError."""
+    if one.name in {"binary", "string"}:
+        return TextEncoder(kind, bytes_only=one.name == "binary")
+    if one.name == "json":
+        return JsonEncoder(kind, one.json, one.prefix)
+    if one.name == "avro":
+        return AvroEncoder(one.schema, kind, one.prefix)
+    raise ConfigError(f"Format {one.name} is for reads only: pykafka does not write it yet")
+
+
+def loaded(formats: WriteFormats, topic: str | None, columns: pa.Schema) -> WriteFormats:
+    """`formats` with the schemas loaded from files and the registry, and checked against the DataFrame's `columns`.
+    For the driver only: executors do not ask the registry.
+
+    `topic`: of all rows; None if they have a column `topic`. Raises ConfigError, ConnectorError.
+    """
+    key, value = (
+        one if one.is_plain else _loaded(name, one, formats, topic, columns)
+        for name, one in formats.columns_of_both.items()
+    )
+    return replace(formats, key=key, value=value, registry=None)  # executors have no use for its password
+
+
+def _loaded(name: str, one: ColumnWrite, formats: WriteFormats, topic: str | None, columns: pa.Schema) -> ColumnWrite:
+    """`one` with schema and prefix; `name` is key or value."""
+    fields = [columns.field(column) for column in one.columns]
+    kind = pa.struct([field.with_type(narrowed_type(field.type)) for field in fields])
+    try:
+        if formats.registry is not None and one.name == "json":
+            raise ConfigError("json is not written with the prefix of a schema registry yet")
+        if one.name == "avro":
+            registry = None if formats.registry is None else registry_of(formats.registry)
+            one = registered_avro(one, registry, Place(name, topic), kind)
+        column_encoder(one, kind)
+    except ConfigError as error:
+        raise ConfigError(f"Option '{name}Format'={one.name}: {error}") from None
+    return one

@@ -1,0 +1,59 @@
+"""The options `schema.registry.*` of a read or write, and the refusals that options of formats share.
+
+Used by read_options.py and typed_write_options.py. Raises ConfigError.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from broker.errors import ConfigError
+from spark_connector.formats.value_format import RegistrySettings, registry_address
+from spark_connector.options.option_table import OptionValues
+
+URL = "schema.registry.url"
+_USER_INFO = "schema.registry.basic.auth.user.info"
+_TOKEN = "schema.registry.bearer.auth.token"
+_CA = "schema.registry.ssl.ca.location"
+ACCESS = (_USER_INFO, _TOKEN, _CA)
+"""The options that say how to speak to a registry; they need one."""
+
+_LOGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]*:[^/\s]*@", re.IGNORECASE)
+
+
+def registry_settings(values: OptionValues, registries: Sequence[str]) -> RegistrySettings | None:
+    """The registry of a query; None if there is none. `registries`: addresses that the URLs of schemas name."""
+    given = [url.strip() for url in (values.text(URL) or "").split(",") if url.strip()]
+    user_infos = {values.text(_USER_INFO)} - {None}
+    urls: list[str] = []
+    for url in given or registries:
+        address, user_info = registry_address(url)
+        if address not in urls:
+            urls.append(address)
+        user_infos |= {user_info} - {None}
+    if not urls:
+        refuse_options(values, ACCESS, f"needs '{URL}'")
+        return None
+    others = {registry_address(url)[0] for url in registries} - set(urls)
+    if others or (len(urls) > 1 and not given):
+        raise ConfigError(f"Schemas in more than one registry: {', '.join(sorted({*urls, *others}))}. Name one")
+    if len(user_infos) > 1 or (user_infos and _TOKEN in values):
+        raise ConfigError(f"Set one of '{_USER_INFO}', '{_TOKEN}' and user:password@ in '{URL}', not several")
+    return RegistrySettings(tuple(urls), next(iter(user_infos), None), values.text(_TOKEN), values.text(_CA))
+
+
+def refuse_login(option: str, text: str) -> None:
+    """Raise if `text`, the place of a schema, has a user and a password in its URL."""
+    if _LOGIN.match(text):
+        raise ConfigError(
+            f"Option '{option}' has a user and a password in its URL, which Spark's plans would show: remove them. "
+            f"For a schema registry set '{URL}' to http(s)://user:password@host:port, which plans hide"
+        )
+
+
+def refuse_options(values: OptionValues, names: Sequence[str], why: str) -> None:
+    """Raise for the first of `names` that is set."""
+    for name in names:
+        if name in values:
+            raise ConfigError(f"Option '{name}' has no effect: it {why}")
