@@ -9,10 +9,12 @@ own Kafka connector (spark_common.py) its functions are measured on what that so
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import json
 import random
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import fastavro
+import psutil
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -77,9 +80,13 @@ def _case(
     if SPARKS_OWN:
         frames[f"from_{name} of Spark's own source"] = _bytes(spark, "kafka", KAFKA or bootstrap, name, by_spark)
     typed = _source(spark, "pykafka", bootstrap, name).options(**options).load().select("value.*")
-    ours, *theirs = alternate(ROUNDS, *(functools.partial(_all, one) for one in (typed, *frames.values())))
+    cpu: dict[str, list[float]] = {way: [] for way in ("", *frames)}
+    runs = [functools.partial(_all, frame, cpu[way]) for way, frame in {"": typed, **frames}.items()]
+    ours, *theirs = alternate(ROUNDS, *runs)
+    micros = {way: statistics.median(taken[1:]) / count * 1e6 for way, taken in cpu.items()}
     for way, seconds in zip(frames, theirs, strict=True):
-        yield Row(f"{count:,} rows, valueFormat={name}, beside {way}", count / ours, "rows/s", count / seconds)
+        note = f"({micros['']:.2f} against {micros[way]:.2f} µs of Spark's CPU a row)"
+        yield Row(f"{count:,} rows, valueFormat={name}, beside {way}", count / ours, "rows/s", count / seconds, note)
 
 
 def _source(spark: SparkSession, format: str, servers: str, name: str) -> Any:
@@ -91,10 +98,24 @@ def _bytes(spark: SparkSession, format: str, servers: str, name: str, by_spark: 
     return _source(spark, format, servers, name).load().selectExpr(f"{by_spark} AS value").select("value.*")
 
 
-def _all(frame: DataFrame) -> float:
-    start = time.perf_counter()
+def _all(frame: DataFrame, cpu: list[float]) -> float:
+    """The seconds that all rows take; `cpu` gets those of the JVM and its Python processes."""
+    begin, start = _spark_cpu(), time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
-    return time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    cpu.append(_spark_cpu() - begin)
+    return seconds
+
+
+def _spark_cpu() -> float:
+    """Of processes that run, and of their children that ended."""
+    jvm = next(one for one in psutil.Process().children() if "SparkSubmit" in " ".join(one.cmdline()))
+    taken = 0.0
+    for one in (jvm, *jvm.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = one.cpu_times()
+            taken += times.user + times.system + times.children_user + times.children_system
+    return taken
 
 
 def run_decoder(scale: float = 1.0) -> Iterator[Row]:
