@@ -25,7 +25,7 @@ from typing import Any, Final
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.value_decoder import BadValue
-from spark_connector.formats.value_format import FRAME, AvroSchema, ProtobufFiles, RegistrySettings
+from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
 
 UNASKED: Final = (
     "; it begins with a zero byte, as what a schema registry's serializer writes: if one did, set the option "
@@ -91,10 +91,8 @@ class SchemaRegistry:
 
     def check_json(self, schema_id: int) -> None:
         """Raises UnknownSchema if the id is not that of a JSON schema, ConnectorError."""
-        found = self._known(schema_id)
-        if found != "JSON":
-            hint = ": the format avro reads it" if isinstance(found, AvroSchema) else ""
-            raise UnknownSchema(f"it is of type {_kind(found)}, not JSON{hint}")
+        if (found := self._known(schema_id)) != "JSON":
+            raise _no_json(found)
 
     def _known(self, schema_id: int, query: str = "") -> AvroSchema | ProtobufFiles | str:
         known = self._schemas.get(schema_id)
@@ -114,8 +112,17 @@ class SchemaRegistry:
         return found
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:
-        """The schema of a subject's version. Raises UnknownSchema, ConnectorError."""
+        """The Avro schema of a subject's version. Raises UnknownSchema, ConnectorError."""
         return _of_avro(self._found(self._get(_version(name, version))))
+
+    def json_subject(self, name: str, version: str = "latest") -> tuple[int, JsonSchema]:
+        """(id, JSON Schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
+        answer = self._get(_version(name, version))
+        return int(answer["id"]), self._json_schema(answer)
+
+    def json_schema(self, schema_id: int) -> JsonSchema:
+        """The JSON Schema of that id. Raises UnknownSchema, ConnectorError."""
+        return self._json_schema(self._get(f"/schemas/ids/{schema_id}"))
 
     def _found(self, answer: Any, depth: int = 0) -> AvroSchema | ProtobufFiles | str:
         """The schema in an answer, or its type if that is another one."""
@@ -124,15 +131,7 @@ class SchemaRegistry:
         kind = answer.get("schemaType", "AVRO")
         if kind not in {"AVRO", "PROTOBUF"}:
             return str(kind)
-        if depth > 16:
-            raise UnknownSchema("its references are nested too deep")
-        try:
-            places = [
-                (str(one.get("name")), _version(str(one["subject"]), str(int(one["version"]))))
-                for one in answer.get("references") or ()
-            ]
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise UnknownSchema("the registry answered with references without subject and version") from None
+        places = _references(answer, depth)
         if kind == "PROTOBUF":
             return self._files(answer["schema"], places, depth)
         references: list[str] = []
@@ -140,6 +139,21 @@ class SchemaRegistry:
             referred = _of_avro(self._found(self._get(path), depth + 1))
             references += [text for text in (*referred.references, referred.text) if text not in references]
         return AvroSchema(answer["schema"], tuple(references))
+
+    def _json_schema(self, answer: Any) -> JsonSchema:
+        found = self._found(answer)
+        if found != "JSON":
+            raise _no_json(found)
+        named: dict[str, str] = {}
+        waiting = [(answer, 0)]
+        while waiting:
+            one, depth = waiting.pop()
+            for name, path in _references(one, depth):
+                referred = self._get(path)
+                if name not in named and isinstance(referred.get("schema"), str):
+                    named[name] = referred["schema"]
+                    waiting.append((referred, depth + 1))
+        return JsonSchema(answer["schema"], tuple(named.items()))
 
     def _files(self, text: str, places: list[tuple[str, str]], depth: int) -> ProtobufFiles:
         files: dict[str, str] = {}
@@ -237,7 +251,7 @@ def _kind(found: AvroSchema | ProtobufFiles | str) -> str:
 
 
 _HINTS: Final = {
-    "JSON": ": the format json reads it, with a schema in Spark's DDL",
+    "JSON": ": the format json reads it",
     "PROTOBUF": ": the format protobuf reads it",
     "AVRO": ": the format avro reads it",
 }
@@ -253,6 +267,24 @@ def _of_protobuf(found: AvroSchema | ProtobufFiles | str) -> ProtobufFiles:
     if isinstance(found, ProtobufFiles):
         return found
     raise UnknownSchema(f"it is of type {_kind(found)}, not PROTOBUF{_HINTS.get(_kind(found), '')}")
+
+
+def _no_json(found: AvroSchema | ProtobufFiles | str) -> UnknownSchema:
+    hint = ": the format avro reads it" if isinstance(found, AvroSchema) else ""
+    return UnknownSchema(f"it is of type {_kind(found)}, not JSON{hint}")
+
+
+def _references(answer: Any, depth: int) -> list[tuple[str, str]]:
+    """What an answer refers to: (name, path)."""
+    if depth > 16:
+        raise UnknownSchema("its references are nested too deep")
+    try:
+        return [
+            (str(one.get("name")), _version(str(one["subject"]), str(int(one["version"]))))
+            for one in answer.get("references") or ()
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UnknownSchema("the registry answered with references without subject and version") from None
 
 
 def _tls(ca_location: str | None) -> ssl.SSLContext:

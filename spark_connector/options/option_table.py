@@ -249,9 +249,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("keyFormat", "the same for the column `key` (ours)", "binary"),
     Option(
         "valueSchema",
-        "for json and csv: a schema as Spark's DDL or JSON; for avro: an Avro schema, or "
-        "`http(s)://registry/subjects/NAME/versions/latest`; or a file that holds it, any fsspec URL (`.ddl`, `.json`, "
-        "`.avsc`). For avro, if unset and `schema.registry.url` is set: the latest of subject `<topic>-value` (ours)",
+        "for json and csv: a schema as Spark's DDL or JSON, for json also a JSON Schema; for avro: an Avro schema; or "
+        "a file that holds it, any fsspec URL (`.ddl`, `.json`, `.avsc`). For avro and json also "
+        "`http(s)://registry/subjects/NAME/versions/latest`; if unset and `schema.registry.url` is set: the latest of "
+        "subject `<topic>-value` (ours)",
     ),
     Option("keySchema", "the same for the column `key`, subject `<topic>-key` (ours)"),
     Option(

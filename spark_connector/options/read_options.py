@@ -268,6 +268,13 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 _BY_NAME = {name.lower(): name for name in COLUMNS}
 _LEVELS = "recursiveFieldMaxDepth"
 _EXAMPLE = "Spark's DDL, e.g. 'id BIGINT, name STRING', or a file with it"
+_NEEDS = {
+    "csv": _EXAMPLE,
+    "json": f"{_EXAMPLE}; or a JSON Schema, a file with it, or a registry (schema.registry.url)",
+    "avro": "an Avro schema, a file, or a registry (schema.registry.url)",
+}
+_REGISTERED = ("avro", "json")
+"""Formats whose schemas a registry holds."""
 _FOR_ANY_FORMAT = ("mode", "columnNameOfCorruptRecord", "badRecordsTopic")
 
 
@@ -352,11 +359,8 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
         if text is not None:
             raise ConfigError(f"Option '{option}' has no effect on format {name}: set '{column}Format' as well")
         return ColumnFormat(name)
-    if not text and (name != "avro" or URL not in values):
-        raise ConfigError(
-            f"Option '{column}Format'={name} needs option '{option}': "
-            + ("an Avro schema, a file, or a registry (schema.registry.url)" if name == "avro" else _EXAMPLE)
-        )
+    if not text and (name not in _REGISTERED or URL not in values):
+        raise ConfigError(f"Option '{column}Format'={name} needs option '{option}': {_NEEDS[name]}")
     levels, separator = _levels(values), _separator(values)
     if not text:
         return ColumnFormat(name, SchemaSubject(), most_levels=levels)
@@ -367,7 +371,7 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
 
     try:
         if (found := parse_registry_url(text)) is not None:
-            if name != "avro":
+            if name not in _REGISTERED:
                 raise ConfigError(f"schemas of format {name} cannot come from a registry: {_EXAMPLE}")
             registries.append(found[0])
             return ColumnFormat(name, found[1], most_levels=levels)
@@ -410,7 +414,7 @@ def _bad_records_topic(values: OptionValues, mode: ParseMode, selection: Selecti
 
 
 def _registry(values: OptionValues, formats: set[str], registries: list[str]) -> RegistrySettings | None:
-    if not formats & {"avro", "json"}:
+    if not formats & set(_REGISTERED):
         refuse_options(values, (URL, *ACCESS), "needs 'valueFormat' or 'keyFormat' to be avro or json")
         return None
     return registry_settings(values, registries)

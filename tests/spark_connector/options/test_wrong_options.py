@@ -82,7 +82,7 @@ OF_COLUMNS: Wrong = [
     ({**JSON, "columnNameOfCorruptRecord": "offset"}, "there is a column 'offset' already"),
     ({**JSON, "columns": "key,offset"}, "option 'columns' leaves out value"),
     ({**JSON, "valueSchema": "a INTEGR"}, "'valueSchema': Schema is not Spark's DDL.*'integr' is not a type"),
-    ({**JSON, "valueSchema": "http://h/subjects/s/versions/1"}, "json cannot come from a registry"),
+    ({"valueFormat": "csv", "valueSchema": "http://h/subjects/s/versions/1"}, "csv cannot come from a registry"),
     ({**JSON, "valueFormat": "csv", "valueSchema": "a ARRAY<INT>"}, "CSV values cannot hold field a"),
     ({"valueFormat": "csv", "valueSchema": "a INT", "sep": "||"}, "'sep' must be one ASCII character"),
     ({"valueFormat": "csv", "valueSchema": "a INT", "sep": '"'}, "'sep' must be one ASCII character"),
