@@ -71,8 +71,8 @@ class SchemaRegistry:
     def __init__(self, settings: RegistrySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._schemas: OrderedDict[int, AvroSchema | ProtobufFiles | str | tuple[str, float]] = OrderedDict()
-        """By id: the schema; the type of one of another kind; or why it is unknown, and until when that holds."""
+        self._schemas: OrderedDict[str, AvroSchema | ProtobufFiles | str | tuple[str, float]] = OrderedDict()
+        """By id and query: the schema; the type of one of another kind; or why it is unknown, and until when."""
         self._opener = urllib.request.build_opener(
             _NoRedirect(), urllib.request.HTTPSHandler(context=_tls(settings.ca_location))
         )
@@ -95,7 +95,8 @@ class SchemaRegistry:
             raise _no_json(found)
 
     def _known(self, schema_id: int, query: str = "") -> AvroSchema | ProtobufFiles | str:
-        known = self._schemas.get(schema_id)
+        asked = f"{schema_id}{query}"
+        known = self._schemas.get(asked)
         if isinstance(known, tuple):
             if known[1] > self._clock():
                 raise UnknownSchema(known[0])
@@ -104,21 +105,22 @@ class SchemaRegistry:
         while len(self._schemas) >= _MOST_SCHEMAS:
             self._schemas.popitem(last=False)
         try:
-            found = self._found(self._get(f"/schemas/ids/{schema_id}{query}"))
+            found = self._found(self._get(f"/schemas/ids/{asked}"))
         except UnknownSchema as error:
-            self._schemas[schema_id] = str(error), self._clock() + _ASK_AGAIN_S
+            self._schemas[asked] = str(error), self._clock() + _ASK_AGAIN_S
             raise
-        self._schemas[schema_id] = found
+        self._schemas[asked] = found
         return found
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:
         """The Avro schema of a subject's version. Raises UnknownSchema, ConnectorError."""
         return _of_avro(self._found(self._get(_version(name, version))))
 
-    def json_subject(self, name: str, version: str = "latest") -> tuple[int, JsonSchema]:
+    def json_version(self, name: str, version: str = "latest") -> tuple[int, JsonSchema]:
         """(id, JSON Schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
         answer = self._get(_version(name, version))
-        return int(answer["id"]), self._json_schema(answer)
+        found = self._json_schema(answer)
+        return _id_in(answer), found
 
     def json_schema(self, schema_id: int) -> JsonSchema:
         """The JSON Schema of that id. Raises UnknownSchema, ConnectorError."""
@@ -255,6 +257,13 @@ _HINTS: Final = {
     "PROTOBUF": ": the format protobuf reads it",
     "AVRO": ": the format avro reads it",
 }
+
+
+def _id_in(answer: Any) -> int:
+    try:
+        return int(answer["id"])
+    except (KeyError, TypeError, ValueError):
+        raise UnknownSchema("the registry did not answer with the id of a schema") from None
 
 
 def _of_avro(found: AvroSchema | ProtobufFiles | str) -> AvroSchema:
