@@ -17,7 +17,10 @@ from broker.client.dead_letter_headers import ERROR, LONGEST_ERROR, ORIGIN
 from broker.errors import ConfigError
 from broker.records.columns import HEADERS_TYPE
 from spark_connector.errors import ConnectorError
+from spark_connector.formats.avro_encoder import AvroEncoder
 from spark_connector.formats.json_encoder import JsonEncoder
+from spark_connector.formats.registered_schema import Place, registered_avro
+from spark_connector.formats.schema_registry import registry_of
 from spark_connector.formats.text_encoder import TextEncoder, narrowed, narrowed_type
 from spark_connector.formats.value_encoder import Encoded, ValueEncoder
 from spark_connector.formats.write_format import ROLES, ColumnWrite, WriteFormats, WriteMode
@@ -134,6 +137,8 @@ def column_encoder(one: ColumnWrite, kind: pa.StructType) -> ValueEncoder:
         return TextEncoder(kind, bytes_only=one.name == "binary")
     if one.name == "json":
         return JsonEncoder(kind, one.json, one.prefix)
+    if one.name == "avro":
+        return AvroEncoder(one.schema, kind, one.prefix)
     raise ConfigError(f"Format {one.name} is for reads only: pykafka does not write it yet")
 
 
@@ -147,7 +152,7 @@ def loaded(formats: WriteFormats, topic: str | None, columns: pa.Schema) -> Writ
         one if one.is_plain else _loaded(name, one, formats, topic, columns)
         for name, one in formats.columns_of_both.items()
     )
-    return replace(formats, key=key, value=value)
+    return replace(formats, key=key, value=value, registry=None)  # executors have no use for its password
 
 
 def _loaded(name: str, one: ColumnWrite, formats: WriteFormats, topic: str | None, columns: pa.Schema) -> ColumnWrite:
@@ -157,6 +162,9 @@ def _loaded(name: str, one: ColumnWrite, formats: WriteFormats, topic: str | Non
     try:
         if formats.registry is not None and one.name == "json":
             raise ConfigError("json is not written with the prefix of a schema registry yet")
+        if one.name == "avro":
+            registry = None if formats.registry is None else registry_of(formats.registry)
+            one = registered_avro(one, registry, Place(name, topic), kind)
         column_encoder(one, kind)
     except ConfigError as error:
         raise ConfigError(f"Option '{name}Format'={one.name}: {error}") from None

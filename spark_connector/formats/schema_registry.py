@@ -1,9 +1,10 @@
-"""A client of schema registries: the part of Confluent's REST API that a read needs.
+"""A client of schema registries: the part of Confluent's REST API that reads and writes need.
 
-The driver uses it to find the schema of a column, executors to find the schemas that values were written with.
-`registry_of` caches these per worker process. Only GET requests are sent, and redirects are not followed, because they
-could send the password to another host. `5xx`, `429` and failed connections are retried at every URL before
-ConnectorError (condition SCHEMA_REGISTRY_UNAVAILABLE) is raised, which is not a bad record in any mode.
+The driver uses it to find or to register the schema of a column (registered_schema.py), executors to find the schemas
+that values were written with. `registry_of` caches these per worker process. Executors send only GET requests.
+Redirects are not followed, because they could send the password to another host. `5xx`, `429` and failed connections
+are retried at every URL before ConnectorError (condition SCHEMA_REGISTRY_UNAVAILABLE) is raised, which is not a bad
+record in any mode.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from broker.errors import ConfigError
@@ -32,6 +33,8 @@ UNASKED: Final = (
 )
 """For values that are read without a registry and cannot be decoded."""
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
+_CONTENT: Final = "application/vnd.schemaregistry.v1+json"
+_NOT_FOUND: Final = 404
 _TRIES: Final = 3
 _BACK_OFF_S: Final = 0.2
 _SERIALIZED: Final = "?format=serialized"
@@ -50,7 +53,11 @@ def unframed(raw: bytes) -> tuple[int, int]:
 
 
 class UnknownSchema(Exception):
-    """The registry has no such schema, or it is of another type."""
+    """The registry has no such schema, or it is of another type, or it refuses it. `status`: of HTTP, if it says so."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -64,8 +71,8 @@ class SchemaRegistry:
     def __init__(self, settings: RegistrySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._schemas: OrderedDict[int, AvroSchema | ProtobufFiles | str | tuple[str, float]] = OrderedDict()
-        """By id: the schema; the type of one of another kind; or why it is unknown, and until when that holds."""
+        self._schemas: OrderedDict[str, AvroSchema | ProtobufFiles | str | tuple[str, float]] = OrderedDict()
+        """By id and query: the schema; the type of one of another kind; or why it is unknown, and until when."""
         self._opener = urllib.request.build_opener(
             _NoRedirect(), urllib.request.HTTPSHandler(context=_tls(settings.ca_location))
         )
@@ -88,7 +95,8 @@ class SchemaRegistry:
             raise _no_json(found)
 
     def _known(self, schema_id: int, query: str = "") -> AvroSchema | ProtobufFiles | str:
-        known = self._schemas.get(schema_id)
+        asked = f"{schema_id}{query}"
+        known = self._schemas.get(asked)
         if isinstance(known, tuple):
             if known[1] > self._clock():
                 raise UnknownSchema(known[0])
@@ -97,21 +105,22 @@ class SchemaRegistry:
         while len(self._schemas) >= _MOST_SCHEMAS:
             self._schemas.popitem(last=False)
         try:
-            found = self._found(self._get(f"/schemas/ids/{schema_id}{query}"))
+            found = self._found(self._get(f"/schemas/ids/{asked}"))
         except UnknownSchema as error:
-            self._schemas[schema_id] = str(error), self._clock() + _ASK_AGAIN_S
+            self._schemas[asked] = str(error), self._clock() + _ASK_AGAIN_S
             raise
-        self._schemas[schema_id] = found
+        self._schemas[asked] = found
         return found
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:
         """The Avro schema of a subject's version. Raises UnknownSchema, ConnectorError."""
         return _of_avro(self._found(self._get(_version(name, version))))
 
-    def json_subject(self, name: str, version: str = "latest") -> tuple[int, JsonSchema]:
+    def json_version(self, name: str, version: str = "latest") -> tuple[int, JsonSchema]:
         """(id, JSON Schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
         answer = self._get(_version(name, version))
-        return int(answer["id"]), self._json_schema(answer)
+        found = self._json_schema(answer)
+        return _id_in(answer), found
 
     def json_schema(self, schema_id: int) -> JsonSchema:
         """The JSON Schema of that id. Raises UnknownSchema, ConnectorError."""
@@ -155,27 +164,66 @@ class SchemaRegistry:
             files |= {**dict(others), name: own}
         return ProtobufFiles((*files.items(), ("", text)))
 
-    def _get(self, path: str) -> Any:
-        """The JSON at `path`. Raises UnknownSchema for 404 and 422."""
+    def avro_version(self, subject: str, version: str = "latest") -> tuple[int, AvroSchema]:
+        """(id, schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
+        answer = self._get(_version(subject, version))
+        found = _of_avro(self._found(answer))
+        return _id_in(answer), found
+
+    def look_up(self, subject: str, schema: Mapping[str, Any]) -> int | None:
+        """The id of a schema (as requests have it: schema, schemaType, references) under a subject; None if it is not
+        registered there. Raises UnknownSchema for what is no schema, ConnectorError."""
+        try:
+            return _id_in(self._get(_subject(subject), schema))
+        except UnknownSchema as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+
+    def complaints(self, subject: str, schema: Mapping[str, Any]) -> list[str]:
+        """Why the registry finds a schema incompatible with the latest one of a subject; empty if it does not.
+        Raises UnknownSchema, ConnectorError."""
+        path = f"/compatibility{_version(subject, 'latest')}?verbose=true"
+        try:
+            answer = self._get(path, schema)
+        except UnknownSchema as error:
+            if error.status == _NOT_FOUND:  # the first one of the subject
+                return []
+            raise
+        if isinstance(answer, dict) and answer.get("is_compatible") is True:
+            return []
+        said = answer.get("messages") if isinstance(answer, dict) else None
+        return [str(one) for one in said or ("it is incompatible with an earlier schema",)]
+
+    def register(self, subject: str, schema: Mapping[str, Any]) -> int:
+        """The id of a schema, which is registered unless it was. Raises UnknownSchema if the registry refuses,
+        ConnectorError."""
+        return _id_in(self._get(f"{_subject(subject)}/versions", schema))
+
+    def _get(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The JSON at `path`, or the answer to a POST of `body`. Raises UnknownSchema for 404, 409 and 422."""
         failure = ""
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_BACK_OFF_S * 2**attempt)
             for url in self._settings.urls:
                 try:
-                    return self._ask(url + path)
+                    return self._ask(url + path, body)
                 except urllib.error.HTTPError as error:
                     failure = _complaint(error)
-                    if error.code in {404, 422}:
-                        raise UnknownSchema(failure) from None
+                    if error.code in {_NOT_FOUND, 409, 422}:
+                        raise UnknownSchema(failure, error.code) from None
                     if error.code != 429 and error.code < 500:
                         raise _unavailable(url, path, failure) from None
                 except (OSError, ValueError, http.client.HTTPException) as error:  # refused, timed out, no TLS, no JSON
                     failure = f"{type(error).__name__} {error}"
         raise _unavailable(", ".join(self._settings.urls), path, failure)
 
-    def _ask(self, url: str) -> Any:
-        request = urllib.request.Request(url, headers={"Accept": _ACCEPT})
+    def _ask(self, url: str, body: Mapping[str, Any] | None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, headers={"Accept": _ACCEPT})
+        if data is not None:
+            request.add_header("Content-Type", _CONTENT)
         if self._settings.user_info is not None:
             credentials = base64.b64encode(self._settings.user_info.encode()).decode()
             request.add_unredirected_header("Authorization", f"Basic {credentials}")
@@ -185,8 +233,19 @@ class SchemaRegistry:
             return json.loads(response.read(_LARGEST))
 
 
+def _id_in(answer: Any) -> int:
+    try:
+        return int(answer["id"])
+    except (KeyError, TypeError, ValueError):
+        raise UnknownSchema("the registry did not answer with the id of a schema") from None
+
+
+def _subject(name: str) -> str:
+    return f"/subjects/{urllib.parse.quote(name, safe='')}"
+
+
 def _version(subject: str, version: str) -> str:
-    return f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{urllib.parse.quote(version, safe='')}"
+    return f"{_subject(subject)}/versions/{urllib.parse.quote(version, safe='')}"
 
 
 def _kind(found: AvroSchema | ProtobufFiles | str) -> str:
@@ -198,6 +257,13 @@ _HINTS: Final = {
     "PROTOBUF": ": the format protobuf reads it",
     "AVRO": ": the format avro reads it",
 }
+
+
+def _id_in(answer: Any) -> int:
+    try:
+        return int(answer["id"])
+    except (KeyError, TypeError, ValueError):
+        raise UnknownSchema("the registry did not answer with the id of a schema") from None
 
 
 def _of_avro(found: AvroSchema | ProtobufFiles | str) -> AvroSchema:

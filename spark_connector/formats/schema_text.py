@@ -72,11 +72,9 @@ def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: Sche
     """Load the schema at `place`. Raises ConfigError, ConnectorError."""
     if isinstance(place, SchemaFile):
         try:
-            with fsspec.open(place.url, "rb") as file:
-                text = file.read(_LARGEST).decode("utf-8").strip()
-        except (OSError, ValueError, ImportError) as error:
-            why = text_without_secrets(str(error))
-            raise ConfigError(f"Cannot read the schema in '{without_secrets(place.url)}': {why}") from None
+            text = read_file(place.url).decode("utf-8").strip()
+        except ValueError as error:
+            raise _unreadable(place.url, error) from None
         schema = parse_schema_text(text, avro=avro)
         if isinstance(schema, SchemaFile):
             raise ConfigError(f"'{without_secrets(place.url)}' names another file: '{without_secrets(text)[:200]}'")
@@ -85,13 +83,26 @@ def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: Sche
     assert place.subject is not None
     try:
         if not avro:
-            return parse_json_schema(registry.json_subject(place.subject, place.version)[1]).type
+            return parse_json_schema(registry.json_version(place.subject, place.version)[1]).type
         found = registry.subject(place.subject, place.version)
     except UnknownSchema as error:
         where = f"schema {place.subject}, version {place.version}"
         raise ConfigError(f"Schema registry has no {where}, that can be used: {error}") from None
     parse_avro(found)
     return found
+
+
+def read_file(url: str) -> bytes:
+    """The file of a schema, on any file system of fsspec. Raises ConfigError."""
+    try:
+        with fsspec.open(url, "rb") as file:
+            return bytes(file.read(_LARGEST))
+    except (OSError, ValueError, ImportError) as error:
+        raise _unreadable(url, error) from None
+
+
+def _unreadable(url: str, error: Exception) -> ConfigError:
+    return ConfigError(f"Cannot read the schema in '{without_secrets(url)}': {text_without_secrets(str(error))}")
 
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(\w+)|([<>(),:]))", re.DOTALL)

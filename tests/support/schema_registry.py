@@ -18,8 +18,8 @@ class Registry:
     """How it is to behave, and what it was asked."""
 
     def __init__(self) -> None:
-        subjects = Subjects()
-        self._api = Api(subjects, lambda record: subjects.apply(*record))
+        self._state = Subjects()
+        self._api = Api(self._state, lambda record: self._state.apply(*record))
         self.set_level("NONE")
         self.asked: list[str] = []
         """Paths, in order."""
@@ -32,6 +32,15 @@ class Registry:
     def set_level(self, level: str) -> None:
         """Of the compatibility that it asks for."""
         assert self._api.answer("PUT", "/config", "", b'{"compatibility":"%s"}' % level.encode())[0] == 200
+
+    @property
+    def subjects(self) -> dict[str, list[int]]:
+        """The ids of the versions of each."""
+        return {name: [entry.id for entry in self._state.versions(name)] for name in self._state.names()}
+
+    def text(self, schema_id: int) -> str:
+        """The schema of that id."""
+        return self._state.schema(schema_id).text
 
     def register(self, subject: str, schema: str, **more: Any) -> int:
         """The id, the same for the same schema."""

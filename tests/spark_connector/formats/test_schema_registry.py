@@ -107,7 +107,7 @@ def test_other_kinds_of_schema_are_refused(registry: Registry) -> None:
     for _ in range(2):
         with pytest.raises(UnknownSchema, match="of type JSON, not AVRO: the format json reads it"):
             ours.schema(number)
-        with pytest.raises(UnknownSchema, match="of type PROTOBUF, not AVRO$"):
+        with pytest.raises(UnknownSchema, match="of type PROTOBUF, not AVRO: the format protobuf reads it"):
             ours.schema(protobuf)
         with pytest.raises(UnknownSchema, match="of type AVRO, not JSON: the format avro reads it"):
             ours.check_json(avro)
@@ -127,14 +127,14 @@ def test_a_json_schema_comes_with_those_that_it_references_by_their_names(regist
     to_city = SchemaReference("city.json", "city", 1)
     theirs.register_schema("address", Schema(address, "JSON", [to_city]))
     theirs.register_schema("p", Schema(person, "JSON", [SchemaReference("address.json", "address", 1), to_city]))
-    number, schema = client(registry).json_subject("p")
+    number, schema = client(registry).json_version("p")
     assert (schema.text, dict(schema.references)) == (person, {"address.json": address, "city.json": city})
     assert client(registry).json_schema(number) == schema
     name = pa.struct([("name", pa.string())])
     assert parse_json_schema(schema).type == pa.struct([("home", pa.struct([("city", name)])), ("born", name)])
     registry.register("a", V1)
     with pytest.raises(UnknownSchema, match="of type AVRO, not JSON"):
-        client(registry).json_subject("a")
+        client(registry).json_version("a")
 
 
 def test_user_and_password_or_a_token(registry: Registry) -> None:

@@ -1,0 +1,104 @@
+"""The schema of a write in the registry, and its id: found, looked up or registered before any task runs.
+
+record_encoder.py calls it on the driver, once per query; executors get schema and prefix, and never ask. What a user
+can choose is what Confluent's serializers can: a schema's id, the latest version of a subject, or a schema that is
+looked up under a subject. It is registered only with `autoRegister`, if the registry finds it compatible; when it does
+not, its own words are shown. Raises ConfigError, and ConnectorError if the registry does not answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from broker.errors import ConfigError
+from spark_connector.formats.avro_derived import derived_schema
+from spark_connector.formats.avro_schema import parse_avro
+from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
+from spark_connector.formats.schema_text import read_schema
+from spark_connector.formats.value_format import FRAME, SchemaFile, SchemaSubject
+from spark_connector.formats.write_format import ColumnWrite, SubjectStrategy
+
+_MOST_WORDS: Final = 2000
+"""Characters of what a registry says."""
+
+
+class Place(NamedTuple):
+    """The column that is written, `key` or `value`, and the topic of all rows, if there is one."""
+
+    column: str
+    topic: str | None
+
+    def subject(self, strategy: SubjectStrategy, record: str | None) -> str:
+        """As by Confluent's TopicNameStrategy, RecordNameStrategy and TopicRecordNameStrategy. `record`: the full name
+        of the schema's record; None if the schema is none, or is not known yet."""
+        option = f"'{self.column}SubjectStrategy'={strategy.value}"
+        if self.topic is None and strategy is not SubjectStrategy.RECORD:
+            raise ConfigError(
+                f"{option} needs the option 'topic': rows with topics of their own take the strategy record, or the "
+                f"option '{self.column}SchemaId'"
+            )
+        if strategy is SubjectStrategy.TOPIC:
+            return f"{self.topic}-{self.column}"
+        if record is None:
+            raise ConfigError(f"{option} needs '{self.column}Schema' to be a record: its name is part of the subject")
+        return record if strategy is SubjectStrategy.RECORD else f"{self.topic}-{record}"
+
+
+def registered_avro(
+    one: ColumnWrite, registry: SchemaRegistry | None, place: Place, columns: pa.StructType
+) -> ColumnWrite:
+    """`one` with its Avro schema, and with the prefix of the schema's id if there is a registry."""
+    if isinstance(one.schema, SchemaFile):
+        one = replace(one, schema=read_schema(one.schema, avro=True, registry=None))
+    if registry is None:
+        return one
+    try:
+        return _in_registry(one, registry, place, columns)
+    except UnknownSchema as error:
+        raise ConfigError(f"the schema registry says: {error}") from None
+
+
+def _in_registry(one: ColumnWrite, registry: SchemaRegistry, place: Place, columns: pa.StructType) -> ColumnWrite:
+    schema, found = one.schema, one.schema_id
+    if found is not None:
+        if schema is not None:
+            raise ConfigError(f"set one of '{place.column}Schema' and '{place.column}SchemaId', not both")
+        schema = registry.schema(found)
+    elif isinstance(schema, SchemaSubject):
+        assert schema.subject is not None
+        found, schema = registry.avro_version(schema.subject, schema.version)
+    elif schema is None and not one.auto_register:
+        found, schema = registry.avro_version(place.subject(one.strategy, None))
+    else:
+        schema = derived_schema(columns) if schema is None else schema
+        root = parse_avro(schema)
+        subject = place.subject(one.strategy, root.name if root.kind == "record" else None)
+        found = schema_id(registry, subject, {"schema": schema.text}, auto_register=one.auto_register)
+    return replace(one, schema=schema, prefix=prefix(found))
+
+
+def schema_id(registry: SchemaRegistry, subject: str, schema: dict[str, Any], *, auto_register: bool) -> int:
+    """The id of a schema under a subject. `schema`: as requests have it: schema, schemaType, references.
+    Raises UnknownSchema if it is no schema to the registry."""
+    found = registry.look_up(subject, schema)
+    if found is not None:
+        return found
+    if not auto_register:
+        raise ConfigError(
+            f"the schema is not registered under subject '{subject}': register it, or set option 'autoRegister' to true"
+        )
+    complaints = registry.complaints(subject, schema)
+    if complaints:
+        raise ConfigError(
+            f"the schema is not registered under subject '{subject}', because the schema registry says that it is "
+            f"incompatible: {' '.join(complaints)[:_MOST_WORDS]}"
+        )
+    return registry.register(subject, schema)
+
+
+def prefix(schema_id: int) -> bytes:
+    """What a value begins with in Confluent's wire format."""
+    return schema_id.to_bytes(FRAME)
