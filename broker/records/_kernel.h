@@ -143,5 +143,6 @@ PyObject *decode(PyObject *module, PyObject *args);
 PyObject *encode(PyObject *module, PyObject *args);
 PyObject *partitions(PyObject *module, PyObject *args);
 PyObject *protobuf_decode(PyObject *module, PyObject *args);
+PyObject *protobuf_encode(PyObject *module, PyObject *args);
 
 #endif

@@ -68,8 +68,8 @@ PROTOBUF_RULES: tuple[Option, ...] = (
     ),
     Option(
         "upcast.unsigned.ints",
-        "for protobuf: uint32 as bigint and uint64 as decimal(20,0), which large numbers do not make negative (ours, as "
-        "in from_protobuf)",
+        "for protobuf: uint32 as bigint and uint64 as decimal(20,0), which large numbers do not make negative (ours, "
+        "as in from_protobuf)",
         "false",
     ),
     Option(
