@@ -57,7 +57,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"destinations"},
     {"loads", "listener"},
     {"progress"},
-    {"read", "write"},
+    {"read", "write", "registry"},
     {"options"},
     {"formats", "offset_store"},
     {"storage", "errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact"},

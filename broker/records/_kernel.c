@@ -14,6 +14,7 @@ static PyMethodDef methods[] = {
     {"check_records", check_records, METH_VARARGS, NULL},
     {"count_headers", count_headers, METH_VARARGS, NULL},
     {"decode", decode, METH_VARARGS, NULL},
+    {"decode_avro", decode_avro, METH_VARARGS, NULL},
     {"encode", encode, METH_VARARGS, NULL},
     {"partitions", partitions, METH_VARARGS, NULL},
     {"protobuf_decode", protobuf_decode, METH_VARARGS, NULL},

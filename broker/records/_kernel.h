@@ -127,6 +127,28 @@ static inline void drop_buffers(Py_buffer *views, Py_ssize_t count)
             PyBuffer_Release(&views[i]);
 }
 
+/* ---- binary columns of the caller --------------------------------------------------------------------------- */
+
+enum { EDGES, VALIDITY, DATA, COLUMN_VIEWS };
+
+typedef struct {
+    Py_buffer views[COLUMN_VIEWS];
+    const int32_t *edges; /* moved to the first row; NULL: there is no such column */
+    bytes_at validity, data, data_end;
+    int64_t first; /* bit of the first row in `validity` */
+} column_t;
+
+int open_column(PyObject *object, int64_t rows, column_t *column);
+void close_column(column_t *column);
+
+/* Bytes of an element, -1 for null. */
+static inline int64_t size_of(const column_t *column, int64_t row)
+{
+    if (column->edges == NULL || (column->validity != NULL && !get_bit(column->validity, column->first + row)))
+        return -1;
+    return column->edges[row + 1] - column->edges[row];
+}
+
 /* Where the checksum is an instruction, the kernel computes it; elsewhere crc32c.py does. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define CRC_BY_CPU 1
@@ -140,6 +162,7 @@ PyObject *check_records(PyObject *module, PyObject *args);
 PyObject *first_bad_crc(PyObject *module, PyObject *args);
 PyObject *count_headers(PyObject *module, PyObject *args);
 PyObject *decode(PyObject *module, PyObject *args);
+PyObject *decode_avro(PyObject *module, PyObject *args);
 PyObject *encode(PyObject *module, PyObject *args);
 PyObject *partitions(PyObject *module, PyObject *args);
 PyObject *protobuf_decode(PyObject *module, PyObject *args);

@@ -6,19 +6,10 @@
 
 /* ---- columns of the caller -------------------------------------------------------------------------------- */
 
-enum { EDGES, VALIDITY, DATA, VIEWS };
-
-typedef struct {
-    Py_buffer views[VIEWS];
-    const int32_t *edges; /* moved to the first row; NULL: there is no such column */
-    bytes_at validity, data, data_end;
-    int64_t first; /* bit of the first row in `validity` */
-} column_t;
-
 /* From (edges, validity | None, data | None, first row), or None for no column. */
-static int open_column(PyObject *object, int64_t rows, column_t *column)
+int open_column(PyObject *object, int64_t rows, column_t *column)
 {
-    PyObject *buffers[VIEWS];
+    PyObject *buffers[COLUMN_VIEWS];
     long long first;
     memset(column, 0, sizeof *column);
     if (object == Py_None)
@@ -29,8 +20,8 @@ static int open_column(PyObject *object, int64_t rows, column_t *column)
         return -1;
     if (first < 0 || first > INT32_MAX)
         return misused("a column begins outside of its buffers");
-    const int64_t least[VIEWS] = {4 * (first + rows + 1), buffers[VALIDITY] == Py_None ? 0 : (first + rows + 7) / 8, 0};
-    for (int i = 0; i < VIEWS; i++)
+    const int64_t least[COLUMN_VIEWS] = {4 * (first + rows + 1), buffers[VALIDITY] == Py_None ? 0 : (first + rows + 7) / 8, 0};
+    for (int i = 0; i < COLUMN_VIEWS; i++)
         if (take_buffer(buffers[i], &column->views[i], PyBUF_SIMPLE, least[i]) < 0)
             return -1;
     if (column->views[EDGES].obj == NULL)
@@ -48,17 +39,9 @@ static int open_column(PyObject *object, int64_t rows, column_t *column)
     return 0;
 }
 
-static void close_column(column_t *column)
+void close_column(column_t *column)
 {
-    drop_buffers(column->views, VIEWS);
-}
-
-/* Bytes of an element, -1 for null. */
-static inline int64_t size_of(const column_t *column, int64_t row)
-{
-    if (column->edges == NULL || (column->validity != NULL && !get_bit(column->validity, column->first + row)))
-        return -1;
-    return column->edges[row + 1] - column->edges[row];
+    drop_buffers(column->views, COLUMN_VIEWS);
 }
 
 static inline uint8_t *write_bytes(uint8_t *p, const uint8_t *end, const column_t *column, int64_t row, int64_t size)

@@ -71,6 +71,19 @@ class Kernel(Protocol):
         /,
     ) -> tuple[list[bytes], bytes]: ...
 
+    def decode_avro(
+        self,
+        code: Buffer,
+        columns: Buffer,
+        state: Buffer,
+        buffers: list[list[Buffer | None]],
+        values: BinaryColumn,
+        rows: int,
+        begin: int,
+        refused: Buffer,
+        /,
+    ) -> int: ...
+
     def partitions(self, rows: int, keys: BinaryColumn, partitions: int, out: Buffer, /) -> None: ...
 
     def protobuf_decode(

@@ -228,6 +228,17 @@ def default_value(one: AvroType, default: Any) -> Any:
     raise _no_default(one, default)
 
 
+def default_of(field: Field, writer: AvroType) -> Any:
+    """Raises BadValue for one that Spark's type cannot hold, ConfigError for one that is none of Avro's type."""
+    why = f"{writer} was written without field {field.name}, and the default of this is wrong"
+    try:
+        return default_value(field.type, field.default)
+    except BadValue as error:
+        raise BadValue(f"{why}: {error}") from None
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise ConfigError(f"{why}: {error}") from None
+
+
 def _of_field(field: Field, record: Any) -> Any:
     found = record.get(field.name, field.default) if isinstance(record, dict) else field.default
     if found is NO_DEFAULT:

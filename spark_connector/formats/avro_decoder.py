@@ -1,27 +1,41 @@
 """Avro data to a typed column.
 
-Without a registry a value is plain data of the schema. With a registry it is in Confluent's wire format: a zero byte,
-the id of the writer's schema in four bytes, the data. The registry is asked once per worker process for a writer's
-schema, which is resolved to ours by Avro's rules (avro_resolver.py). An id that the registry does not know makes a bad
-record; a registry that does not answer fails the task in every mode. Records are decoded one by one, at some
-microseconds each (docs/decisions/formats.md lists the alternatives that were tried).
+Without a registry a value is plain data of the schema. With a registry it is in Confluent's wire format (frames.py).
+The registry is asked once per worker process for a writer's schema, which is resolved to ours by Avro's rules
+(avro_resolver.py). An id that the registry does not know makes bad records; a registry that does not answer fails the
+task in every mode.
+
+The C kernel decodes the values of one writer's schema together (avro_batches.py). Those that it refuses, and all of
+them where there is no kernel or no program for it, are decoded one by one (avro_program.py), a hundred times slower.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from broker.errors import ConfigError
+from broker.records import native
+from spark_connector.formats.avro_batches import BatchProgram, NotByColumns
 from spark_connector.formats.avro_columns import column_of
 from spark_connector.formats.avro_program import Program
 from spark_connector.formats.avro_resolver import resolve
 from spark_connector.formats.avro_schema import parse_avro
-from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema, unframed
+from spark_connector.formats.frames import Group, decoded_by_schema
+from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one
-from spark_connector.formats.value_format import AvroSchema
+from spark_connector.formats.value_format import FRAME, AvroSchema
+
+
+class _Programs(NamedTuple):
+    """For values of one writer's schema."""
+
+    single: Program
+    batch: BatchProgram | None
 
 
 class AvroDecoder:
@@ -35,39 +49,60 @@ class AvroDecoder:
         self._registry = registry
         self._most_levels = most_levels
         self.type = _column(schema, most_levels)
-        self._own = _program(schema, schema, most_levels)
-        self._programs: dict[int, Program | str] = {}
+        self._own = _programs(schema, schema, most_levels)
+        self._programs: dict[int, _Programs | str] = {}
         """By the writer's id; why not, if there is none."""
 
     def decode(self, values: pa.Array) -> Decoded:
         """Raises ConnectorError if the registry does not answer."""
-        return one_by_one(values, self.type, self._plain if self._registry is None else self._framed)
+        if self._registry is None:
+            return self._decoded(values, self._own.batch, 0, self._plain)
+        return decoded_by_schema(values, self.type, self._group)
 
     def _plain(self, raw: bytes) -> Any:
         try:
-            return self._own.read(raw, 0)
+            return self._own.single.read(raw, 0)
         except BadValue as error:
             raise BadValue(f"{error}{UNASKED}" if raw.startswith(b"\0") else str(error)) from None
 
-    def _framed(self, raw: bytes) -> Any:
-        schema_id, begin = unframed(raw)
-        program = self._programs.get(schema_id)
-        if program is None:
-            program = self._programs[schema_id] = self._of_writer(schema_id)
-        if isinstance(program, str):
-            raise BadValue(program)
-        return program.read(raw, begin)
+    def _group(self, group: Group) -> Decoded | str:
+        assert group.schema_id is not None
+        programs = self._programs.get(group.schema_id)
+        if programs is None:
+            try:
+                programs = self._programs[group.schema_id] = self._of_writer(group.schema_id)
+            except UnknownSchema as error:  # a later value may find it
+                return f"schema id {group.schema_id}: {error}"
+        if isinstance(programs, str):
+            return programs
+        single = programs.single
+        return self._decoded(group.values, programs.batch, FRAME, lambda raw: single.read(raw, FRAME))
 
-    def _of_writer(self, schema_id: int) -> Program | str:
+    def _of_writer(self, schema_id: int) -> _Programs | str:
+        """Raises UnknownSchema."""
         assert self._registry is not None
+        schema = self._registry.schema(schema_id)
         try:
-            schema = self._registry.schema(schema_id)
-        except UnknownSchema as error:  # a later value may find it
-            raise BadValue(f"schema id {schema_id}: {error}") from None
-        try:
-            return _program(schema, self._schema, self._most_levels)
+            return _programs(schema, self._schema, self._most_levels)
         except ConfigError as error:
             return f"schema id {schema_id}: {error}"
+
+    def _decoded(
+        self, values: pa.Array, batch: BatchProgram | None, begin: int, one: Callable[[bytes], Any]
+    ) -> Decoded:
+        """`begin`: of the data in each value. `one` decodes a value that `batch` refuses."""
+        if batch is None or native.kernel is None:
+            return one_by_one(values, self.type, one)
+        column, refused = batch.decode(native.kernel, values, begin)
+        if not len(refused):
+            return Decoded(column)
+        again = one_by_one(values.take(pa.array(refused)), self.type, one)
+        bad = {int(refused[row]): why for row, why in again.bad.items()}
+        if len(bad) == len(refused):
+            return Decoded(column, bad)
+        places = np.arange(len(values))
+        places[refused] = len(values) + np.arange(len(refused))
+        return Decoded(pa.concat_arrays([column, again.column]).take(pa.array(places)), bad)
 
 
 @functools.lru_cache(maxsize=512)
@@ -76,5 +111,10 @@ def _column(schema: AvroSchema, most_levels: int) -> pa.DataType:
 
 
 @functools.lru_cache(maxsize=512)
-def _program(writer: AvroSchema, reader: AvroSchema, most_levels: int) -> Program:
-    return Program(resolve(parse_avro(writer), parse_avro(reader)), _column(reader, most_levels))
+def _programs(writer: AvroSchema, reader: AvroSchema, most_levels: int) -> _Programs:
+    step, kind = resolve(parse_avro(writer), parse_avro(reader)), _column(reader, most_levels)
+    single = Program(step, kind)
+    try:
+        return _Programs(single, BatchProgram(step, kind))
+    except NotByColumns:
+        return _Programs(single, None)

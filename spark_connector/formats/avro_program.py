@@ -22,10 +22,9 @@ from typing import Any, Final
 import fastavro
 import pyarrow as pa
 
-from broker.errors import ConfigError
-from spark_connector.formats.avro_columns import conversion, default_value, member
+from spark_connector.formats.avro_columns import conversion, default_of, member
 from spark_connector.formats.avro_resolver import Atom, Fail, FromUnion, Items, Record, Skip, Step, Symbols, ToUnion
-from spark_connector.formats.avro_schema import AvroType, Field, takes_no_bytes
+from spark_connector.formats.avro_schema import AvroType, takes_no_bytes
 from spark_connector.formats.value_decoder import BadValue
 
 _Fix = Callable[[Any], Any]
@@ -146,7 +145,7 @@ class _Compiler:
         if step.why is not None:
             return self._skip(step.writer), _failing(step.why)
         try:
-            defaults = {one.name: _default(one, step.writer) for one in step.missing}
+            defaults = {one.name: default_of(one, step.writer) for one in step.missing}
         except BadValue as error:
             return self._skip(step.writer), _failing(str(error))
         fields, fixed = [], []
@@ -242,17 +241,6 @@ class _Compiler:
     def _name(self) -> str:
         self._names += 1
         return f"t{self._names}"
-
-
-def _default(field: Field, writer: AvroType) -> Any:
-    """Raises BadValue for one that Spark's type cannot hold, ConfigError for one that is none of Avro's type."""
-    why = f"{writer} was written without field {field.name}, and the default of this is wrong"
-    try:
-        return default_value(field.type, field.default)
-    except BadValue as error:
-        raise BadValue(f"{why}: {error}") from None
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise ConfigError(f"{why}: {error}") from None
 
 
 def _union(nodes: list[Any]) -> dict[Any, Any]:

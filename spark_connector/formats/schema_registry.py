@@ -25,7 +25,7 @@ from typing import Any, Final
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.value_decoder import BadValue
-from spark_connector.formats.value_format import FRAME, AvroSchema, ProtobufFiles, RegistrySettings
+from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
 
 UNASKED: Final = (
     "; it begins with a zero byte, as what a schema registry's serializer writes: if one did, set the option "
@@ -91,10 +91,8 @@ class SchemaRegistry:
 
     def check_json(self, schema_id: int) -> None:
         """Raises UnknownSchema if the id is not that of a JSON schema, ConnectorError."""
-        found = self._known(schema_id)
-        if found != "JSON":
-            hint = ": the format avro reads it" if isinstance(found, AvroSchema) else ""
-            raise UnknownSchema(f"it is of type {_kind(found)}, not JSON{hint}")
+        if (found := self._known(schema_id)) != "JSON":
+            raise _no_json(found)
 
     def _known(self, schema_id: int, query: str = "") -> AvroSchema | ProtobufFiles | str:
         asked = f"{schema_id}{query}"
@@ -115,8 +113,18 @@ class SchemaRegistry:
         return found
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:
-        """The schema of a subject's version. Raises UnknownSchema, ConnectorError."""
+        """The Avro schema of a subject's version. Raises UnknownSchema, ConnectorError."""
         return _of_avro(self._found(self._get(_version(name, version))))
+
+    def json_version(self, name: str, version: str = "latest") -> tuple[int, JsonSchema]:
+        """(id, JSON Schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
+        answer = self._get(_version(name, version))
+        found = self._json_schema(answer)
+        return _id_in(answer), found
+
+    def json_schema(self, schema_id: int) -> JsonSchema:
+        """The JSON Schema of that id. Raises UnknownSchema, ConnectorError."""
+        return self._json_schema(self._get(f"/schemas/ids/{schema_id}"))
 
     def _found(self, answer: Any, depth: int = 0) -> AvroSchema | ProtobufFiles | str:
         """The schema in an answer, or its type if that is another one."""
@@ -125,15 +133,7 @@ class SchemaRegistry:
         kind = answer.get("schemaType", "AVRO")
         if kind not in {"AVRO", "PROTOBUF"}:
             return str(kind)
-        if depth > 16:
-            raise UnknownSchema("its references are nested too deep")
-        try:
-            places = [
-                (str(one.get("name")), _version(str(one["subject"]), str(int(one["version"]))))
-                for one in answer.get("references") or ()
-            ]
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise UnknownSchema("the registry answered with references without subject and version") from None
+        places = _references(answer, depth)
         if kind == "PROTOBUF":
             return self._files(answer["schema"], places, depth)
         references: list[str] = []
@@ -141,6 +141,21 @@ class SchemaRegistry:
             referred = _of_avro(self._found(self._get(path), depth + 1))
             references += [text for text in (*referred.references, referred.text) if text not in references]
         return AvroSchema(answer["schema"], tuple(references))
+
+    def _json_schema(self, answer: Any) -> JsonSchema:
+        found = self._found(answer)
+        if found != "JSON":
+            raise _no_json(found)
+        named: dict[str, str] = {}
+        waiting = [(answer, 0)]
+        while waiting:
+            one, depth = waiting.pop()
+            for name, path in _references(one, depth):
+                referred = self._get(path)
+                if name not in named and isinstance(referred.get("schema"), str):
+                    named[name] = referred["schema"]
+                    waiting.append((referred, depth + 1))
+        return JsonSchema(answer["schema"], tuple(named.items()))
 
     def _files(self, text: str, places: list[tuple[str, str]], depth: int) -> ProtobufFiles:
         files: dict[str, str] = {}
@@ -159,7 +174,7 @@ class SchemaRegistry:
         """The id of a schema (as requests have it: schema, schemaType, references) under a subject; None if it is not
         registered there. Raises UnknownSchema for what is no schema, ConnectorError."""
         try:
-            return _id_in(self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}", schema))
+            return _id_in(self._get(_subject(subject), schema))
         except UnknownSchema as error:
             if error.status == _NOT_FOUND:
                 return None
@@ -168,7 +183,7 @@ class SchemaRegistry:
     def complaints(self, subject: str, schema: Mapping[str, Any]) -> list[str]:
         """Why the registry finds a schema incompatible with the latest one of a subject; empty if it does not.
         Raises UnknownSchema, ConnectorError."""
-        path = f"/compatibility/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest?verbose=true"
+        path = f"/compatibility{_version(subject, 'latest')}?verbose=true"
         try:
             answer = self._get(path, schema)
         except UnknownSchema as error:
@@ -183,7 +198,7 @@ class SchemaRegistry:
     def register(self, subject: str, schema: Mapping[str, Any]) -> int:
         """The id of a schema, which is registered unless it was. Raises UnknownSchema if the registry refuses,
         ConnectorError."""
-        return _id_in(self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", schema))
+        return _id_in(self._get(f"{_subject(subject)}/versions", schema))
 
     def _get(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON at `path`, or the answer to a POST of `body`. Raises UnknownSchema for 404, 409 and 422."""
@@ -218,8 +233,19 @@ class SchemaRegistry:
             return json.loads(response.read(_LARGEST))
 
 
+def _id_in(answer: Any) -> int:
+    try:
+        return int(answer["id"])
+    except (KeyError, TypeError, ValueError):
+        raise UnknownSchema("the registry did not answer with the id of a schema") from None
+
+
+def _subject(name: str) -> str:
+    return f"/subjects/{urllib.parse.quote(name, safe='')}"
+
+
 def _version(subject: str, version: str) -> str:
-    return f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{urllib.parse.quote(version, safe='')}"
+    return f"{_subject(subject)}/versions/{urllib.parse.quote(version, safe='')}"
 
 
 def _kind(found: AvroSchema | ProtobufFiles | str) -> str:
@@ -227,7 +253,7 @@ def _kind(found: AvroSchema | ProtobufFiles | str) -> str:
 
 
 _HINTS: Final = {
-    "JSON": ": the format json reads it, with a schema in Spark's DDL",
+    "JSON": ": the format json reads it",
     "PROTOBUF": ": the format protobuf reads it",
     "AVRO": ": the format avro reads it",
 }
@@ -250,6 +276,24 @@ def _of_protobuf(found: AvroSchema | ProtobufFiles | str) -> ProtobufFiles:
     if isinstance(found, ProtobufFiles):
         return found
     raise UnknownSchema(f"it is of type {_kind(found)}, not PROTOBUF{_HINTS.get(_kind(found), '')}")
+
+
+def _no_json(found: AvroSchema | ProtobufFiles | str) -> UnknownSchema:
+    hint = ": the format avro reads it" if isinstance(found, AvroSchema) else ""
+    return UnknownSchema(f"it is of type {_kind(found)}, not JSON{hint}")
+
+
+def _references(answer: Any, depth: int) -> list[tuple[str, str]]:
+    """What an answer refers to: (name, path)."""
+    if depth > 16:
+        raise UnknownSchema("its references are nested too deep")
+    try:
+        return [
+            (str(one.get("name")), _version(str(one["subject"]), str(int(one["version"]))))
+            for one in answer.get("references") or ()
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UnknownSchema("the registry answered with references without subject and version") from None
 
 
 def _tls(ca_location: str | None) -> ssl.SSLContext:

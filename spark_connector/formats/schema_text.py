@@ -1,5 +1,5 @@
-"""`valueSchema` and `keySchema` as the user writes them: a schema (Spark's DDL or JSON, or Avro), or where it is
-stored.
+"""`valueSchema` and `keySchema` as the user writes them: a schema (Spark's DDL or JSON, JSON Schema, or Avro), or where
+it is stored.
 
 Called by options/read_options.py, and by record_decoder.py on the driver to load a schema from a file, on any file
 system of fsspec, or from a subject of a schema registry. Executors get the schema itself.
@@ -21,13 +21,16 @@ import pyarrow as pa
 
 from broker.errors import ConfigError
 from spark_connector.formats.avro_schema import parse_avro
+from spark_connector.formats.json_schema import parse_json_schema
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
-from spark_connector.formats.value_format import AvroSchema, Schema, SchemaFile, SchemaSubject
+from spark_connector.formats.value_format import AvroSchema, JsonSchema, Schema, SchemaFile, SchemaSubject
 from spark_connector.storage import text_without_secrets, without_secrets
 
 _PLACE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://\S+|\S+\.(avsc|json|ddl|sql)", re.IGNORECASE)
 _SUBJECT = re.compile(r"(?P<base>.*)/subjects/(?P<subject>[^/]+)/versions/(?P<version>\d+|latest)/?(schema/?)?")
 _LARGEST: Final = 4 << 20
+_SPARKS: Final = frozenset({"fields", "elementType", "keyType", "valueType"})
+"""Keys of a type as Spark writes it in JSON, which are none of JSON Schema's."""
 
 
 def parse_schema_text(text: str, *, avro: bool) -> Schema:
@@ -44,7 +47,9 @@ def parse_schema_text(text: str, *, avro: bool) -> Schema:
         document = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"Schema begins with {{ but is not JSON: {error}") from None
-    return parse_spark_json(document, text)
+    if _SPARKS & document.keys() or document.get("type") == "struct":
+        return parse_spark_json(document, text)
+    return parse_json_schema(JsonSchema(text)).type
 
 
 def parse_registry_url(text: str) -> tuple[str, SchemaSubject] | None:
@@ -77,6 +82,8 @@ def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: Sche
     assert registry is not None
     assert place.subject is not None
     try:
+        if not avro:
+            return parse_json_schema(registry.json_version(place.subject, place.version)[1]).type
         found = registry.subject(place.subject, place.version)
     except UnknownSchema as error:
         where = f"schema {place.subject}, version {place.version}"

@@ -38,6 +38,14 @@ class AvroSchema:
 
 
 @dataclass(frozen=True)
+class JsonSchema:
+    """A JSON Schema as text, and the schemas it refers to: (name that a $ref says, text)."""
+
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class ProtobufSchema:
     """A message type; small and picklable."""
 

@@ -19,7 +19,7 @@ _FORMATS = (
     *("keyFormat", "valueFormat", "keySchema", "valueSchema", "recursiveFieldMaxDepth", "columnNameOfCorruptRecord"),
     *("schema.registry.url", "keyMessage", "valueMessage", *(option.name for option in PROTOBUF_RULES)),
 )
-_NAMES = (_ISOLATION, *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
+_NAMES = (_ISOLATION, "where", *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
 _WORDS = (
     _ISOLATION,
     "keyFormat",

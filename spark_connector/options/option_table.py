@@ -68,8 +68,8 @@ PROTOBUF_RULES: tuple[Option, ...] = (
     ),
     Option(
         "upcast.unsigned.ints",
-        "for protobuf: uint32 as bigint and uint64 as decimal(20,0), which large numbers do not make negative (ours, "
-        "as in from_protobuf)",
+        "for protobuf: uint32 as bigint and uint64 as decimal(20,0), which never turn negative (ours, as "
+        "in from_protobuf)",
         "false",
     ),
     Option(
@@ -201,6 +201,12 @@ OPTIONS: tuple[Option, ...] = (
         "all but headers",
     ),
     Option(
+        "where",
+        "read only records that meet this condition: comparisons of `partition`, `offset` (batch), `timestamp` and "
+        "`key` with constants, joined by AND, as in `timestamp >= '2026-11-25T08:00Z' AND key IN ('a', X'cafe')`. It "
+        "holds together with the options `filter…` (ours; docs/how-to/value-formats.md, section Read less)",
+    ),
+    Option(
         "filterPartitions",
         'read only these partitions: `0,2-5` of every topic, or `{"topicA":"0,2-5"}`, which leaves out all other '
         "topics (ours)",
@@ -219,13 +225,31 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "filterTimestampUntil",
         "milliseconds, exclusive: read only records with an earlier timestamp. All records are fetched, because "
-        "timestamps need not grow; to fetch less, add `endingTimestamp` (ours)",
+        "timestamps need not grow, unless `timestampsGrow` says they do (ours)",
+    ),
+    Option(
+        "timestampsGrow",
+        "true: no record has an earlier timestamp than one before it in its partition, so that a batch ends at the "
+        "first record that is too late for `where` or `filterTimestampUntil`; false: it reads on (ours)",
+        "true where brokers set the timestamps (`message.timestamp.type=LogAppendTime`)",
+        "batch",
+    ),
+    Option(
+        "filterKey",
+        "read only records with this key, or one of several, comma-separated: text, or bytes like `X'cafe'` (ours)",
     ),
     Option("filterKeyPrefix", "read only records whose key begins with this: text, or bytes like `X'cafe'` (ours)"),
+    Option(
+        "filterKeyPartitioner",
+        "`murmur2`: read only the partitions in which Java's default partitioner, Spark and pykafka put the keys of "
+        "`filterKey` or `where`. Records are missed if others wrote them elsewhere (librdkafka does, unless its "
+        "`partitioner` is `murmur2_random`), or while the topic had fewer partitions; neither can be seen. Not for "
+        "loads (ours)",
+    ),
     Option("filterHeader", "read only records with a header of this `name`, or `name=prefix` of its value (ours)"),
     Option(
         "pushDown",
-        "true is refused: PySpark 4.3 would return wrong rows (docs/decisions.md); use `columns` and `filter…` (ours)",
+        "true is refused: PySpark 4.3 would return wrong rows (docs/decisions.md); use `where`, `filter…` (ours)",
         "false",
         "batch",
     ),
@@ -270,9 +294,9 @@ OPTIONS: tuple[Option, ...] = (
         "(ours)",
     ),
     Option(
-        "historyStorageOptions",
-        "storage options for the table in `history`, as a JSON object of texts; what the environment says by default "
-        "(ours)",
+        "historyStorageSecrets",
+        "storage options for the table in `history`, as a JSON object of texts; what the environment says by default. "
+        "Spark hides it in plans and logs, by its name (ours)",
     ),
     Option(
         "valueFormat",
@@ -283,10 +307,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("keyFormat", "the same for the column `key` (ours)", "binary"),
     Option(
         "valueSchema",
-        "for json and csv: a schema as Spark's DDL or JSON; for avro: an Avro schema, or "
-        "`http(s)://registry/subjects/NAME/versions/latest`; or a file that holds it, any fsspec URL (`.ddl`, `.json`, "
-        "`.avsc`). For protobuf: a file of `protoc --include_imports --descriptor_set_out`, or such a subject. For "
-        "avro and protobuf, if unset and `schema.registry.url` is set: the latest of subject `<topic>-value` (ours)",
+        "for json and csv: a schema as Spark's DDL or JSON, for json also a JSON Schema; for avro: an Avro schema; or "
+        "a file that holds it, any fsspec URL (`.ddl`, `.json`, `.avsc`). For protobuf: a file of `protoc "
+        "--include_imports --descriptor_set_out`. For avro, json and protobuf also "
+        "`http(s)://registry/subjects/NAME/versions/latest`; if unset and `schema.registry.url` is set: the latest of "
+        "subject `<topic>-value` (ours)",
     ),
     Option("keySchema", "the same for the column `key`, subject `<topic>-key` (ours)"),
     Option(

@@ -41,6 +41,7 @@ from spark_connector.formats.value_format import (
 from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options.option_table import OPTIONS, OptionValues, check_names, did_you_mean
 from spark_connector.options.protobuf_options import NEEDS, PROTOBUF_OPTIONS, SCHEMA, parse_protobuf_rules
+from spark_connector.options.read_filters import ReadFilters, parse_filters, refuse_push_down
 from spark_connector.options.registry_options import ACCESS, URL, refuse_login, refuse_options, registry_settings
 from spark_connector.options.selection import (
     EARLIEST,
@@ -48,18 +49,15 @@ from spark_connector.options.selection import (
     Assign,
     OffsetRangeLimit,
     Position,
-    ReadFilters,
     Selection,
     SpecificOffsets,
     Subscribe,
     Subscription,
     Timestamps,
     check_limits,
-    parse_filters,
     parse_offsets,
     parse_selection,
     parse_timestamps,
-    refuse_push_down,
 )
 
 logger = logging.getLogger("pykafka.spark")
@@ -77,7 +75,7 @@ _NEEDS_ONE_OF = {
     "offsetStore.zookeeper.connect": ("offsetStore",),
     "catalog": ("history",),
     "historyColumn": ("history",),
-    "historyStorageOptions": ("history",),
+    "historyStorageSecrets": ("history",),
 }
 _REJECTED_PROPERTIES = {
     "auto.offset.reset": "is not supported. Instead set the source option 'startingOffsets' to 'earliest' or 'latest' "
@@ -270,7 +268,14 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 _BY_NAME = {name.lower(): name for name in COLUMNS}
 _LEVELS = "recursiveFieldMaxDepth"
 _EXAMPLE = "Spark's DDL, e.g. 'id BIGINT, name STRING', or a file with it"
-_EXAMPLES = {"avro": "an Avro schema, a file, or a registry (schema.registry.url)", "protobuf": SCHEMA}
+_NEEDS = {
+    "csv": _EXAMPLE,
+    "json": f"{_EXAMPLE}; or a JSON Schema, a file with it, or a registry (schema.registry.url)",
+    "avro": "an Avro schema, a file, or a registry (schema.registry.url)",
+    "protobuf": SCHEMA,
+}
+_REGISTERED = ("avro", "json", "protobuf")
+"""Formats whose schemas a registry holds."""
 _FOR_ANY_FORMAT = ("mode", "columnNameOfCorruptRecord", "badRecordsTopic")
 
 
@@ -361,12 +366,11 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
         if text is not None:
             raise ConfigError(f"Option '{option}' has no effect on format {name}: set '{column}Format' as well")
         return ColumnFormat(name)
-    of_registry = name in {"avro", "protobuf"}
     message = values.text(f"{column}Message")
     if name != "protobuf" and message is not None:
         raise ConfigError(f"Option '{column}Message' has no effect: it needs '{column}Format' to be protobuf")
-    if not text and not (of_registry and URL in values):
-        raise ConfigError(f"Option '{column}Format'={name} needs option '{option}': {_EXAMPLES.get(name, _EXAMPLE)}")
+    if not text and (name not in _REGISTERED or URL not in values):
+        raise ConfigError(f"Option '{column}Format'={name} needs option '{option}': {_NEEDS[name]}")
     levels, separator = _levels(values), _separator(values)
     rules = parse_protobuf_rules(values) if name == "protobuf" else PLAIN_RULES
     if not text:
@@ -378,7 +382,7 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
 
     try:
         if (found := parse_registry_url(text)) is not None:
-            if not of_registry:
+            if name not in _REGISTERED:
                 raise ConfigError(f"schemas of format {name} cannot come from a registry: {_EXAMPLE}")
             registries.append(found[0])
             return ColumnFormat(name, found[1], most_levels=levels, message=message, rules=rules)
@@ -425,7 +429,7 @@ def _bad_records_topic(values: OptionValues, mode: ParseMode, selection: Selecti
 
 
 def _registry(values: OptionValues, formats: set[str], registries: list[str]) -> RegistrySettings | None:
-    if not formats & {"avro", "json", "protobuf"}:
+    if not formats & set(_REGISTERED):
         refuse_options(values, (URL, *ACCESS), "needs 'valueFormat' or 'keyFormat' to be avro, protobuf or json")
         return None
     return registry_settings(values, registries)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
@@ -18,6 +18,7 @@ from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats import schema_registry as module
 from spark_connector.formats.avro_decoder import AvroDecoder
+from spark_connector.formats.json_schema import parse_json_schema
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema, registry_of
 from spark_connector.formats.value_format import AvroSchema, RegistrySettings
 from tests.support.schema_registry import Registry, schema_registry
@@ -115,6 +116,25 @@ def test_other_kinds_of_schema_are_refused(registry: Registry) -> None:
         ours.check_json(number)
         assert ours.schema(avro) == AvroSchema(V1)
     assert sorted(registry.asked[-3:]) == sorted(f"/schemas/ids/{one}" for one in (number, protobuf, avro))
+
+
+def test_a_json_schema_comes_with_those_that_it_references_by_their_names(registry: Registry) -> None:
+    theirs = SchemaRegistryClient({"url": registry.url})
+    city = '{"type":"object","properties":{"name":{"type":"string"}}}'
+    address = '{"type":"object","properties":{"city":{"$ref":"city.json"}}}'
+    person = '{"type":"object","properties":{"home":{"$ref":"address.json"},"born":{"$ref":"city.json"}}}'
+    theirs.register_schema("city", Schema(city, "JSON"))
+    to_city = SchemaReference("city.json", "city", 1)
+    theirs.register_schema("address", Schema(address, "JSON", [to_city]))
+    theirs.register_schema("p", Schema(person, "JSON", [SchemaReference("address.json", "address", 1), to_city]))
+    number, schema = client(registry).json_version("p")
+    assert (schema.text, dict(schema.references)) == (person, {"address.json": address, "city.json": city})
+    assert client(registry).json_schema(number) == schema
+    name = pa.struct([("name", pa.string())])
+    assert parse_json_schema(schema).type == pa.struct([("home", pa.struct([("city", name)])), ("born", name)])
+    registry.register("a", V1)
+    with pytest.raises(UnknownSchema, match="of type AVRO, not JSON"):
+        client(registry).json_version("a")
 
 
 def test_user_and_password_or_a_token(registry: Registry) -> None:

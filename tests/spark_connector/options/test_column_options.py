@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from spark_connector.formats.value_format import (
     SchemaSubject,
 )
 from spark_connector.options.read_options import Mode, parse_options, subscribed_topics
+from tests.support.schema_registry import schema_registry
 
 URL = "schema.registry.url"
 USER = "schema.registry.basic.auth.user.info"
@@ -130,6 +132,27 @@ def test_schemas_in_files_are_loaded_on_the_driver(tmp_path: Path) -> None:
     ddl.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="Cannot read the schema in"):
         loaded(formats, ("t",))
+
+
+def test_a_json_schema_may_be_in_a_file_or_a_registry(tmp_path: Path) -> None:
+    text = json.dumps({"type": "object", "properties": {"a": {"type": ["null", "integer"]}}})
+    (tmp_path / "s.json").write_text(text, encoding="utf-8")
+    kind = pa.struct([("a", pa.int64())])
+    with schema_registry() as registry:
+        registry.register("t-value", text, schemaType="JSON")
+        registry.register("avro", '"long"')
+        for options in (
+            {"valueSchema": text},
+            {"valueSchema": str(tmp_path / "s.json")},
+            {URL: registry.url},
+            {"valueSchema": f"{registry.url}/subjects/t-value/versions/1"},
+        ):
+            assert loaded(parse({"valueFormat": "json", **options}), ("t",)).value.schema == kind
+        wrong = parse({"valueFormat": "json", "valueSchema": f"{registry.url}/subjects/avro/versions/latest"})
+        with pytest.raises(ConfigError, match="it is of type AVRO, not JSON"):
+            loaded(wrong, ("t",))
+    with pytest.raises(ConfigError, match="'valueSchema'.*does not describe an object"):
+        parse({"valueFormat": "json", "valueSchema": '{"type": "array"}'})
 
 
 def test_the_subject_of_the_topic_needs_one_topic() -> None:

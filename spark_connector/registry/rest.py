@@ -1,0 +1,168 @@
+"""The part of Confluent's REST API that clients, serializers and `format("pykafka")` use, and its server.
+
+`Api.answer` is the API without HTTP. `serving` serves any such function on a loopback port, one thread a request.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from broker.errors import ConfigError, PykafkaError
+from spark_connector.registry.subjects import KINDS, Record, Refusal, Schema, Subjects
+
+Answer = Callable[[str, str, str, bytes], tuple[int, Any]]
+"""(method, path, value of Authorization, body) → (status, document)."""
+
+_ROUTES: Final = tuple(
+    (method, re.compile(path.replace("{s}", "(?P<subject>[^/]+)").replace("{v}", r"(?P<version>-?\w+)")), name)
+    for method, path, name in (
+        ("GET", r"/subjects", "names"),
+        ("GET", r"/subjects/{s}/versions", "versions"),
+        ("POST", r"/subjects/{s}/versions", "register"),
+        ("POST", r"/subjects/{s}", "look_up"),
+        ("GET", r"/subjects/{s}/versions/{v}", "version"),
+        ("GET", r"/subjects/{s}/versions/{v}/schema", "version_text"),
+        ("GET", r"/schemas/ids/(?P<id>\d{1,10})", "schema"),
+        ("GET", r"/schemas/ids/(?P<id>\d{1,10})/schema", "text"),
+        ("GET", r"/schemas/ids/(?P<id>\d{1,10})/versions", "uses"),
+        ("GET", r"/schemas/types", "types"),
+        ("GET", r"/config(?:/{s})?", "level"),
+        ("PUT", r"/config(?:/{s})?", "set_level"),
+        ("POST", r"/compatibility/subjects/{s}/versions(?:/{v})?", "is_compatible"),
+    )
+)
+_LARGEST: Final = 16 << 20
+
+
+class Api:
+    """The API over `subjects`. `write` keeps a record, and has applied it when it returns. Thread-safe."""
+
+    def __init__(self, subjects: Subjects, write: Callable[[Record], None]) -> None:
+        self._subjects = subjects
+        self._write = write
+        self._lock = threading.RLock()
+
+    def answer(self, method: str, path: str, _authorization: str, body: bytes) -> tuple[int, Any]:
+        """The status and the document of a request."""
+        place = path.partition("?")[0]
+        for wanted, route, name in _ROUTES:
+            match = route.fullmatch(place)
+            if match is not None and wanted == method:
+                named = {key: urllib.parse.unquote(value) for key, value in match.groupdict().items() if value}
+                return self._asked(name, named, body)
+        return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def register(self, subject: str, schema: Schema) -> int:
+        """The id. Raises Refusal."""
+        with self._lock:
+            schema_id, record = self._subjects.register(subject, schema)
+            if record is not None:
+                self._write(record)
+            return schema_id
+
+    def _asked(self, name: str, named: dict[str, str], body: bytes) -> tuple[int, Any]:
+        try:
+            given = json.loads(body) if body else {}
+            if not isinstance(given, dict):
+                raise Refusal(422, "The body of the request is no JSON object")
+            with self._lock:
+                return 200, getattr(self, f"_{name}")(named, given)
+        except Refusal as refusal:
+            return refusal.status, {"error_code": refusal.code, "message": refusal.message}
+        except PykafkaError as error:
+            return 500, {"error_code": 50001, "message": f"Error in the backend data store: {error}"}
+        except (ValueError, RecursionError):
+            return 400, {"error_code": 400, "message": "The body of the request is not JSON"}
+
+    def _names(self, _: dict[str, str], __: Any) -> Any:
+        return self._subjects.names()
+
+    def _versions(self, named: dict[str, str], _: Any) -> Any:
+        return [entry.version for entry in self._subjects.versions(named["subject"])]
+
+    def _version(self, named: dict[str, str], _: Any) -> Any:
+        return self._subjects.version(named["subject"], named["version"]).fields
+
+    def _version_text(self, named: dict[str, str], _: Any) -> Any:
+        return self._subjects.version(named["subject"], named["version"]).schema.text
+
+    def _schema(self, named: dict[str, str], _: Any) -> Any:
+        return self._subjects.schema(int(named["id"])).fields
+
+    def _text(self, named: dict[str, str], _: Any) -> Any:
+        return self._subjects.schema(int(named["id"])).text
+
+    def _uses(self, named: dict[str, str], _: Any) -> Any:
+        return [{"subject": one.subject, "version": one.version} for one in self._subjects.uses(int(named["id"]))]
+
+    def _types(self, _: dict[str, str], __: Any) -> Any:
+        return KINDS
+
+    def _register(self, named: dict[str, str], given: Any) -> Any:
+        return {"id": self.register(named["subject"], Schema.of(given))}
+
+    def _look_up(self, named: dict[str, str], given: Any) -> Any:
+        return self._subjects.look_up(named["subject"], Schema.of(given)).fields
+
+    def _level(self, named: dict[str, str], _: Any) -> Any:
+        return {"compatibilityLevel": self._subjects.level(named.get("subject"))}
+
+    def _set_level(self, named: dict[str, str], given: Any) -> Any:
+        self._write(self._subjects.set_level(named.get("subject"), given.get("compatibility")))
+        return {"compatibility": given["compatibility"]}
+
+    def _is_compatible(self, named: dict[str, str], given: Any) -> Any:
+        subject, version = named["subject"], named.get("version")
+        entries = self._subjects.versions(subject)
+        others = entries if version is None else [self._subjects.version(subject, version)]
+        found = self._subjects.complaints(subject, Schema.of(given), others)
+        return {"is_compatible": not found, **({"messages": found} if found else {})}
+
+
+@contextmanager
+def serving(answer: Answer, port: int = 0) -> Iterator[str]:
+    """Serve `answer` on a loopback port until the block ends; the value is its address. Raises ConfigError."""
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), _handler(answer))
+    except OSError as error:
+        raise ConfigError(f"the registry cannot listen on port {port}: {error.strerror}") from None
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, name="pykafka-registry", daemon=True
+    )
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            length = self.headers.get("Content-Length") or "0"
+            body = self.rfile.read(min(int(length), _LARGEST)) if length.isdecimal() else b""
+            status, document = answer(self.command, self.path, self.headers.get("Authorization") or "", body)
+            reply = json.dumps(document).encode()
+            self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+            self.send_header("Content-Length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        do_POST = do_PUT = do_GET  # noqa: N815
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler

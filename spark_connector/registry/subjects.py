@@ -1,0 +1,261 @@
+"""What a schema registry holds: subjects with versions, ids of schemas, levels of compatibility. Pure.
+
+Its memory is a log of records in the format of Confluent's topic `_schemas`: `apply` takes them in order, and what
+changes the state returns the record to write, which counts once it is applied. Used by rest.py, over a topic
+(embedded_registry.py) or in memory.
+
+Raises Refusal, which has the status, code and message that Confluent's registry answers with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from broker.errors import ConfigError
+from spark_connector.formats.avro_schema import parse_avro
+from spark_connector.formats.value_format import AvroSchema
+from spark_connector.registry.compatibility import LEVELS, complaints
+
+KINDS: Final = ("AVRO", "JSON", "PROTOBUF")
+_MOST_REFERENCES: Final = 1000
+
+
+class Refusal(Exception):
+    """An answer other than 200."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+    @property
+    def status(self) -> int:
+        """Of HTTP: the first three digits of the code."""
+        return int(str(self.code)[:3])
+
+
+class Reference(NamedTuple):
+    """`name`: as the schema says it."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema as it is registered."""
+
+    text: str
+    kind: str = "AVRO"
+    references: tuple[Reference, ...] = ()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As answers and records show it: the type of Avro is not named."""
+        made: dict[str, Any] = {} if self.kind == "AVRO" else {"schemaType": self.kind}
+        if self.references:
+            made["references"] = [one._asdict() for one in self.references]
+        return {**made, "schema": self.text}
+
+    @staticmethod
+    def of(fields: dict[str, Any]) -> Schema:
+        """Of the fields of a request or a record. Raises Refusal."""
+        try:
+            references = tuple(
+                Reference(str(one["name"]), str(one["subject"]), int(one["version"]))
+                for one in fields.get("references") or ()
+            )
+            text, kind = fields["schema"], fields.get("schemaType") or "AVRO"
+        except (KeyError, TypeError, ValueError):
+            raise Refusal(42201, "Invalid schema: a text 'schema' or a field of 'references' is missing") from None
+        if not isinstance(text, str) or kind not in KINDS:
+            raise Refusal(42201, f"Invalid schema of type {kind!r}; types are {', '.join(KINDS)}")
+        return Schema(text, kind, references)
+
+
+class Entry(NamedTuple):
+    """A version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    schema: Schema
+    is_deleted: bool = False
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {"subject": self.subject, "version": self.version, "id": self.id, **self.schema.fields}
+
+
+Record = tuple[bytes, bytes]
+"""Key and value."""
+
+
+@dataclass
+class Subjects:
+    """The state after the records that `apply` was given."""
+
+    _entries: dict[str, dict[int, Entry]] = field(default_factory=dict)
+    _schemas: dict[int, Schema] = field(default_factory=dict)
+    _levels: dict[str | None, str] = field(default_factory=dict)
+
+    def apply(self, key: bytes | None, value: bytes | None) -> None:
+        """Take a record of the topic. What it does not understand it leaves alone."""
+        what: Any
+        try:
+            name, what = json.loads(key or b"{}"), None if value is None else json.loads(value)
+            subject = name.get("subject")
+            match name.get("keytype"):
+                case "SCHEMA" if what is None:
+                    self._entries.get(subject, {}).pop(int(name["version"]), None)
+                case "SCHEMA":
+                    entry = Entry(
+                        str(subject),
+                        int(name["version"]),
+                        int(what["id"]),
+                        Schema.of(what),
+                        bool(what.get("deleted")),
+                    )
+                    self._entries.setdefault(entry.subject, {})[entry.version] = entry
+                    self._schemas[entry.id] = entry.schema
+                case "DELETE_SUBJECT" if what is not None:
+                    for version, entry in self._entries.get(subject, {}).items():
+                        if version <= int(what["version"]):
+                            self._entries[subject][version] = entry._replace(is_deleted=True)
+                case "CONFIG":
+                    self._levels.pop(subject, None)
+                    if what is not None:
+                        self._levels[subject] = str(what["compatibilityLevel"])
+        except (ValueError, KeyError, TypeError, AttributeError, Refusal):
+            return
+
+    # --- questions ---------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """The subjects, in order."""
+        return sorted(name for name in self._entries if self._living(name))
+
+    def versions(self, subject: str) -> list[Entry]:
+        """Of a subject, in order."""
+        living = self._living(subject)
+        if not living:
+            raise Refusal(40401, f"Subject '{subject}' not found.")
+        return living
+
+    def version(self, subject: str, version: str) -> Entry:
+        """`version`: a number, `latest` or -1."""
+        living = self.versions(subject)
+        if version in {"latest", "-1"}:
+            return living[-1]
+        if not version.isdecimal() or int(version) < 1:
+            raise Refusal(42202, f"The specified version '{version}' is not a valid version id.")
+        found = [entry for entry in living if entry.version == int(version)]
+        if not found:
+            raise Refusal(40402, f"Version {version} not found.")
+        return found[0]
+
+    def schema(self, schema_id: int) -> Schema:
+        if schema_id not in self._schemas:
+            raise Refusal(40403, f"Schema {schema_id} not found")
+        return self._schemas[schema_id]
+
+    def uses(self, schema_id: int) -> list[Entry]:
+        """The versions with this schema."""
+        self.schema(schema_id)
+        return [entry for name in self.names() for entry in self._living(name) if entry.id == schema_id]
+
+    def look_up(self, subject: str, schema: Schema) -> Entry:
+        """The version of the subject that is this schema."""
+        found = [entry for entry in self.versions(subject) if entry.schema == schema]
+        if not found:
+            raise Refusal(40403, "Schema not found")
+        return found[-1]
+
+    def level(self, subject: str | None) -> str:
+        """The level of compatibility; `None` is the default of all subjects."""
+        return self._levels.get(subject) or self._levels.get(None) or "BACKWARD"
+
+    def complaints(self, subject: str, schema: Schema, versions: list[Entry]) -> list[str]:
+        """Why the schema is not compatible with the versions at the level of the subject; none if it is."""
+        self._check(schema)
+        level = self.level(subject)
+        others = versions if level.endswith("_TRANSITIVE") else versions[-1:]
+        return [
+            f"version {entry.version}: {why}"
+            for entry in reversed(others)
+            for why in self._complaints(schema, entry.schema, level)
+        ]
+
+    # --- changes: the record to write ----------------------------------------------------------------
+
+    def register(self, subject: str, schema: Schema) -> tuple[int, Record | None]:
+        """(id, record to write; None if the subject has the schema)."""
+        for entry in self._living(subject):
+            if entry.schema == schema:
+                return entry.id, None
+        if found := self.complaints(subject, schema, self._living(subject)):
+            raise Refusal(
+                409,
+                f'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: '
+                f"{found}, compatibility: '{self.level(subject)}'",
+            )
+        known = (one for one, other in self._schemas.items() if other == schema)
+        schema_id = next(known, max(self._schemas, default=0) + 1)
+        version = max(self._entries.get(subject, {}), default=0) + 1
+        value = Entry(subject, version, schema_id, schema).fields
+        key = {"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1}
+        return schema_id, (_json(key), _json({**value, "deleted": False}))
+
+    def set_level(self, subject: str | None, level: Any) -> Record:
+        if level not in LEVELS:
+            raise Refusal(42203, f"Invalid compatibility level. Valid values are {', '.join(LEVELS)}")
+        key = {"keytype": "CONFIG", "subject": subject, "magic": 0}
+        return _json(key), _json({"compatibilityLevel": level})
+
+    # --- parts ---------------------------------------------------------------------------------------
+
+    def _living(self, subject: str) -> list[Entry]:
+        entries = self._entries.get(subject, {})
+        return [entries[version] for version in sorted(entries) if not entries[version].is_deleted]
+
+    def _check(self, schema: Schema) -> None:
+        """Of Protobuf nothing is checked."""
+        list(self._referenced(schema))
+        try:
+            if schema.kind == "AVRO":
+                parse_avro(self._avro(schema))
+            elif schema.kind == "JSON" and not isinstance(json.loads(schema.text), dict | bool):
+                raise Refusal(42201, "Invalid schema: a JSON Schema is an object")
+        except (ConfigError, ValueError, RecursionError) as error:
+            raise Refusal(42201, f"Invalid schema: {error}") from None
+
+    def _complaints(self, schema: Schema, older: Schema, level: str) -> list[str]:
+        if level == "NONE":
+            return []
+        if schema.kind != older.kind:
+            return [f"it is of type {older.kind}, not {schema.kind}"]
+        if schema.kind != "AVRO":
+            return []  # compared by real registries only
+        return complaints(parse_avro(self._avro(schema)), parse_avro(self._avro(older)), level)
+
+    def _avro(self, schema: Schema) -> AvroSchema:
+        return AvroSchema(schema.text, tuple(dict.fromkeys(one.text for one in self._referenced(schema))))
+
+    def _referenced(self, schema: Schema, depth: int = 0) -> Iterator[Schema]:
+        """What the schema refers to, each behind what itself refers to."""
+        if depth > 16:
+            raise Refusal(42201, "Invalid schema: its references are nested too deep")
+        for one in schema.references[:_MOST_REFERENCES]:
+            try:
+                found = self.version(one.subject, str(one.version)).schema
+            except Refusal as error:
+                raise Refusal(42201, f"Invalid schema: reference {one.name}: {error.message}") from None
+            yield from self._referenced(found, depth + 1)
+            yield found
+
+
+def _json(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,99 @@
+"""Avro as Spark's `to_avro` writes it: drawn columns, schemas and values by both encoders, and the schemas it makes."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from broker.errors import ConfigError
+from spark_connector.formats.avro_derived import derived_schema
+from spark_connector.formats.avro_encoder import AvroEncoder
+from spark_connector.formats.value_format import AvroSchema
+from tests.support.avro_writes import Refusal, SparkAvro, Write, spark_avro_or_give_up, writes
+from tests.support.java_process import exceptions_of_py4j
+
+SEED = 33
+EXAMPLES = 150
+HOUR_S = 3600
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkAvro]:
+    with spark_avro_or_give_up() as running, exceptions_of_py4j():
+        yield running
+
+
+def ours(case: Write) -> list[bytes | Refusal] | Refusal:
+    try:
+        encoder = AvroEncoder(AvroSchema(case.schema), case.rows.type)
+    except ConfigError as error:
+        return Refusal(str(error))
+    made = encoder.encode(case.rows)
+    return [Refusal(made.bad[row]) if row in made.bad else raw for row, raw in enumerate(made.values.to_pylist())]
+
+
+def compare(spark: SparkAvro, case: Write, counts: collections.Counter[str]) -> None:
+    found, expected = ours(case), spark.write(case)
+    if isinstance(found, Refusal) or isinstance(expected, Refusal):
+        counts["schemas that both refuse"] += 1
+        assert isinstance(found, Refusal), (expected, found, case)
+        assert isinstance(expected, Refusal), (found, case)
+        return
+    for one, other in zip(found, expected, strict=True):
+        if isinstance(one, Refusal) or isinstance(other, Refusal):
+            counts["rows that both refuse"] += 1
+            assert isinstance(one, Refusal), (other, one, case)
+            assert isinstance(other, Refusal), (one, other, case)
+        else:
+            counts["equal bytes"] += 1
+            assert one == other, case
+
+
+def search(spark: SparkAvro, number: int, examples: int) -> collections.Counter[str]:
+    counts: collections.Counter[str] = collections.Counter()
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        report_multiple_bugs=False,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(writes())
+    def each(case: Write) -> None:
+        compare(spark, case, counts)
+        kind = case.rows.type
+        assert spark.derived(kind).equals(spark.parsed(derived_schema(kind).text)), kind
+        counts["equal schemas"] += 1
+
+    try:
+        each()
+    except AssertionError as error:
+        raise AssertionError(f"seed {number}: {error}") from error
+    return counts
+
+
+@pytest.mark.timeout(600)
+def test_rows_are_written_as_spark_writes_them(spark: SparkAvro) -> None:
+    counts = search(spark, SEED, EXAMPLES)
+    print(f"seed {SEED}, {EXAMPLES} schemas: {dict(counts)}")
+    assert counts["equal bytes"] > EXAMPLES / 2
+    assert counts["rows that both refuse"] > EXAMPLES / 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * HOUR_S)
+def test_an_hour_of_rows_is_written_as_spark_writes_them(spark: SparkAvro) -> None:
+    """Other seeds one after the other."""
+    counts: collections.Counter[str] = collections.Counter()
+    begin, number = time.monotonic(), SEED
+    while time.monotonic() - begin < HOUR_S:
+        number += 1
+        counts += search(spark, number, EXAMPLES)
+    print(f"seeds {SEED + 1} to {number}, {EXAMPLES} schemas each: {dict(counts)}")

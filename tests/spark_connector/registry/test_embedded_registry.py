@@ -1,0 +1,56 @@
+"""The registry over a topic of the broker, as Confluent's client sees it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from broker.client.consumer import Consumer
+from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.registry.embedded_registry import EmbeddedRegistry
+from tests.spark_connector.formats.test_schema_registry import V1, V2
+from tests.support.kafka import Kafka
+
+
+def test_schemas_outlive_the_registry(broker: Kafka, topic: str) -> None:
+    with EmbeddedRegistry(broker.bootstrap, topic=topic) as registry:
+        theirs = SchemaRegistryClient({"url": registry.url})
+        serialize = AvroSerializer(theirs, V1)
+        value = serialize({"id": 3}, SerializationContext("orders", MessageField.VALUE))
+        assert value == b"\0\0\0\0\1\6"
+        assert registry.register("orders-value", V2) == 2
+        assert theirs.get_latest_version("orders-value").schema.schema_str == V2
+        assert not theirs.test_compatibility("orders-value", Schema('"string"', "AVRO"))
+        with pytest.raises(SchemaRegistryError, match="incompatible with an earlier schema"):
+            theirs.register_schema("orders-value", Schema('"string"', "AVRO"))
+        with pytest.raises(PykafkaError, match="Invalid schema"):
+            registry.register("x", "{")
+        port = int(registry.url.rpartition(":")[2])
+        with pytest.raises(ConfigError, match=f"cannot listen on port {port}"):
+            EmbeddedRegistry(broker.bootstrap, topic=topic, port=port).start()
+    registry.stop()
+    with EmbeddedRegistry(broker.bootstrap, topic=topic) as registry:
+        assert SchemaRegistryClient({"url": registry.url}).get_versions("orders-value") == [1, 2]
+        assert registry.register("other", V2) == 2
+        assert registry.register("third", '"long"') == 3
+    with Consumer(broker.bootstrap) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek_to_beginning()
+        records = [json.loads(record.value or b"null") for record in consumer.poll(10.0)]
+    assert [(one["subject"], one["version"], one["id"]) for one in records] == [
+        ("orders-value", 1, 1),
+        ("orders-value", 2, 2),
+        ("other", 1, 2),
+        ("third", 1, 3),
+    ]
+
+
+def test_a_cluster_that_is_not_there() -> None:
+    with pytest.raises(PykafkaError):
+        EmbeddedRegistry({"bootstrap.servers": "127.0.0.1:1", "socket.connection.setup.timeout.ms": "200"}).start()

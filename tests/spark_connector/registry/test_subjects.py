@@ -1,0 +1,200 @@
+"""What a registry holds, and the records that it keeps it in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_connector.registry.rest import Api
+from spark_connector.registry.subjects import Refusal, Schema, Subjects
+from tests.spark_connector.formats.test_schema_registry import V1, V2
+
+LONG = '{"type":"record","name":"R","fields":[{"name":"id","type":"long"}]}'
+TEXT = '{"type":"record","name":"R","fields":[{"name":"id","type":"string"}]}'
+
+
+class World:
+    """An API in memory, and the records that it wrote."""
+
+    def __init__(self) -> None:
+        self.subjects = Subjects()
+        self.records: list[tuple[bytes, bytes]] = []
+        self.api = Api(self.subjects, self._write)
+
+    def _write(self, record: tuple[bytes, bytes]) -> None:
+        self.records.append(record)
+        self.subjects.apply(*record)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The document; (status, code) of a refusal."""
+        status, document = self.api.answer(method, path, "", b"" if body is None else json.dumps(body).encode())
+        return document if status == 200 else (status, document["error_code"])
+
+    def post(self, subject: str, schema: str, **more: Any) -> Any:
+        return self.ask("POST", f"/subjects/{subject}/versions", {"schema": schema, **more})
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_schema_has_one_id_and_a_version_in_each_subject(world: World) -> None:
+    assert [world.post(*one)["id"] for one in (("a", V1), ("a", V1), ("b", V1), ("a", V2), ("a", V1))] == [
+        1,
+        1,
+        1,
+        2,
+        1,
+    ]
+    assert world.ask("GET", "/subjects") == ["a", "b"]
+    assert world.ask("GET", "/subjects/a/versions") == [1, 2]
+    assert world.ask("GET", "/subjects/a/versions/latest") == {"subject": "a", "version": 2, "id": 2, "schema": V2}
+    assert world.ask("GET", "/subjects/a/versions/1/schema") == V1
+    assert world.ask("GET", "/schemas/ids/2") == {"schema": V2}
+    assert world.ask("GET", "/schemas/ids/1/versions") == [
+        {"subject": "a", "version": 1},
+        {"subject": "b", "version": 1},
+    ]
+    assert world.ask("POST", "/subjects/a", {"schema": V2})["version"] == 2
+    assert world.ask("POST", "/subjects/b", {"schema": V2}) == (404, 40403)
+
+
+def test_records_are_those_of_confluents_topic(world: World) -> None:
+    world.post("s", V1)
+    world.post("j", "{}", schemaType="JSON")
+    world.ask("PUT", "/config", {"compatibility": "NONE"})
+    keys = [json.loads(key) for key, _ in world.records]
+    assert world.records[0][0] == b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
+    assert keys[2] == {"keytype": "CONFIG", "subject": None, "magic": 0}
+    assert json.loads(world.records[0][1]) == {"subject": "s", "version": 1, "id": 1, "schema": V1, "deleted": False}
+    assert json.loads(world.records[1][1])["schemaType"] == "JSON"
+    assert json.loads(world.records[2][1]) == {"compatibilityLevel": "NONE"}
+
+
+def test_what_a_real_registry_wrote_is_taken_over(world: World) -> None:
+    def record(version: int, schema_id: int, schema: str, **more: Any) -> None:
+        key = {"keytype": "SCHEMA", "subject": "s", "version": version, "magic": 1}
+        value = {"subject": "s", "version": version, "id": schema_id, "schema": schema, "deleted": False, **more}
+        world.subjects.apply(json.dumps(key).encode(), json.dumps(value).encode())
+
+    world.subjects.apply(b'{"keytype":"NOOP","magic":0}', None)
+    record(1, 7, V1, guid="x", ruleSet=None, metadata={})
+    record(2, 9, V2, deleted=True)
+    assert world.ask("GET", "/subjects/s/versions") == [1]
+    assert world.ask("GET", "/schemas/ids/9") == {"schema": V2}, "records with its id are still there"
+    assert world.post("s", LONG) == {"id": 10}
+    assert world.ask("GET", "/subjects/s/versions") == [1, 3], "a version of a deleted schema is not given again"
+    world.subjects.apply(b'{"keytype":"DELETE_SUBJECT","subject":"s","magic":0}', b'{"subject":"s","version":3}')
+    assert world.ask("GET", "/subjects") == []
+    assert world.ask("GET", "/subjects/s/versions/latest") == (404, 40401)
+    world.subjects.apply(b'{"keytype":"SCHEMA","subject":"s","version":3,"magic":1}', None)
+    assert world.post("s", V1) == {"id": 7}
+
+
+@given(st.lists(st.tuples(st.none() | st.binary(max_size=20), st.none() | st.binary(max_size=20))))
+def test_records_of_others_change_nothing(records: list[tuple[bytes | None, bytes | None]]) -> None:
+    subjects = Subjects()
+    for key, value in [*records, (b'{"keytype":"SCHEMA"}', b"{}"), (b"[]", b"1"), (b'{"keytype":"CONFIG"}', b"[]")]:
+        subjects.apply(key, value)
+    assert subjects.names() == []
+    assert subjects.level("s") == "BACKWARD"
+
+
+@pytest.mark.parametrize(
+    ("level", "older", "newer", "why"),
+    [
+        ("BACKWARD", V1, LONG, None),
+        ("FORWARD", V1, LONG, "long was written, which cannot be read as int"),
+        ("FULL", V1, LONG, "long was written, which cannot be read as int"),
+        ("NONE", V1, TEXT, None),
+        ("BACKWARD", V1, TEXT, "int was written, which cannot be read as string"),
+        ("BACKWARD", V1, V2, None),
+        ("BACKWARD", V2, V1.replace("int", "long"), None),
+        ("FORWARD", V1.replace("int", "long"), V2, None),
+        ("BACKWARD", V1, V2.replace(', "default": "?"', ""), "without field name, which has no default"),
+        (
+            "BACKWARD",
+            '{"type":"enum","name":"E","symbols":["A","B"]}',
+            '{"type":"enum","name":"E","symbols":["A"]}',
+            "written with B, which is missing",
+        ),
+        ("BACKWARD", '["int","string"]', '["int","null"]', "string was written, which cannot be read"),
+        (
+            "BACKWARD",
+            '{"type":"array","items":"int"}',
+            '{"type":"array","items":"string"}',
+            "field []: int was written",
+        ),
+    ],
+)
+def test_compatibility_of_avro_is_asked_for(world: World, level: str, older: str, newer: str, why: str | None) -> None:
+    world.ask("PUT", "/config/s", {"compatibility": level})
+    world.post("s", older)
+    answer = world.ask("POST", "/compatibility/subjects/s/versions/latest?verbose=true", {"schema": newer})
+    assert answer["is_compatible"] is (why is None)
+    if why is None:
+        assert world.post("s", newer) == {"id": 2}
+    else:
+        assert why in answer["messages"][0]
+        assert world.post("s", newer) == (409, 409)
+        with pytest.raises(Refusal, match='incompatible with an earlier schema for subject "s"'):
+            world.api.register("s", Schema(newer))
+
+
+def test_a_level_may_look_at_all_versions(world: World) -> None:
+    assert world.ask("GET", "/config") == {"compatibilityLevel": "BACKWARD"}
+    for schema in (LONG, V2):
+        world.post("s", schema)
+    newest = V2.replace(', "default": "?"', "")
+    assert world.ask("POST", "/compatibility/subjects/s/versions/2", {"schema": newest})["is_compatible"]
+    assert not world.ask("POST", "/compatibility/subjects/s/versions/1", {"schema": newest})["is_compatible"]
+    world.ask("PUT", "/config/s", {"compatibility": "BACKWARD_TRANSITIVE"})
+    assert world.ask("GET", "/config/s") == {"compatibilityLevel": "BACKWARD_TRANSITIVE"}
+    assert world.post("s", newest) == (409, 409)
+
+
+def test_other_kinds_of_schema_are_kept_as_they_are(world: World) -> None:
+    assert world.post("j", '{"type":"object"}', schemaType="JSON") == {"id": 1}
+    assert world.post("j", '{"type":"string"}', schemaType="JSON") == {"id": 2}, "not compared"
+    assert world.post("p", 'syntax = "proto3";', schemaType="PROTOBUF") == {"id": 3}
+    assert world.ask("GET", "/schemas/ids/3") == {"schemaType": "PROTOBUF", "schema": 'syntax = "proto3";'}
+    assert world.post("p", V1) == (409, 409)
+
+
+def test_references(world: World) -> None:
+    world.post("inner", '{"type":"record","name":"p.I","fields":[]}')
+    reference = {"name": "p.I", "subject": "inner", "version": 1}
+    outer = '{"type":"record","name":"p.O","fields":[{"name":"i","type":"p.I"}]}'
+    assert world.post("outer", outer) == (422, 42201)
+    assert world.post("outer", outer, references=[{**reference, "version": 2}]) == (422, 42201)
+    assert world.post("outer", outer, references=[reference]) == {"id": 2}
+    assert world.ask("GET", "/schemas/ids/2")["references"] == [reference]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "answer"),
+    [
+        ("GET", "/subjects/s/versions", None, (404, 40401)),
+        ("GET", "/subjects/known/versions/9", None, (404, 40402)),
+        ("GET", "/subjects/known/versions/x", None, (422, 42202)),
+        ("GET", "/schemas/ids/99", None, (404, 40403)),
+        ("POST", "/subjects/s/versions", {"schema": "{"}, (422, 42201)),
+        ("POST", "/subjects/s/versions", {"schema": "1", "schemaType": "JSON"}, (422, 42201)),
+        ("POST", "/subjects/s/versions", {"schema": "{}", "schemaType": "XML"}, (422, 42201)),
+        ("POST", "/subjects/s/versions", {}, (422, 42201)),
+        ("POST", "/subjects/s/versions", {"schema": "{}", "references": [{}]}, (422, 42201)),
+        ("POST", "/subjects/s/versions", [1], (422, 422)),
+        ("PUT", "/config", {"compatibility": "SOME"}, (422, 42203)),
+        ("DELETE", "/subjects/known", None, (404, 404)),
+        ("GET", "/elsewhere", None, (404, 404)),
+    ],
+)
+def test_what_it_refuses(world: World, method: str, path: str, body: Any, answer: tuple[int, int]) -> None:
+    world.post("known", V1)
+    assert world.ask(method, path, body) == answer
+    assert world.api.answer("POST", "/subjects/s", "", b"{")[0] == 400
