@@ -25,6 +25,7 @@ SUITES = {
     "failover": "bench.failover_bench:run",
     "spark": "bench.spark_read_bench:run",
     "spark-write": "bench.spark_write_bench:run",
+    "typed-write": "bench.typed_write_bench:run",
     "spark-cost": "bench.spark_cost_bench:run",
     "loads": "bench.load_bench:run",
 }
