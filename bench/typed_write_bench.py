@@ -12,7 +12,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -108,7 +108,7 @@ def _writes(spark: SparkSession, bootstrap: str, count: int) -> Iterator[Row]:
         yield Row(f"batch write of 5 columns as {format}", count / typed, "rows/CPU s", count / by_hand)
 
 
-def _alternate(ways: list[Callable[[], None]]) -> list[float]:
+def _alternate(ways: Sequence[Callable[[], None]]) -> list[float]:
     """The median CPU seconds of each way, after a round that does not count."""
     taken: list[list[float]] = [[] for _ in ways]
     for turn in range(ROUNDS + 1):

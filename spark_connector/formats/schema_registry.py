@@ -259,13 +259,6 @@ _HINTS: Final = {
 }
 
 
-def _id_in(answer: Any) -> int:
-    try:
-        return int(answer["id"])
-    except (KeyError, TypeError, ValueError):
-        raise UnknownSchema("the registry did not answer with the id of a schema") from None
-
-
 def _of_avro(found: AvroSchema | ProtobufFiles | str) -> AvroSchema:
     if isinstance(found, AvroSchema):
         return found
