@@ -193,7 +193,7 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/source.py", "spark_connector.write.input_columns.chosen_columns"): "the same",
     ("spark_connector/source.py", "spark_connector.formats.record_encoder.loaded"): "the same",
     (
-        "spark_connector/source.py",
+        "spark_connector/spark_versions.py",
         "pyspark.sql.pandas.types.to_arrow_schema",
     ): "pandas, for typed writes only",
     ("spark_connector/read/readers.py", "spark_connector.read.offset_reader.OffsetReader"): "the same",
