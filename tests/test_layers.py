@@ -122,6 +122,10 @@ ONLY_IN = {
     "jinja2": {"pykafka_ui/render.py"},
     "jsonpath_rfc9535": {"pykafka_ui/filters.py"},
     "uvicorn": {"broker/web/", "pykafka_ui/serve.py"},
+    "google": {
+        "spark_connector/formats/protobuf_descriptors.py",
+        "spark_connector/formats/protobuf_rows.py",
+    },
     "jwt": {"broker/security/signed_tokens.py"},
     "rich": {"broker/tools/", "spark_connector/cli/", "pykafka_demo/", "spark_connector/progress/lag_bar.py"},
 }
@@ -146,6 +150,9 @@ IMPORT_IN_FUNCTION = {
     ),
     ("spark_connector/options/read_options.py", "spark_connector.formats.schema_text.parse_registry_url"): "the same",
     ("spark_connector/options/read_options.py", "spark_connector.formats.schema_text.parse_schema_text"): "the same",
+    ("spark_connector/formats/record_decoder.py", "spark_connector.formats.protobuf_decoder"): (
+        "the library of the extra [protobuf]"
+    ),
     ("spark_connector/options/typed_write_options.py", "spark_connector.formats.schema_text.parse_registry_url"): (
         "the same, for writes"
     ),

@@ -221,13 +221,14 @@ def measure_batches(records: memoryview, offset: int) -> tuple[int, int]:
 
 
 def fetch_together(
-    cluster: Cluster, positions: Mapping[TopicPartition, int], *, max_bytes: int
+    cluster: Cluster, positions: Mapping[TopicPartition, int], *, max_bytes: int, partition_bytes: int | None = None
 ) -> dict[TopicPartition, Fetched]:
     """Fetch many partitions at once: one request to each broker, all in flight together, without waiting for records.
 
-    `positions`: the offset of each partition. Each response has at most `max_bytes`, or one batch. A partition is
-    missing in the result when there was no room, nothing to read, or an error: fetch it with a `Fetcher`, which raises
-    and retries. It uses the shared connections, so no other thread may fetch from `cluster` meanwhile.
+    `positions`: the offset of each partition. Each response has at most `max_bytes`, or one batch; of one partition at
+    most `partition_bytes` (None: what the settings say). A partition is missing in the result when there was no room,
+    nothing to read, or an error: fetch it with a `Fetcher`, which raises and retries. It uses the shared connections,
+    so no other thread may fetch from `cluster` meanwhile.
     """
     found: dict[TopicPartition, Fetched] = {}
 
@@ -236,6 +237,7 @@ def fetch_together(
             found[asked.tp] = _fetched(partition, asked.offset)
 
     limits = FetchLimits.of(cluster.settings)._replace(min_bytes=0, max_bytes=max_bytes, max_wait_ms=0)
+    limits = limits._replace(partition_bytes=partition_bytes or limits.partition_bytes)
     fetches = LeaderFetches(cluster, limits, take, shared=True)
     for partitions in (positions, fetches.redirected):
         with contextlib.suppress(PykafkaError):

@@ -236,22 +236,22 @@ class _Filled:
         return pa.Array.from_buffers(column.type, rows, buffers, null_count=count, children=children)
 
     def _field(self, column: _Column, one: pa.Field, rows: int) -> pa.Array:
-        if one.name in column.children:
-            return self.array(column.children[one.name], rows)
         if column.defaults is not None and one.name in column.defaults:
             return column.defaults[one.name].take(pa.array(np.zeros(rows, np.int8)))
-        return pa.nulls(rows, one.type)
+        return self._child(column, one.name, one.type, rows)
 
     def _items(self, column: _Column, count: int) -> pa.Array:
-        if not pa.types.is_map(column.type):
-            item = column.children.get("item")
-            return pa.nulls(count, column.type.value_type) if item is None else self.array(item, count)
-        item = column.children.get("item")
-        values = pa.nulls(count, column.type.item_type) if item is None else self.array(item, count)
-        entry = pa.struct([column.type.key_field, column.type.item_field])
-        return pa.Array.from_buffers(
-            entry, count, [None], null_count=0, children=[self.array(column.children["key"], count), values]
-        )
+        kind = column.type
+        if not pa.types.is_map(kind):
+            return self._child(column, "item", kind.value_type, count)
+        pairs = [
+            self._child(column, name, one, count) for name, one in (("key", kind.key_type), ("item", kind.item_type))
+        ]
+        entry = pa.struct([kind.key_field, kind.item_field])
+        return pa.Array.from_buffers(entry, count, [None], null_count=0, children=pairs)
+
+    def _child(self, column: _Column, name: str, kind: pa.DataType, rows: int) -> pa.Array:
+        return self.array(column.children[name], rows) if name in column.children else pa.nulls(rows, kind)
 
 
 def _code(root: _Node) -> list[int]:

@@ -31,7 +31,7 @@ BAD_RECORD_SCHEMA = pa.schema(
 )
 """The rows of a table of dead letters, without the column that names their load."""
 
-_FRAMED = ("avro", "json")
+_FRAMED = ("avro", "json", "protobuf")
 _LARGEST = (1 << 31) - 1
 
 

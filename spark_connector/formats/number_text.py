@@ -43,8 +43,9 @@ def _scientific(column: pa.Array, texts: pa.Array, values: np.ndarray) -> pa.Arr
     """Numbers of Arrow's notation (`1e+20`, `12345678.5`, `0.00012`) in Java's (`1.0E20`), and the words."""
     is_word = ~np.isfinite(values)
     with_exponent = pc.match_substring(texts, "e")
+    small, large = _SMALL.astype(values.dtype), _LARGE.astype(values.dtype)
     exponents = np.where(
-        values >= 1, np.searchsorted(_LARGE, values, "right") - 1, np.searchsorted(_SMALL, values, "right") - 31
+        values >= 1, np.searchsorted(large, values, "right") - 1, np.searchsorted(small, values, "right") - 31
     )
     digits = pc.replace_substring_regex(texts, r"^(-?)0\.0*", r"\1")
     digits = pc.replace_substring(digits, ".", "")

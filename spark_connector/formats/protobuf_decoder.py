@@ -6,7 +6,8 @@ worker process for a writer's schema, to see that the value is of our message; t
 Protobuf resolves by the fields' numbers. An id that the registry does not know makes a bad record; a registry that does
 not answer fails the task in every mode.
 
-The kernel decodes a batch in one go (protobuf_program.py); without it, protobuf's own runtime decodes message by message.
+The kernel decodes a batch in one go (protobuf_program.py). Without it, protobuf's own runtime decodes message by
+message.
 """
 
 from __future__ import annotations
@@ -26,13 +27,23 @@ from spark_connector.formats.protobuf_descriptors import (
     indexes_of,
     message_at,
     message_of,
+    schema_of_file,
     schema_of_registry,
 )
 from spark_connector.formats.protobuf_program import Program
 from spark_connector.formats.protobuf_rows import RowReader
 from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema
+from spark_connector.formats.schema_text import read_file
 from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one, scattered
-from spark_connector.formats.value_format import FRAME, ProtobufRules, ProtobufSchema
+from spark_connector.formats.value_format import (
+    FRAME,
+    PLAIN_RULES,
+    ProtobufRules,
+    ProtobufSchema,
+    SchemaFile,
+    SchemaSubject,
+)
+from spark_connector.storage import without_secrets
 
 _MOST_PREFIXES: Final = 64
 """So many kinds of prefix are looked for in a batch as a whole; what is left is read row by row."""
@@ -42,11 +53,30 @@ _LEFT_OUT: Final = -1
 Array = np.ndarray[Any, Any]
 
 
+def read_protobuf_schema(
+    place: SchemaFile | SchemaSubject, message: str | None, registry: SchemaRegistry | None
+) -> ProtobufSchema:
+    """Load the schema at `place`. Raises ConfigError, ConnectorError."""
+    if isinstance(place, SchemaFile):
+        data = read_file(place.url)
+        try:
+            return schema_of_file(data, message)
+        except ConfigError as error:
+            raise ConfigError(f"'{without_secrets(place.url)}': {error}") from None
+    assert registry is not None
+    assert place.subject is not None
+    try:
+        return schema_of_registry(registry.protobuf_subject(place.subject, place.version), message)
+    except (UnknownSchema, ConfigError) as error:
+        where = f"schema {place.subject}, version {place.version}"
+        raise ConfigError(f"Schema registry has no {where}, that can be used: {error}") from None
+
+
 class ProtobufDecoder:
     """Decodes messages of `schema`, or of writers' schemas in `registry` that have the same message."""
 
     def __init__(
-        self, schema: ProtobufSchema, registry: SchemaRegistry | None = None, rules: ProtobufRules = ProtobufRules()
+        self, schema: ProtobufSchema, registry: SchemaRegistry | None = None, rules: ProtobufRules = PLAIN_RULES
     ) -> None:
         """Raises ConfigError for a message without a Spark type."""
         self._message = _message(schema, rules)

@@ -1,8 +1,8 @@
 """A message type as a program of the kernel (`_kernel_protobuf.c`), and the columns that it fills as one of Arrow.
 
-The kernel fills plain columns: numbers, texts, how many elements a row has, whether a message is there. Here they become
-structs, lists, maps, names of enums, timestamps and decimals. The numbers of kinds and the layout of a program are those
-of the kernel.
+The kernel fills plain columns: numbers, texts, how many elements a row has, whether a message is there. Here they
+become structs, lists, maps, names of enums, timestamps and decimals. The numbers of kinds and the layout of a program
+are those of the kernel.
 """
 
 from __future__ import annotations

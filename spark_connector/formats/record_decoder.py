@@ -28,6 +28,7 @@ from spark_connector.formats.value_format import (
     AvroSchema,
     ColumnFormat,
     ParseMode,
+    ProtobufSchema,
     ReadFormats,
     RegistrySettings,
     SchemaFile,
@@ -142,6 +143,9 @@ def column_decoder(one: ColumnFormat, registry: SchemaRegistry | None = None) ->
         return StringDecoder()
     if isinstance(one.schema, AvroSchema):
         return AvroDecoder(one.schema, registry, one.most_levels)
+    if isinstance(one.schema, ProtobufSchema):
+        decoder: ValueDecoder = _protobuf().ProtobufDecoder(one.schema, registry, one.rules)
+        return decoder
     if one.name == "csv":
         return CsvDecoder(one.schema, one.separator)
     json = JsonDecoder(one.schema)
@@ -190,9 +194,21 @@ def _loaded(
                 "<schema.registry.url>/subjects/NAME/versions/latest"
             )
         place = SchemaSubject(f"{topics[0]}-{column}")
-    made = replace(one, schema=read_schema(place, avro=one.name == "avro", registry=registry))
+    if one.name == "protobuf":
+        made = replace(one, schema=_protobuf().read_protobuf_schema(place, one.message, registry))
+    else:
+        made = replace(one, schema=read_schema(place, avro=one.name == "avro", registry=registry))
     column_decoder(made, registry)
     return made
+
+
+def _protobuf() -> Any:
+    """protobuf_decoder.py. Raises ConfigError where its library is not installed."""
+    try:
+        from spark_connector.formats import protobuf_decoder
+    except ImportError as error:
+        raise ConfigError(f"Format protobuf needs the extra: pip install 'pykafka-spark[protobuf]' ({error})") from None
+    return protobuf_decoder
 
 
 class StringDecoder:

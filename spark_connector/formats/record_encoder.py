@@ -135,7 +135,7 @@ def _is_json(field: pa.Field) -> bool:
 def column_encoder(one: ColumnWrite, kind: pa.StructType) -> ValueEncoder:
     """The encoder of a format for rows of type `kind`, the columns of `one` in their order. Raises ConfigError."""
     if one.name in {"binary", "string"}:
-        return TextEncoder(kind)
+        return TextEncoder(kind, bytes_only=one.name == "binary")
     if one.name == "json" and one.schema is None:
         return JsonEncoder(kind, one.json, one.prefix)
     if one.name == "json":

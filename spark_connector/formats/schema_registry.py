@@ -71,8 +71,8 @@ class SchemaRegistry:
     def __init__(self, settings: RegistrySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
-        self._schemas: OrderedDict[int, AvroSchema | ProtobufFiles | str | tuple[str, float]] = OrderedDict()
-        """By id: the schema; the type of one of another kind; or why it is unknown, and until when that holds."""
+        self._schemas: OrderedDict[str, AvroSchema | ProtobufFiles | str | tuple[str, float]] = OrderedDict()
+        """By id and query: the schema; the type of one of another kind; or why it is unknown, and until when."""
         self._opener = urllib.request.build_opener(
             _NoRedirect(), urllib.request.HTTPSHandler(context=_tls(settings.ca_location))
         )
@@ -95,7 +95,8 @@ class SchemaRegistry:
             raise _no_json(found)
 
     def _known(self, schema_id: int, query: str = "") -> AvroSchema | ProtobufFiles | str:
-        known = self._schemas.get(schema_id)
+        asked = f"{schema_id}{query}"
+        known = self._schemas.get(asked)
         if isinstance(known, tuple):
             if known[1] > self._clock():
                 raise UnknownSchema(known[0])
@@ -104,11 +105,11 @@ class SchemaRegistry:
         while len(self._schemas) >= _MOST_SCHEMAS:
             self._schemas.popitem(last=False)
         try:
-            found = self._found(self._get(f"/schemas/ids/{schema_id}{query}"))
+            found = self._found(self._get(f"/schemas/ids/{asked}"))
         except UnknownSchema as error:
-            self._schemas[schema_id] = str(error), self._clock() + _ASK_AGAIN_S
+            self._schemas[asked] = str(error), self._clock() + _ASK_AGAIN_S
             raise
-        self._schemas[schema_id] = found
+        self._schemas[asked] = found
         return found
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:
@@ -173,7 +174,7 @@ class SchemaRegistry:
         """The id of a schema (as requests have it: schema, schemaType, references) under a subject; None if it is not
         registered there. Raises UnknownSchema for what is no schema, ConnectorError."""
         try:
-            return _id_in(self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}", schema))
+            return _id_in(self._get(_subject(subject), schema))
         except UnknownSchema as error:
             if error.status == _NOT_FOUND:
                 return None
@@ -182,7 +183,7 @@ class SchemaRegistry:
     def complaints(self, subject: str, schema: Mapping[str, Any]) -> list[str]:
         """Why the registry finds a schema incompatible with the latest one of a subject; empty if it does not.
         Raises UnknownSchema, ConnectorError."""
-        path = f"/compatibility/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest?verbose=true"
+        path = f"/compatibility{_version(subject, 'latest')}?verbose=true"
         try:
             answer = self._get(path, schema)
         except UnknownSchema as error:
@@ -197,7 +198,7 @@ class SchemaRegistry:
     def register(self, subject: str, schema: Mapping[str, Any]) -> int:
         """The id of a schema, which is registered unless it was. Raises UnknownSchema if the registry refuses,
         ConnectorError."""
-        return _id_in(self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", schema))
+        return _id_in(self._get(f"{_subject(subject)}/versions", schema))
 
     def _get(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON at `path`, or the answer to a POST of `body`. Raises UnknownSchema for 404, 409 and 422."""
@@ -232,8 +233,19 @@ class SchemaRegistry:
             return json.loads(response.read(_LARGEST))
 
 
+def _id_in(answer: Any) -> int:
+    try:
+        return int(answer["id"])
+    except (KeyError, TypeError, ValueError):
+        raise UnknownSchema("the registry did not answer with the id of a schema") from None
+
+
+def _subject(name: str) -> str:
+    return f"/subjects/{urllib.parse.quote(name, safe='')}"
+
+
 def _version(subject: str, version: str) -> str:
-    return f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{urllib.parse.quote(version, safe='')}"
+    return f"{_subject(subject)}/versions/{urllib.parse.quote(version, safe='')}"
 
 
 def _kind(found: AvroSchema | ProtobufFiles | str) -> str:
@@ -245,13 +257,6 @@ _HINTS: Final = {
     "PROTOBUF": ": the format protobuf reads it",
     "AVRO": ": the format avro reads it",
 }
-
-
-def _id_in(answer: Any) -> int:
-    try:
-        return int(answer["id"])
-    except (KeyError, TypeError, ValueError):
-        raise UnknownSchema("the registry did not answer with the id of a schema") from None
 
 
 def _of_avro(found: AvroSchema | ProtobufFiles | str) -> AvroSchema:

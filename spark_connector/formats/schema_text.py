@@ -85,11 +85,9 @@ def read_json_schema(place: SchemaFile) -> JsonSchema:
 
 def _text_in(place: SchemaFile) -> str:
     try:
-        with fsspec.open(place.url, "rb") as file:
-            return str(file.read(_LARGEST).decode("utf-8").strip())
-    except (OSError, ValueError, ImportError) as error:
-        why = text_without_secrets(str(error))
-        raise ConfigError(f"Cannot read the schema in '{without_secrets(place.url)}': {why}") from None
+        return read_file(place.url).decode("utf-8").strip()
+    except ValueError as error:
+        raise _unreadable(place.url, error) from None
 
 
 def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: SchemaRegistry | None) -> Schema:
@@ -111,6 +109,19 @@ def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: Sche
         raise ConfigError(f"Schema registry has no {where}, that can be used: {error}") from None
     parse_avro(found)
     return found
+
+
+def read_file(url: str) -> bytes:
+    """The file of a schema, on any file system of fsspec. Raises ConfigError."""
+    try:
+        with fsspec.open(url, "rb") as file:
+            return bytes(file.read(_LARGEST))
+    except (OSError, ValueError, ImportError) as error:
+        raise _unreadable(url, error) from None
+
+
+def _unreadable(url: str, error: Exception) -> ConfigError:
+    return ConfigError(f"Cannot read the schema in '{without_secrets(url)}': {text_without_secrets(str(error))}")
 
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(\w+)|([<>(),:]))", re.DOTALL)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,9 @@ from broker.errors import ConfigError
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
 
-_DIGITS: Final = {"yyyy": (0, 4), "uuuu": (0, 4), "MM": (5, 7), "dd": (8, 10), "HH": (11, 13), "mm": (14, 16)}
+_DIGITS: Final = {"yyyy": (0, 4), "MM": (5, 7), "dd": (8, 10), "HH": (11, 13), "mm": (14, 16)}
 """Where they stand in `2026-11-26 12:30:05.123456`; so do `ss` and fractions."""
-_DATE_PARTS: Final = frozenset({"yyyy", "uuuu", "MM", "dd"})
+_DATE_PARTS: Final = frozenset({"yyyy", "MM", "dd"})
 _OFFSETS: Final = {"X", "XX", "XXX", "x", "xx", "xxx"}
 _TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([\[\]])|([^A-Za-z'{}#])")
 _FIXED: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
@@ -32,6 +33,10 @@ _FIRST, _LAST = (int(np.datetime64(day, "D").astype(np.int64)) for day in ("0000
 _CYCLE: Final = 146_097
 """Days of 400 years, after which the calendar repeats."""
 _CYCLE_US: Final = _CYCLE * _US_OF_DAY
+_QUARTER_US: Final = 900_000_000
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+_EARLIEST, _ARROW_KNOWS = (int(np.datetime64(day, "us").astype(np.int64)) for day in ("1700-01-01", "2037-01-01"))
+"""No zone has a rule before the first; Arrow applies none of those that go on for ever after 2037."""
 _NEAR: Final = _FIRST * _US_OF_DAY, (_LAST + 1) * _US_OF_DAY
 
 
@@ -177,7 +182,7 @@ class TimePattern:
             return _Part(17, 19)
         if token[0] == "S":
             return _Part(20, 20 + len(token))
-        return _Part(*_DIGITS[token], is_year=token in {"yyyy", "uuuu"})
+        return _Part(*_DIGITS[token], is_year=token == "yyyy")
 
 
 def _digits(numbers: Int64s, *, is_date: bool) -> Bytes:
@@ -217,19 +222,34 @@ def local_micros(utc: Int64s, zone: str) -> Int64s:
         return utc
     if match := _FIXED.fullmatch(zone):
         hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
-        shift = dt.timedelta(hours=hours, minutes=minutes, seconds=seconds) // dt.timedelta(microseconds=1)
+        shift = dt.timedelta(hours=hours, minutes=minutes, seconds=seconds) // _MICROSECOND
         return utc + (-shift if match[1] == "-" else shift)
-    # Far from our time the rules of a zone are those of the same day 400 years, or 800, … nearer.
-    cycles = np.where((utc < _NEAR[0]) | (utc >= _NEAR[1]), utc // _CYCLE_US - 4, 0) * _CYCLE_US
+    far = utc >= _ARROW_KNOWS
+    near = np.clip(utc, _EARLIEST, _ARROW_KNOWS - 1)
     try:
-        local = pc.local_timestamp(pa.array(utc - cycles).view(pa.timestamp("us", zone)))
+        local = pc.local_timestamp(pa.array(near).view(pa.timestamp("us", zone)))
     except pa.ArrowInvalid as error:
         raise ConfigError(
             f"the session's time zone '{zone}' is not known here ({error}): set spark.sql.session.timeZone to another "
             "name of it, or to an offset like +02:00"
         ) from None
-    numbers: Int64s = local.view(pa.int64()).to_numpy()
-    return numbers + cycles
+    shifts = local.view(pa.int64()).to_numpy() - near
+    if far.any():
+        shifts[far] = _far_shifts(utc[far], zone)
+    return utc + shifts
+
+
+def _far_shifts(utc: Int64s, zone: str) -> Int64s:
+    """Microseconds to add in years of which Arrow knows no summer times: Python is asked, once for a quarter of an
+    hour. After 9999 the rules are those of the same day some times 400 years earlier."""
+    cycles = np.maximum(0, (utc - _NEAR[1]) // _CYCLE_US + 1)
+    quarters, codes = np.unique((utc - cycles * _CYCLE_US) // _QUARTER_US, return_inverse=True)
+    rules = ZoneInfo(zone)
+    found = [
+        dt.datetime.fromtimestamp(quarter * 900, rules).utcoffset() or dt.timedelta() for quarter in quarters.tolist()
+    ]
+    shifts: Int64s = np.array([shift // _MICROSECOND for shift in found], np.int64)[codes]
+    return shifts
 
 
 def _offset_text(seconds: int, style: str) -> str:

@@ -80,6 +80,9 @@ class ProtobufRules:
     """retain.empty.message.types"""
 
 
+PLAIN_RULES: Final = ProtobufRules()
+
+
 @dataclass(frozen=True)
 class RegistrySettings:
     """`urls` have no user and password, and reprs show no credentials."""
@@ -123,7 +126,7 @@ class ColumnFormat:
     """Of json with a registry: whether values without its prefix are read as well."""
     message: str | None = None
     """Of protobuf: valueMessage."""
-    rules: ProtobufRules = ProtobufRules()
+    rules: ProtobufRules = PLAIN_RULES
 
 
 BINARY = ColumnFormat()

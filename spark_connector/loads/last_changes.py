@@ -11,12 +11,14 @@ deleted row back. It is a second guard: an offset that is not beyond the row's r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from broker.errors import ConfigError
 from spark_connector.loads.changes import DELETED, OFFSET, ORDER, PARTITION, PLACE, TOPIC, ChangeDecoder
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.upsert import Upsert
@@ -32,7 +34,32 @@ def last_changes(decoder: ChangeDecoder, upsert: Upsert, records: Iterable[pa.Re
     Raises LoadError for a record that cannot be decided (changes.py), and for a key in two partitions that
     `order_by` does not decide.
     """
-    by = [*upsert.key, TOPIC, PARTITION]
+    return _across_partitions(_last_in_partitions(decoder, upsert, records), upsert)
+
+
+def last_writers(upsert: Upsert, records: Iterable[pa.RecordBatch]) -> pa.Table | None:
+    """Which record is the last of each key, and whether it deletes it: the columns of `stored_columns`, and `_deleted`.
+    The records may have been read with several schemas. None without a record.
+
+    Raises as `last_changes`, and ConfigError where the schemas have keys that cannot be compared.
+    """
+    names, parts = [*stored_columns(upsert), DELETED], []
+    for schema, batches in itertools.groupby(records, lambda batch: batch.schema):
+        parts.append(_last_in_partitions(ChangeDecoder(upsert, schema), upsert, batches).select(names))
+    if not parts:
+        return None
+    try:
+        together = pa.concat_tables(parts, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise ConfigError(
+            f"the loads were read with schemas whose keys cannot be compared together: {error}"
+        ) from error
+    return _across_partitions(_last(together, _in_partition(upsert)) if len(parts) > 1 else together, upsert)
+
+
+def _last_in_partitions(decoder: ChangeDecoder, upsert: Upsert, records: Iterable[pa.RecordBatch]) -> pa.Table:
+    """The last change of each key in each partition."""
+    by = _in_partition(upsert)
     schema = decoder.schema.append(pa.field(DELETED, pa.bool_()))
     kept, waiting, rows = schema.empty_table(), [], 0
     for batch in records:
@@ -42,7 +69,11 @@ def last_changes(decoder: ChangeDecoder, upsert: Upsert, records: Iterable[pa.Re
             kept, waiting, rows = _last(pa.concat_tables([kept, pa.Table.from_batches(waiting)]), by), [], 0
     if waiting:
         kept = _last(pa.concat_tables([kept, pa.Table.from_batches(waiting)]), by)
-    return _across_partitions(kept, upsert)
+    return kept
+
+
+def _in_partition(upsert: Upsert) -> list[str]:
+    return [*upsert.key, TOPIC, PARTITION]
 
 
 def rows_of_keys(changes: pa.Table, part: pa.Table, key: Sequence[str]) -> tuple[pa.Array, pa.Array]:

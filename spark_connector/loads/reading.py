@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from spark_connector.options.option_table import OPTIONS
+from spark_connector.options.option_table import OPTIONS, PROTOBUF_RULES
 
 _ISOLATION = "kafka.isolation.level"
 DEFAULTS = {_ISOLATION: "read_committed"}
@@ -17,16 +17,23 @@ DEFAULTS = {_ISOLATION: "read_committed"}
 
 _FORMATS = (
     *("keyFormat", "valueFormat", "keySchema", "valueSchema", "recursiveFieldMaxDepth", "columnNameOfCorruptRecord"),
-    "schema.registry.url",
+    *("schema.registry.url", "keyMessage", "valueMessage", *(option.name for option in PROTOBUF_RULES)),
 )
-_NAMES = (_ISOLATION, *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
-_WORDS = (_ISOLATION, "keyFormat", "valueFormat", "mode")  # values that ignore case
+_NAMES = (_ISOLATION, "where", *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
+_WORDS = (
+    _ISOLATION,
+    "keyFormat",
+    "valueFormat",
+    "mode",
+    *(option.name for option in PROTOBUF_RULES),
+)  # values that ignore case
 _UNSET = {
     "keyFormat": "binary",
     "valueFormat": "binary",
     "recursiveFieldMaxDepth": "-1",
     "mode": "permissive",
     "sep": ",",
+    **{option.name: str(option.default) for option in PROTOBUF_RULES},
 }
 BESIDE = {"dead_letters": "a table"}
 _LOGIN = re.compile(r"^(https?://)[^/@\s]*@")

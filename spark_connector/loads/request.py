@@ -367,6 +367,11 @@ class LoadRequest:
                 raise ConfigError(f"option '{name}' cannot be used in a load: use the arguments 'group' and 'offsets'")
         if "history" in given:
             raise ConfigError("option 'history' cannot be used in a load: it reads a table that loads have written")
+        if "filterkeypartitioner" in given:
+            raise ConfigError(
+                "option 'filterKeyPartitioner' cannot be used in a load: later loads would miss what the old partition "
+                "of a key still gets while the topic grows"
+            )
         given["kafka.bootstrap.servers"] = bootstrap_servers
         if topic is not None:
             given["subscribe"] = topic if isinstance(topic, str) else ",".join(topic)

@@ -14,7 +14,7 @@ from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import OptionValues, check_names
 from spark_connector.options.read_options import COLUMNS
 
-_OWN = ("history", "catalog", "historycolumn", "historystorageoptions", "group", "offsetstore")
+_OWN = ("history", "catalog", "historycolumn", "historystoragesecrets", "group", "offsetstore")
 _ZOOKEEPER = "offsetstore.zookeeper.connect"
 _BOUNDS = (
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
@@ -100,7 +100,7 @@ def _column(values: OptionValues) -> str | None:
 
 
 def _storage_options(values: OptionValues) -> dict[str, str]:
-    text = values.text("historyStorageOptions")
+    text = values.text("historyStorageSecrets")
     if text is None:
         return {}
     try:
@@ -108,5 +108,5 @@ def _storage_options(values: OptionValues) -> dict[str, str]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise ConfigError('Option \'historyStorageOptions\' must be a JSON object of texts: {"name": "value"}')
+        raise ConfigError('Option \'historyStorageSecrets\' must be a JSON object of texts: {"name": "value"}')
     return found

@@ -52,6 +52,39 @@ _REGISTRY_ACCESS = (
     Option("schema.registry.ssl.ca.location", "PEM file of the certificates to trust for an https registry (ours)"),
 )
 
+PROTOBUF_RULES: tuple[Option, ...] = (
+    Option(
+        "recursive.fields.max.depth",
+        "for protobuf: levels to keep of a message that contains itself, 1 to 10; what lies deeper is left out. -1 and "
+        "0 refuse such a message (ours, as in from_protobuf)",
+        "-1",
+    ),
+    Option("enums.as.ints", "for protobuf: enums as numbers, not as names (ours, as in from_protobuf)", "false"),
+    Option(
+        "emit.default.values",
+        "for protobuf: zero, not null, for fields of proto3 without `optional` that are not in a message (ours, as in "
+        "from_protobuf)",
+        "false",
+    ),
+    Option(
+        "upcast.unsigned.ints",
+        "for protobuf: uint32 as bigint and uint64 as decimal(20,0), which never turn negative (ours, as "
+        "in from_protobuf)",
+        "false",
+    ),
+    Option(
+        "unwrap.primitive.wrapper.types",
+        "for protobuf: `google.protobuf.Int32Value` and the like as the value in them (ours, as in from_protobuf)",
+        "false",
+    ),
+    Option(
+        "retain.empty.message.types",
+        "for protobuf: messages without fields as a struct of one null field; otherwise they are left out (ours, as in "
+        "from_protobuf)",
+        "false",
+    ),
+)
+
 OPTIONS: tuple[Option, ...] = (
     _SERVERS,
     Option("subscribe", "topics, comma-separated; set exactly one of subscribe, subscribePattern, assign"),
@@ -168,6 +201,12 @@ OPTIONS: tuple[Option, ...] = (
         "all but headers",
     ),
     Option(
+        "where",
+        "read only records that meet this condition: comparisons of `partition`, `offset` (batch), `timestamp` and "
+        "`key` with constants, joined by AND, as in `timestamp >= '2026-11-25T08:00Z' AND key IN ('a', X'cafe')`. It "
+        "holds together with the options `filter…` (ours; docs/how-to/value-formats.md, section Read less)",
+    ),
+    Option(
         "filterPartitions",
         'read only these partitions: `0,2-5` of every topic, or `{"topicA":"0,2-5"}`, which leaves out all other '
         "topics (ours)",
@@ -186,13 +225,31 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "filterTimestampUntil",
         "milliseconds, exclusive: read only records with an earlier timestamp. All records are fetched, because "
-        "timestamps need not grow; to fetch less, add `endingTimestamp` (ours)",
+        "timestamps need not grow, unless `timestampsGrow` says they do (ours)",
+    ),
+    Option(
+        "timestampsGrow",
+        "true: no record has an earlier timestamp than one before it in its partition, so that a batch ends at the "
+        "first record that is too late for `where` or `filterTimestampUntil`; false: it reads on (ours)",
+        "true where brokers set the timestamps (`message.timestamp.type=LogAppendTime`)",
+        "batch",
+    ),
+    Option(
+        "filterKey",
+        "read only records with this key, or one of several, comma-separated: text, or bytes like `X'cafe'` (ours)",
     ),
     Option("filterKeyPrefix", "read only records whose key begins with this: text, or bytes like `X'cafe'` (ours)"),
+    Option(
+        "filterKeyPartitioner",
+        "`murmur2`: read only the partitions in which Java's default partitioner, Spark and pykafka put the keys of "
+        "`filterKey` or `where`. Records are missed if others wrote them elsewhere (librdkafka does, unless its "
+        "`partitioner` is `murmur2_random`), or while the topic had fewer partitions; neither can be seen. Not for "
+        "loads (ours)",
+    ),
     Option("filterHeader", "read only records with a header of this `name`, or `name=prefix` of its value (ours)"),
     Option(
         "pushDown",
-        "true is refused: PySpark 4.3 would return wrong rows (docs/decisions.md); use `columns` and `filter…` (ours)",
+        "true is refused: PySpark 4.3 would return wrong rows (docs/decisions.md); use `where`, `filter…` (ours)",
         "false",
         "batch",
     ),
@@ -237,24 +294,33 @@ OPTIONS: tuple[Option, ...] = (
         "(ours)",
     ),
     Option(
-        "historyStorageOptions",
-        "storage options for the table in `history`, as a JSON object of texts; what the environment says by default "
-        "(ours)",
+        "historyStorageSecrets",
+        "storage options for the table in `history`, as a JSON object of texts; what the environment says by default. "
+        "Spark hides it in plans and logs, by its name (ours)",
     ),
     Option(
         "valueFormat",
-        "binary, string, json, avro or csv: what the column `value` is decoded to (ours; section Value formats)",
+        "binary, string, json, avro, protobuf or csv: what the column `value` is decoded to (ours; section Value "
+        "formats)",
         "binary",
     ),
     Option("keyFormat", "the same for the column `key` (ours)", "binary"),
     Option(
         "valueSchema",
         "for json and csv: a schema as Spark's DDL or JSON, for json also a JSON Schema; for avro: an Avro schema; or "
-        "a file that holds it, any fsspec URL (`.ddl`, `.json`, `.avsc`). For avro and json also "
+        "a file that holds it, any fsspec URL (`.ddl`, `.json`, `.avsc`). For protobuf: a file of `protoc "
+        "--include_imports --descriptor_set_out`. For avro, json and protobuf also "
         "`http(s)://registry/subjects/NAME/versions/latest`; if unset and `schema.registry.url` is set: the latest of "
         "subject `<topic>-value` (ours)",
     ),
     Option("keySchema", "the same for the column `key`, subject `<topic>-key` (ours)"),
+    Option(
+        "valueMessage",
+        "for protobuf: the message, by its full name, or its short one if no other has it; needed with a file, by "
+        "default the first of a registry's schema (ours)",
+    ),
+    Option("keyMessage", "the same for the column `key` (ours)"),
+    *PROTOBUF_RULES,
     Option(
         "recursiveFieldMaxDepth",
         "for avro: levels to keep of a record that contains itself, 1 to 15; what lies deeper is left out. -1 and 0 "
@@ -276,9 +342,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("sep", "separator of csv fields; a tab is written as backslash t (ours, as in from_csv)", ","),
     Option(
         "schema.registry.url",
-        "schema registry, `http(s)://host:port`, several addresses of one registry separated by commas; avro data is "
-        "then in Confluent's wire format, and so is json, with the id of a JSON schema (JSON_SR); beside avro, json is "
-        "also read without it (ours)",
+        "schema registry, `http(s)://host:port`, several addresses of one registry separated by commas; avro and "
+        "protobuf are then in Confluent's wire format, and so is json, with the id of a JSON schema (JSON_SR); beside "
+        "avro and protobuf, json is also read without it (ours)",
     ),
     *_REGISTRY_ACCESS,
 )
@@ -337,8 +403,8 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "valueSchema",
         "for avro: an Avro schema, or `http(s)://registry/subjects/NAME/versions/latest`; for protobuf: a descriptor "
-        "file of protoc; or a file that holds it, any fsspec URL. If unset and `schema.registry.url` is set: the "
-        "latest schema of the subject (ours)",
+        "file of protoc; for json with a registry: a JSON Schema, or its URL there; or a file that holds it, any "
+        "fsspec URL. If unset and `schema.registry.url` is set: the latest schema of the subject (ours)",
     ),
     Option("keySchema", "the same for the key (ours)"),
     Option("valueMessage", "for protobuf: the message's full name, if the schema has several (ours)"),

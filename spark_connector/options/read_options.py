@@ -30,6 +30,7 @@ from spark_connector.formats.value_format import (
     BINARY,
     FORMATS,
     MOST_LEVELS,
+    PLAIN_RULES,
     ColumnFormat,
     ParseMode,
     ReadFormats,
@@ -39,6 +40,8 @@ from spark_connector.formats.value_format import (
 )
 from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options.option_table import OPTIONS, OptionValues, check_names, did_you_mean
+from spark_connector.options.protobuf_options import NEEDS, PROTOBUF_OPTIONS, SCHEMA, parse_protobuf_rules
+from spark_connector.options.read_filters import ReadFilters, parse_filters, refuse_push_down
 from spark_connector.options.registry_options import ACCESS, URL, refuse_login, refuse_options, registry_settings
 from spark_connector.options.selection import (
     EARLIEST,
@@ -46,18 +49,15 @@ from spark_connector.options.selection import (
     Assign,
     OffsetRangeLimit,
     Position,
-    ReadFilters,
     Selection,
     SpecificOffsets,
     Subscribe,
     Subscription,
     Timestamps,
     check_limits,
-    parse_filters,
     parse_offsets,
     parse_selection,
     parse_timestamps,
-    refuse_push_down,
 )
 
 logger = logging.getLogger("pykafka.spark")
@@ -75,7 +75,7 @@ _NEEDS_ONE_OF = {
     "offsetStore.zookeeper.connect": ("offsetStore",),
     "catalog": ("history",),
     "historyColumn": ("history",),
-    "historyStorageOptions": ("history",),
+    "historyStorageSecrets": ("history",),
 }
 _REJECTED_PROPERTIES = {
     "auto.offset.reset": "is not supported. Instead set the source option 'startingOffsets' to 'earliest' or 'latest' "
@@ -272,8 +272,9 @@ _NEEDS = {
     "csv": _EXAMPLE,
     "json": f"{_EXAMPLE}; or a JSON Schema, a file with it, or a registry (schema.registry.url)",
     "avro": "an Avro schema, a file, or a registry (schema.registry.url)",
+    "protobuf": SCHEMA,
 }
-_REGISTERED = ("avro", "json")
+_REGISTERED = ("avro", "json", "protobuf")
 """Formats whose schemas a registry holds."""
 _FOR_ANY_FORMAT = ("mode", "columnNameOfCorruptRecord", "badRecordsTopic")
 
@@ -311,18 +312,24 @@ def parse_formats(values: OptionValues, columns: Sequence[str], selection: Selec
     registries: list[str] = []
     key, value = (_format(values, name, columns, registries) for name in ("key", "value"))
     if key == value == BINARY:
-        refuse_options(values, (*_FOR_ANY_FORMAT, "sep", _LEVELS, URL, *ACCESS), "needs 'valueFormat' or 'keyFormat'")
+        refuse_options(
+            values,
+            (*_FOR_ANY_FORMAT, "sep", _LEVELS, *PROTOBUF_OPTIONS, URL, *ACCESS),
+            "needs 'valueFormat' or 'keyFormat'",
+        )
         return ReadFormats()
     if "csv" not in {key.name, value.name}:
         refuse_options(values, ("sep",), "needs 'valueFormat' or 'keyFormat' to be csv")
+    if "protobuf" not in {key.name, value.name}:
+        refuse_options(values, PROTOBUF_OPTIONS, NEEDS)
     mode = ParseMode(values.one_of("mode", tuple(mode.value for mode in ParseMode)))
     if mode is not ParseMode.PERMISSIVE:
         refuse_options(values, ("columnNameOfCorruptRecord",), "needs 'mode' to be PERMISSIVE")
     registry = _registry(values, {key.name, value.name}, registries)
-    if "avro" in {key.name, value.name}:
-        # The registry may be there for Avro alone, so JSON beside it is read with and without a prefix.
+    if {"avro", "protobuf"} & {key.name, value.name}:
+        # The registry may be there for these alone, so JSON beside them is read with and without a prefix.
         key, value = (replace(one, is_plain_too=True) if one.name == "json" else one for one in (key, value))
-    else:
+    if "avro" not in {key.name, value.name}:
         refuse_options(values, (_LEVELS,), "needs 'valueFormat' or 'keyFormat' to be avro")
     formats = ReadFormats(
         key,
@@ -359,11 +366,15 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
         if text is not None:
             raise ConfigError(f"Option '{option}' has no effect on format {name}: set '{column}Format' as well")
         return ColumnFormat(name)
+    message = values.text(f"{column}Message")
+    if name != "protobuf" and message is not None:
+        raise ConfigError(f"Option '{column}Message' has no effect: it needs '{column}Format' to be protobuf")
     if not text and (name not in _REGISTERED or URL not in values):
         raise ConfigError(f"Option '{column}Format'={name} needs option '{option}': {_NEEDS[name]}")
     levels, separator = _levels(values), _separator(values)
+    rules = parse_protobuf_rules(values) if name == "protobuf" else PLAIN_RULES
     if not text:
-        return ColumnFormat(name, SchemaSubject(), most_levels=levels)
+        return ColumnFormat(name, SchemaSubject(), most_levels=levels, message=message, rules=rules)
     refuse_login(option, text)
     # These imports load fastavro, fsspec and an HTTP client, which reads without formats do not need.
     from spark_connector.formats.record_decoder import column_decoder
@@ -374,7 +385,11 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
             if name not in _REGISTERED:
                 raise ConfigError(f"schemas of format {name} cannot come from a registry: {_EXAMPLE}")
             registries.append(found[0])
-            return ColumnFormat(name, found[1], most_levels=levels)
+            return ColumnFormat(name, found[1], most_levels=levels, message=message, rules=rules)
+        if name == "protobuf":
+            if not message:
+                raise ConfigError(f"a file needs option '{column}Message': which of its messages the {column} is")
+            return ColumnFormat(name, SchemaFile(text), message=message, rules=rules)
         schema = parse_schema_text(text, avro=name == "avro")
         made = ColumnFormat(name, schema, separator, levels)
         if not isinstance(made.schema, SchemaFile):
@@ -415,6 +430,6 @@ def _bad_records_topic(values: OptionValues, mode: ParseMode, selection: Selecti
 
 def _registry(values: OptionValues, formats: set[str], registries: list[str]) -> RegistrySettings | None:
     if not formats & set(_REGISTERED):
-        refuse_options(values, (URL, *ACCESS), "needs 'valueFormat' or 'keyFormat' to be avro or json")
+        refuse_options(values, (URL, *ACCESS), "needs 'valueFormat' or 'keyFormat' to be avro, protobuf or json")
         return None
     return registry_settings(values, registries)

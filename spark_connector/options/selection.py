@@ -1,15 +1,9 @@
-"""What a query reads: the partitions (`subscribe`, `subscribePattern`, `assign`, `filterPartitions`), where it starts
-and ends (`startingOffsets`, `endingTimestamp`, …), and which records pass (`filterOffsets`, `filterKeyPrefix`, …).
+"""What a query reads: the partitions (`subscribe`, `subscribePattern`, `assign`, `filterPartitions`, and `partition` in
+`where`), and where it starts and ends (`startingOffsets`, `endingTimestamp`, …).
 
 Parsed for read_options.py, and applied by read/offset_reader.py, after Spark's `KafkaOffsetRangeLimit`. In JSON the
 offset -1 means latest and -2 earliest, as in Spark. Timestamps are in ms. A stream's checkpoint holds its `Selection`
 as text, so that a restart can distinguish a topic that is new in the cluster from one that is new in the options.
-
-Filters are given by the user, because Spark's push-down cannot be used: PySpark 4.3 keeps the plan of a pushed filter
-for every later query on the same DataFrame, which then silently misses rows (shown by
-tests/spark_connector/test_push_down.py). `filterOffsets` and, in batch, `filterTimestampFrom` narrow the ranges that
-tasks are planned for (read/planning.py). Timestamps, keys and headers are then checked for every row on the executor
-(read/arrow_batches.py), so these filters are exact.
 
 Raises ConfigError, with an example, for options that select nothing or cannot be parsed.
 """
@@ -29,6 +23,8 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.offset_store.base import Offsets
 from spark_connector.options.option_table import OptionValues
+from spark_connector.options.value_sets import Intervals, parse_intervals
+from spark_connector.options.where import parse_where
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _FILTER = "filterPartitions"
@@ -74,18 +70,24 @@ Subscription = Subscribe | SubscribePattern | Assign
 
 @dataclass(frozen=True)
 class Selection:
-    """A subscription without the partitions that `filterPartitions` excludes.
+    """A subscription without the partitions that `filterPartitions` and `where` exclude.
 
-    `text`: these options in a canonical form, for checkpoints.
+    `partitions`: what `filterPartitions` says; `where`: what `where` says of partitions. `text`: these options in a
+    canonical form, for checkpoints.
     """
 
     subscription: Subscription
     partitions: Intervals | Mapping[str, Intervals] | None
+    where: Intervals | None
     text: Mapping[str, str]
 
     def selects(self, tp: TopicPartition) -> bool:
         """Whether the options select `tp`, whether it exists or not."""
-        return self.subscription.selects(tp) and self.keeps(tp)
+        return self.subscription.selects(tp) and self.keeps(tp) and self.passes(tp)
+
+    def passes(self, tp: TopicPartition) -> bool:
+        """Whether `tp` passes `where`."""
+        return self.where is None or tp.partition in self.where
 
     def keeps(self, tp: TopicPartition) -> bool:
         """Whether `tp` passes `filterPartitions`. If the filter is given per topic, other topics do not pass."""
@@ -110,7 +112,10 @@ def parse_selection(values: OptionValues) -> Selection:
     text = {given[0]: _canonical(subscription)}
     if (filtered := values.text(_FILTER)) is not None:
         text[_FILTER] = filtered
-    return Selection(subscription, _partitions(filtered), text)
+    where = parse_where(values.text("where"))
+    if where.partition_terms:
+        text["where"] = where.partition_terms
+    return Selection(subscription, _partitions(filtered), where.partitions, text)
 
 
 def read_selection(text: Mapping[str, str]) -> Selection | None:
@@ -305,133 +310,3 @@ def _check_pairs(start: Offsets, end: Offsets, what: str) -> None:
 def format_partitions(partitions: Mapping[TopicPartition, object] | set[TopicPartition]) -> str:
     """`[t-0, t-1]`, sorted, for messages."""
     return f"[{', '.join(map(str, sorted(partitions)))}]"
-
-
-_INTERVALS_EXAMPLE = '100-199 or per partition {"topicA":{"0":"100-199","1":"0-9,50-"}}'
-_SQL_BYTES = re.compile(r"[xX]'((?:[0-9a-fA-F]{2})*)'")
-
-
-@dataclass(frozen=True)
-class HeaderFilter:
-    """Passes records that have a header of this name whose value begins with `prefix`."""
-
-    name: str
-    prefix: bytes
-
-
-@dataclass(frozen=True)
-class ReadFilters:
-    """The filters of one read; None where there is no filter. Timestamps in ms, `timestamp_until` is exclusive."""
-
-    offsets: Intervals | Mapping[TopicPartition, Intervals] | None = None
-    timestamp_from: int | None = None
-    timestamp_until: int | None = None
-    key_prefix: bytes | None = None
-    header: HeaderFilter | None = None
-
-    def offsets_of(self, tp: TopicPartition) -> Intervals | None:
-        """The offsets of `tp` that pass. If the option names partitions, no offset of another partition passes."""
-        if self.offsets is None or isinstance(self.offsets, Intervals):
-            return self.offsets
-        return self.offsets.get(tp, Intervals(()))
-
-
-def parse_filters(values: OptionValues, *, stream: bool) -> ReadFilters:
-    """Raises ConfigError."""
-    if stream and "filterOffsets" in values:
-        raise ConfigError(
-            "Option 'filterOffsets' is for batch queries: a stream starts where 'startingOffsets' says and has no end"
-        )
-    first, until = (values.optional_long(f"filterTimestamp{which}", least=0) for which in ("From", "Until"))
-    if first is not None and until is not None and first >= until:
-        raise ConfigError(
-            f"filterTimestampFrom({first}) must be below filterTimestampUntil({until}), which is exclusive"
-        )
-    return ReadFilters(_offsets(values.text("filterOffsets")), first, until, _key_prefix(values), _header(values))
-
-
-def refuse_push_down(values: OptionValues) -> None:
-    """Raise ConfigError for `pushDown=true`."""
-    if values.boolean("pushDown"):
-        raise ConfigError(
-            "Option 'pushDown': PySpark 4.1 to 4.3 keep a plan with pushed filters for every later query on the same "
-            "DataFrame, which then silently misses rows, so filters are never pushed down. Use the options columns, "
-            "filterPartitions, filterOffsets, filterTimestampFrom, filterTimestampUntil, filterKeyPrefix and "
-            "filterHeader instead"
-        )
-
-
-def _offsets(text: str | None) -> Intervals | Mapping[TopicPartition, Intervals] | None:
-    if text is None:
-        return None
-    name = "filterOffsets"
-    if not text.startswith("{"):
-        return parse_intervals(name, text, _INTERVALS_EXAMPLE)
-    partitions = parse_nested(name, text, _INTERVALS_EXAMPLE)
-    return {tp: parse_intervals(name, part, _INTERVALS_EXAMPLE) for tp, part in partitions.items()}
-
-
-def _key_prefix(values: OptionValues) -> bytes | None:
-    text = values.text("filterKeyPrefix")
-    if text is not None and not (prefix := _bytes(text)):
-        raise ConfigError("Option 'filterKeyPrefix' is empty: give the first characters, or bytes like X'cafe'")
-    return None if text is None else prefix
-
-
-def _header(values: OptionValues) -> HeaderFilter | None:
-    text = values.text("filterHeader")
-    if text is None:
-        return None
-    name, _, prefix = text.partition("=")
-    if not name.strip():
-        raise ConfigError(f"Option 'filterHeader' must be a name, or a name=prefix of its value, not '{text}'")
-    return HeaderFilter(name.strip(), _bytes(prefix.strip()))
-
-
-def _bytes(text: str) -> bytes:
-    """UTF-8, or bytes as SQL writes them: X'cafe'."""
-    match = _SQL_BYTES.fullmatch(text)
-    return bytes.fromhex(match[1]) if match else text.encode()
-
-
-_PART = re.compile(r"(?P<only>\d{1,18})|(?P<first>\d{1,18})?\s*-\s*(?P<last>\d{1,18})?", re.ASCII)
-_NO_END = 2**63 - 1
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """Sets of integers as users write them: `0,2-5`, both ends included; `100-` has no end, `-99` begins at 0.
-
-    `parts`: half-open ranges (first, last + 1), sorted and disjoint.
-    """
-
-    parts: tuple[tuple[int, int], ...]
-
-    def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and any(first <= number < end for first, end in self.parts)
-
-    def cut(self, start: int, end: int) -> list[tuple[int, int]]:
-        """The parts of [start, end) that are in the set, as non-empty half-open ranges in order."""
-        cuts = ((max(start, first), min(end, until)) for first, until in self.parts)
-        return [(first, until) for first, until in cuts if first < until]
-
-
-def parse_intervals(option: str, text: object, example: str) -> Intervals:
-    """Raises ConfigError, which names the option, the value given and an example."""
-    parts: list[tuple[int, int]] = []
-    for piece in text.split(",") if isinstance(text, str) else [None]:
-        match = None if piece is None else _PART.fullmatch(piece.strip())
-        if match is None or piece is None or not any(match.groups()):
-            raise ConfigError(f"Option '{option}': Expected e.g. {example}, got {text}")
-        first = int(match["only"] or match["first"] or 0)
-        last = int(match["only"] or match["last"] or _NO_END - 1)
-        if first > last:
-            raise ConfigError(f"Option '{option}': {piece.strip()} runs backwards, in {text}")
-        parts.append((first, last + 1))
-    merged: list[tuple[int, int]] = []
-    for first, end in sorted(parts):
-        if merged and first <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((first, end))
-    return Intervals(tuple(merged))

@@ -2,24 +2,23 @@
 
 Called by fetch.py. Spark checks that the first batch of a task has equal names, order, types and nullability, and
 copies every batch over a socket, so batches have moderate sizes. Slicing copies nothing, and the constant columns of a
-partition are made once. RowFilter removes rows before that; a RecordDecoder makes typed values of what Kafka holds.
+partition are made once. A RowFilter removes rows before that; a RecordDecoder makes typed values of what Kafka holds.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from spark_connector.errors import ConnectorError
-from spark_connector.options.selection import HeaderFilter, ReadFilters
+from spark_connector.options.read_filters import ReadFilters
+from spark_connector.read.row_filter import RowFilter
 
 if TYPE_CHECKING:
     from spark_connector.formats.record_decoder import RecordDecoder  # fastavro behind it
@@ -153,67 +152,3 @@ def _end_bytes_of_headers(headers: pa.Array) -> Int64s:
     """The same for keys and values of all headers together."""
     ends = np.frombuffer(headers.buffers()[1], np.int32)[headers.offset : headers.offset + len(headers) + 1]
     return sum((_end_bytes(headers.values.field(name))[ends] for name in ("key", "value")), np.zeros(1, np.int64))
-
-
-Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
-
-
-class RowFilter:
-    """Removes rows that do not pass the filters on timestamp, key and header, by masks over whole columns.
-
-    `fields`: the columns it needs decoded; empty when all rows pass.
-    """
-
-    def __init__(self, filters: ReadFilters) -> None:
-        self._filters = filters
-        wanted = {
-            "timestamp": filters.timestamp_from is not None or filters.timestamp_until is not None,
-            "key": filters.key_prefix is not None,
-            "headers": filters.header is not None,
-        }
-        self.fields = frozenset(name for name, used in wanted.items() if used)
-
-    def apply(self, columns: Columns) -> Columns:
-        """The rows that pass; `columns` itself when all do."""
-        if not self.fields or not columns.num_rows:
-            return columns
-        mask = self._mask(columns)
-        passing = int(np.count_nonzero(mask))
-        if passing == columns.num_rows:
-            return columns
-        arrow_mask = pa.array(mask)
-        arrays = {
-            field.name: array.filter(arrow_mask)
-            for field in fields(columns)
-            if isinstance(array := getattr(columns, field.name), pa.Array)
-        }
-        return replace(columns, num_rows=passing, **arrays)
-
-    def _mask(self, columns: Columns) -> Mask:
-        filters = self._filters
-        mask: Mask = np.ones(columns.num_rows, np.bool_)
-        if filters.timestamp_from is not None:
-            mask &= columns.timestamp.to_numpy() >= filters.timestamp_from
-        if filters.timestamp_until is not None:
-            mask &= columns.timestamp.to_numpy() < filters.timestamp_until
-        if filters.key_prefix is not None:
-            mask &= _true(pc.starts_with(columns.key, pattern=filters.key_prefix))
-        if filters.header is not None:
-            mask &= _with_header(columns.headers, filters.header)
-        return mask
-
-
-def _with_header(headers: pa.Array, wanted: HeaderFilter) -> Mask:
-    every = pc.list_flatten(headers)
-    hit = _true(pc.equal(every.field("key"), wanted.name))
-    if wanted.prefix:
-        hit &= _true(pc.starts_with(every.field("value"), pattern=wanted.prefix))
-    mask: Mask = np.zeros(len(headers), np.bool_)
-    mask[pc.list_parent_indices(headers).to_numpy()[hit]] = True
-    return mask
-
-
-def _true(array: pa.Array) -> Mask:
-    """The mask of `array`, where null counts as false."""
-    mask: Mask = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
-    return mask

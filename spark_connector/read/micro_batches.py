@@ -104,7 +104,7 @@ class MicroBatches:
         last_seen = {} if self._ends is None else self._ends.offsets
         if self._ends is None or not self._freeze:
             self._ends = self._offsets.ends(begin)
-        losses = Losses(fail=self._options.fail_on_data_loss)
+        losses = Losses(fail=self._options.fail_on_data_loss, by_key=self._options.filters.by_key)
         moved = self._moved(begin, self._ends, last_seen, losses)
         ends = self._ends
         if late := {tp: offset for tp, offset in moved.items() if offset > ends.offsets[tp]}:
@@ -278,11 +278,13 @@ class Losses:
     """Counts the offsets that a stream skips, per topic.
 
     With `fail` (failOnDataLoss=true) the first loss raises DataLoss. Otherwise each loss is logged with numbers, and
-    the sum per topic goes into the stream's offset, which progress reports show.
+    the sum per topic goes into the stream's offset, which progress reports show. `by_key`: only the partitions of some
+    keys are read.
     """
 
-    def __init__(self, *, fail: bool) -> None:
+    def __init__(self, *, fail: bool, by_key: bool = False) -> None:
         self._fail = fail
+        self._by_key = by_key
         self._by_topic: Counter[str] = Counter()
 
     def added_to(self, skipped: Mapping[str, int]) -> dict[str, int]:
@@ -303,6 +305,11 @@ class Losses:
         if changes.gone:
             names = format_partitions(set(changes.gone))
             reason = f"Partitions {names} have been deleted, or the options do not select them any more."
+            if self._by_key:
+                reason += (
+                    " If the topic has more partitions now, its keys are in other ones: leave out filterKeyPartitioner "
+                    "to go on with all of them and lose nothing."
+                )
             self.report("PARTITIONS_DELETED", reason, {tp: unread[tp] for tp in changes.gone})
         if changes.recreated:
             topics = {tp.topic for tp in changes.recreated}

@@ -40,6 +40,8 @@ from spark_connector.options.selection import (
     Timestamps,
     format_partitions,
 )
+from spark_connector.options.value_sets import LOWEST, NO_END
+from spark_connector.read.append_time import stamped_by_brokers
 from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
 from spark_connector.read.size_estimator import SizeEstimator
 from spark_connector.read.stream_offset import StreamOffset
@@ -53,11 +55,15 @@ _SHORTEST_WAIT = 0.02  # seconds between two tries
 
 @dataclass(frozen=True)
 class Assigned:
-    """The partitions that the options select now, sorted, with topic ids and cluster id if the brokers have them."""
+    """The partitions that the options select now, sorted, with topic ids and cluster id if the brokers have them.
+
+    `left_out`: those in which nothing can pass `where` and the filters.
+    """
 
     partitions: tuple[TopicPartition, ...]
     topic_ids: Mapping[str, str]
     cluster_id: str | None = None
+    left_out: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ class OffsetReader:
         assigned = self.assigned()
         start = self.resolve(self._options.starting, assigned, which="start")
         end = self._existing(start, self.resolve(self._options.ending, assigned, which="end"))
-        return Bounds(self._filtered(start, end), end, assigned.topic_ids)
+        return Bounds(*self._filtered(start, end), assigned.topic_ids)
 
     def initial(self) -> StreamOffset:
         assigned = self.assigned()
@@ -214,14 +220,17 @@ class OffsetReader:
             every = [tp for tp in selection.subscription.partitions if _exists(tp, topics, optional)]
         else:
             every = sorted(TopicPartition(name, index) for name, topic in topics.items() for index in topic.partitions)
-        partitions = [tp for tp in every if selection.keeps(tp)]
-        if every and not partitions and not optional:
+        kept = [tp for tp in every if selection.keeps(tp)]
+        if every and not kept and not optional:
             raise ConfigError(f"Option 'filterPartitions' excludes all of {format_partitions(set(every))}")
+        may_hold = self._options.filters.may_hold
+        partitions = tuple(tp for tp in kept if selection.passes(tp) and may_hold(tp, len(topics[tp.topic].partitions)))
         ids = {tp.topic: topics[tp.topic].topic_id for tp in partitions}
         return Assigned(
-            tuple(partitions),
+            partitions,
             {name: str(value) for name, value in sorted(ids.items()) if value is not None},
             self._cluster.cluster_id(),
+            tuple(sorted({*kept} - {*partitions})),
         )
 
     def resolve(self, limit: OffsetRangeLimit, assigned: Assigned, *, which: str) -> dict[TopicPartition, int]:
@@ -233,7 +242,7 @@ class OffsetReader:
         elif isinstance(limit, SpecificOffsets):
             condition = f"KAFKA_{which.upper()}_OFFSET_DOES_NOT_MATCH_ASSIGNED"
             _check_named(limit.offsets, assigned, f"{which} offsets", condition)
-            wanted = dict(limit.offsets)
+            wanted = {tp: limit.offsets[tp] for tp in partitions}
         elif isinstance(limit, Timestamps):
             wanted = self._at_timestamps(limit, assigned, which)
         else:
@@ -259,19 +268,27 @@ class OffsetReader:
                 report_data_loss("COULD_NOT_READ_OFFSET_RANGE", reason, fail=False)
         return found
 
-    def _filtered(self, start: dict[TopicPartition, int], end: Offsets) -> dict[TopicPartition, int]:
-        """`start` moved to the first record that passes `filterTimestampFrom`, or to the end if there is none.
+    def _filtered(
+        self, start: dict[TopicPartition, int], end: dict[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """`start` moved to the first record that is young enough to pass, or to the end if there is none, and, where
+        timestamps grow, `end` to the first that is too young.
 
-        Looked up after `end`, because later records are not read. Timestamps need not grow, so the rows are filtered
-        all the same.
+        Looked up after `end`, because later records are not read. The rows are filtered all the same: other timestamps
+        need not grow.
         """
-        earliest = self._options.filters.timestamp_from
-        backlog = [tp for tp in start if start[tp] < end[tp]]
-        if earliest is None or not backlog:
-            return start
-        found = self._list(dict.fromkeys(backlog, earliest))
-        moved = {tp: end[tp] if found[tp] < 0 else min(max(start[tp], found[tp]), end[tp]) for tp in backlog}
-        return {**start, **moved}
+        filters = self._options.filters
+        first, until = filters.timestamps.bounds if filters.timestamps is not None else (LOWEST, NO_END)
+        if first >= 0:
+            found = self._list(dict.fromkeys(_backlog(start, end), first))
+            moved = {tp: end[tp] if at < 0 else min(max(start[tp], at), end[tp]) for tp, at in found.items()}
+            start = {**start, **moved}
+        if 0 <= until < NO_END and filters.timestamps_grow is not False:
+            found = self._list(dict.fromkeys(_backlog(start, end), until))
+            ends = {tp: max(start[tp], at) for tp, at in found.items() if 0 <= at < end[tp]}
+            known = filters.timestamps_grow or not ends
+            end = {**end, **(ends if known else stamped_by_brokers(self._cluster, ends))}
+        return start, end
 
     def _at_timestamps(self, limit: Timestamps, assigned: Assigned, which: str) -> dict[TopicPartition, int]:
         if not isinstance(limit.timestamps, int):
@@ -344,6 +361,10 @@ class OffsetReader:
                 self._sleep(max(self._options.retry_interval_ms / 1000, _SHORTEST_WAIT))
 
 
+def _backlog(start: Offsets, end: Offsets) -> list[TopicPartition]:
+    return [tp for tp in start if start[tp] < end[tp]]
+
+
 def _recreated(topic: str, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
     return topic in before and topic in now and before[topic] != now[topic]
 
@@ -360,7 +381,7 @@ def _exists(tp: TopicPartition, topics: Mapping[str, TopicMetadata], optional: C
 
 
 def _check_named(named: Offsets, assigned: Assigned, what: str, condition: str) -> None:
-    if set(named) != set(assigned.partitions):
+    if set(named) - {*assigned.left_out} != set(assigned.partitions):
         hint = "" if "timestamp" in what else " Use -1 for latest, -2 for earliest."
         raise ConnectorError(
             condition,

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.offset_store.base import Offsets
-from spark_connector.options.selection import ReadFilters, format_partitions
+from spark_connector.options.read_filters import ReadFilters
+from spark_connector.options.selection import format_partitions
 
 
 @dataclass(frozen=True, order=True)
@@ -50,7 +51,7 @@ def batch_ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
 
 
 def keep_offsets(ranges: Sequence[OffsetRange], filters: ReadFilters) -> list[OffsetRange]:
-    """The parts of the ranges that pass `filterOffsets`, in order; zero or more parts of each range."""
+    """The parts of the ranges whose offsets pass, in order; zero or more parts of each range."""
     result: list[OffsetRange] = []
     for r in ranges:
         wanted = filters.offsets_of(r.tp)

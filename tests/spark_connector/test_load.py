@@ -362,6 +362,10 @@ def test_the_same_group_may_not_change_its_store(files: Loads, zookeeper: str) -
         ({"to": "memory://x/y"}, "atomic rename"),
         ({"max_records": 0}, "max_records must be at least 1"),
         ({"options": {"group": "x"}}, "option 'group' cannot be used in a load"),
+        (
+            {"options": {"filterKey": "a", "filterKeyPartitioner": "murmur2"}},
+            "option 'filterKeyPartitioner' cannot be used in a load",
+        ),
         ({"options": {"failOnDataLos": "true"}}, "Did you mean 'failOnDataLoss'"),
         ({"starting_offsets": "latest"}, "can't be latest"),
         ({"from_load": "x"}, "needs from_directory"),

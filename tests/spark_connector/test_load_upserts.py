@@ -175,3 +175,55 @@ def test_upserts_over_tasks_of_spark(
     assert [row.name for row in spark.read.parquet(*DeltaTable(str(table)).file_uris()).where("id = 7").collect()] == [
         "first 7"
     ]
+
+
+def test_dead_letters_beside_upserts_and_a_schema_that_grows(
+    spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path
+) -> None:
+    """Bad records are dead letters once, never deletes; both are verified, also over two schemas of the values."""
+    group, table, bad = f"g-{topic}", tmp_path / "table", tmp_path / "bad"
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    target = Target(str(table), group, format="delta")
+
+    def follow(values: dict[str, bytes | None], fields: str = "id bigint, name string") -> LoadResult:
+        for key, value in values.items():
+            producer.produce(topic, value, key.encode())
+        producer.flush()
+        return load(
+            spark,
+            bootstrap_servers=broker.bootstrap,
+            topic=topic,
+            group=group,
+            to=str(table),
+            format="delta",
+            mode="upsert",
+            key="id",
+            options={"keyFormat": "string", "valueFormat": "json", "valueSchema": fields},
+            dead_letters=f"delta:{bad}",
+            schema_evolution="add",
+            allow_changed_options=True,
+        )
+
+    result = follow({"1": b'{"id": 1, "name": "a"}', "2": b'{"id": 2, "name": "b"}', "3": b"{", "4": b"[]"})
+    assert (result.rows, result.bad_rows) == (2, 2)
+    grown = "id bigint, name string, city string"
+    more = {"1": b'{"id": 1, "name": "a", "city": "Bonn"}', "2": None, "5": b"?"}
+    result = follow(more, grown)
+    assert (result.rows, result.bad_rows) == (2, 1)
+    assert [(row["id"], row["city"]) for row in DeltaTable(str(table)).to_pyarrow_table().to_pylist()] == [(1, "Bonn")]
+    letters = DeltaTable(str(bad)).to_pyarrow_table().to_pylist()
+    assert sorted(row["key"] for row in letters) == [b"3", b"4", b"5"]
+    verified = verify(target, broker.bootstrap)
+    assert verified.ok, verified
+    assert verified.notes == (
+        "1 keys have the row that their last record in the log wrote.",
+        "3 dead letters are in their tables.",
+    )
+    DeltaTable(str(bad)).delete("value = X'3f'")
+    problems = verify(target, broker.bootstrap).problems
+    assert any("1 dead letters were committed, 0 are in their table" in problem for problem in problems)
+    assert any("1 records of the log are not in rows and dead letters" in problem for problem in problems)
+    first = history(target).committed[0].record.load_id
+    assert rewind(target, first) is not None
+    assert sorted(row["id"] for row in DeltaTable(str(table)).to_pyarrow_table().to_pylist()) == [1, 2]
+    assert verify(target, broker.bootstrap).ok

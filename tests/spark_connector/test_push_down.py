@@ -73,7 +73,7 @@ def test_ours_pushes_nothing_down_whatever_the_session_allows(spark: SparkSessio
     made = Topic(broker.bootstrap, topic)
     made.number(10)
     reader = spark.read.format("pykafka").option("kafka.bootstrap.servers", made.bootstrap).option("subscribe", topic)
-    with pytest.raises(PySparkException, match=r"'pushDown'.*Use the options columns, filterPartitions"):
+    with pytest.raises(PySparkException, match=r"'pushDown'.*Use the options columns, where"):
         reader.option("pushDown", "true").load()
     spark.conf.set(PUSH_DOWN, "true")
     try:

@@ -6,7 +6,6 @@ most values fit the schema.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Callable
 from decimal import Decimal

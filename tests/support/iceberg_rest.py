@@ -148,12 +148,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _of_table(self, name: tuple[str, ...], body: bytes) -> tuple[int, Any]:
         catalog = self.rest.tables
-        if self.command != "POST":
-            return (
-                (204, None)
-                if self.command == "HEAD" and catalog.load_table(name)
-                else (200, _loaded(catalog.load_table(name)))
-            )
+        if self.command == "HEAD":
+            catalog.load_table(name)
+            return 204, None
+        if self.command == "GET":
+            return 200, _loaded(catalog.load_table(name))
         fault = self.rest.due()
         if fault in (RestFault.ERROR, RestFault.BUSY):
             status = 503 if fault is RestFault.BUSY else 500

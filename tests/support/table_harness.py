@@ -293,6 +293,13 @@ class IcebergWorld(TableWorld):
         files = [name for name in storage.tree_sizes("data") if f"{location}/data/{name}" not in named]
         return [name for name in (*storage.names("_staging"), *files) if name.startswith(f"{self.group}-0")]
 
+    def named_metadata(self) -> set[str]:
+        """The manifests and manifest lists that snapshots name."""
+        table = self.table()
+        lists = {snapshot.manifest_list for snapshot in table.metadata.snapshots}
+        manifests = {one.manifest_path for snapshot in table.metadata.snapshots for one in snapshot.manifests(table.io)}
+        return {posixpath.basename(path) for path in lists | manifests}
+
 
 class _Iceberg(IcebergDestination):
     """The destination, of which every change of the table's directory is a step."""

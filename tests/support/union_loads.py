@@ -92,7 +92,7 @@ class UnionLoads:
             "history": self.history,
             "group": self.group,
             **({"catalog": CATALOG} if self.format == "iceberg" else {}),
-            **({"historyStorageOptions": json.dumps(found)} if (found := self.target.storage_options) else {}),
+            **({"historyStorageSecrets": json.dumps(found)} if (found := self.target.storage_options) else {}),
             "fetchOffset.retryIntervalMs": "20",
             **more,
         }

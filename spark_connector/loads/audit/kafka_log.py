@@ -34,7 +34,7 @@ _FORMATS = (
     *("mode", "sep", "schema.registry."),
 )
 _CORRUPT = ("columnnameofcorruptrecord",)
-_FILTERS = ("filteroffsets", "filtertimestamp", "filterkeyprefix", "filterheader")
+_FILTERS = ("filteroffsets", "filtertimestamp", "filterkey", "filterheader", "where")
 _RELEVANT = ("kafka.", *_FILTERS, "fetchoffset.", "kafkaconsumer.", "failondataloss")
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -190,8 +190,12 @@ def verify_loads(
         elsewhere = _of_other_clusters(chosen, bootstrap_servers, log)
         tables = dead_letters(sorted({name for entry in loads for name in entry.record.dead_letters}))
         if any(entry.record.upsert for entry in chosen):
-            lost = itertools.chain.from_iterable(table.strays(history)[0] for table in tables)
-            return _check_keys(destination, history, only, (*lost, *elsewhere), log)
+            found = _check_keys(destination, history, only, elsewhere, log)
+            letters = [table.strays(history) for table in tables]
+            letters.append(_check_letters(loads, _bad_rows(loads, tables, session), log))
+            wrong = (text for problems, _ in letters for text in problems)
+            told = (text for _, notes in letters for text in notes)
+            return replace(found, problems=(*found.problems, *wrong), notes=(*found.notes, *told))
         checks = []
         bad = _bad_rows(chosen, tables, session)
         on_load(0, len(chosen))
@@ -227,6 +231,31 @@ def _check_keys(
     problems = (*counts.problems, *_joints(loads, log), *_standing_offsets(loads, destination), *others)
     forgotten = history.describe_forgotten()
     return Verification((), problems, (*counts.notes, *([forgotten] if forgotten else [])))
+
+
+def _check_letters(
+    entries: Sequence[HistoryEntry], bad: Mapping[str, HeldRows], log: KafkaLog
+) -> tuple[list[str], list[str]]:
+    """(problems, notes) about the dead letters of loads into a table with one row per key: each record of the log must
+    be one that can be decoded, or a dead letter."""
+    problems, counted = list[str](), 0
+    for entry in entries:
+        record, held = entry.record, bad.get(entry.record.load_id)
+        if held is None:
+            continue
+        if held.offsets is None:
+            found = [*held.problems, *held.notes] if record.bad_rows else []
+            problems += [f"load {record.load_id}: its {record.bad_rows:,} dead letters: {text}" for text in found]
+            continue
+        decoded = replace(record, reading={**(record.reading or {}), "mode": "DROPMALFORMED"})
+        for range in record.ranges:
+            part = log.extent(range.tp, record).overlap(range.start, range.end)
+            rows = np.concatenate([_NONE, *log.offsets(range.tp, *part, decoded)])
+            letters = held.offsets.get(range.tp, _NONE)
+            count = recount(replace(range, rows=len(rows)), rows, log, record, letters)
+            problems += [f"load {record.load_id}: {text}" for text in count.problems("rows and dead letters")]
+            counted += count.bad_rows
+    return problems, [f"{counted:,} dead letters are in their tables."] if counted else []
 
 
 def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, log: KafkaLog) -> tuple[str, ...]:

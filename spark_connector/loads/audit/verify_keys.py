@@ -15,12 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.audit.kafka_log import KafkaLog
-from spark_connector.loads.changes import DELETED, OFFSET, PARTITION, TOPIC, ChangeDecoder
+from spark_connector.loads.changes import DELETED, OFFSET, PARTITION, TOPIC
 from spark_connector.loads.destination import Destination
-from spark_connector.loads.last_changes import last_changes, rows_of_keys, stored_columns
+from spark_connector.loads.last_changes import last_writers, rows_of_keys, stored_columns
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.upsert import Upsert
 
@@ -78,20 +77,8 @@ def count_keys(destination: Destination, loads: Sequence[LoadRecord], log: Kafka
 
 def _model(loads: Sequence[LoadRecord], upsert: Upsert, log: KafkaLog) -> pa.Table | None:
     """The last change of each key that is left in the log; None when nothing is."""
-    batches = _records(loads, log)
-    first = next(batches, None)
-    if first is None:
-        return None
-
-    def all_batches() -> Iterator[pa.RecordBatch]:
-        yield first
-        for batch in batches:
-            if not batch.schema.equals(first.schema):
-                raise ConfigError("the loads were read with different schemas: their keys cannot be compared together")
-            yield batch
-
     try:
-        return last_changes(ChangeDecoder(upsert, first.schema), upsert, all_batches())
+        return last_writers(upsert, _records(loads, log))
     except LoadError as error:
         raise LoadError(f"the keys cannot be compared, because a load would be refused now: {error}") from error
 

@@ -25,10 +25,11 @@ from pyiceberg.table.snapshots import Operation
 from broker.errors import ConfigError
 from spark_connector.loads.compaction import COMPACTED, Compaction, NewFile, TableFile
 from spark_connector.loads.history import is_of
+from spark_connector.loads.iceberg.iceberg_expiry import may_delete_files
 from spark_connector.loads.iceberg.iceberg_files import DATA, data_file
 from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
 from spark_connector.loads.iceberg.iceberg_rows import read_files
-from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone, may_delete_files
+from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.storage import Storage

@@ -41,13 +41,13 @@ from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, first_line
+from spark_connector.loads.iceberg.iceberg_expiry import clean_up, expired_snapshots, requirements_of_expiry
 from spark_connector.loads.iceberg.iceberg_files import added_files
 from spark_connector.loads.iceberg.iceberg_rewind import rows_removed
 from spark_connector.loads.iceberg.iceberg_snapshot import (
     LOAD_SUMMARY,
     Change,
     FilesGone,
-    clean_up,
     delete_files,
     write_snapshot,
 )
@@ -236,15 +236,16 @@ class IcebergCommitLog(TableLog):
         """One try against this state of the table. Raises _NotCommitted when the table has another by now."""
         metadata = table.metadata
         summary = {LOAD_SUMMARY: _compact(record.without_files().to_json())} if record else {}
-        written = write_snapshot(table, change, summary, self._keep_snapshots)
+        expiring = expired_snapshots(metadata, self._keep_snapshots)
+        written = write_snapshot(table, change, summary)
         snapshot = written.snapshot
         updates: list[TableUpdate] = [
             SetPropertiesUpdate(updates=dict(properties)),
             AddSnapshotUpdate(snapshot=snapshot),
             SetSnapshotRefUpdate(**_main_branch(metadata, snapshot)),
         ]
-        expired: dict[str, Any] = {"snapshot-ids": written.expired}
-        if written.expired:
+        expired: dict[str, Any] = {"snapshot-ids": expiring}
+        if expiring:
             updates.append(RemoveSnapshotsUpdate(**expired))
         head = metadata.snapshot_by_name(MAIN_BRANCH)
         read_in: dict[str, Any] = {"snapshot-id": head.snapshot_id if head else None}
@@ -252,10 +253,8 @@ class IcebergCommitLog(TableLog):
             AssertTableUUID(uuid=metadata.table_uuid),
             AssertRefSnapshotId(ref=MAIN_BRANCH, **read_in),
         ]
-        for name, ref in metadata.refs.items() if written.expired else ():
-            if name != MAIN_BRANCH:  # by which it was decided what may expire
-                here: dict[str, Any] = {"snapshot-id": ref.snapshot_id}
-                required.append(AssertRefSnapshotId(ref=name, **here))
+        if expiring:
+            required += requirements_of_expiry(metadata)
         try:
             done = self._place.catalog.commit_table(
                 table, tuple(required), tuple(updates if properties else updates[1:])
@@ -271,7 +270,7 @@ class IcebergCommitLog(TableLog):
                 written.remove(table.io)
                 raise _NotCommitted(first_line(error)) from error
         else:
-            clean_up(table.io, metadata, done.metadata, written.expired)
+            clean_up(table, done.metadata, expiring)
 
     def _has(self, snapshot: Snapshot, record: LoadRecord | None, failed: Exception) -> bool:
         """Whether the table has this snapshot, or the group this very load. Raises CommitUnknown if nobody can tell."""

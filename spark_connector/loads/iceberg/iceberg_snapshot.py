@@ -1,4 +1,4 @@
-"""One new snapshot of an Iceberg table: its manifests, its manifest list, and the old snapshots that it makes expire.
+"""One new snapshot of an Iceberg table: its manifests and its manifest list.
 
 Written here and not by pyiceberg's transactions: those take the newest state of a table again when a commit fails, and
 commit to it, behind the back of a caller who has to decide that. What is written here belongs to the state of the
@@ -10,7 +10,6 @@ Nothing is visible before that commit. `remove` takes back what was written.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +33,6 @@ from pyiceberg.table.snapshots import (
     Snapshot,
     SnapshotSummaryCollector,
     Summary,
-    ancestors_of,
     update_snapshot_summaries,
 )
 
@@ -43,11 +41,6 @@ from spark_connector.loads.record import LoadError
 LOAD_SUMMARY = "pykafka.load"
 """In the summary of a snapshot: the record of the load that made it."""
 
-_DELETES_METADATA = "write.metadata.delete-after-commit.enabled"
-_COLLECTS = "gc.enabled"
-_MOST_EXPIRED = 2
-_MOST_EXPIRED_OF_MANY = 20
-_MANY = 500  # snapshots
 _MERGED = 50  # small manifests of one partition spec
 _SMALL = 4 << 20  # bytes of a manifest
 
@@ -70,10 +63,9 @@ class Change:
 
 @dataclass
 class WrittenSnapshot:
-    """A snapshot that is written and not committed, and the ids of the snapshots that expire with it."""
+    """A snapshot that is written and not committed."""
 
     snapshot: Snapshot
-    expired: list[int]
     _written: list[str] = field(default_factory=list)
 
     def remove(self, io: FileIO) -> None:
@@ -81,13 +73,8 @@ class WrittenSnapshot:
         delete_files(io, self._written)
 
 
-def write_snapshot(
-    table: Table, change: Change, properties: Mapping[str, str], keep_snapshots: int | None
-) -> WrittenSnapshot:
-    """Write the snapshot that follows the table's newest one. `properties` go into its summary.
-
-    `keep_snapshots`: how many the table keeps; None lets none expire. Raises FilesGone.
-    """
+def write_snapshot(table: Table, change: Change, properties: Mapping[str, str]) -> WrittenSnapshot:
+    """Write the snapshot that follows the table's newest one. `properties` go into its summary. Raises FilesGone."""
     metadata, written = table.metadata, list[str]()
     writer = _ManifestWriter(table, written)
     parent = metadata.snapshot_by_name(MAIN_BRANCH)
@@ -119,93 +106,7 @@ def write_snapshot(
         "summary": summary,
         "schema-id": metadata.current_schema_id,
     }
-    return WrittenSnapshot(Snapshot(**fields), _expired(metadata, keep_snapshots), written)
-
-
-def clean_up(io: FileIO, before: TableMetadata, after: TableMetadata, expired: Collection[int]) -> None:
-    """Delete the files that only expired snapshots name, and old metadata files if the table says so.
-
-    `before` and `after` are the metadata before and after the commit that removed the snapshots. A manifest list
-    belongs to one snapshot. Manifests and data files go only when every snapshot that remains follows the expired ones:
-    a tag, a branch, or an older snapshot may name them, too. What is not deleted is left to the table's own care
-    (remove_orphan_files).
-    """
-    if after.properties.get(_DELETES_METADATA, "").lower() == "true":
-        kept = {entry.metadata_file for entry in after.metadata_log}
-        delete_files(io, [one.metadata_file for one in before.metadata_log if one.metadata_file not in kept])
-    chain = list(reversed(list(ancestors_of(before.current_snapshot(), before))))
-    remaining = {snapshot.snapshot_id: snapshot for snapshot in after.snapshots}
-    for at, snapshot in enumerate(chain[:-1]):  # the newest of then is never expired
-        if snapshot.snapshot_id not in expired or snapshot.snapshot_id in remaining:
-            continue
-        garbage = [snapshot.manifest_list]
-        following = _line_from(after, chain[at + 1].snapshot_id, chain[at + 1 :])
-        if remaining.keys() <= {one.snapshot_id for one in following}:
-            with contextlib.suppress(OSError):
-                garbage += _only_before(io, snapshot, following)
-        delete_files(io, garbage)
-
-
-def _line_from(after: TableMetadata, first: int, known: Sequence[Snapshot]) -> list[Snapshot]:
-    """The snapshots of the main branch from this one on, oldest first. `known`: those of before, also expired ones."""
-    names = {one.snapshot_id for one in known}
-    newer = [one for one in ancestors_of(after.current_snapshot(), after) if one.snapshot_id not in names]
-    found = [*known, *reversed(newer)]
-    is_line = all(child.parent_snapshot_id == parent.snapshot_id for parent, child in itertools.pairwise(found))
-    return found if is_line and found[0].snapshot_id == first else []
-
-
-def _only_before(io: FileIO, snapshot: Snapshot, following: Sequence[Snapshot]) -> list[str]:
-    """The manifests and data files that the snapshot's child no longer has, and no snapshot after it has again.
-
-    `following`: the child and all after it. A load never brings a file back; another writer may.
-    """
-    child = following[0]
-    kept = {manifest.manifest_path: manifest for manifest in child.manifests(io)}
-    garbage = {one.manifest_path for one in snapshot.manifests(io)} - kept.keys()
-    if not garbage:
-        return []
-    for manifest in kept.values():
-        if manifest.added_snapshot_id == child.snapshot_id and manifest.content == ManifestContent.DATA:
-            for entry in manifest.fetch_manifest_entry(io, discard_deleted=False):
-                if entry.status == ManifestEntryStatus.DELETED and entry.snapshot_id == child.snapshot_id:
-                    garbage.add(entry.data_file.file_path)
-    for parent, later in itertools.pairwise((snapshot, *following)):
-        if later.summary is None or LOAD_SUMMARY not in later.summary.additional_properties:
-            garbage -= _brought_by(io, parent, later)
-    return sorted(garbage)
-
-
-def _brought_by(io: FileIO, parent: Snapshot, snapshot: Snapshot) -> set[str]:
-    """The manifests that a snapshot has and its parent has not, and the files that these say the table has."""
-    before = {one.manifest_path for one in parent.manifests(io)}
-    new = [one for one in snapshot.manifests(io) if one.manifest_path not in before]
-    files = {entry.data_file.file_path for one in new for entry in one.fetch_manifest_entry(io)}
-    return files | {one.manifest_path for one in new}
-
-
-def _expired(metadata: TableMetadata, keep: int | None) -> list[int]:
-    """The oldest snapshots of the main branch beyond `keep`, few at a time: pyiceberg copies the metadata for each.
-
-    One that a branch or tag needs stays, and so does the newest of now, beside the new one. None expires when other
-    tables may have the same files, which `gc.enabled` = false says.
-    """
-    count = len(metadata.snapshots)
-    if keep is None or count < keep or not may_delete_files(metadata):
-        return []
-    needed = {ref.snapshot_id for ref in metadata.refs.values()}
-    for name, ref in metadata.refs.items():
-        if name != MAIN_BRANCH:
-            needed.update(one.snapshot_id for one in ancestors_of(metadata.snapshot_by_id(ref.snapshot_id), metadata))
-    chain = [snapshot.snapshot_id for snapshot in ancestors_of(metadata.current_snapshot(), metadata)]
-    oldest = [snapshot_id for snapshot_id in reversed(chain) if snapshot_id not in needed]
-    at_once = _MOST_EXPIRED_OF_MANY if count > _MANY else _MOST_EXPIRED
-    return oldest[: min(at_once, count + 1 - keep)]
-
-
-def may_delete_files(metadata: TableMetadata) -> bool:
-    """Whether the files of the table are its own: a table that was made of another one's files says no."""
-    return metadata.properties.get(_COLLECTS, "true").lower() != "false"
+    return WrittenSnapshot(Snapshot(**fields), written)
 
 
 class _ManifestWriter:

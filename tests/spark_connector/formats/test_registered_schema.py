@@ -57,7 +57,8 @@ def chosen(registry: Registry, one: ColumnWrite, place: Place = VALUE) -> Column
 def ours(one: ColumnWrite) -> list[bytes]:
     made = AvroEncoder(one.schema, COLUMNS, one.prefix).encode(pa.array(ROWS, COLUMNS))
     assert not made.bad
-    return made.values.to_pylist()  # type: ignore[no-any-return]
+    values: list[bytes] = made.values.to_pylist()
+    return values
 
 
 def theirs(registry: Registry, schema: str | None, **conf: Any) -> list[bytes | None]:

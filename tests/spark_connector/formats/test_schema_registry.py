@@ -107,7 +107,7 @@ def test_other_kinds_of_schema_are_refused(registry: Registry) -> None:
     for _ in range(2):
         with pytest.raises(UnknownSchema, match="of type JSON, not AVRO: the format json reads it"):
             ours.schema(number)
-        with pytest.raises(UnknownSchema, match="of type PROTOBUF, not AVRO$"):
+        with pytest.raises(UnknownSchema, match="of type PROTOBUF, not AVRO: the format protobuf reads it"):
             ours.schema(protobuf)
         with pytest.raises(UnknownSchema, match="of type AVRO, not JSON: the format avro reads it"):
             ours.check_json(avro)

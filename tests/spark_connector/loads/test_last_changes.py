@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.errors import ConfigError
 from spark_connector.loads import last_changes as module
 from spark_connector.loads.changes import ChangeDecoder
-from spark_connector.loads.last_changes import StoredRows, last_changes
+from spark_connector.loads.last_changes import StoredRows, last_changes, last_writers
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.upsert import Upsert
 
@@ -74,6 +75,34 @@ def test_parts_are_reduced_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "_MOST_ROWS", 4)
     events: list[Event] = [(0, offset, offset % 2, offset) for offset in range(20)]
     assert shown(last(events, step=3)) == [(0, 0, 18, False), (1, 0, 19, False)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30), st.lists(st.booleans(), min_size=30))
+@settings(max_examples=40, deadline=None)
+def test_the_last_writers_are_told_over_several_schemas(events: list[tuple[int, bool]], narrow: list[bool]) -> None:
+    """Of records that were read with a narrower key, and without a column that came later."""
+    small = SOURCE.set(1, pa.field("value", pa.struct([("id", pa.int32()), ("at", pa.int64())])))
+    parts, model = [], {}
+    for offset, (id_, deleted) in enumerate(events):
+        one = batch([(id_ % 2, offset, id_, None if deleted else offset)])
+        value = one["value"].cast(ROW)
+        if narrow[offset]:
+            fields = [value.field("id").cast(pa.int32()), value.field("at")]
+            value = pa.StructArray.from_arrays(fields, fields=list(small.field("value").type), mask=value.is_null())
+            one = one.set_column(1, "value", value)
+        parts.append(one)
+        model[id_] = (id_, id_ % 2, offset, deleted)
+    found = last_writers(BY_OFFSET, parts)
+    assert (shown(found) if found is not None else []) == sorted(model.values())
+
+
+def test_a_key_that_becomes_text_cannot_be_compared() -> None:
+    text = pa.schema(
+        [pa.field("key", pa.string()), pa.field("value", pa.struct([("id", pa.string())])), *list(SOURCE)[2:]]
+    )
+    row = {"key": "1", "value": {"id": "1"}, "topic": "t", "partition": 0, "offset": 1, "timestamp": 1}
+    with pytest.raises(ConfigError, match="keys cannot be compared"):
+        last_writers(BY_OFFSET, [batch([(0, 0, 1, 1)]), pa.RecordBatch.from_pylist([row], text)])
 
 
 def test_a_key_in_two_partitions_is_refused_with_both_places() -> None:

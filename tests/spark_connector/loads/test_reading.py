@@ -29,11 +29,18 @@ NOT_KEPT = {
     # how a read is done
     *("failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"),
     *("minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition", "minBytesPerPartition"),
-    *("maxPrefetchedRecords", "pushDown", "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+    *(
+        "maxPrefetchedRecords",
+        "pushDown",
+        "timestampsGrow",
+        "groupIdPrefix",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+    ),
     *("kafkaConsumer.pollTimeoutMs", "badRecordsTopic", "schema.registry.basic.auth.user.info"),
     *("schema.registry.bearer.auth.token", "schema.registry.ssl.ca.location"),
     # the table of a load that is read with its topic: a load reads topics only
-    *("history", "catalog", "historyColumn", "historyStorageOptions"),
+    *("history", "catalog", "historyColumn", "historyStorageSecrets"),
     # what the columns of the rows show
     *("includeHeaders", "columns"),
 }

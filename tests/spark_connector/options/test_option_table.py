@@ -220,6 +220,7 @@ MINIMUM = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 IDS = [case.name for case in CASES]
 
 OWN = {
+    *("where", "timestampsGrow", "filterKey", "filterKeyPartitioner"),
     *("columns", "filterPartitions", "filterOffsets", "filterTimestampFrom", "filterTimestampUntil"),
     *("filterKeyPrefix", "filterHeader", "pushDown", "maxBytesPerTrigger", "maxBytesPerPartition"),
     *("offsetStore", "offsetStore.path", "offsetStore.zookeeper.connect", "group"),
@@ -341,3 +342,15 @@ def test_a_group_id_that_no_one_uses_is_warned_about_as_in_spark(mode: Mode, cap
 def test_errors_of_a_condition_begin_with_its_name() -> None:
     with pytest.raises(ConnectorError, match=r"^\[UNRESOLVED_START_TIMESTAMP_GREATER_THAN_END_TIMESTAMP\]"):
         parse(Mode.BATCH, {"startingOffsetsByTimestamp": '{"t":{"0":9}}', "endingOffsetsByTimestamp": TIMES})
+
+
+SPARK_HIDES = re.compile("(?i)secret|password|token|access[.]?key|url")
+"""The defaults of spark.redaction.regex and spark.sql.redaction.options.regex, together."""
+SHOWN = {"schema.registry.basic.auth.user.info"}
+"""Confluent's name. docs/how-to/secured-cluster.md says what to set."""
+
+
+def test_spark_hides_options_with_secrets_by_their_names() -> None:
+    secret = {option.name for option in OPTIONS if re.search(r"[Ss]torage|auth\.|registry\.url", option.name)}
+    assert len(secret) == 4
+    assert {name for name in secret if not SPARK_HIDES.search(name)} == SHOWN

@@ -61,7 +61,7 @@ OF_READS: Wrong = [
     ({"kafka.auto.offset.reset": "latest"}, r"is not supported.*'startingOffsets'"),
 ]
 OF_COLUMNS: Wrong = [
-    ({"valueFormat": "xml"}, "must be binary or string or json or avro or csv, not 'xml'"),
+    ({"valueFormat": "xml"}, "must be binary or string or json or avro or protobuf or csv, not 'xml'"),
     ({"valueFormat": "json"}, "'valueFormat'=json needs option 'valueSchema': Spark's DDL"),
     ({"valueFormat": "avro"}, r"needs option 'valueSchema': an Avro schema, a file, or a registry"),
     ({"valueSchema": "a INT"}, "'valueSchema' has no effect on format binary"),
@@ -69,7 +69,7 @@ OF_COLUMNS: Wrong = [
     ({"mode": "FAILFAST"}, "'mode' has no effect: it needs 'valueFormat' or 'keyFormat'"),
     ({"badRecordsTopic": "b"}, "'badRecordsTopic' has no effect"),
     ({URL: "http://h"}, "has no effect"),
-    ({"valueFormat": "csv", "valueSchema": "a INT", URL: "http://h"}, "to be avro or json"),
+    ({"valueFormat": "csv", "valueSchema": "a INT", URL: "http://h"}, "to be avro, protobuf or json"),
     ({**JSON, "recursiveFieldMaxDepth": "3"}, "'recursiveFieldMaxDepth' has no effect: it needs .* to be avro"),
     ({**AVRO, "recursiveFieldMaxDepth": "16"}, "^Option 'recursiveFieldMaxDepth' should not be greater than 15"),
     ({**AVRO, "recursiveFieldMaxDepth": "-2"}, "'recursiveFieldMaxDepth' must be at least -1"),
@@ -109,7 +109,15 @@ OF_FILTERS: Wrong = [
     ({"filterKeyPrefix": "X''"}, r"'filterKeyPrefix' is empty"),
     ({"filterHeader": "=x"}, r"'filterHeader' must be a name"),
     ({"filterHeder": "x"}, r"Unknown option 'filterHeder'.*Did you mean 'filterHeader'"),
-    ({"pushDown": "true"}, r"'pushDown'.*silently misses rows.*Use the options columns, filterPartitions"),
+    ({"filterKey": " "}, r"'filterKey' has an empty key"),
+    ({"filterKey": "a,,b"}, r"'filterKey' has an empty key.*X''; a key with a comma is written as bytes"),
+    ({"filterKeyPartitioner": "murmur2"}, r"'filterKeyPartitioner' has no effect without 'filterKey', or key ="),
+    ({"filterKeyPartitioner": "murmur2", "filterKeyPrefix": "a"}, r"'filterKeyPartitioner' has no effect without"),
+    ({"filterKeyPartitioner": "crc32", "filterKey": "a"}, r"'filterKeyPartitioner' must be murmur2, not 'crc32'"),
+    ({"timestampsGrow": "yes"}, r"'timestampsGrow' must be true or false, not 'yes'"),
+    ({"where": ""}, r"'where' cannot use the term"),
+    ({"where": "key = 'a' OR key = 'b'"}, r"'where' cannot use the term .*joined by AND"),
+    ({"pushDown": "true"}, r"'pushDown'.*silently misses rows.*Use the options columns, where and filter…"),
     ({"pushDown": "maybe"}, r"'pushDown' must be true or false"),
 ]
 OF_WRITES: Wrong = [

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql.datasource import InputPartition
 
 from broker.client.cluster_metadata import UnknownTopic
@@ -264,3 +265,63 @@ def test_all_topics_of_a_plan_are_asked_about_at_once(
     asked = record_metadata_requests(monkeypatch)
     assert len(ranges_of(KafkaBatchReader(options(made[0], subscribe=",".join(names))).partitions())) == 4
     assert asked == [set(names)]
+
+
+def test_where_leaves_out_partitions_and_offsets_while_planning(timed: Topic) -> None:
+    assert plan(timed, where="partition IN (1, 7)") == [(1, 0, 5)]
+    assert plan(timed, where="offset BETWEEN 2 AND 3 AND partition = 0") == [(0, 2, 4)]
+    assert plan(timed, where="offset >= 4", filterOffsets="3-7") == [(0, 4, 8), (1, 4, 5)]
+    assert plan(timed, where=f"timestamp >= {NOON + 7 * MINUTE}") == [(0, 7, 10)]
+    assert plan(timed, where="timestamp >= '1969-12-31T00:00Z'") == [(0, 0, 10), (1, 0, 5)], "an offset of no time"
+
+
+def test_offsets_may_name_the_partitions_that_where_leaves_out(timed: Topic) -> None:
+    start = per_partition(timed, 3, 4)
+    assert plan(timed, where="partition = 1", startingOffsets=start) == [(1, 4, 5)]
+    assert plan(timed, where="partition = 1", startingOffsets=json.dumps({timed.name: {"1": 3}})) == [(1, 3, 5)]
+    with pytest.raises(ConnectorError, match="KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"):
+        plan(timed, where="partition = 1", startingOffsets=json.dumps({timed.name: {"0": 3}}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"where": "partition = 7"},
+        {"where": "partition = 1", "filterPartitions": "0"},
+        {"where": "offset > 5 AND offset < 4"},
+        {"where": "timestamp > 5 AND timestamp < 6"},
+        {"where": "key = 'a' AND key LIKE 'b%'"},
+        {"where": "key = 'a'", "filterKey": "b", "filterKeyPartitioner": "murmur2"},
+    ],
+)
+def test_what_cannot_be_is_an_empty_read(timed: Topic, options: dict[str, str]) -> None:
+    assert plan(timed, **options) == []
+
+
+def test_only_the_partition_of_a_key_is_read(broker: Kafka, topic: str) -> None:
+    made = Topic(broker.bootstrap, topic, 4)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
+    for number in range(40):
+        producer.produce(topic, b"%d" % number, b"user-%d" % (number % 8))
+    assert producer.flush(60) == 0
+    expected = [(b"%d" % number,) for number in range(3, 40, 8)]
+    by_key = {"filterKeyPartitioner": "murmur2"}
+    for options in (
+        {"filterKey": "user-3"},
+        {"where": "key = 'user-3'"},
+        {"filterKey": "user-3", "filterKeyPrefix": "u"},
+    ):
+        assert len(plan(made, **options)) == 4
+        assert len(plan(made, **options, **by_key)) == 1
+        assert rows(made, "value", **options) == rows(made, "value", **options, **by_key) == expected
+    several = {"where": "key IN ('user-3', 'user-4', X'757365722d35', 'nobody')"}
+    assert sorted(rows(made, "value", **several)) == sorted(rows(made, "value", **several, **by_key))
+
+
+def test_timestamps_that_grow_narrow_the_end(timed: Topic) -> None:
+    window = {"where": f"timestamp >= {NOON + 2 * MINUTE} AND timestamp < {NOON + 4 * MINUTE}"}
+    assert plan(timed, **window) == [(0, 2, 10), (1, 2, 5)], "producers set them, and nobody said that they grow"
+    assert plan(timed, **window, timestampsGrow="true") == [(0, 2, 4), (1, 2, 4)]
+    assert plan(timed, filterTimestampUntil=str(NOON), timestampsGrow="true") == []
+    assert plan(timed, filterTimestampUntil=str(NOON + 7 * MINUTE), timestampsGrow="true") == [(0, 0, 7), (1, 0, 5)]
+    assert plan(timed, **window, timestampsGrow="true", endingOffsets=per_partition(timed, 3, 1)) == [(0, 2, 3)]

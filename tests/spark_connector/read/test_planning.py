@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, DataLoss
-from spark_connector.options.selection import ReadFilters, parse_intervals
+from spark_connector.options.read_filters import ReadFilters
+from spark_connector.options.value_sets import parse_intervals
 from spark_connector.read.planning import (
     OffsetRange,
     batch_ranges,

@@ -18,6 +18,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.offset_store.base import open_store
 from spark_connector.read.offset_reader import OffsetReader
+from tests.support.kafka import Kafka
 from tests.support.spark_versions import since_spark
 from tests.support.stream_calls import ALL, Document, ReaderOf, as_spark_does, planned, values
 from tests.support.topics import Topic
@@ -290,3 +291,45 @@ def test_a_new_partition_that_lost_its_beginning_already_is_data_loss_with_a_num
     end = lenient.latestOffset(before, ALL)
     assert end["skipped"] == {numbers.name: 3}
     assert planned(lenient, before, end) == [(2, 3, 5)]
+
+
+def test_a_stream_reads_the_partition_of_a_key_and_fails_when_the_topic_grows(
+    reader_of: ReaderOf, broker: Kafka, topic: str
+) -> None:
+    """`user-3` is in partition 1 of two, and in 3 of four."""
+    made = Topic(broker.bootstrap, topic, 2)
+    made.produce([b"1", b"2"], 1, key=b"user-3")
+    made.produce([b"other"], 1, key=b"other")
+    key, by_key = {"filterKey": "user-3"}, {"filterKeyPartitioner": "murmur2"}
+    reader = reader_of(made, **key, **by_key)
+    start = as_spark_does(reader.initialOffset())
+    end = as_spark_does(reader.latestOffset(start, ALL))
+    assert planned(reader, start, end) == [(1, 0, 3)]
+    assert values(reader, start, end) == [b"1", b"2"]
+    made.produce([b"3"], 1, key=b"user-3")
+    made.grow(4)
+    made.produce([b"4"], 3, key=b"user-3")
+    with pytest.raises(DataLoss, match=rf"\[{topic}-1\] have been deleted, or .*leave out filterKeyPartitioner"):
+        reader.latestOffset(end, ALL)
+    reader = reader_of(made, **key)
+    assert values(reader, end, as_spark_does(reader.latestOffset(end, ALL))) == [b"3", b"4"]
+
+
+def test_a_stream_reads_the_partitions_that_where_names_and_begins_others_where_the_options_say(
+    reader_of: ReaderOf, numbers: Topic
+) -> None:
+    end = first_end(reader_of, subscribe=numbers.name, where="partition = 1 AND key LIKE 'a%'")
+    reader = reader_of(numbers, where="partition < 2", startingOffsets="latest")
+    wider = as_spark_does(reader.latestOffset(end, ALL))
+    assert planned(reader, end, wider) == [], "what was there is before latest, or read"
+    numbers.number(1, 0, first=10)
+    numbers.number(1, 1, first=5)
+    last = as_spark_does(reader.latestOffset(wider, ALL))
+    assert planned(reader, wider, last) == [(0, 10, 11), (1, 5, 6)]
+
+
+def test_a_stream_of_what_cannot_be_is_empty(reader_of: ReaderOf, numbers: Topic) -> None:
+    reader = reader_of(numbers, where="key = 'a' AND key = 'b'")
+    start = as_spark_does(reader.initialOffset())
+    end = as_spark_does(reader.latestOffset(start, ALL))
+    assert values(reader, start, end) == []

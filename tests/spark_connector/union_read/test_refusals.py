@@ -109,7 +109,7 @@ def test_options_that_the_table_cannot_obey(loads: UnionLoads, data: TopicData) 
     loads.must_load()
     if loads.format == "iceberg":
         with pytest.raises(ConfigError, match="an Iceberg catalog in pyiceberg's configuration"):
-            loads.sides(historyStorageOptions='{"key": "k"}')
+            loads.sides(historyStorageSecrets='{"key": "k"}')
     if loads.format != "parquet":
         with pytest.raises(ConfigError, match="'offsetStore' goes with a directory of loads"):
             loads.sides(**{"offsetStore": "zookeeper", "offsetStore.zookeeper.connect": "localhost:1"})

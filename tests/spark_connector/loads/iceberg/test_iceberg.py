@@ -1,11 +1,10 @@
-"""An Iceberg table as the destination of loads: who may write beside us, what a catalog may answer, what expires."""
+"""An Iceberg table as the destination of loads: who may write beside us, what a catalog may answer."""
 
 from __future__ import annotations
 
 import functools
 import json
 import pickle
-import posixpath
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,16 @@ from pyiceberg.exceptions import CommitFailedException, ServerError
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update.snapshot import ManageSnapshots
 
-from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.compaction import CompactionOptions
 from spark_connector.loads.iceberg import iceberg_log, iceberg_snapshot
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog
 from spark_connector.loads.iceberg.iceberg_files import data_files
 from spark_connector.loads.iceberg.iceberg_log import CommitUnknown, IcebergCommitLog, state_of
-from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone, WrittenSnapshot, write_snapshot
+from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone
 from spark_connector.loads.iceberg.iceberg_table import storage_of
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange
-from spark_connector.maintenance import history, prune
+from spark_connector.maintenance import history
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import CrashPoint
 from tests.support.table_harness import (
@@ -164,7 +160,7 @@ def test_writers_that_are_always_quicker_are_told(world: IcebergWorld, monkeypat
         with pytest.raises(LoadInterrupted, match="were quicker 3 times"):
             site.log.append_change(record, meddle)
     manifests = [name for name in storage_of(world.table()).names("metadata") if name.endswith(".avro")]
-    assert set(manifests) == named_metadata(world)
+    assert set(manifests) == world.named_metadata()
 
 
 # --- the fence
@@ -275,31 +271,6 @@ class _With:
         return getattr(self._catalog, name)
 
 
-# --- what expires
-
-
-def named_metadata(world: IcebergWorld) -> set[str]:
-    """The manifests and manifest lists that snapshots name."""
-    table = world.table()
-    lists = {snapshot.manifest_list for snapshot in table.metadata.snapshots}
-    manifests = {one.manifest_path for snapshot in table.metadata.snapshots for one in snapshot.manifests(table.io)}
-    return {posixpath.basename(path) for path in lists | manifests}
-
-
-def test_each_commit_lets_the_oldest_snapshots_expire(tmp_path: Path) -> None:
-    world = iceberg_world(tmp_path, begin=False)
-    world.keep_snapshots = 3
-    for _ in range(28):
-        world.grow(partitions=1, count=1)
-        world.load()
-    assert len(world.table().metadata.snapshots) == 3
-    check_whole(world)
-    names = storage_of(world.table()).names("metadata")
-    assert {name for name in names if name.endswith(".avro")} == named_metadata(world)
-    assert sum(name.endswith(".json") for name in names) <= 21  # the newest, and 20 before
-    assert [entry.record.id.sequence for entry in history(world.target).entries] == [26, 27, 28]
-
-
 def test_many_manifests_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iceberg_snapshot, "_MERGED", 4)
     world = iceberg_world(tmp_path, begin=False)
@@ -313,113 +284,6 @@ def test_many_manifests_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     check_whole(world)
     added = [entry["snapshot_id"] for entry in table.inspect.entries().to_pylist()]
     assert len(set(added)) == 12  # each file is still of the snapshot that added it
-
-
-def test_what_a_branch_or_tag_needs_stays(world: IcebergWorld) -> None:
-    table = world.table()
-    first = table.metadata.current_snapshot_id
-    assert first is not None
-    table.manage_snapshots().create_tag(first, "before").commit()
-    world.keep_snapshots = 1
-    for _ in range(3):
-        world.load()
-        world.grow()
-    snapshots = world.table().metadata.snapshots
-    assert len(snapshots) == 3  # and the newest, and the one before
-    assert world.table().scan(snapshot_id=first).count() == 6
-
-
-def compacted(world: IcebergWorld) -> None:
-    with world.opened(CrashPoint()) as site:
-        assert site.compaction().run(CompactionOptions(rewindable_s=0)).files_after == 1
-
-
-def tag(world: IcebergWorld, manage: Callable[[ManageSnapshots, int], ManageSnapshots]) -> int:
-    table = world.table()
-    head = table.metadata.current_snapshot_id
-    assert head is not None
-    manage(table.manage_snapshots(), head).commit()
-    return head
-
-
-def loaded(world: IcebergWorld, times: int) -> None:
-    for _ in range(times):
-        world.load()
-        world.grow()
-
-
-def test_the_files_of_a_tag_stay_when_snapshots_after_it_expire(world: IcebergWorld) -> None:
-    loaded(world, 2)
-    tagged = tag(world, lambda manage, head: manage.create_tag(head, "closing"))
-    rows = world.table().scan(snapshot_id=tagged).to_arrow()
-    loaded(world, 1)
-    compacted(world)
-    world.keep_snapshots = 1
-    loaded(world, 4)
-    assert len(world.table().metadata.snapshots) == 5  # three of the tag, the newest, and the one before
-    assert world.table().scan(snapshot_id=tagged).to_arrow() == rows
-
-
-def test_a_snapshot_stays_that_a_tag_is_moved_to_in_the_very_moment(
-    world: IcebergWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded(world, 1)
-    first, second = (snapshot.snapshot_id for snapshot in world.table().metadata.snapshots)
-    tag(world, lambda manage, head: manage.create_tag(first, "closing"))
-    loaded(world, 1)
-
-    def written(table: Table, *rest: Any) -> WrittenSnapshot:
-        monkeypatch.undo()
-        world.table().manage_snapshots().create_tag(second, "closing").commit()
-        return write_snapshot(table, *rest)
-
-    world.keep_snapshots = 1
-    monkeypatch.setattr(iceberg_log, "write_snapshot", written)
-    world.load()
-    assert world.table().scan().use_ref("closing").to_arrow().num_rows == 12
-
-
-def test_a_file_that_another_writer_brings_back_stays(world: IcebergWorld) -> None:
-    loaded(world, 2)
-    paths = [task.file.file_path for task in world.table().scan().plan_files()]
-    compacted(world)
-    table = world.table()
-    table.delete("true")
-    table.add_files(paths)
-    loaded(world, 1)
-    rows = world.table().scan().count()
-    world.keep_snapshots = 1
-    loaded(world, 6)
-    assert world.table().scan().to_arrow().num_rows > rows
-
-
-def test_files_that_other_tables_may_have_stay(world: IcebergWorld) -> None:
-    loaded(world, 1)
-    with world.table().transaction() as transaction:
-        transaction.set_properties({"gc.enabled": "false"})
-    world.keep_snapshots = 1
-    loaded(world, 3)
-    assert len(world.table().metadata.snapshots) == 5
-    with world.opened(CrashPoint()) as site, pytest.raises(ConfigError, match=r"gc\.enabled = false"):
-        site.compaction().run(CompactionOptions(vacuum=True))
-
-
-def test_a_table_with_very_many_snapshots_loses_more_at_once(
-    world: IcebergWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(iceberg_snapshot, "_MANY", 5)
-    for _ in range(8):
-        world.load()
-        world.grow()
-    world.keep_snapshots = 2
-    world.load()
-    assert len(world.table().metadata.snapshots) == 2
-    assert world.visible() == world.produced()
-
-
-def test_an_iceberg_table_prunes_itself(world: IcebergWorld) -> None:
-    with pytest.raises(ConfigError, match="keep_snapshots"):
-        prune(world.target, 1)
 
 
 # --- for compactions, upserts and readers
