@@ -2,7 +2,8 @@
  *
  * Optional: called through native.py where it was built; column_decoder.py, column_encoder.py, record_sections.py,
  * record_check.py and columns.py do the same in Python; the tests hold both against one reference. Layouts
- * are those of batch.py (KIP-98) and of Arrow's binary and list arrays. No global state; the GIL is released in every loop.
+ * are those of batch.py (KIP-98) and of Arrow's binary and list arrays. The connector's Avro is here, too, and has a file
+ * of its own. No global state; the GIL is released in every loop.
  *
  * Whatever is read from batches is checked before it is followed, whatever is written is checked against the
  * buffer it goes to. Malformed batches raise ValueError; arguments that do not fit each other SystemError.

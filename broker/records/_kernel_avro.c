@@ -433,10 +433,8 @@ static int run_node(decoder_t *d, const int64_t *node)
         return append_null(d, s);
     case BOOLEAN:
         TRY(take(d, 1, &from));
-        if (*from > 1)
-            return REFUSED;
         TRY(needs_row(d, s));
-        set_bit(s->main, s->rows, *from);
+        set_bit(s->main, s->rows, *from != 0);
         end_row(s);
         return GOOD;
     case INT:

@@ -441,7 +441,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "timestampFormat",
         "for json: how timestamps are written, in the session's time zone (ours, as in to_json)",
-        "yyyy-MM-dd'T'HH:mm:ss[.SSS][XXX]",
+        "yyyy-MM-dd'T'HH:mm:ss[.SSS][XXXXX]",
     ),
     Option(
         "timestampNTZFormat",

@@ -22,6 +22,8 @@ from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_decoder import Decoded
 from spark_connector.formats.value_format import AvroSchema
+from tests.support.arrow_values import exact
+from tests.support.codec_choice import in_turn
 
 US = pa.timestamp("us", "UTC")
 
@@ -50,15 +52,22 @@ def write(schema: Any, value: Any) -> bytes:
     return stream.getvalue()
 
 
+def decoded_by(decoder: AvroDecoder, *values: bytes | None) -> Decoded:
+    """Decoded with the kernel and without, which must be the same."""
+    found = [decoder.decode(pa.array(values, pa.binary())) for _ in in_turn()]
+    assert [(exact(one.column), one.bad) for one in found] == [(exact(found[0].column), found[0].bad)] * len(found)
+    return found[0]
+
+
 def decode(schema: Any, *values: bytes | None) -> Decoded:
-    return AvroDecoder(AvroSchema(json.dumps(schema))).decode(pa.array(values, pa.binary()))
+    return decoded_by(AvroDecoder(AvroSchema(json.dumps(schema))), *values)
 
 
 def resolve(writer: Any, reader: Any, value: Any) -> Any:
     """`value` written as `writer` and read as `reader`; "bad"."""
     registry = cast(SchemaRegistry, Schemas({7: writer}))
     decoder = AvroDecoder(AvroSchema(json.dumps(reader)), registry)
-    decoded = decoder.decode(pa.array([b"\0\0\0\0\7" + write(writer, value)], pa.binary()))
+    decoded = decoded_by(decoder, b"\0\0\0\0\7" + write(writer, value))
     return "bad" if decoded.bad else decoded.column[0].as_py()
 
 
@@ -248,7 +257,7 @@ def read(writer: Any, reader: Any, raw: bytes, levels: int = -1) -> Any:
     """The bytes of a value, for schemas that fastavro does not write; a str is the reason why it is bad."""
     registry = cast(SchemaRegistry, Schemas({7: writer}))
     decoder = AvroDecoder(AvroSchema(json.dumps(reader)), registry, levels)
-    decoded = decoder.decode(pa.array([b"\0\0\0\0\7" + raw], pa.binary()))
+    decoded = decoded_by(decoder, b"\0\0\0\0\7" + raw)
     return decoded.bad.get(0) or decoded.column[0].as_py()
 
 
@@ -590,7 +599,7 @@ def test_the_wire_format_of_registries() -> None:
     registry = cast(SchemaRegistry, Schemas({7: SCHEMA, 8: {"type": "array", "items": "null"}}))
     decoder = AvroDecoder(AvroSchema(json.dumps(SCHEMA)), registry)
     values = [b"\0\0\0\0\7" + GOOD, b"\1\0\0\0\7" + GOOD, b"\0\0\0", b"", b"\0\0\0\0\6" + GOOD, b"\0\0\0\0\x08\2", None]
-    decoded = decoder.decode(pa.array(values, pa.binary()))
+    decoded = decoded_by(decoder, *values)
     assert decoded.column[0].as_py() == decode(SCHEMA, GOOD).column[0].as_py()
     assert list(decoded.bad) == [1, 2, 3, 4, 5]
     assert "wire format" in decoded.bad[1]

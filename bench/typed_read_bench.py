@@ -1,0 +1,162 @@
+"""Spark reads typed values: `valueFormat` against Spark's own functions on the bytes that the same source gives.
+
+Each way materialises all fields of all rows. Avro is in Confluent's wire format, whose prefix is cut off by hand before
+`from_avro`. That function needs the jar of spark-avro, which `PYKAFKA_BENCH_SPARK_AVRO` names. With the jars of Spark's
+own Kafka connector (spark_common.py) its functions are measured on what that source gives, too.
+
+`run_decoder` measures a decoder of Avro alone, with the kernel and without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import fastavro
+import psutil
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.measure import Row, broker_target
+from bench.spark_common import CHUNK_ROWS, KAFKA, PARTITIONS, SPARK_AVRO, SPARKS_OWN, alternate, bench_session, fill
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.records.compression import Codec
+from spark_connector.formats.avro_decoder import AvroDecoder
+from spark_connector.formats.value_format import AvroSchema
+from tests.support.codec_choice import in_turn
+from tests.support.schema_registry import schema_registry
+
+ROUNDS = 4
+COUNT = 4_000_000
+_AT: Final = {"type": "long", "logicalType": "timestamp-micros"}
+_FIELDS: Final = {"id": "long", "customer": "string", "amount": "double", "status": "string", "at": _AT}
+SCHEMA: Final = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": name, "type": ["null", kind], "default": None} for name, kind in _FIELDS.items()],
+}
+DDL: Final = "id BIGINT, customer STRING, amount DOUBLE, status STRING, at TIMESTAMP"
+
+
+def run(scale: float = 1.0) -> Iterator[Row]:
+    """Rows per second of all rows, as columns, and those of Spark's functions beside it as the ceiling."""
+    count = max(int(COUNT * scale) // (PARTITIONS * CHUNK_ROWS), 1) * PARTITIONS * CHUNK_ROWS
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        broker_target(Path(directory) / "data", PARTITIONS) as target,
+        schema_registry() as registry,
+        bench_session() as spark,
+    ):
+        schema_id = registry.register("orders-value", json.dumps(SCHEMA))
+        avro = {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA), "schema.registry.url": registry.url}
+        spark_avro = f"from_avro(substring(value, 6), '{json.dumps(SCHEMA)}')"
+        cases: list[tuple[str, pa.Array, dict[str, str], str]] = [
+            ("json", json_values(), {"valueFormat": "json", "valueSchema": DDL}, f"from_json(string(value), '{DDL}')")
+        ]
+        if SPARK_AVRO:
+            cases.append(("avro", avro_values(b"\0" + schema_id.to_bytes(4)), avro, spark_avro))
+        for name, chunk, options, by_spark in cases:
+            for servers in {target.bootstrap, KAFKA or target.bootstrap}:
+                with Cluster(servers) as cluster:
+                    Admin(cluster).create_topic(f"bench-{name}", PARTITIONS)
+                fill(servers, f"bench-{name}", chunk, count, keyed=False, codec=Codec.NONE)
+            yield from _case(spark, target.bootstrap, name, count, options, by_spark)
+
+
+def _case(
+    spark: SparkSession, bootstrap: str, name: str, count: int, options: dict[str, str], by_spark: str
+) -> Iterator[Row]:
+    frames = {f"from_{name} of pykafka's bytes": _bytes(spark, "pykafka", bootstrap, name, by_spark)}
+    if SPARKS_OWN:
+        frames[f"from_{name} of Spark's own source"] = _bytes(spark, "kafka", KAFKA or bootstrap, name, by_spark)
+    typed = _source(spark, "pykafka", bootstrap, name).options(**options).load().select("value.*")
+    cpu: dict[str, list[float]] = {way: [] for way in ("", *frames)}
+    runs = [functools.partial(_all, frame, cpu[way]) for way, frame in {"": typed, **frames}.items()]
+    ours, *theirs = alternate(ROUNDS, *runs)
+    micros = {way: statistics.median(taken[1:]) / count * 1e6 for way, taken in cpu.items()}
+    for way, seconds in zip(frames, theirs, strict=True):
+        note = f"({micros['']:.2f} against {micros[way]:.2f} µs of Spark's CPU a row)"
+        yield Row(f"{count:,} rows, valueFormat={name}, beside {way}", count / ours, "rows/s", count / seconds, note)
+
+
+def _source(spark: SparkSession, format: str, servers: str, name: str) -> Any:
+    options = {"kafka.bootstrap.servers": servers, "subscribe": f"bench-{name}"}
+    return spark.read.format(format).options(**options)
+
+
+def _bytes(spark: SparkSession, format: str, servers: str, name: str, by_spark: str) -> DataFrame:
+    return _source(spark, format, servers, name).load().selectExpr(f"{by_spark} AS value").select("value.*")
+
+
+def _all(frame: DataFrame, cpu: list[float]) -> float:
+    """The seconds that all rows take; `cpu` gets those of the JVM and its Python processes."""
+    begin, start = _spark_cpu(), time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    seconds = time.perf_counter() - start
+    cpu.append(_spark_cpu() - begin)
+    return seconds
+
+
+def _spark_cpu() -> float:
+    """Of processes that run, and of their children that ended."""
+    jvm = next(one for one in psutil.Process().children() if "SparkSubmit" in " ".join(one.cmdline()))
+    taken = 0.0
+    for one in (jvm, *jvm.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = one.cpu_times()
+            taken += times.user + times.system + times.children_user + times.children_system
+    return taken
+
+
+def run_decoder(scale: float = 1.0) -> Iterator[Row]:
+    """Values per CPU second of a decoder in this process, with 5,000 values in a batch; the best of some rounds."""
+    values = avro_values(b"")[:5000]
+    decoder = AvroDecoder(AvroSchema(json.dumps(SCHEMA)))
+    for implementation in in_turn():
+        best = float("inf")
+        for _ in range(max(2, int(20 * scale))):
+            start = time.process_time()
+            decoder.decode(values)
+            best = min(best, time.process_time() - start)
+        yield Row(f"avro, {implementation}", len(values) / best, "values/s")
+
+
+@functools.cache
+def orders() -> list[dict[str, Any]]:
+    chance = random.Random(33)
+    return [
+        {
+            "id": number,
+            "customer": f"c{chance.randrange(CHUNK_ROWS)}",
+            "amount": None if number % 17 == 0 else chance.random() * 1000,
+            "status": chance.choice(("new", "paid", "sent", "back")),
+            "at": 1_700_000_000_000_000 + chance.randrange(10**14),
+        }
+        for number in range(CHUNK_ROWS)
+    ]
+
+
+def avro_values(prefix: bytes) -> pa.Array:
+    plain = fastavro.parse_schema(json.loads(json.dumps(SCHEMA).replace("logicalType", "was")))
+    made = []
+    for order in orders():
+        stream = io.BytesIO()
+        stream.write(prefix)
+        fastavro.schemaless_writer(stream, plain, order)
+        made.append(stream.getvalue())
+    return pa.array(made, pa.binary())
+
+
+def json_values() -> pa.Array:
+    shown = [{**order, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(order["at"] / 1e6))} for order in orders()]
+    return pa.array([json.dumps(order).encode() for order in shown], pa.binary())

@@ -1,0 +1,128 @@
+"""`python -m tests.support.avro_fuzz KERNEL SEED EXAMPLES`: Avro through a kernel that was built with sanitizers.
+
+Each value is read alone, out of memory that ends with it, into buffers that are always just too small. A kernel that
+reads or writes beyond them ends the process with the sanitizer's report. `sanitized` builds such a kernel and runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from broker.errors import ConfigError
+from broker.records import native
+from broker.records.native import Kernel
+from spark_connector.formats.avro_batches import BatchProgram, NotByColumns
+from spark_connector.formats.avro_columns import column_of
+from spark_connector.formats.avro_resolver import resolve
+from spark_connector.formats.avro_schema import parse_avro
+from spark_connector.formats.value_format import AvroSchema
+from tests.support.avro_cases import Case, cases
+from tests.support.requirements import Unavailable
+from tests.support.source_tree import ROOT
+
+_FLAGS = [
+    "-std=c11",
+    "-O1",
+    "-g",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+    "-shared",
+    "-fPIC",
+]
+_LEVELS = 2
+
+
+def sanitized(directory: Path, number: int, examples: int) -> str:
+    """What a run in a process of its own prints. Raises Unavailable without a compiler that has the sanitizers, and
+    AssertionError with their report."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        raise Unavailable("no gcc")
+    library = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    if not Path(library.stdout.strip()).is_file():
+        raise Unavailable("gcc has no sanitizers")
+    kernel = directory / "_kernel.so"
+    sources = [str(path) for path in (ROOT / "broker" / "records").glob("_kernel*.c")]
+    include = sysconfig.get_paths()["include"]
+    subprocess.run([compiler, *_FLAGS, f"-I{include}", *sources, "-o", str(kernel)], check=True)
+    environment = {"LD_PRELOAD": library.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.avro_fuzz", str(kernel), str(number), str(examples)],
+        env=os.environ | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    return done.stdout
+
+
+def fuzz(kernel: Kernel, number: int, examples: int) -> int:
+    """The number of values that were read."""
+    count = 0
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases(), st.lists(st.binary(max_size=40), min_size=2, max_size=8), st.data())
+    def each(case: Case, hostile: list[bytes], data: st.DataObject) -> None:
+        nonlocal count
+        program = _program(case)
+        if program is None:
+            return
+        values = [*hostile, *case.values]
+        for raw in case.values:
+            values += [raw[:end] for end in range(len(raw))]
+            values += [raw[:at] + data.draw(st.binary(max_size=10)) + raw[at + 1 :] for at in range(0, len(raw), 3)]
+        for raw in values:
+            _read(kernel, program, raw)
+            count += 1
+
+    each()
+    return count
+
+
+def _program(case: Case) -> BatchProgram | None:
+    try:
+        ours = parse_avro(AvroSchema(case.reader))
+        return BatchProgram(resolve(parse_avro(AvroSchema(case.writer)), ours), column_of(ours, _LEVELS))
+    except (ConfigError, NotByColumns):
+        return None
+
+
+def _read(kernel: Kernel, program: BatchProgram, raw: bytes) -> None:
+    data, edges = np.frombuffer(raw, np.uint8).copy(), np.array([0, len(raw)], np.int32)
+    # numpy's arrays are as long as they say: pyarrow's would end with some unused bytes.
+    buffers: list[list[Any]] = [[np.zeros(1, np.uint8), np.zeros(16, np.uint8), None] for _ in program._columns]
+    for number, column in enumerate(program._columns):
+        if column is not None and column.kind.name == "TEXTS":
+            buffers[number][2] = np.zeros(0, np.uint8)
+    state, refused = np.zeros(2 + 3 * len(buffers), np.int64), np.zeros(1, np.int32)
+    while True:
+        given = edges, None, data, 0
+        full = kernel.decode_avro(program._code, program._shapes, state, buffers, given, 1, 0, refused)
+        if full < 0:
+            return
+        grown = buffers[full // 2]
+        for index in (2,) if full % 2 else (0, 1):
+            grown[index] = np.concatenate([grown[index], np.zeros(1 + 16 * index * (index < 2), np.uint8)])
+
+
+if __name__ == "__main__":
+    print(fuzz(native._import_file(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])), "values")  # type: ignore[arg-type]
