@@ -159,6 +159,9 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/options/typed_write_options.py", "spark_connector.formats.schema_text.parse_schema_text"): (
         "the same"
     ),
+    ("spark_connector/options/typed_write_options.py", "spark_connector.formats.schema_text.parse_json_text"): (
+        "the same"
+    ),
     ("spark_connector/write/rows_writer.py", "spark_connector.formats.record_encoder.RecordEncoder"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/offset_reader.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
@@ -193,7 +196,7 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/source.py", "spark_connector.write.input_columns.chosen_columns"): "the same",
     ("spark_connector/source.py", "spark_connector.formats.record_encoder.loaded"): "the same",
     (
-        "spark_connector/source.py",
+        "spark_connector/spark_versions.py",
         "pyspark.sql.pandas.types.to_arrow_schema",
     ): "pandas, for typed writes only",
     ("spark_connector/read/readers.py", "spark_connector.read.offset_reader.OffsetReader"): "the same",

@@ -19,6 +19,7 @@ static PyMethodDef methods[] = {
     {"encode", encode, METH_VARARGS, NULL},
     {"partitions", partitions, METH_VARARGS, NULL},
     {"protobuf_decode", protobuf_decode, METH_VARARGS, NULL},
+    {"protobuf_encode", protobuf_encode, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL}};
 
 #ifdef CRC_BY_CPU

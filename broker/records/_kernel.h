@@ -166,5 +166,6 @@ PyObject *decode_avro(PyObject *module, PyObject *args);
 PyObject *encode(PyObject *module, PyObject *args);
 PyObject *partitions(PyObject *module, PyObject *args);
 PyObject *protobuf_decode(PyObject *module, PyObject *args);
+PyObject *protobuf_encode(PyObject *module, PyObject *args);
 
 #endif

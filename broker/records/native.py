@@ -97,6 +97,16 @@ class Kernel(Protocol):
         /,
     ) -> list[tuple[int, bytes, bytes, bytes | None]]: ...
 
+    def protobuf_encode(
+        self,
+        rows: int,
+        prefix: bytes,
+        nodes: Buffer,
+        fields: Buffer,
+        buffers: list[tuple[Buffer | None, Buffer | None, Buffer | None, Buffer | None]],
+        /,
+    ) -> tuple[bytes, bytes]: ...
+
 
 def _load() -> Kernel | None:
     """The first kernel that fits these sources. Warns if there is none: pip does not show that a build failed."""

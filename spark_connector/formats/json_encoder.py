@@ -41,6 +41,9 @@ class _Tokens(NamedTuple):
         return pc.binary_join_element_wise(_scalar(self.open), self.body, _scalar(self.close), _scalar(b""))
 
 
+_SURROGATE, _REPLACED = rb"\xed[\xa0-\xbf][\x80-\xbf]", "\ufffd".encode()
+"""Three bytes that are one error to Java and three to Python."""
+
 _Writer = Callable[[pa.Array], _Tokens]
 
 
@@ -205,9 +208,8 @@ def _valid(column: pa.Array) -> pa.Array:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        texts = [
-            None if raw is None else raw.decode("utf-8", "replace") for raw in column.cast(pa.binary()).to_pylist()
-        ]
+        raw = pc.replace_substring_regex(column.cast(pa.binary()), _SURROGATE, _REPLACED)
+        texts = [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()]
         return pa.array(texts, pa.string())
     return column
 

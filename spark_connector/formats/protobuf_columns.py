@@ -44,7 +44,7 @@ _TYPE_NAMES: Final = (
     "sint32 sint64"
 ).split()
 """In the order of FieldDescriptorProto.Type, which begins with 1."""
-_WRAPPERS: Final = frozenset(
+WRAPPERS: Final = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Bool", "Int32", "UInt32", "Int64", "UInt64", "String", "Bytes", "Float", "Double")
 )
@@ -144,6 +144,11 @@ class Message:
         return pa.struct(shown or [(EMPTY, pa.string())])
 
 
+def kind_of(proto: Proto) -> str:
+    """The type of a field as a .proto file names it."""
+    return _TYPE_NAMES[proto.type - 1]
+
+
 def is_zero(value: Any) -> bool:
     """Whether it is the default of its type: -0.0 is not."""
     return not value and not (isinstance(value, float) and math.copysign(1, value) < 0)
@@ -180,7 +185,7 @@ class _Columns:
 
     def field(self, proto: Proto, levels: Mapping[str, int], depth: int) -> Field | None:
         """None if it is left out."""
-        kind = _TYPE_NAMES[proto.type - 1]
+        kind = kind_of(proto)
         if proto.message_type is not None:
             return self._nested(proto, levels, depth)
         emits = self._rules.emits_defaults and not proto.has_presence and not proto.is_repeated
@@ -191,10 +196,10 @@ class _Columns:
 
     def _nested(self, proto: Proto, levels: Mapping[str, int], depth: int) -> Field | None:
         inner = proto.message_type
-        if _is_moment(inner):
+        if is_moment(inner):
             kind, shown = _MOMENTS[inner.name]
             return Field(proto, kind, shown, self.message(inner, levels, depth))
-        if inner.full_name in _WRAPPERS and self._rules.unwraps_wrappers:
+        if inner.full_name in WRAPPERS and self._rules.unwraps_wrappers:
             made = self.message(inner, levels, depth)
             return Field(proto, "wrapper", made.fields[0].type, made)
         if proto.is_repeated and inner.GetOptions().map_entry:
@@ -215,11 +220,11 @@ class _Columns:
         return Field(proto, "message", made.type, made) if made.fields or self._rules.keeps_empty else None
 
 
-def _is_moment(proto: Proto) -> bool:
+def is_moment(proto: Proto) -> bool:
     """As Spark asks: by the name without its package, and the names of the two fields."""
     if proto.name not in _MOMENTS or [one.name for one in proto.fields] != ["seconds", "nanos"]:
         return False
-    return [(_TYPE_NAMES[one.type - 1], one.is_repeated) for one in proto.fields] == [
+    return [(kind_of(one), one.is_repeated) for one in proto.fields] == [
         ("int64", False),
         ("int32", False),
     ]

@@ -25,7 +25,7 @@ Int64s = npt.NDArray[np.int64]
 _DIGITS: Final = {"yyyy": (0, 4), "MM": (5, 7), "dd": (8, 10), "HH": (11, 13), "mm": (14, 16)}
 """Where they stand in `2026-11-26 12:30:05.123456`; so do `ss` and fractions."""
 _DATE_PARTS: Final = frozenset({"yyyy", "MM", "dd"})
-_OFFSETS: Final = {"X", "XX", "XXX", "x", "xx", "xxx"}
+_OFFSETS: Final = {letter * count for letter in "Xx" for count in range(1, 6)}
 _TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([\[\]])|([^A-Za-z'{}#])")
 _FIXED: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
 _US_OF_DAY: Final = 86_400_000_000
@@ -37,7 +37,7 @@ _QUARTER_US: Final = 900_000_000
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _EARLIEST, _ARROW_KNOWS = (int(np.datetime64(day, "us").astype(np.int64)) for day in ("1700-01-01", "2037-01-01"))
 """No zone has a rule before the first; Arrow applies none of those that go on for ever after 2037."""
-_NEAR: Final = _FIRST * _US_OF_DAY, (_LAST + 1) * _US_OF_DAY
+_LATE: Final = int(np.datetime64("9000-01-01", "us").astype(np.int64))
 
 
 class _Part(NamedTuple):
@@ -174,7 +174,7 @@ class TimePattern:
         if token not in _DIGITS and token != "ss" and not (set(token) == {"S"} and len(token) <= 9):
             raise ConfigError(
                 f"Option '{option}': '{token}' cannot be written, in '{pattern}': use yyyy, MM, dd, HH, mm, ss, S to "
-                "SSSSSSSSS, X to XXX, x to xxx, text in quotes, and punctuation"
+                "SSSSSSSSS, X to XXXXX, x to xxxxx, text in quotes, and punctuation"
             )
         if self._is_date and token not in _DATE_PARTS:
             return None
@@ -233,7 +233,7 @@ def local_micros(utc: Int64s, zone: str) -> Int64s:
             f"the session's time zone '{zone}' is not known here ({error}): set spark.sql.session.timeZone to another "
             "name of it, or to an offset like +02:00"
         ) from None
-    shifts = local.view(pa.int64()).to_numpy() - near
+    shifts: Int64s = local.view(pa.int64()).to_numpy() - near
     if far.any():
         shifts[far] = _far_shifts(utc[far], zone)
     return utc + shifts
@@ -241,8 +241,8 @@ def local_micros(utc: Int64s, zone: str) -> Int64s:
 
 def _far_shifts(utc: Int64s, zone: str) -> Int64s:
     """Microseconds to add in years of which Arrow knows no summer times: Python is asked, once for a quarter of an
-    hour. After 9999 the rules are those of the same day some times 400 years earlier."""
-    cycles = np.maximum(0, (utc - _NEAR[1]) // _CYCLE_US + 1)
+    hour. Python's times end with 9999, and the rules are those of the same day some times 400 years earlier."""
+    cycles = np.maximum(0, (utc - _LATE) // _CYCLE_US + 1)
     quarters, codes = np.unique((utc - cycles * _CYCLE_US) // _QUARTER_US, return_inverse=True)
     rules = ZoneInfo(zone)
     found = [
@@ -253,14 +253,16 @@ def _far_shifts(utc: Int64s, zone: str) -> Int64s:
 
 
 def _offset_text(seconds: int, style: str) -> str:
-    """`XXX`: Z or +02:00; `XX`: Z or +0200; `X`: Z, +02 or +0230; `xxx`, `xx` and `x`: without Z."""
-    whole = abs(seconds) // 60  # minutes; Java cuts seconds off
-    if not whole and style[0] == "X":
-        return "Z"
-    hours, minutes = divmod(whole, 60)
-    sign = "-" if seconds < 0 and whole else "+"
-    tail = "" if len(style) == 1 and not minutes else f"{':' if len(style) == 3 else ''}{minutes:02}"
-    return f"{sign}{hours:02}{tail}"
+    """`XXX`: Z or +02:00; `XX`: Z or +0200; `X`: Z, +02 or +0230; `XXXX` and `XXXXX`: also with the seconds of old
+    offsets, +005328 or +00:53:28, which the others cut off; with small letters +00:00 in place of Z."""
+    colon, exact = ":" if len(style) in {3, 5} else "", len(style) > 3
+    hours, minutes, rest = abs(seconds) // 3600, abs(seconds) // 60 % 60, abs(seconds) % 60
+    if not hours and not minutes and not (exact and rest):
+        return "Z" if style[0] == "X" else "+00" if len(style) == 1 else f"+00{colon}00"
+    text = f"{'-' if seconds < 0 else '+'}{hours:02}"
+    if len(style) > 1 or minutes:
+        text += f"{colon}{minutes:02}"
+    return f"{text}{colon}{rest:02}" if exact and rest else text
 
 
 def cast_texts(column: pa.Array) -> pa.Array:

@@ -39,7 +39,7 @@ class JsonText:
     """How JSON is written; the options of Spark's to_json, and its defaults."""
 
     ignore_null_fields: bool = True
-    timestamp_format: str = "yyyy-MM-dd'T'HH:mm:ss[.SSS][XXX]"
+    timestamp_format: str = "yyyy-MM-dd'T'HH:mm:ss[.SSS][XXXXX]"
     timestamp_ntz_format: str = "yyyy-MM-dd'T'HH:mm:ss[.SSS]"
     date_format: str = "yyyy-MM-dd"
 

@@ -1,7 +1,7 @@
 """Rows that pass the filters of a read, by masks over whole columns. Called by arrow_batches.py on the executor.
 
 Values to compare with come from buffers, and masks stay Arrow's: a Python value or a mask in numpy would have pyarrow
-import pandas, which takes every new worker a third of a second.
+import pandas, which takes every new worker a third of a second (0.2 s of CPU).
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class _Maker:
             self.decimal,
         ]
         one = self.pick(*made)()
-        return one if self.chance(97) else one._replace(schemas=st.sampled_from(["string", "bytes", "int", "null"]))
+        return one if self.chance(97) else one._replace(schemas=st.sampled_from(["string", "bytes", "boolean", "null"]))
 
     def text(self) -> _Column:
         enum = {**self.name("enum"), "symbols": ["x", "y"]}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
+from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.rewind import standing
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash, CrashPoint
-from tests.support.dead_letter_harness import DeadLetterWorld, dead_letter_world
+from tests.support.dead_letter_harness import DeadLetterWorld, IcebergSite, dead_letter_world
 
 _numbers = itertools.count(1000)
 
@@ -115,6 +117,25 @@ def test_a_kill_of_the_settling_is_settled_too(worlds: Worlds) -> None:
             world.load(CrashPoint(number))
         world.load()
         world.check_whole(step)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_that_is_dropped_between_the_two_commits_is_told_with_a_way_on(tmp_path: Path, kind: str) -> None:
+    world = dead_letter_world(tmp_path, "g", kind=kind, begin=False)
+    counted = dead_letter_world(tmp_path, "other", kind=kind, bad="elsewhere", begin=False)
+    steps = steps_of(counted.load)
+    first = next(number for number, step in enumerate(steps, 1) if step.startswith("append"))
+    with pytest.raises(Crash):
+        world.load(CrashPoint(first, before=False))
+    if isinstance(world.loads, IcebergSite):
+        open_catalog(world.loads.catalog).drop_table(world.loads.name.removeprefix("iceberg:"))
+    else:
+        shutil.rmtree(tmp_path / "loads-g")
+    with pytest.raises(ConfigError, match="no longer exists.*another table of dead letters"):
+        world.load()
+    world.bad = counted.bad
+    assert world.load() is not None
+    world.check_whole()
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])

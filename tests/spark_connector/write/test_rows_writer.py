@@ -20,6 +20,8 @@ from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.records.columns import HEADERS_TYPE
 from broker.records.key_hash import partition_of_key
 from broker.records.record import size_bound
+from spark_connector.formats import record_encoder
+from spark_connector.formats.value_encoder import Encoded
 from spark_connector.options.write_options import parse_write_options
 from spark_connector.write import rows_writer
 from spark_connector.write.rows_writer import RowsWriter, StickyRuns, Written, partitions_of_rows
@@ -222,6 +224,38 @@ def test_the_partitioner_may_ignore_keys(sink: Sink, broker: Kafka, topic: str, 
     counts = Counter(partition for partition, _, _ in sink.read(topic))
     assert len(counts) == spread
     assert set(counts.values()) == {40 // spread}
+
+
+class RefusesSevens:
+    """Stands for a schema that does not take 7."""
+
+    def encode(self, rows: pa.StructArray) -> Encoded:
+        numbers = rows.field(0).to_pylist()
+        return Encoded(rows.field(0).cast(pa.binary()), {row: "a 7" for row, one in enumerate(numbers) if one == "7"})
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["at least once", "exactly once"])
+def test_rows_that_the_schema_refuses_go_to_their_topic_with_the_write(
+    sink: Sink, broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
+    monkeypatch.setattr(record_encoder, "column_encoder", lambda *_: RefusesSevens())
+    for name in (topic, f"{topic}-bad"):
+        Topic(broker.bootstrap, name, 2)
+    options = {"valueFormat": "json", "valueColumns": "value", "badRowsTopic": f"{topic}-bad"}
+    keys = pa.array([None, *(b"%d" % number for number in range(1, 10))], pa.binary())
+    batches = [batch(range(10), key=keys), batch(range(7, 8), key=keys[:1]), batch(range(3), key=keys[:3])]
+    written = sink.write(*batches, topic=topic, transactional=once, **options)
+    assert written.rows == 14
+    assert {tp.topic for tp in written.partitions} == {topic, f"{topic}-bad"}
+    assert sorted(int(value or b"") for _, _, value in sink.read(topic)) == [0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 8, 9]
+    bad = committed_records(broker.bootstrap, f"{topic}-bad")
+    assert sorted((record.key or b"", record.value) for record in bad) == [
+        (b"", b'{"value":"7"}'),
+        (b"7", b'{"value":"7","key":"Nw=="}'),
+    ]
+    assert {record.headers for record in bad} == {
+        (("pykafka.origin.topic", topic.encode()), ("pykafka.error", b"value: a 7"))
+    }
 
 
 def test_a_topic_that_is_not_there_is_named(sink: Sink) -> None:
