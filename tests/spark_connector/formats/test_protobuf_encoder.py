@@ -1,4 +1,4 @@
-"""Protobuf writes: the bytes of Confluent's serializer, the schema of the registry, and rows and columns that are refused."""
+"""Protobuf writes: the bytes of Confluent's serializer, the registry's schema, and what is refused."""
 
 from __future__ import annotations
 
