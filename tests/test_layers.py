@@ -153,6 +153,7 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/formats/record_decoder.py", "spark_connector.formats.protobuf_decoder"): (
         "the library of the extra [protobuf]"
     ),
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.protobuf_encoder"): "the same",
     ("spark_connector/options/typed_write_options.py", "spark_connector.formats.schema_text.parse_registry_url"): (
         "the same, for writes"
     ),
