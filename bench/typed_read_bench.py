@@ -91,6 +91,8 @@ def _case(
 
 def _source(spark: SparkSession, format: str, servers: str, name: str) -> Any:
     options = {"kafka.bootstrap.servers": servers, "subscribe": f"bench-{name}"}
+    if format == "pykafka":
+        options["columns"] = "value"
     return spark.read.format(format).options(**options)
 
 
