@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -142,7 +142,17 @@ def column_encoder(one: ColumnWrite, kind: pa.StructType) -> ValueEncoder:
         return CheckedJson(one.schema, kind, one.json, one.prefix)
     if one.name == "avro":
         return AvroEncoder(one.schema, kind, one.prefix)
-    raise ConfigError(f"Format {one.name} is for reads only: pykafka does not write it yet")
+    made: ValueEncoder = _protobuf().ProtobufEncoder(one.schema, kind, one.prefix)
+    return made
+
+
+def _protobuf() -> Any:
+    """protobuf_encoder.py. Raises ConfigError where its library is not installed."""
+    try:
+        from spark_connector.formats import protobuf_encoder
+    except ImportError as error:
+        raise ConfigError(f"it needs the extra: pip install 'pykafka-spark[protobuf]' ({error})") from None
+    return protobuf_encoder
 
 
 def loaded(formats: WriteFormats, topic: str | None, columns: pa.Schema) -> WriteFormats:
@@ -168,6 +178,8 @@ def _loaded(name: str, one: ColumnWrite, formats: WriteFormats, topic: str | Non
             one = registered_json(one, registry, Place(name, topic))
         if one.name == "avro":
             one = registered_avro(one, registry, Place(name, topic), kind)
+        if one.name == "protobuf":
+            one = _protobuf().registered_protobuf(one, registry, Place(name, topic))
         column_encoder(one, kind)
     except ConfigError as error:
         raise ConfigError(f"Option '{name}Format'={one.name}: {error}") from None
