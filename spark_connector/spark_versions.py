@@ -32,7 +32,7 @@ else:
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """The `pyarrow.Schema` of rows of `schema`, with times in UTC; until Spark 4.2 nothing else can be asked for. Raises
+    """The `pyarrow.Schema` of rows of `schema`, with times in UTC, as older Sparks make it. Raises
     ConfigError for a type that Spark does not hand to Python."""
     from pyspark.sql.pandas.types import to_arrow_schema
 

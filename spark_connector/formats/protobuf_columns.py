@@ -146,7 +146,7 @@ class Message:
 
 def kind_of(proto: Proto) -> str:
     """The type of a field as a .proto file names it."""
-    return _TYPE_NAMES[proto.type - 1]
+    return _TYPE_NAMES[int(proto.type) - 1]
 
 
 def is_zero(value: Any) -> bool:

@@ -66,7 +66,7 @@ def read_protobuf_schema(
     assert registry is not None
     assert place.subject is not None
     try:
-        return schema_of_registry(registry.protobuf_subject(place.subject, place.version), message)
+        return schema_of_registry(registry.protobuf_version(place.subject, place.version)[1], message)
     except (UnknownSchema, ConfigError) as error:
         where = f"schema {place.subject}, version {place.version}"
         raise ConfigError(f"Schema registry has no {where}, that can be used: {error}") from None

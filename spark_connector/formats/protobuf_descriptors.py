@@ -143,6 +143,18 @@ def _with_nested(message: Proto) -> list[Proto]:
     return [message, *(one for inner in message.nested_types for one in _with_nested(inner))]
 
 
+def file_of(schema: ProtobufSchema) -> bytes:
+    """The FileDescriptorProto of the file that has the message."""
+    made = FileDescriptorProto()
+    message_of(schema).file.CopyToProto(made)
+    return bytes(made.SerializeToString(deterministic=True))
+
+
+def imports_of(schema: ProtobufSchema) -> list[str]:
+    """What that file imports, beside what every Protobuf has."""
+    return [one.name for one in message_of(schema).file.dependencies if not _EVERYWHERE.fullmatch(one.name)]
+
+
 def indexes_of(message: Proto) -> tuple[int, ...]:
     """The message's place in its file, as Confluent's wire format has it: (1, 0) is the first message in the second."""
     within = message.containing_type

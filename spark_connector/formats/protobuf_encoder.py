@@ -31,8 +31,11 @@ from spark_connector.formats.protobuf_writer import (
     VARINT,
     Writer,
 )
+from spark_connector.formats.registered_protobuf import registered_protobuf
 from spark_connector.formats.value_encoder import Encoded
 from spark_connector.formats.value_format import ProtobufSchema
+
+__all__ = ["ProtobufEncoder", "registered_protobuf"]  # what record_encoder.py imports where the library is there
 
 Array = np.ndarray[Any, Any]
 _INTEGERS: Final = {
@@ -113,9 +116,7 @@ class _Batch:
                 there = column.is_valid().to_numpy(zero_copy_only=False)
                 name = proto.containing_oneof.name
                 before = oneofs.setdefault(name, np.zeros(len(rows), bool))
-                self.refuse(
-                    there & before, owners, lambda _, name=name: f"several fields of oneof {path}{name} are set"
-                )
+                self.refuse(there & before, owners, _said(f"several fields of oneof {path}{name} are set"))
                 oneofs[name] = before | there
             self._field(proto, column, place, owners, path + proto.name)
         return node
@@ -133,7 +134,7 @@ class _Batch:
             edges, elements = _edges(column)
             inner = np.repeat(owners, np.diff(edges))
             self.refuse(
-                elements.is_null().to_numpy(zero_copy_only=False), inner, lambda _: f"field {path} has a null element"
+                elements.is_null().to_numpy(zero_copy_only=False), inner, _said(f"field {path} has a null element")
             )
             return self._values(proto, elements, place, inner, path, edges)
         return self._values(proto, column, place, owners, path, None)
@@ -246,7 +247,8 @@ class _Batch:
             lambda at: f"field {path}: enum {proto.enum_type.full_name} has no {column[at].as_py()!r:.60}",
         )
         numbers = np.where(there, numbers, _default(proto))
-        return numbers.astype(np.int64).view(np.uint64)
+        made: Array = numbers.astype(np.int64).view(np.uint64)
+        return made
 
     def _map(self, proto: Proto, column: pa.Array, place: int, owners: Array, path: str) -> None:
         """Entries in order of their keys; of one key the last entry."""
@@ -264,11 +266,15 @@ class _Batch:
             edges = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(column)))]).astype(np.int32)
         inner = owners[rows]
         if value.message_type is not None:
-            self.refuse(items.is_null().to_numpy(zero_copy_only=False), inner, lambda _: f"map {path} has a null value")
+            self.refuse(items.is_null().to_numpy(zero_copy_only=False), inner, _said(f"map {path} has a null value"))
         node = self.writer.node(len(rows), [key.number, value.number])
         self._values(key, keys, self.writer.place(node, key.number), inner, f"{path}.key", None)
         self._values(value, items, self.writer.place(node, value.number), inner, f"{path}.value", None)
         self.writer.set(place, MESSAGE, LIST, edges=edges, child=node)
+
+
+def _said(why: str) -> Callable[[int], str]:
+    return lambda _: why
 
 
 def _field_of(message: Proto, name: str, path: str) -> Proto:
@@ -309,6 +315,7 @@ def _as_message(proto: Proto, column: pa.Array, path: str) -> pa.StructArray:
 
 
 def _in_order_of_keys(rows: Array, keys: pa.Array, *, unsigned: bool) -> Array:
+    places: Array
     if pa.types.is_string(keys.type):
         order = pc.sort_indices(pa.table({"row": rows, "key": keys}), [("row", "ascending"), ("key", "ascending")])
         places = order.to_numpy()

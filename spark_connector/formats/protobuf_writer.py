@@ -1,7 +1,7 @@
 """Puts the wire values of a batch together to messages: in the kernel (`_kernel_protobuf_encode.c`), or in Python.
 
-protobuf_encoder.py fills it. A node is a message type at its place, with a row for each of its messages; a field has the
-values of all rows. Numbers of kinds and shapes are the kernel's.
+protobuf_encoder.py fills it. A node is a message type at its place, with a row for each of its messages; a field has
+the values of all rows. Numbers of kinds and shapes are the kernel's.
 """
 
 from __future__ import annotations

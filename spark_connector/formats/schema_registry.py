@@ -85,9 +85,11 @@ class SchemaRegistry:
         """The Protobuf schema of that id. Raises UnknownSchema, ConnectorError."""
         return _of_protobuf(self._known(schema_id, _SERIALIZED))
 
-    def protobuf_subject(self, name: str, version: str = "latest") -> ProtobufFiles:
-        """The Protobuf schema of a subject's version. Raises UnknownSchema, ConnectorError."""
-        return _of_protobuf(self._found(self._get(_version(name, version) + _SERIALIZED)))
+    def protobuf_version(self, subject: str, version: str = "latest") -> tuple[int, ProtobufFiles]:
+        """(id, Protobuf schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
+        answer = self._get(_version(subject, version) + _SERIALIZED)
+        found = _of_protobuf(self._found(answer))
+        return _id_in(answer), found
 
     def check_json(self, schema_id: int) -> None:
         """Raises UnknownSchema if the id is not that of a JSON schema, ConnectorError."""

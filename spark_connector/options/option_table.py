@@ -403,8 +403,8 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "valueSchema",
         "for avro: an Avro schema, or `http(s)://registry/subjects/NAME/versions/latest`; for protobuf: a descriptor "
-        "file of protoc; or a file that holds it, any fsspec URL. If unset and `schema.registry.url` is set: the "
-        "latest schema of the subject (ours)",
+        "file of protoc; for json with a registry: a JSON Schema, or its URL there; or a file that holds it, any "
+        "fsspec URL. If unset and `schema.registry.url` is set: the latest schema of the subject (ours)",
     ),
     Option("keySchema", "the same for the key (ours)"),
     Option("valueMessage", "for protobuf: the message's full name, if the schema has several (ours)"),
