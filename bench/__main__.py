@@ -27,6 +27,7 @@ SUITES = {
     "spark-typed": "bench.typed_read_bench:run",
     "avro": "bench.typed_read_bench:run_decoder",
     "spark-write": "bench.spark_write_bench:run",
+    "spark-typed-write": "bench.typed_write_bench:run",
     "spark-filter": "bench.spark_filter_bench:run",
     "spark-cost": "bench.spark_cost_bench:run",
     "loads": "bench.load_bench:run",

@@ -130,4 +130,6 @@ def schema_id(registry: SchemaRegistry, subject: str, schema: dict[str, Any], *,
 
 def prefix(schema_id: int) -> bytes:
     """What a value begins with in Confluent's wire format."""
+    if not 0 <= schema_id < 1 << 31:
+        raise ConfigError(f"the schema's id {schema_id} does not fit into Confluent's wire format, which has 4 bytes")
     return schema_id.to_bytes(FRAME)

@@ -423,8 +423,8 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option("keySubjectStrategy", "the same for the key, `<topic>-key` (ours)", "topic"),
     Option(
         "autoRegister",
-        "true: the driver registers the schema of `valueSchema` or `keySchema` if the registry does not have it, after "
-        "it asked whether it is compatible (ours)",
+        "true: the driver registers the schema of `valueSchema` or `keySchema`, for avro without one that which "
+        "`to_avro` makes of the columns, if the registry does not have it and finds it compatible (ours)",
         "false",
     ),
     Option(

@@ -1,0 +1,190 @@
+"""Protobuf writes: the bytes of Confluent's serializer, the registry's schema, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
+from google.protobuf.message_factory import GetMessageClass
+
+from broker.errors import ConfigError
+from spark_connector.formats.protobuf_descriptors import file_of, message_of
+from spark_connector.formats.protobuf_encoder import ProtobufEncoder
+from spark_connector.formats.record_encoder import column_encoder, loaded
+from spark_connector.formats.value_format import ProtobufSchema, RegistrySettings, SchemaFile
+from spark_connector.formats.write_format import ColumnWrite, SubjectStrategy, WriteFormats
+from tests.support.protobuf_cases import add, every_kind, file_with, schema_with
+from tests.support.schema_registry import Registry, schema_registry
+
+COLUMNS = pa.struct([("id", pa.int64()), ("carrier", pa.string()), ("leg", pa.struct([("to", pa.string())]))])
+ROWS = [{"id": 1, "carrier": "UA", "leg": {"to": "ORD"}}, {"id": 0, "carrier": None, "leg": None}]
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with schema_registry() as one:
+        yield one
+
+
+def flights() -> ProtobufSchema:
+    """A second message, with one within it, and no imports."""
+    flight = DescriptorProto(name="Flight")
+    add(flight, "id", 1, "int64")
+    add(flight, "carrier", 2, "string")
+    add(flight, "leg", 3, "t.Flight.Leg")
+    flight.nested_type.add(name="Leg")
+    add(flight.nested_type[0], "to", 1, "string")
+    file = file_with(DescriptorProto(name="Other"), flight)
+    del file.dependency[:]
+    return schema_with(file, message="t.Flight")
+
+
+def written(registry: Registry, **more: Any) -> list[bytes | None]:
+    one = ColumnWrite("protobuf", tuple(field.name for field in COLUMNS), **more)
+    formats = loaded(WriteFormats(value=one, registry=RegistrySettings((registry.url,))), "t", pa.schema(list(COLUMNS)))
+    assert formats.registry is None
+    values: list[bytes | None] = (
+        column_encoder(formats.value, COLUMNS).encode(pa.array(ROWS, COLUMNS)).values.to_pylist()
+    )
+    return values
+
+
+def by_confluent(registry: Registry, schema: ProtobufSchema) -> list[bytes | None]:
+    message = GetMessageClass(message_of(schema))
+    config = {"use.deprecated.format": False}
+    serializer = ProtobufSerializer(message, SchemaRegistryClient({"url": registry.url}), config)
+    rows = [{name: value for name, value in row.items() if value is not None} for row in ROWS]
+    return [serializer(message(**row), SerializationContext("t", MessageField.VALUE)) for row in rows]
+
+
+def test_bytes_are_those_of_confluents_serializer(registry: Registry, tmp_path: Path) -> None:
+    """By the latest schema, by its id, and by a file that is looked up."""
+    schema = flights()
+    theirs = by_confluent(registry, schema)
+    (tmp_path / "t.desc").write_bytes(schema.descriptors)
+    file = SchemaFile(str(tmp_path / "t.desc"))
+    assert written(registry, message="Flight") == theirs
+    assert written(registry, message="t.Flight", schema_id=1) == theirs
+    assert theirs[1] == b"\0\0\0\0\1\x02\x02"
+    registry.register("t-value", base64.b64encode(file_of(schema)).decode(), schemaType="PROTOBUF")
+    assert [one and one[5:] for one in written(registry, schema=file, message="Flight")] == [
+        one and one[5:] for one in theirs
+    ]
+
+
+def test_a_schema_is_registered_only_if_asked_and_under_its_subject(registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "t.desc").write_bytes(flights().descriptors)
+    file: dict[str, Any] = {"schema": SchemaFile(str(tmp_path / "t.desc")), "message": "Flight"}
+    with pytest.raises(
+        ConfigError, match="'valueFormat'=protobuf: the schema is not registered under subject 't-value'"
+    ):
+        written(registry, **file)
+    assert written(registry, **file, auto_register=True, strategy=SubjectStrategy.RECORD)[1] == b"\0\0\0\0\1\x02\x02"
+    assert registry.subjects == {"t.Flight": [1]}
+    with pytest.raises(ConfigError, match="'autoRegister' needs 'valueSchema': a file of protoc"):
+        written(registry, auto_register=True)
+    (tmp_path / "t.desc").write_bytes(every_kind().descriptors)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "field", "why"),
+    [
+        (["x"], pa.string(), "one_int32", "column of type string cannot be written as field one_int32, which is int32"),
+        ([1], pa.int32(), "all_int32", "written as field all_int32, which is repeated int32"),
+        ([1], pa.int32(), "one_inner", "which is t.Inner"),
+        ([1.5], pa.float64(), "one_float", "which is float"),
+        ([1], pa.int32(), "no", "t.All has no field for column no"),
+        ([{"x": 1}], pa.struct([("x", pa.int32())]), "one_inner", "t.Inner has no field for column one_inner.x"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(column: list[Any], kind: pa.DataType, field: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        ProtobufEncoder(every_kind(), pa.struct([(field, kind)]))
+
+
+def encoded(kind: pa.DataType, field: str, column: list[Any]) -> Any:
+    rows = pa.array([{field: one} for one in column], pa.struct([(field, kind)]))
+    return ProtobufEncoder(every_kind(), rows.type).encode(rows)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "bad", "good"),
+    [
+        (pa.int64(), "one_int32", 2**31, 2**31 - 1),
+        (pa.int64(), "one_uint32", -1, 2**32 - 1),
+        (pa.int32(), "one_uint64", -1, 7),
+        (pa.decimal128(20, 0), "one_uint64", Decimal(2**64), Decimal(2**64 - 1)),
+        (pa.string(), "one_enum", "PINK", "BLUE"),
+        (pa.int32(), "one_enum", 3, -1),
+        (pa.list_(pa.int32()), "all_sint32", [1, None], [1, -2]),
+        (pa.map_(pa.int32(), pa.struct([("a", pa.string())])), "by_int32", [(1, None)], [(1, {"a": "x"})]),
+    ],
+)
+def test_a_row_that_does_not_fit_is_bad_and_its_neighbours_are_not(
+    kind: pa.DataType, field: str, bad: Any, good: Any
+) -> None:
+    made = encoded(kind, field, [good, bad, None, good])
+    assert list(made.bad) == [1]
+    assert field in made.bad[1]
+    assert made.values[1].as_py() is None
+    assert made.values[2].as_py() == b""
+    message = GetMessageClass(message_of(every_kind()))
+    assert made.values[0] == made.values[3]
+    assert message.FromString(made.values[0].as_py()).ListFields()[0][0].name == field
+
+
+def test_numbers_of_one_width_change_sign_as_spark_shows_them() -> None:
+    """from_protobuf shows a large uint32 as a negative int, and to_protobuf takes it back."""
+    message = GetMessageClass(message_of(every_kind()))
+    assert message.FromString(encoded(pa.int32(), "one_uint32", [-1]).values[0].as_py()).one_uint32 == 2**32 - 1
+    assert message.FromString(encoded(pa.int64(), "one_fixed64", [-1]).values[0].as_py()).one_fixed64 == 2**64 - 1
+
+
+def test_times_keep_their_microseconds() -> None:
+    moment = dt.datetime(1969, 12, 31, 23, 59, 58, 999_999, dt.UTC)
+    message = GetMessageClass(message_of(every_kind()))
+    made = message.FromString(encoded(pa.timestamp("us", "UTC"), "one_timestamp", [moment]).values[0].as_py())
+    assert (made.one_timestamp.seconds, made.one_timestamp.nanos) == (-2, 999_999_000)
+    span = dt.timedelta(seconds=-1, microseconds=-5)
+    made = message.FromString(encoded(pa.duration("us"), "one_duration", [span]).values[0].as_py())
+    assert (made.one_duration.seconds, made.one_duration.nanos) == (-1, -5000)
+
+
+def test_of_a_oneof_one_field_is_written() -> None:
+    kind = pa.struct([("choice_501", pa.int32()), ("choice_502", pa.string())])
+    rows = pa.array([{"choice_501": 0, "choice_502": None}, {"choice_501": 1, "choice_502": "x"}], kind)
+    made = ProtobufEncoder(every_kind(), kind).encode(rows)
+    assert made.values.to_pylist() == [b"\xa8\x1f\x00", None]
+    assert made.bad == {1: "several fields of oneof choice are set"}
+
+
+def test_required_fields_need_a_column_and_get_their_default_for_null() -> None:
+    whole = DescriptorProto(name="M")
+    add(whole, "a", 1, "int32", default_value="7").label = FieldDescriptorProto.LABEL_REQUIRED
+    add(whole, "b", 2, "int32")
+    schema = schema_with(file_with(whole, syntax="proto2"), message="M")
+    with pytest.raises(ConfigError, match="field a is required, and no column has its name"):
+        ProtobufEncoder(schema, pa.struct([("b", pa.int32())]))
+    kind = pa.struct([("A", pa.int32()), ("b", pa.int32())])
+    made = ProtobufEncoder(schema, kind).encode(pa.array([{"A": None, "b": None}, {"A": 1, "b": 0}, None], kind))
+    assert made.values.to_pylist() == [b"\x08\x07", b"\x08\x01\x10\x00", None]
+
+
+def test_columns_of_nulls_and_hidden_values_are_not_written() -> None:
+    inner = pa.array([{"c": "PINK"}, {"c": "GREEN"}], pa.struct([("c", pa.string())]))
+    hidden = pa.Array.from_buffers(inner.type, 2, [pa.py_buffer(b"\x02")], children=[inner.field(0)])
+    rows = pa.StructArray.from_arrays([hidden, pa.nulls(2)], names=["one_inner", "all_int32"])
+    made = ProtobufEncoder(every_kind(), rows.type).encode(rows)
+    assert made.bad == {}
+    assert made.values[0].as_py() == b""
+    assert GetMessageClass(message_of(every_kind())).FromString(made.values[1].as_py()).one_inner.c == 5
