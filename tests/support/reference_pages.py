@@ -30,6 +30,7 @@ from tests.support.markdown_table import table
 from tests.support.protocol_table import protocol
 from tests.support.server_properties import FILE as SHIPPED_FILE
 from tests.support.source_tree import ROOT
+from tests.support.typed_columns import typed_columns
 
 # --- The console's reference page, made from the commands themselves: usage, help and options of each.
 
@@ -147,7 +148,12 @@ def _without(need: Permission) -> str:
     return need.otherwise or need.code.name.upper()
 
 
-PAGES = sorted([*(ROOT / "docs" / "reference").glob("*.md"), ROOT / "docs" / "how-to" / "rights.md"])
+PAGES = sorted(
+    [
+        *(ROOT / "docs" / "reference").glob("*.md"),
+        *(ROOT / "docs" / "how-to" / f"{name}.md" for name in ("rights", "value-formats")),
+    ]
+)
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
@@ -187,6 +193,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "permissions": permissions,
     "operations": operations,
     "job-rights": job_rights,
+    "typed-columns": typed_columns,
 }
 
 
