@@ -66,13 +66,16 @@ def test_a_load_that_writes_when_told_to_stop_is_cancelled_and_leaves_nothing(
     # Every core of Spark is taken, so that the load's job cannot end before it is cancelled.
     holding = threading.Thread(target=lambda: spark.sparkContext.parallelize(range(2), 2).foreach(wait_for_release))
     holding.start()
-    eventually(lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds()) > 0, 60)
-    assert list(watch(spark, stop=stop, on_phase=stop_soon, **arguments)) == []
-    assert holding.is_alive(), "other jobs are not cancelled"
-    assert not list((tmp_path / "out").glob("load=*"))
-    assert not list((tmp_path / "out" / "_staging" / "files").iterdir())
-    release.touch()
-    holding.join()
+    try:
+        eventually(lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds()) > 0, 60)
+        by_spark = {"minPartitions": "2"}  # without it the driver would load so few records itself
+        assert list(watch(spark, stop=stop, on_phase=stop_soon, options=by_spark, **arguments)) == []
+        assert holding.is_alive(), "other jobs are not cancelled"
+        assert not list((tmp_path / "out").glob("load=*"))
+        assert not list((tmp_path / "out" / "_staging" / "files").iterdir())
+    finally:
+        release.touch()
+        holding.join()
     assert load(spark, **arguments).rows == 100
 
 

@@ -10,6 +10,7 @@ import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -40,12 +41,16 @@ def _worlds(root: Path, kinds: str) -> Worlds:
     return make
 
 
-@pytest.fixture(params=["delta to delta", "parquet to delta"])
+def _slow(kinds: str) -> Any:
+    return pytest.param(kinds, marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=["delta to delta", _slow("parquet to delta")])
 def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
     return _worlds(tmp_path, request.param)
 
 
-@pytest.fixture(params=["delta to delta", "parquet to delta", "delta to iceberg", "iceberg to iceberg"])
+@pytest.fixture(params=["parquet to delta", "delta to iceberg", _slow("delta to delta"), _slow("iceberg to iceberg")])
 def all_worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
     return _worlds(tmp_path, request.param)
 
