@@ -56,7 +56,7 @@ def open_dead_letters(place: DeadLetterPlace, target: Target, loads: Destination
     there = Target(
         f"iceberg:{place.name}" if place.kind == "iceberg" else place.name,
         target.group,
-        storage_options=target.storage_options,
+        storage_options=target.storage_options if _is_in_same_storage(place.name, target.to) else {},
         format=place.kind,
     )
     if place.kind == "iceberg":
@@ -75,6 +75,12 @@ def open_dead_letters(place: DeadLetterPlace, target: Target, loads: Destination
         yield DeadLetters(loads, table, str(place), target.group)
     finally:
         table.log.close()
+
+
+def _is_in_same_storage(one: str, other: str) -> bool:
+    """Whether two places take the same storage options; those of another kind of storage come from the environment."""
+    stores = [object_store_of(place) or urlsplit(place).scheme for place in (one, other)]
+    return stores[0] == stores[1]
 
 
 def open_all_dead_letters(

@@ -29,6 +29,7 @@ from spark_connector.formats.value_format import ReadFormats
 from spark_connector.options.history_options import parse_history
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.schema import source_schema, spark_schema_of, with_schemas
+from spark_connector.spark_versions import arrow_schema
 from spark_connector.spark_worker import in_spark_worker
 
 if TYPE_CHECKING:
@@ -141,11 +142,11 @@ class PykafkaSource(DataSource):
         check_columns([(one.name, one.dataType.simpleString()) for one in schema.fields], options)
         if not options.formats.columns:
             return options
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         from spark_connector.formats.record_encoder import loaded
 
-        return replace(options, formats=loaded(options.formats, options.topic, to_arrow_schema(schema)))
+        encoded = {name for one in options.formats.columns.values() for name in one.columns}
+        columns = arrow_schema(StructType([field for field in schema.fields if field.name in encoded]))
+        return replace(options, formats=loaded(options.formats, options.topic, columns))
 
 
 def _refuse_other_schema(schema: StructType, ours: StructType) -> None:

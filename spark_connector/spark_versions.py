@@ -6,11 +6,15 @@ reader or a writer imports this module, so it imports only what they import anyw
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource
+from pyspark.sql.types import StructType
 
-__all__ = ["ADMISSION_CONTROL", "StreamArrowWriter"]
+from broker.errors import ConfigError
+
+__all__ = ["ADMISSION_CONTROL", "StreamArrowWriter", "arrow_schema"]
 
 ADMISSION_CONTROL = hasattr(datasource.DataSourceStreamReader, "getDefaultReadLimit")
 """Spark 4.2: the engine passes the start and the limit of a batch, runs `Trigger.AvailableNow` of Python sources in
@@ -25,3 +29,15 @@ else:
     class StreamArrowWriter(datasource.DataSourceStreamWriter, datasource.DataSourceArrowWriter):
         """Spark 4.1's `DataSourceStreamArrowWriter` for Spark 4.0, which passes Arrow batches to every writer that is a
         `DataSourceArrowWriter`, also in a stream, and calls `commit` and `abort` as for any stream."""
+
+
+def arrow_schema(schema: StructType) -> Any:
+    """The `pyarrow.Schema` of rows of `schema`, with times in UTC, as older Sparks make it. Raises
+    ConfigError for a type that Spark does not hand to Python."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    try:
+        return to_arrow_schema(schema, **zone)
+    except TypeError as error:  # also PySparkTypeError
+        raise ConfigError(f"columns of the DataFrame cannot be encoded, cast them or leave them out: {error}") from None

@@ -3,10 +3,14 @@
 Spark plans, reads and writes in processes whose main module is one of PySpark's (`python -m pyspark.daemon`); `load()`
 and tests run in the user's own. Imports only the standard library, because pyspark_pykafka.py needs it where
 all else is missing.
+
+In such a process it exempts what Spark has imported from garbage collection. Otherwise our imports, which make many
+objects that stay, would have the collector look through all of Spark's, too.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -32,3 +36,7 @@ def show_traceback() -> None:
     """Undo `hide_traceback`; a setting of the user stays."""
     if _hidden:
         os.environ.pop(_HIDE, None)
+
+
+if in_spark_worker():
+    gc.freeze()

@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.records import native
@@ -204,5 +203,7 @@ def _header_pairs(headers: pa.Array | None) -> _HeaderPairs | None:
     key, value = pairs.flatten()
     if key.null_count:
         raise ConfigError("column headers has a header without a key")
+    import pyarrow.compute as pc
+
     count = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
     return _HeaderPairs(count, key.cast(pa.binary()), value)

@@ -1,30 +1,40 @@
 """CRC-32C (Castagnoli), the checksum of a record batch.
 
 `crc32c(data, crc=0)` continues from an earlier value. It uses the hardware library if that is installed, else crcmod.
-The tests compare the two.
+The tests compare the two. Either is imported at the first use: with them come argparse, csv and the parser of e-mail,
+and a Spark process whose kernel computes the sums never needs them.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
-import crcmod.predefined
+_fastest: Callable[..., int] | None = None
 
-_portable = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+
+def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+    return (_fastest or _choose())(data, crc)
 
 
 def portable_crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
     """The same with crcmod, which is slow if it was installed without a compiler."""
-    return int(_portable(bytes(data), crc))
+    return int(_portable()(bytes(data), crc))
 
 
-def _choose() -> Callable[..., int]:
-    try:
-        import crc32c as hardware
-    except ImportError:
-        return portable_crc32c
-    function: Callable[..., int] = hardware.crc32c
+@functools.cache
+def _portable() -> Callable[..., int]:
+    from crcmod.predefined import mkPredefinedCrcFun
+
+    function: Callable[..., int] = mkPredefinedCrcFun("crc-32c")
     return function
 
 
-crc32c = _choose()
+def _choose() -> Callable[..., int]:
+    global _fastest
+    try:
+        from crc32c import crc32c as hardware
+    except ImportError:
+        hardware = portable_crc32c
+    _fastest = hardware
+    return hardware

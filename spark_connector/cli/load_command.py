@@ -8,12 +8,7 @@ service (cli/service.py). PykafkaErrors are raised: the console prints them in o
 from __future__ import annotations
 
 import json
-import logging
-import os
-import signal
-import sys
 from dataclasses import dataclass
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -35,14 +30,18 @@ from spark_connector.cli.load_options import (
     cluster_options,
 )
 from spark_connector.cli.screen import Screen, print_ranges, print_recovered, print_verified
-from spark_connector.cli.session import LazySession, quiet_session, spark_log
+from spark_connector.cli.session import (
+    LazySession,
+    interruptible,
+    leaving_at_interrupt,
+    quiet_session,
+    spark_log,
+)
 from spark_connector.loads.addresses import hadoop_settings, storage_options_for
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
 from spark_connector.loads.record import LoadResult
 from spark_connector.loads.request import FORMATS, LoadRequest, Target
 from spark_connector.loads.upsert import ENVELOPES, MODES
-
-INTERRUPTED = 128 + signal.SIGINT
 
 _ARGUMENTS = (
     *("topic", "columns", "partition_by", "sort_by", "starting_offsets", "max_records", "from_load", "from_directory"),
@@ -243,9 +242,9 @@ def load(options: LoadOptions) -> None:
     if options.recover:
         print_recovered(maintenance.recover(options.target), as_json)
     elif options.verify:
-        servers, reader = options.cluster()
-        with quiet_session("pykafka load --verify", options.target.hadoop) as session:
-            verified = maintenance.verify(options.target, servers, options=reader, session=session)
+        (servers, reader), target = options.cluster(), options.target
+        with leaving_at_interrupt("interrupted"), quiet_session("pykafka load --verify", target.hadoop) as session:
+            verified = maintenance.verify(target, servers, options=reader, session=session)
         print_verified(verified, as_json)
         raise typer.Exit(0 if verified.ok else 1)
     elif options.watch:
@@ -264,34 +263,15 @@ def _run(request: LoadRequest, options: LoadOptions) -> LoadResult:
     # Importing Spark takes half a second, which --help and --recover do not need.
     from spark_connector.load import run_load
 
-    interrupted = False
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        """Replaces the handler of PySpark, which cancels jobs over the connection that waits for them, and fails."""
-        nonlocal interrupted
-        interrupted = True
-        logging.disable()  # py4j logs the interrupt with a traceback
-        raise KeyboardInterrupt
-
-    try:
-        with (
-            spark_log() as log,
-            LazySession(f"pykafka load {options.group}", options.master, options.spark_settings, log) as spark,
-            Screen(quiet=options.as_json) as screen,
-            spark.shown(screen) as on_phase,
-        ):
-            spark.on_start = lambda: signal.signal(signal.SIGINT, interrupt)
-            try:
-                return run_load(request, spark.session, on_phase)
-            except Exception as error:
-                if not interrupted:
-                    raise
-                # Ctrl-C may end Spark's Java process, too, and what cleans up then fails with an error of its own.
-                raise KeyboardInterrupt from error
-    except KeyboardInterrupt:
-        typer.echo("pykafka: interrupted; the next load loads what this one has not committed", err=True)
-        sys.stderr.flush()
-        os._exit(INTERRUPTED)  # Spark ends with this process; stopping it takes longer than a person waits
+    with (
+        leaving_at_interrupt("interrupted; the next load loads what this one has not committed"),
+        spark_log() as log,
+        LazySession(f"pykafka load {options.group}", options.master, options.spark_settings, log) as spark,
+        Screen(quiet=options.as_json) as screen,
+        spark.shown(screen) as on_phase,
+        interruptible(spark),
+    ):
+        return run_load(request, spark.session, on_phase)
 
 
 def _print_result(result: LoadResult) -> None:

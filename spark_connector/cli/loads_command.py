@@ -26,7 +26,7 @@ from spark_connector.cli.load_options import (
     placed,
 )
 from spark_connector.cli.screen import print_ranges, print_recovered, print_table, print_verified
-from spark_connector.cli.session import quiet_session
+from spark_connector.cli.session import leaving_at_interrupt, quiet_session
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadedTable, LoadState
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rewind import fates
@@ -116,7 +116,7 @@ def verify_command(
     """
     servers, options = cluster_options(bootstrap_server, config, parse_pairs(option, "--option"))
     target = place.target
-    with quiet_session("pykafka loads verify", target.hadoop) as session:
+    with leaving_at_interrupt("interrupted"), quiet_session("pykafka loads verify", target.hadoop) as session:
         verified = verify(target, servers, only=load_id or (), options=options, session=session)
     print_verified(verified, place.as_json)
     if not verified.ok:

@@ -7,17 +7,21 @@ standard error.
 from __future__ import annotations
 
 import functools
+import logging
 import os
+import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Self
 
 import typer
 
+from broker.tools.main import INTERRUPTED
 from broker.zookeeper.java import find_java
 from spark_connector.cli.screen import ProgressLine, Screen
 from spark_connector.loads.record import LoadRecord
@@ -143,8 +147,44 @@ class LazySession:
 def quiet_session(name: str, hadoop: Mapping[str, str]) -> Iterator[Callable[[], SparkSession]]:
     """Gives the function that starts a local Spark without any output. `hadoop` are Hadoop client settings."""
     settings = {f"spark.hadoop.{key}": value for key, value in hadoop.items()}
-    with spark_log() as log, LazySession(name, "local[*]", settings, log) as spark:
+    with spark_log() as log, LazySession(name, "local[*]", settings, log) as spark, interruptible(spark):
         yield spark.session
+
+
+@contextmanager
+def interruptible(spark: LazySession) -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt within the block, also when Spark has started; a process that ignores it goes on.
+
+    PySpark's handler cancels jobs over the connection that waits for them, and fails. Ctrl-C may end Spark's Java
+    process, too, and what cleans up then fails with an error of its own: that becomes the interrupt.
+    """
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        logging.disable()  # py4j logs the interrupt with a traceback
+        raise KeyboardInterrupt
+
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    spark.on_start = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else interrupt)
+    try:
+        yield
+    except Exception as error:
+        if not interrupted:
+            raise
+        raise KeyboardInterrupt from error
+
+
+@contextmanager
+def leaving_at_interrupt(told: str) -> Iterator[None]:
+    """A KeyboardInterrupt ends the process at once, and with it Spark: stopping it takes longer than a person waits."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"pykafka: {told}", err=True)
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)
 
 
 @contextmanager

@@ -36,6 +36,18 @@ _NO_SCHEMAS: Final = frozenset({"enum", "const", "default", "examples", "example
 _REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
+_NAMES: Final = (
+    (("struct", "map"), "an object"),
+    (("list",), "an array"),
+    (("null",), "null"),
+    (("any",), "anything"),
+    (("never",), "nothing"),
+    ((pa.string(), pa.binary(), *_TEXTS.values()), "a string"),
+    ((pa.bool_(),), "a boolean"),
+    (_WIDTHS, "an integer"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a schema admits. `kind`: an atomic type, or `struct`, `list`, `map`, `null`, `any` (no clear type) or
@@ -61,6 +73,10 @@ class Shape:
             return pa.list_(self.item.type) if self.kind == "list" else pa.map_(pa.string(), self.item.type)
         return pa.string() if isinstance(self.kind, str) else self.kind
 
+    def __str__(self) -> str:
+        """For messages: as JSON Schema calls it."""
+        return next((name for kinds, name in _NAMES if self.kind in kinds), "a number")
+
 
 ANY: Final = Shape("any", nullable=True)
 _NULL: Final = Shape("null", nullable=True)
@@ -68,21 +84,30 @@ _NEVER: Final = Shape("never")
 
 
 def parse_json_schema(schema: JsonSchema) -> Shape:
-    """The shape of a record's value. Raises ConfigError for what is no JSON Schema or describes no object."""
+    """Raises ConfigError for what is no JSON Schema."""
     try:
         documents = {name: json.loads(text) for name, text in (("", schema.text), *schema.references)}
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"JSON Schema is not JSON: {error}") from None
-    root = documents[""]
-    shape = _Reader(_Documents(documents)).shape(root, (), 0)
+    return _Reader(_Documents(documents)).shape(documents[""], (), 0)
+
+
+def json_column(schema: JsonSchema) -> pa.DataType:
+    """The type of a column of such values. Raises ConfigError for a schema that describes no object."""
+    shape = parse_json_schema(schema)
     if shape.kind != "struct":
-        what = root.get("type") if isinstance(root, dict) else root
         raise ConfigError(
-            "JSON Schema does not describe an object with properties, which a column needs"
-            + (f" (its type is {what!r})" if what is not None else "")
-            + ": set the schema as Spark's DDL instead, e.g. 'id BIGINT, name STRING'"
+            f"JSON Schema does not describe an object with properties, which a column needs, but {shape}: set the "
+            "schema as Spark's DDL instead, e.g. 'id BIGINT, name STRING'"
         )
-    return shape
+    return shape.type
+
+
+def title(schema: JsonSchema) -> str | None:
+    """What the schema calls itself."""
+    document = json.loads(schema.text)
+    found = document.get("title") if isinstance(document, dict) else None
+    return found if isinstance(found, str) and found else None
 
 
 class _Reader:

@@ -18,8 +18,9 @@ from broker.errors import ConfigError
 from broker.records.columns import HEADERS_TYPE
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.avro_encoder import AvroEncoder
+from spark_connector.formats.json_check import CheckedJson
 from spark_connector.formats.json_encoder import JsonEncoder
-from spark_connector.formats.registered_schema import Place, registered_avro
+from spark_connector.formats.registered_schema import Place, registered_avro, registered_json
 from spark_connector.formats.schema_registry import registry_of
 from spark_connector.formats.text_encoder import TextEncoder, narrowed, narrowed_type
 from spark_connector.formats.value_encoder import Encoded, ValueEncoder
@@ -135,8 +136,10 @@ def column_encoder(one: ColumnWrite, kind: pa.StructType) -> ValueEncoder:
     """The encoder of a format for rows of type `kind`, the columns of `one` in their order. Raises ConfigError."""
     if one.name in {"binary", "string"}:
         return TextEncoder(kind, bytes_only=one.name == "binary")
-    if one.name == "json":
+    if one.name == "json" and one.schema is None:
         return JsonEncoder(kind, one.json, one.prefix)
+    if one.name == "json":
+        return CheckedJson(one.schema, kind, one.json, one.prefix)
     if one.name == "avro":
         return AvroEncoder(one.schema, kind, one.prefix)
     made: ValueEncoder = _protobuf().ProtobufEncoder(one.schema, kind, one.prefix)
@@ -170,9 +173,9 @@ def _loaded(name: str, one: ColumnWrite, formats: WriteFormats, topic: str | Non
     fields = [columns.field(column) for column in one.columns]
     kind = pa.struct([field.with_type(narrowed_type(field.type)) for field in fields])
     try:
-        if formats.registry is not None and one.name == "json":
-            raise ConfigError("json is not written with the prefix of a schema registry yet")
         registry = None if formats.registry is None else registry_of(formats.registry)
+        if one.name == "json" and registry is not None:
+            one = registered_json(one, registry, Place(name, topic))
         if one.name == "avro":
             one = registered_avro(one, registry, Place(name, topic), kind)
         if one.name == "protobuf":

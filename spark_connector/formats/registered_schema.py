@@ -16,8 +16,9 @@ import pyarrow as pa
 from broker.errors import ConfigError
 from spark_connector.formats.avro_derived import derived_schema
 from spark_connector.formats.avro_schema import parse_avro
+from spark_connector.formats.json_schema import title
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
-from spark_connector.formats.schema_text import read_schema
+from spark_connector.formats.schema_text import read_json_schema, read_schema
 from spark_connector.formats.value_format import FRAME, SchemaFile, SchemaSubject
 from spark_connector.formats.write_format import ColumnWrite, SubjectStrategy
 
@@ -43,7 +44,10 @@ class Place(NamedTuple):
         if strategy is SubjectStrategy.TOPIC:
             return f"{self.topic}-{self.column}"
         if record is None:
-            raise ConfigError(f"{option} needs '{self.column}Schema' to be a record: its name is part of the subject")
+            raise ConfigError(
+                f"{option} needs '{self.column}Schema' to be a record, or a JSON Schema with a title: its name is part "
+                "of the subject"
+            )
         return record if strategy is SubjectStrategy.RECORD else f"{self.topic}-{record}"
 
 
@@ -80,6 +84,31 @@ def _in_registry(one: ColumnWrite, registry: SchemaRegistry, place: Place, colum
     return replace(one, schema=schema, prefix=prefix(found))
 
 
+def registered_json(one: ColumnWrite, registry: SchemaRegistry, place: Place) -> ColumnWrite:
+    """`one` with its JSON Schema, and with the prefix of the schema's id. What Avro calls the name of a record is the
+    title of a JSON Schema, as for Confluent's serializer."""
+    schema, found = one.schema, one.schema_id
+    if isinstance(schema, SchemaFile):
+        schema = read_json_schema(schema)
+    try:
+        if found is not None:
+            if schema is not None:
+                raise ConfigError(f"set one of '{place.column}Schema' and '{place.column}SchemaId', not both")
+            schema = registry.json_schema(found)
+        elif isinstance(schema, SchemaSubject):
+            assert schema.subject is not None
+            found, schema = registry.json_version(schema.subject, schema.version)
+        elif schema is None:
+            found, schema = registry.json_version(place.subject(one.strategy, None))
+        else:
+            asked = {"schema": schema.text, "schemaType": "JSON"}
+            subject = place.subject(one.strategy, title(schema))
+            found = schema_id(registry, subject, asked, auto_register=one.auto_register)
+    except UnknownSchema as error:
+        raise ConfigError(f"the schema registry says: {error}") from None
+    return replace(one, schema=schema, prefix=prefix(found))
+
+
 def schema_id(registry: SchemaRegistry, subject: str, schema: dict[str, Any], *, auto_register: bool) -> int:
     """The id of a schema under a subject. `schema`: as requests have it: schema, schemaType, references.
     Raises UnknownSchema if it is no schema to the registry."""
@@ -101,4 +130,6 @@ def schema_id(registry: SchemaRegistry, subject: str, schema: dict[str, Any], *,
 
 def prefix(schema_id: int) -> bytes:
     """What a value begins with in Confluent's wire format."""
+    if not 0 <= schema_id < 1 << 31:
+        raise ConfigError(f"the schema's id {schema_id} does not fit into Confluent's wire format, which has 4 bytes")
     return schema_id.to_bytes(FRAME)

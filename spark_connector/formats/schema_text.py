@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from broker.errors import ConfigError
 from spark_connector.formats.avro_schema import parse_avro
-from spark_connector.formats.json_schema import parse_json_schema
+from spark_connector.formats.json_schema import json_column, parse_json_schema
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_format import AvroSchema, JsonSchema, Schema, SchemaFile, SchemaSubject
 from spark_connector.storage import text_without_secrets, without_secrets
@@ -49,7 +49,15 @@ def parse_schema_text(text: str, *, avro: bool) -> Schema:
         raise ConfigError(f"Schema begins with {{ but is not JSON: {error}") from None
     if _SPARKS & document.keys() or document.get("type") == "struct":
         return parse_spark_json(document, text)
-    return parse_json_schema(JsonSchema(text)).type
+    return json_column(JsonSchema(text))
+
+
+def parse_json_text(text: str) -> JsonSchema | SchemaFile:
+    """The JSON Schema of a write, or the file that holds it. Raises ConfigError."""
+    if not text.startswith("{"):
+        return SchemaFile(text)
+    parse_json_schema(JsonSchema(text))
+    return JsonSchema(text)
 
 
 def parse_registry_url(text: str) -> tuple[str, SchemaSubject] | None:
@@ -68,13 +76,24 @@ def parse_registry_url(text: str) -> tuple[str, SchemaSubject] | None:
     return match["base"], SchemaSubject(urllib.parse.unquote(match["subject"]), match["version"])
 
 
+def read_json_schema(place: SchemaFile) -> JsonSchema:
+    """Load the JSON Schema of a write. Raises ConfigError."""
+    schema = JsonSchema(_text_in(place))
+    parse_json_schema(schema)
+    return schema
+
+
+def _text_in(place: SchemaFile) -> str:
+    try:
+        return read_file(place.url).decode("utf-8").strip()
+    except ValueError as error:
+        raise _unreadable(place.url, error) from None
+
+
 def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: SchemaRegistry | None) -> Schema:
     """Load the schema at `place`. Raises ConfigError, ConnectorError."""
     if isinstance(place, SchemaFile):
-        try:
-            text = read_file(place.url).decode("utf-8").strip()
-        except ValueError as error:
-            raise _unreadable(place.url, error) from None
+        text = _text_in(place)
         schema = parse_schema_text(text, avro=avro)
         if isinstance(schema, SchemaFile):
             raise ConfigError(f"'{without_secrets(place.url)}' names another file: '{without_secrets(text)[:200]}'")
@@ -83,7 +102,7 @@ def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: Sche
     assert place.subject is not None
     try:
         if not avro:
-            return parse_json_schema(registry.json_version(place.subject, place.version)[1]).type
+            return json_column(registry.json_version(place.subject, place.version)[1])
         found = registry.subject(place.subject, place.version)
     except UnknownSchema as error:
         where = f"schema {place.subject}, version {place.version}"

@@ -125,4 +125,10 @@ def storage_options_for(to: str, given: Mapping[str, str], hadoop: Mapping[str, 
             "storage_options (--storage-option) are for directories and object stores; a database takes them in its "
             "URL, an Iceberg catalog in pyiceberg's configuration"
         )
-    return dict(given) if object_store_of(to) else {**hadoop, **given}
+    if to.strip().startswith("hdfs://"):
+        return {**hadoop, **given}
+    if given and object_store_of(to) is None:
+        raise ConfigError(
+            f"storage_options (--storage-option): '{without_secrets(to)}' is a local directory, which takes none"
+        )
+    return dict(given)

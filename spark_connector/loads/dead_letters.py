@@ -49,7 +49,7 @@ from spark_connector.loads.commit import Newest
 from spark_connector.loads.destination import Destination, HeldRows, NewSession
 from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.plan import newest_record, next_number
-from spark_connector.loads.record import BEGINNING, LoadError, LoadId, LoadRecord, Rewind, UndoneLoad
+from spark_connector.loads.record import BEGINNING, LoadError, LoadId, LoadRecord, Rewind, TableGone, UndoneLoad
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import TableDestination
 from spark_connector.loads.tasks.columns import TableColumns
@@ -262,7 +262,13 @@ class DeadLetters:
         fence = refusal_of(_load_of(entry), self._loads, (self.name,))
         if fence.id.sequence != _load_of(entry).sequence:
             return  # somebody else has it now
-        self._loads.commit(fence)
+        try:
+            self._loads.commit(fence)
+        except TableGone as error:
+            raise ConfigError(
+                f"{self.name} holds dead letters of load {entry.about}, but {error}, which would decide about them: "
+                "use another table of dead letters (dead_letters)"
+            ) from error
 
     def _take_back(self, number: int, about: str, load_ids: Iterable[str]) -> LoadRecord:
         undone = tuple(UndoneLoad(load_id, self.table.url) for load_id in load_ids)

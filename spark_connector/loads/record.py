@@ -37,6 +37,13 @@ class LoadInterrupted(LoadError):
     retriable = True
 
 
+class TableGone(LoadError):
+    """The table of the loads is no longer there."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__(f"the table {shown} no longer exists")
+
+
 class LoadTooLarge(LoadError):
     """The commit log cannot store a load of so many partitions. Nothing of the load is kept."""
 

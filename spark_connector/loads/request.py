@@ -188,7 +188,7 @@ DERIVED = {
 _BY_SPARK = ("json", "orc", "avro", "sql")
 _BY_TASKS = "format=parquet, delta and iceberg"
 
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a value
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Spark's directory for rows without a value."""
 
 _COPYING = "._COPYING_"

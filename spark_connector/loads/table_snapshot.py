@@ -56,6 +56,7 @@ class TableSnapshot:
 
     `columns` are the table's, None of a directory without a row. `one_group`: whether every file
     holds rows of this group alone. `one_row_per_key`: whether loads change and delete rows (mode=upsert).
+    `former_columns`: names that columns had once, and what they are called now, None where they are gone.
     """
 
     shown: str
@@ -68,6 +69,7 @@ class TableSnapshot:
     scan: TableScan
     one_group: bool = False
     one_row_per_key: bool = False
+    former_columns: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from spark_connector.loads.request import (
     LoadRequest,
     compression_of,
 )
-from spark_connector.loads.tasks.columns import TableColumns, sort_keys
+from spark_connector.loads.tasks.columns import TableColumns, check_sort_by, refuse_empty_structs
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_job import BadRecordFiles, TaskJob
 from spark_connector.loads.tasks.transforms import bind, with_partition_columns
@@ -139,7 +139,10 @@ def _write_directly(
 def _counted(record: LoadRecord, files: Sequence[WrittenFile]) -> dict[TopicPartition, Count]:
     """The rows of the files by partition. Raises LoadError unless they are rows of the load's ranges."""
     written = sum_counts(count for file in files for count in file.counts)
-    check_rows(record, written, passed=sum(file.metadata().num_rows for file in files))
+    counted, held = _total(written), sum(file.metadata().num_rows for file in files)
+    if counted != held:
+        raise LoadError(f"load {record.load_id}: the tasks counted {counted} rows, but their files hold {held}")
+    check_rows(record, written)
     return written
 
 
@@ -153,7 +156,8 @@ def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions)
     columns = TableColumns.of(parse_columns(record.columns), _schema_of(options), derived)
     fields = bind(partition_by, columns.schema, record.format)
     sort_by = parse_sort_by(request.sort_by)
-    sort_keys(sort_by, columns.schema)
+    check_sort_by(sort_by, columns.schema)
+    refuse_empty_structs(columns.schema)
     schema = with_partition_columns(columns.schema, fields)
     load_id = record.load_id if record.format in TABLE_FORMATS else None
     if load_id is not None:
@@ -263,7 +267,10 @@ def write_counted(
     observation = Observation()
     write(frame.observe(observation, F.count(F.lit(1)).alias("rows")))
     written = count()
-    check_rows(record, written, passed=int(observation.get["rows"]))
+    total, passed = _total(written), int(observation.get["rows"])
+    if total != passed:
+        raise LoadError(f"load {record.load_id}: Spark read {passed} rows, but its output holds {total}")
+    check_rows(record, written)
     return {tp: count.rows for tp, count in written.items()}
 
 
@@ -273,14 +280,11 @@ def save_by_tasks(frame: DataFrame, source: type[DataSource], options: Mapping[s
     frame.write.format(source.name()).mode("append").options(**options).save()
 
 
-def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Count], passed: int) -> None:
-    """Compare the rows that were written with `passed`, the rows that Spark has read, and with the ranges.
+def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Count]) -> None:
+    """Compare the rows that were written with the ranges.
 
     Raises LoadError for any difference, except fewer rows than offsets (compaction, transaction markers).
     """
-    total = sum(count.rows for count in written.values())
-    if total != passed:
-        raise LoadError(f"load {record.load_id}: Spark read {passed} rows, but its output holds {total}")
     planned = {range.tp: range for range in record.ranges}
     for tp, count in sorted(written.items()):
         range = planned.get(tp)

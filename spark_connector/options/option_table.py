@@ -403,8 +403,8 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "valueSchema",
         "for avro: an Avro schema, or `http(s)://registry/subjects/NAME/versions/latest`; for protobuf: a descriptor "
-        "file of protoc; or a file that holds it, any fsspec URL. If unset and `schema.registry.url` is set: the "
-        "latest schema of the subject (ours)",
+        "file of protoc; for json with a registry: a JSON Schema, or its URL there; or a file that holds it, any "
+        "fsspec URL. If unset and `schema.registry.url` is set: the latest schema of the subject (ours)",
     ),
     Option("keySchema", "the same for the key (ours)"),
     Option("valueMessage", "for protobuf: the message's full name, if the schema has several (ours)"),
@@ -423,8 +423,8 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option("keySubjectStrategy", "the same for the key, `<topic>-key` (ours)", "topic"),
     Option(
         "autoRegister",
-        "true: the driver registers the schema of `valueSchema` or `keySchema` if the registry does not have it, after "
-        "it asked whether it is compatible (ours)",
+        "true: the driver registers the schema of `valueSchema` or `keySchema`, for avro without one that which "
+        "`to_avro` makes of the columns, if the registry does not have it and finds it compatible (ours)",
         "false",
     ),
     Option(

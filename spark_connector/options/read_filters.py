@@ -51,6 +51,11 @@ class ReadFilters:
     by_key: bool = False
     timestamps_grow: bool | None = None
 
+    @property
+    def of_rows(self) -> bool:
+        """Whether a row may be left out by its timestamp, key or headers."""
+        return (self.timestamps, self.keys, self.header) != (None, None, None)
+
     def offsets_of(self, tp: TopicPartition) -> Intervals | None:
         """The offsets of `tp` that pass. If the option names partitions, no offset of another partition passes."""
         if self.offsets is None or isinstance(self.offsets, Intervals):

@@ -59,7 +59,7 @@ def _column_write(values: OptionValues, column: str, registries: list[str]) -> C
         name = "binary"
         refuse_options(values, (f"{column}Columns",), f"needs '{column}Format'")
     made = {f"'{column}Format'": {name}}
-    _refuse_without(values, (f"{column}Schema",), made, _WITH_SCHEMA)
+    _refuse_without(values, (f"{column}Schema",), made, ("json", *_WITH_SCHEMA))
     _refuse_without(values, (f"{column}SchemaId", f"{column}SubjectStrategy"), made, ("json", *_WITH_SCHEMA))
     _refuse_without(values, (f"{column}Message",), made, ("protobuf",))
     if not columns and column == "key" and name != "binary":
@@ -122,13 +122,19 @@ def _schema(values: OptionValues, option: str, name: str, registries: list[str])
             )
         return None
     refuse_login(option, text)
+    if name == "json" and URL not in values and not re.match(r"https?://", text, re.IGNORECASE):
+        raise ConfigError(
+            f"Option '{option}' has no effect on format json: it needs '{URL}', or a schema in a registry"
+        )
     # These imports load fastavro, fsspec and an HTTP client, which plain writes do not need.
-    from spark_connector.formats.schema_text import parse_registry_url, parse_schema_text
+    from spark_connector.formats.schema_text import parse_json_text, parse_registry_url, parse_schema_text
 
     try:
         if (found := parse_registry_url(text)) is not None:
             registries.append(found[0])
             return found[1]
+        if name == "json":
+            return parse_json_text(text)
         return parse_schema_text(text, avro=True) if name == "avro" else SchemaFile(text)
     except ConfigError as error:
         raise ConfigError(f"Option '{option}': {error}") from None

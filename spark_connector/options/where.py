@@ -30,7 +30,7 @@ _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _SAME = {"==": "=", "!=": "<>"}
 _OPERATORS = ("=", "<>", "<", "<=", ">", ">=")
 _TIME = re.compile(
-    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)\s?(Z|UTC|[+-]\d\d:\d\d)?", re.ASCII | re.IGNORECASE
+    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?) ?(Z|UTC|[+-](?:0\d|1[0-7]):[0-5]\d|[+-]18:00)?", re.ASCII
 )
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -179,8 +179,7 @@ class _Parser:
             self._bound(column, Intervals.of(part for one in numbers for part in one.parts))
 
     def _like(self) -> None:
-        pattern = self._constant("key")
-        assert isinstance(pattern, bytes)
+        pattern = self._string(self._advance(), "LIKE takes a text").encode()
         prefix = pattern.removesuffix(b"%")
         if b"%" in prefix or b"_" in prefix:
             self._refuse("LIKE takes a prefix, as in key LIKE 'anna%'")
@@ -244,7 +243,7 @@ class _Parser:
                 f"'{text}' has no offset from UTC, so it is another time in each session: write it like "
                 "'2026-11-25T08:00:00Z' or '2026-11-25 08:00:00+01:00'"
             )
-        offset = "+00:00" if match[3].upper() in ("Z", "UTC") else match[3]
+        offset = "+00:00" if match[3] in ("Z", "UTC") else match[3]
         try:
             return (datetime.fromisoformat(f"{match[1]}T{match[2]}{offset}") - _EPOCH) // timedelta(microseconds=1)
         except (ValueError, OverflowError):

@@ -17,11 +17,10 @@ import pyarrow as pa
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 from spark_connector.errors import ConnectorError
-from spark_connector.options.read_filters import ReadFilters
-from spark_connector.read.row_filter import RowFilter
 
 if TYPE_CHECKING:
     from spark_connector.formats.record_decoder import RecordDecoder  # fastavro behind it
+    from spark_connector.read.row_filter import RowFilter  # pyarrow.compute behind it
 
 MAX_ROWS = 10_000
 """Most rows of one record batch."""
@@ -55,23 +54,26 @@ def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
 
 
 class BatchMaker:
-    """Makes batches of the rows that pass `rows`, with the source columns `columns`, or what `decoder` makes of
-    them."""
+    """Makes batches of the rows that pass `rows`, or of all, with the source columns `columns`, or what `decoder` makes
+    of them."""
 
     def __init__(
         self, columns: Sequence[str], rows: RowFilter | None = None, decoder: RecordDecoder | None = None
     ) -> None:
-        self._rows = rows or RowFilter(ReadFilters())
+        self._rows = rows
         self._decoder = decoder
         self._columns = tuple(columns if decoder is None else decoder.needs)
-        self.fields = self._rows.fields | {_DECODED[name] for name in self._columns if name in _DECODED}
+        self.fields = frozenset(_DECODED[name] for name in self._columns if name in _DECODED)
         """The fields that the column decoder must decode."""
+        if rows is not None:
+            self.fields |= rows.fields
         if "timestamp" in self._columns:
             self.fields |= {"offset"}  # to name the record of a timestamp that does not fit
 
     def batches(self, columns: Columns, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
         """`columns` of the partition `tp` in non-empty slices of at most MAX_ROWS rows and about MAX_BYTES bytes."""
-        columns = self._rows.apply(columns)
+        if self._rows is not None:
+            columns = self._rows.apply(columns)
         whole = {name: _array(columns, name, tp) for name in self._columns if name in _DECODED}
         schema = arrow_schema(self._columns)
         constants = _constants(tp)

@@ -30,11 +30,11 @@ from spark_connector.errors import report_data_loss
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.arrow_batches import MAX_BYTES, MAX_ROWS, BatchMaker, arrow_schema
 from spark_connector.read.planning import OffsetRange
-from spark_connector.read.row_filter import RowFilter
 from spark_connector.worker_clients import keep_imports, worker_clients
 
 if TYPE_CHECKING:
     from spark_connector.formats.record_decoder import BadRecords  # fastavro behind it
+    from spark_connector.read.row_filter import RowFilter  # pyarrow.compute behind it
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -196,7 +196,14 @@ class _Reading:
 
                 bad_records = BadRecordsTopic(self._cluster, formats.bad_records_topic)
             decoder = RecordDecoder(formats, arrow_schema(self._options.columns), tp, bad_records)
-        return BatchMaker(self._options.columns, RowFilter(self._options.filters), decoder)
+        return BatchMaker(self._options.columns, self._row_filter(), decoder)
+
+    def _row_filter(self) -> RowFilter | None:
+        if not self._options.filters.of_rows:
+            return None
+        from spark_connector.read.row_filter import RowFilter
+
+        return RowFilter(self._options.filters)
 
     def _first_left(self, planned: OffsetRange, position: int) -> int:
         """The broker does not have `position`: report the loss, and return where to continue."""

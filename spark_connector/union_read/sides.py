@@ -158,6 +158,14 @@ def _both(names: Sequence[str], made: pa.Schema, found: TableSnapshot, *, named:
     if found.columns is None:
         return [made.field(name) for name in names]
     missing = [name for name in names if name not in found.columns.names]
+    changed = [name for name in missing if name in found.former_columns]
+    if changed and not named:
+        now = found.former_columns[changed[0]]
+        what = f"renamed it to '{now}'" if now else "dropped it"
+        raise ConfigError(
+            f"{found.shown} no longer has the column '{changed[0]}', which the records of the topics have: another "
+            f"program has {what}. Undo that, or name the columns to read (option columns)"
+        )
     if missing and (named or len(missing) == len(names)):
         raise ConfigError(
             f"{found.shown} has no column {', '.join(missing)}, which the read of the topics has: leave it out (option "
@@ -195,13 +203,13 @@ def _source(options: SourceOptions) -> pa.Schema:
 
 def _target(history: HistoryOptions) -> Target:
     place = history.place
+    storage_options_for(place.removeprefix(_DELTA), history.storage_options, {})  # raises where none would be used
     if place.startswith(_DELTA):
         _refuse_zookeeper(history)
         target = Target(place[len(_DELTA) :], history.group, format="delta", storage_options=history.storage_options)
         return target.check()
     if history.catalog is not None:
         _refuse_zookeeper(history)
-        storage_options_for(place, history.storage_options, {})  # raises: none would be used
         return Target(place, history.group, catalog=history.catalog).check()
     if is_database_url(place):
         raise ConfigError(

@@ -22,9 +22,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
-from spark_connector.loads.record import LoadError
 from spark_connector.loads.table_snapshot import TableFile, TableSnapshot, no_longer_there
 from spark_connector.read.micro_batches import BatchPlan, MicroBatches
 from spark_connector.read.stream_offset import Document, StreamOffset
@@ -76,7 +74,7 @@ class UnionBatches(MicroBatches):
         self._sides = sides
         self._snapshot: TableSnapshot | None = None
         self._begin: Document | None = None
-        self._wrong: ConfigError | ConnectorError | LoadError | None = None
+        self._wrong: Exception | None = None
 
     def initial(self) -> Document:
         """Where a new query starts. What is wrong is raised when Spark asks for the first batch: after a crash it goes
@@ -88,7 +86,7 @@ class UnionBatches(MicroBatches):
                 self._snapshot = plan.snapshot
                 found = HistoryOffset(plan.snapshot.version, _hash(plan.snapshot.files), len(plan.snapshot.files))
                 self._begin = found.put_into(begin.to_json())
-            except (ConfigError, ConnectorError, LoadError) as error:
+            except Exception as error:
                 self._begin, self._wrong = HistoryOffset("", "", 0).put_into(StreamOffset({}).to_json()), error
         return self._begin
 

@@ -29,6 +29,8 @@ from spark_connector.options.write_options import parse_write_options
 from tests.support.snippets import Snippet, pages, snippets
 
 SERVER = "kafka.bootstrap.servers"
+ANY_ADDRESS = "http://host:8081"
+"""For an option whose value a snippet computes."""
 SNIPPETS = [one for page in pages() for one in snippets(page)]
 
 
@@ -73,7 +75,7 @@ def _stretches(node: ast.expr) -> Iterator[Chain]:
             called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
             values = [ast.literal_eval(one) for one in node.args if isinstance(one, ast.Constant)]
             if called == "option":
-                options[values[0]] = str(values[1])
+                options[values[0]] = str(values[1]) if values[1:] else ANY_ADDRESS
             if called == "options":
                 options |= {one.arg: str(ast.literal_eval(one.value)) for one in node.keywords if one.arg}
             if called == "format":

@@ -14,7 +14,9 @@ from tests.support.snippets import START, Newcomer, Snippet, matches, snippets
 from tests.support.source_tree import ROOT
 from tests.support.users_environment import users_environment
 
-TUTORIALS = [ROOT / "docs" / "tutorials" / f"{name}.md" for name in ("read", "stream", "write", "load")]
+TUTORIALS = [
+    ROOT / "docs" / "tutorials" / f"{name}.md" for name in ("read", "stream", "write", "typed-records", "load")
+]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md", *TUTORIALS]
 
 

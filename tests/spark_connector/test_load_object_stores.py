@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import duckdb
 import pytest
 from deltalake import DeltaTable
 
 from broker.errors import ConfigError
+from spark_connector.destinations import open_dead_letters
 from spark_connector.load import load
+from spark_connector.loads.bad_record_options import DeadLetterPlace
 from spark_connector.loads.request import Target
 from spark_connector.maintenance import history, rewind, verify
 from spark_connector.storage import open_storage
@@ -22,6 +25,8 @@ from tests.support.topic_data import TopicData
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_connector.loads.destination import Destination
 
 MANY = 25_000
 """More than the driver loads itself, so that tasks of Spark write."""
@@ -102,3 +107,19 @@ def test_the_environment_is_enough_for_the_commands(
     answer_of("loads", "rewind", *where, "--to-load", first["load_id"], "--yes")
     store = {"aws_endpoint": s3.url, "aws_region": "us-east-1", "allow_http": "true"}
     assert DeltaTable(to, storage_options=store).to_pyarrow_table().num_rows == 5
+
+
+def test_dead_letters_in_another_kind_of_storage_take_its_options_from_the_environment(
+    s3: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    loads = cast("Destination", SimpleNamespace(url="hdfs://namenode:1/x"))
+    target = Target(loads.url, "g", storage_options={"dfs.client.use.datanode.hostname": "true"}, format="parquet")
+    in_s3 = Target("s3a://lake/loads", "g", storage_options={"x": "y"})
+    place = DeadLetterPlace.parse("delta:s3://lake/bad")
+    with open_dead_letters(place, target, loads) as letters:
+        assert letters.name == "delta:s3://lake/bad"
+        assert letters.table.log.newest().sequence == 0
+    with pytest.raises(ConfigError, match="storage option x: s3:// takes"), open_dead_letters(place, in_s3, loads):
+        pass

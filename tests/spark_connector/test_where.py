@@ -85,7 +85,6 @@ def key(chance: random.Random) -> Term:
     if kind == 0:
         text = f"key LIKE '{chance.choice(['a%', 'ab%', 'user-%', '%', 'ab', 'x%'])}'"
     elif kind == 1:
-        # Spark casts all of a list to one type, and would take bytes and texts for texts
         text = f"key IN ({', '.join(constant() for _ in range(chance.randrange(1, 6)))})"
     else:
         text = f"key {chance.choice(['=', '==', '<>', '!='])} {constant()}"

@@ -125,4 +125,4 @@ def _read(kernel: Kernel, program: BatchProgram, raw: bytes) -> None:
 
 
 if __name__ == "__main__":
-    print(fuzz(native._import_file(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])), "values")  # type: ignore[arg-type]
+    print(fuzz(native._import_file(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])), "values")

@@ -145,15 +145,15 @@ def write_in_foreach_batch(spark: SparkSession, options: dict[str, str], target:
 
 
 def copy_and_read_typed(spark: SparkSession, options: dict[str, str], target: str, checkpoint: str) -> dict[str, Any]:
-    """Write a batch and an exactly-once stream of JSON to `target`; what a typed read of it finds."""
+    """Write typed columns, a batch and an exactly-once stream of JSON, to `target`; what a typed read of it finds."""
     from tests.support.all_available import take_all
 
-    to = {"kafka.bootstrap.servers": options["kafka.bootstrap.servers"], "topic": target}
-    rows = spark.range(1000, 1005).selectExpr("to_json(struct(id, 'batch' AS how)) AS value")
+    to = {"kafka.bootstrap.servers": options["kafka.bootstrap.servers"], "topic": target, "valueFormat": "json"}
+    rows = spark.range(1000, 1005).selectExpr("id", "'batch' AS how")
     rows.write.format("pykafka").options(**to).mode("append").save()
     stream = spark.readStream.format("pykafka").options(**options).load()
-    as_json = "to_json(struct(CAST(CAST(value AS STRING) AS BIGINT) AS id, 'stream' AS how)) AS value"
-    writer = stream.selectExpr(as_json).writeStream.format("pykafka").options(**to, delivery="exactly-once")
+    rows = stream.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS id", "'stream' AS how")
+    writer = rows.writeStream.format("pykafka").options(**to, delivery="exactly-once")
     take_all(writer.option("checkpointLocation", checkpoint))
     typed = {**options, "subscribe": target, "valueFormat": "json", "valueSchema": "id BIGINT, how STRING"}
     back = spark.read.format("pykafka").options(**typed).load()

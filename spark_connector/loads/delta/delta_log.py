@@ -29,7 +29,7 @@ from spark_connector.loads.change_files import ReadChanges, no_changes
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.delta.delta_merge import merge_changes, restore_version
 from spark_connector.loads.footers import delta_statistics
-from spark_connector.loads.record import LoadError, LoadRecord, failed_load
+from spark_connector.loads.record import LoadError, LoadRecord, TableGone, failed_load
 from spark_connector.loads.request import LOAD_COLUMN, values_in_path
 from spark_connector.loads.table import TableLog
 from spark_connector.loads.tasks.written_file import WrittenFile
@@ -98,7 +98,7 @@ class DeltaCommitLog(TableLog):
         for _ in range(_TRIES):
             table = self.table()
             if table is None:
-                raise LoadError(f"the Delta table {self._storage.shown} no longer exists")
+                raise TableGone(self._storage.shown)
             if self._is_taken(table, record):
                 return
             check_expected(self._group, self._offsets(table, record.committed), record.expected, record.committed)

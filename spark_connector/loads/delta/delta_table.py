@@ -43,7 +43,7 @@ from spark_connector.loads.history import (
     staged_entries,
     topics_by_group,
 )
-from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord, failed_load
+from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord, TableGone, failed_load
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination, first_line
@@ -267,7 +267,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
     def _reopened(self) -> DeltaTable:
         table = self.log.table()
         if table is None:
-            raise LoadError(f"the Delta table {self.url} no longer exists")
+            raise TableGone(self.url)
         return table
 
     def _create(self, schema: pa.Schema, partition_by: Sequence[str]) -> DeltaTable:

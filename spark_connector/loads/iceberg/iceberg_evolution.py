@@ -20,7 +20,7 @@ from broker.errors import ConfigError
 from spark_connector.loads.evolution import AddColumn, Step, evolve
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, first_line
 from spark_connector.loads.iceberg.iceberg_schema import check_version, fitted_spec, new_schema
-from spark_connector.loads.record import LoadError, failed_load
+from spark_connector.loads.record import TableGone, failed_load
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 
@@ -76,5 +76,5 @@ def _single(type: pa.DataType) -> FileLayout:
 def _reopened(place: IcebergPlace) -> Table:
     table = place.table()
     if table is None:
-        raise LoadError(f"the Iceberg table {place.shown} no longer exists")
+        raise TableGone(place.shown)
     return table

@@ -51,7 +51,7 @@ from spark_connector.loads.iceberg.iceberg_snapshot import (
     delete_files,
     write_snapshot,
 )
-from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord, LoadTooLarge
+from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord, LoadTooLarge, TableGone
 from spark_connector.loads.table import TableLog
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
@@ -198,7 +198,7 @@ class IcebergCommitLog(TableLog):
         for _ in range(_TRIES):
             table = self.table()
             if table is None:
-                raise LoadError(f"the Iceberg table {self._place.shown} no longer exists")
+                raise TableGone(self._place.shown)
             state = self.state(table)
             if self._is_taken(table, state, record):
                 return

@@ -85,7 +85,20 @@ def snapshot_of(log: IcebergCommitLog, shown: str, version: str | None) -> Table
         files=() if wanted == _NONE else _files(scan, shown),
         scan=IcebergScan(_small(table.metadata), schema.model_dump_json(), dict(table.io.properties)),
         one_row_per_key=UPSERT_PROPERTY in table.properties,
+        former_columns=_former_columns(table.metadata, schema),
     )
+
+
+def _former_columns(metadata: TableMetadata, schema: Schema) -> dict[str, str | None]:
+    """By the field ids, which a renamed column keeps."""
+    now = {one.field_id: one.name for one in schema.fields}
+    names = set(now.values())
+    return {
+        one.name: now.get(one.field_id)
+        for earlier in metadata.schemas
+        for one in earlier.fields
+        if one.name not in names
+    }
 
 
 def _files(scan: Any, shown: str) -> tuple[TableFile, ...]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.partitioning import PartitionField as IcebergField
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_by_name
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
 from pyiceberg.table.sorting import SortField as IcebergSortField
@@ -53,7 +53,9 @@ def new_schema(layout: FileLayout) -> Schema:
     ids = itertools.count(1)
     fields = [_with_ids(field, ids) for field in layout.schema]
     try:
-        return pyarrow_to_schema(pa.schema(fields))
+        schema = pyarrow_to_schema(pa.schema(fields))
+        index_by_name(schema)  # which refuses a column `a.b` beside a struct a with a field b
+        return schema
     except (UnsupportedPyArrowTypeException, TypeError, ValueError) as error:
         raise ConfigError(f"an Iceberg table cannot hold these columns: {error}") from error
 

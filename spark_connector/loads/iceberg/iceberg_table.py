@@ -42,7 +42,7 @@ from spark_connector.loads.iceberg.iceberg_merge import FileMaker, merged, rewou
 from spark_connector.loads.iceberg.iceberg_read import snapshot_of
 from spark_connector.loads.iceberg.iceberg_rows import of_loads, of_loads_or_none, of_none_in, only_load, read_files
 from spark_connector.loads.iceberg.iceberg_schema import PROPERTIES, fitted_layout, new_order, new_schema, new_spec
-from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord
+from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord, TableGone
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
 from spark_connector.loads.table_snapshot import TableSnapshot
@@ -292,7 +292,7 @@ class IcebergDestination(TableDestination[Table | None]):
     def _there(self) -> Table:
         table = self.log.table()
         if table is None:
-            raise LoadError(f"the Iceberg table {self.url} no longer exists")
+            raise TableGone(self.url)
         return table
 
     def _announce(self, table: Table, record: LoadRecord) -> None:

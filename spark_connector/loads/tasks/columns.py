@@ -77,13 +77,32 @@ class TableColumns:
         return [_expression(pick) for pick in self.picks]
 
 
-def sort_keys(items: Sequence[SortItem], schema: pa.Schema) -> list[tuple[str, str]]:
-    """What pyarrow's `sort_by` takes. Raises ConfigError for a column that the table lacks, or that has no order."""
+def check_sort_by(items: Sequence[SortItem], schema: pa.Schema) -> None:
+    """Raise ConfigError for a column that the table lacks, or that has no order."""
     for item in items:
         refuse_unknown_column(item, schema.names)
         if pa.types.is_nested(type := schema.field(item.column).type):
             raise ConfigError(f"sort_by (--sort-by) {item}: the column is of type {type}, which has no order")
-    return [(item.column, "descending" if item.descending else "ascending") for item in items]
+
+
+def refuse_empty_structs(schema: pa.Schema) -> None:
+    """Raise ConfigError for a column with a struct without fields, at any depth: parquet has no such type."""
+    for field in schema:
+        if empty := _empty_struct(field.type, field.name):
+            raise ConfigError(
+                f"'{empty}' is a record without fields, which parquet cannot hold: leave the column out, or pick other "
+                "fields (columns, --columns)"
+            )
+
+
+def _empty_struct(type: Any, path: str) -> str | None:
+    """Where the first struct without fields is in a type."""
+    if pa.types.is_struct(type) and not type.num_fields:
+        return path
+    inner = [type.field(number) for number in range(type.num_fields)]
+    names = [f"{path}.{field.name}" if pa.types.is_struct(type) else path for field in inner]
+    found = (_empty_struct(field.type, name) for field, name in zip(inner, names, strict=True))
+    return next((one for one in found if one), None)
 
 
 def _picked(item: ColumnItem, source: pa.Schema) -> Iterator[tuple[Pick, Any]]:

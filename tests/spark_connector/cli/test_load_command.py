@@ -16,8 +16,8 @@ from typing import Self
 import pyarrow.dataset
 import pytest
 
-from spark_connector.cli import load_command
-from spark_connector.cli.load_command import LoadOptions
+from broker.tools.main import main
+from spark_connector.cli import load_command, loads_command, session
 from tests.support.kafka import Kafka
 from tests.support.source_tree import ROOT
 from tests.support.topic_data import TopicData
@@ -88,27 +88,52 @@ class EndedSpark:
             raise ConnectionError("Answer from Java side is empty")
 
 
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("load --topic t", "interrupted; the next load loads what this one has not committed"),
+        ("load --verify", "interrupted"),
+        ("loads verify", "interrupted"),
+    ],
+)
 def test_an_error_that_follows_an_interrupt_is_told_as_the_interrupt(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, told: str
 ) -> None:
     def leave(status: int) -> None:
         raise SystemExit(status)
 
+    def verify(*_arguments: object, session: Callable[[], object], **_named: object) -> None:
+        session()
+
     monkeypatch.setattr("spark_connector.load.run_load", lambda request, session, on_phase: session())
+    monkeypatch.setattr("spark_connector.maintenance.verify", verify)
+    monkeypatch.setattr(loads_command, "verify", verify)
     monkeypatch.setattr(load_command, "LazySession", EndedSpark)
+    monkeypatch.setattr(session, "LazySession", EndedSpark)
     monkeypatch.setattr(os, "_exit", leave)
-    options = LoadOptions(to=str(tmp_path / "out"), group="g", topic="t", bootstrap_server="127.0.0.1:9")
     before = signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises(SystemExit) as ended:
-            load_command._run(options.request(), options)
+            main([*command.split(), "--to", str(tmp_path / "out"), "--group", "g", "-b", "127.0.0.1:9"])
     finally:
         signal.signal(signal.SIGINT, before)
         logging.disable(logging.NOTSET)
     assert ended.value.code == 130
     said = capsys.readouterr().err
-    assert said.endswith("pykafka: interrupted; the next load loads what this one has not committed\n")
+    assert said.endswith(f"pykafka: {told}\n")
     assert "Answer from Java" not in said
+
+
+def test_a_process_that_ignores_an_interrupt_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the one in which the console in the browser verifies: PySpark would take the signal."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    monkeypatch.setattr(session, "LazySession", EndedSpark)
+    try:
+        with pytest.raises(AssertionError, match="a session that is gone"), session.quiet_session("t", {}) as start:
+            start()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -130,6 +130,9 @@ def test_what_the_schema_cannot_hold_is_a_bad_row_with_its_reason() -> None:
         1: "column a: 'x' is not a symbol of enum E",
         2: f"column a: '{'y' * 60}…' is not a symbol of enum E",
     }
+    assert reasons(ENUM, pa.array([b"\xff", b"X"]).view(pa.string())) == {
+        0: "column a: '\ufffd' is not a symbol of enum E"
+    }
     assert reasons(FIXED, pa.array([b"abcd", b"abc"])) == {0: "column a: 4 bytes do not fit into a fixed of 3"}
     wide = pa.array([Decimal("99.99"), Decimal("-100.00"), Decimal("100.00")], pa.decimal128(10, 2))
     assert reasons(decimal("bytes", 4, 2), wide) == {

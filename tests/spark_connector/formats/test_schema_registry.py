@@ -18,7 +18,7 @@ from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats import schema_registry as module
 from spark_connector.formats.avro_decoder import AvroDecoder
-from spark_connector.formats.json_schema import parse_json_schema
+from spark_connector.formats.json_schema import json_column
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema, registry_of
 from spark_connector.formats.value_format import AvroSchema, RegistrySettings
 from tests.support.schema_registry import Registry, schema_registry
@@ -131,7 +131,7 @@ def test_a_json_schema_comes_with_those_that_it_references_by_their_names(regist
     assert (schema.text, dict(schema.references)) == (person, {"address.json": address, "city.json": city})
     assert client(registry).json_schema(number) == schema
     name = pa.struct([("name", pa.string())])
-    assert parse_json_schema(schema).type == pa.struct([("home", pa.struct([("city", name)])), ("born", name)])
+    assert json_column(schema) == pa.struct([("home", pa.struct([("city", name)])), ("born", name)])
     registry.register("a", V1)
     with pytest.raises(UnknownSchema, match="of type AVRO, not JSON"):
         client(registry).json_version("a")

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
+from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.rewind import standing
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash, CrashPoint
-from tests.support.dead_letter_harness import DeadLetterWorld, dead_letter_world
+from tests.support.dead_letter_harness import DeadLetterWorld, IcebergSite, dead_letter_world
 
 _numbers = itertools.count(1000)
 
@@ -38,12 +41,16 @@ def _worlds(root: Path, kinds: str) -> Worlds:
     return make
 
 
-@pytest.fixture(params=["delta to delta", "parquet to delta"])
+def _slow(kinds: str) -> Any:
+    return pytest.param(kinds, marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=["delta to delta", _slow("parquet to delta")])
 def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
     return _worlds(tmp_path, request.param)
 
 
-@pytest.fixture(params=["delta to delta", "parquet to delta", "delta to iceberg", "iceberg to iceberg"])
+@pytest.fixture(params=["parquet to delta", "delta to iceberg", _slow("delta to delta"), _slow("iceberg to iceberg")])
 def all_worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
     return _worlds(tmp_path, request.param)
 
@@ -115,6 +122,25 @@ def test_a_kill_of_the_settling_is_settled_too(worlds: Worlds) -> None:
             world.load(CrashPoint(number))
         world.load()
         world.check_whole(step)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_that_is_dropped_between_the_two_commits_is_told_with_a_way_on(tmp_path: Path, kind: str) -> None:
+    world = dead_letter_world(tmp_path, "g", kind=kind, begin=False)
+    counted = dead_letter_world(tmp_path, "other", kind=kind, bad="elsewhere", begin=False)
+    steps = steps_of(counted.load)
+    first = next(number for number, step in enumerate(steps, 1) if step.startswith("append"))
+    with pytest.raises(Crash):
+        world.load(CrashPoint(first, before=False))
+    if isinstance(world.loads, IcebergSite):
+        open_catalog(world.loads.catalog).drop_table(world.loads.name.removeprefix("iceberg:"))
+    else:
+        shutil.rmtree(tmp_path / "loads-g")
+    with pytest.raises(ConfigError, match="no longer exists.*another table of dead letters"):
+        world.load()
+    world.bad = counted.bad
+    assert world.load() is not None
+    world.check_whole()
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])

@@ -192,8 +192,8 @@ def test_tables_keep_it_in_their_logs(make: Callable[..., TableWorld], tmp_path:
             {"valueFormat": "avro", "recursiveFieldMaxDepth": "3"},
         ),
         (
-            {"filterPartitions": "0-3", "filterTimestampFrom": "7", "filterOffsets": "1-"},
-            {"filterPartitions": "0-3", "filterTimestampFrom": "7", "filterOffsets": "1-"},
+            {"filterPartitions": "0-3", "filterTimestampFrom": "7", "filterOffsets": "1-", "WHERE": "key = 'A'"},
+            {"filterPartitions": "0-3", "filterTimestampFrom": "7", "filterOffsets": "1-", "where": "key = 'A'"},
         ),
     ],
 )

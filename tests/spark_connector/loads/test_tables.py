@@ -75,6 +75,14 @@ def next_world(world: TableWorld, worlds: Worlds) -> TableWorld:
     return world
 
 
+# On S3 a step is some requests to a server. The kills of tests/faults/test_table_kills.py have an S3, too.
+EACH_STEP = pytest.mark.parametrize(
+    "worlds",
+    ["delta", pytest.param("s3", marks=pytest.mark.slow), "iceberg", "sqlite", "postgres"],
+    indirect=True,
+)
+
+
 def test_loads_follow_each_other_without_gap(worlds: Worlds) -> None:
     world = worlds()
     for _ in range(3):
@@ -86,6 +94,7 @@ def test_loads_follow_each_other_without_gap(worlds: Worlds) -> None:
 
 
 @pytest.mark.timeout(300)  # hundreds of transactions
+@EACH_STEP
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_a_crash_at_any_step_is_repaired_by_the_next_load(worlds: Worlds, before: bool) -> None:
     world = worlds()
@@ -107,6 +116,7 @@ def test_a_crash_at_any_step_is_repaired_by_the_next_load(worlds: Worlds, before
 
 
 @pytest.mark.timeout(300)  # hundreds of transactions
+@EACH_STEP
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_a_rival_at_any_step_leaves_one_winner(worlds: Worlds, before: bool) -> None:
     world = worlds()

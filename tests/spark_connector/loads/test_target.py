@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from spark_connector.loads.addresses import DatabaseAddress, is_database_url
+from spark_connector.loads.addresses import DatabaseAddress, is_database_url, storage_options_for
 from spark_connector.loads.request import Target, check_topics, values_in_path
 
 
@@ -60,6 +60,19 @@ def test_a_name_that_would_be_another_in_a_record_is_refused() -> None:
 )
 def test_a_database_is_told_from_a_directory(to: str, expected: bool) -> None:
     assert is_database_url(to) is expected
+
+
+@pytest.mark.parametrize("to", ["data/flights", "/data/flights", "file:///data/flights"])
+def test_storage_options_of_a_local_directory_are_refused(to: str) -> None:
+    with pytest.raises(ConfigError, match="is a local directory, which takes none"):
+        storage_options_for(to, {"key": "hush"}, {"dfs.replication": "1"})
+    assert storage_options_for(to, {}, {"dfs.replication": "1"}) == {}
+
+
+def test_hadoop_settings_are_for_hdfs_alone() -> None:
+    hadoop = {"a": "1", "b": "2"}
+    assert storage_options_for("hdfs://h:1/x", {"b": "3"}, hadoop) == {"a": "1", "b": "3"}
+    assert storage_options_for("s3://b/x", {"key": "k"}, hadoop) == {"key": "k"}
 
 
 def test_format_and_offsets_follow_the_target(tmp_path: object) -> None:

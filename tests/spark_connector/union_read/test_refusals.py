@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
+from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.record import LoadInterrupted
 from spark_connector.loads.table_snapshot import no_longer_there
 from spark_connector.maintenance import rewind
@@ -107,9 +108,10 @@ def test_options_that_the_loads_were_not_read_with(loads: UnionLoads, data: Topi
 
 def test_options_that_the_table_cannot_obey(loads: UnionLoads, data: TopicData) -> None:
     loads.must_load()
-    if loads.format == "iceberg":
-        with pytest.raises(ConfigError, match="an Iceberg catalog in pyiceberg's configuration"):
-            loads.sides(historyStorageSecrets='{"key": "k"}')
+    iceberg = loads.format == "iceberg"
+    why = "an Iceberg catalog in pyiceberg's configuration" if iceberg else "is a local directory, which takes none"
+    with pytest.raises(ConfigError, match=why):
+        loads.sides(historyStorageSecrets='{"key": "k"}')
     if loads.format != "parquet":
         with pytest.raises(ConfigError, match="'offsetStore' goes with a directory of loads"):
             loads.sides(**{"offsetStore": "zookeeper", "offsetStore.zookeeper.connect": "localhost:1"})
@@ -171,6 +173,23 @@ def test_columns_that_the_table_lacks(loads: UnionLoads, data: TopicData) -> Non
         loads.sides(includeHeaders="true")
     with pytest.raises(ConfigError, match="must name a column that the read does not have"):
         loads.sides(historyColumn="Value")
+
+
+def test_a_column_that_another_program_renames_or_drops(loads: UnionLoads, data: TopicData) -> None:
+    if loads.format != "iceberg":
+        pytest.skip("a Delta table with renamed columns is no table for loads; files keep their columns")
+    loads.must_load()
+    assert loads.target.catalog is not None
+    table = open_catalog(loads.target.catalog).load_table(loads.target.iceberg_name.identifier)
+    with table.update_schema() as update:
+        update.rename_column("value", "payload")
+    with pytest.raises(ConfigError, match="no longer has the column 'value'.*renamed it to 'payload'"):
+        loads.sides()
+    assert loads.read(columns="topic,partition,offset,key").num_rows == len(data.positions())
+    with table.update_schema() as update:
+        update.rename_column("payload", "value").delete_column("timestamp")
+    with pytest.raises(ConfigError, match="no longer has the column 'timestamp'.*dropped it"):
+        loads.sides()
 
 
 def test_files_that_are_deleted_between_plan_and_read(loads: UnionLoads, data: TopicData) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from broker.errors import ConnectionFailed
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.loads.table_snapshot import TableFile
 from spark_connector.options.read_options import Mode
+from spark_connector.union_read import union_batches
 from spark_connector.union_read.sides import for_query
 from spark_connector.union_read.union_batches import count_files
 from spark_connector.union_read.union_readers import UnionStreamReader
@@ -192,6 +194,28 @@ def test_what_the_topic_has_lost_when_the_table_is_read_is_told(
     Topic.eat(loads.bootstrap, loads.topic, 0, before=12)
     with pytest.raises(DataLoss, match="12"):
         query.log()
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionFailed("nobody"), OSError("no such host"), ValueError("whatever a library says")]
+)
+def test_what_is_wrong_at_the_start_is_told_when_the_first_batch_is_asked_for(
+    loads: UnionLoads, data: TopicData, query_of: QueryOf, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Spark asks for the start also when it goes on with a batch that it has logged."""
+    loads.must_load()
+    query = query_of(loads)
+    assert query.log()
+    query.crash()
+
+    def fail(_sides: object) -> None:
+        raise error
+
+    monkeypatch.setattr(union_batches, "plan_union", fail)
+    query.finish()
+    assert sorted(query.rows) == data.positions()
+    with pytest.raises(Exception, match=str(error)):
+        query_of(loads).log()
 
 
 def test_files_fill_a_batch_up_to_the_limits() -> None:

@@ -281,8 +281,16 @@ def test_malformed_records_that_a_load_has_dropped_are_not_missing(broker: Kafka
     assert verify(loads.target, loads.bootstrap, options=as_they_are).loads[0].partitions[0].missing == 2
 
 
-def test_a_filter_of_offsets_is_heeded(loads: PlainLoads) -> None:
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"filterOffsets": "10-19,30-"}, [*range(10, 20), *range(30, 40)]),
+        ({"where": "offset BETWEEN 10 AND 30 AND offset <> 20 AND key <> 'x'"}, [*range(10, 20), *range(21, 31)]),
+        ({"filterKey": "no such key"}, []),
+    ],
+)
+def test_filters_are_heeded(loads: PlainLoads, options: dict[str, str], expected: list[int]) -> None:
     tp, load = TopicPartition(loads.topic, 0), history(loads.target).entries[0].record
-    with KafkaLog(loads.bootstrap, {"filterOffsets": "10-19,30-"}) as log:
+    with KafkaLog(loads.bootstrap, options) as log:
         found = [offset for part in log.offsets(tp, 5, 40, load) for offset in part.tolist()]
-    assert found == [*range(10, 20), *range(30, 40)]
+    assert found == expected

@@ -58,7 +58,10 @@ class TestFaults:
         world.load()
         check_whole(world)
 
-    @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.ERROR_AFTER, Fault.ERROR])
+    @pytest.mark.parametrize(
+        "fault",
+        [Fault.ERROR_AFTER, *(pytest.param(one, marks=pytest.mark.slow) for one in (Fault.LOST_ANSWER, Fault.ERROR))],
+    )
     def test_so_is_every_other_step(self, world: DeltaWorld, s3: FakeS3, fault: Fault) -> None:
         for method, path in (
             ("PUT", "intent.json"),

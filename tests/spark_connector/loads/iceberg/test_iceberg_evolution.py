@@ -129,6 +129,16 @@ def test_what_does_not_fit_is_refused_and_nothing_is_altered(
     assert catalog.load_table("lake.rows").metadata_location == before
 
 
+def test_a_column_that_is_named_as_a_field_of_another_is_refused(catalog: Catalog) -> None:
+    """To Iceberg `a.b` is both."""
+    dotted, struct = ("a.b", pa.int64(), 1), ("a", pa.struct([("b", pa.int64())]), {"b": 1})
+    with pytest.raises(ConfigError, match="cannot hold these columns.*a.b"):
+        load(catalog, dotted, struct)
+    load(catalog, struct)
+    with pytest.raises(ConfigError, match="a.b"):
+        load(catalog, dotted, struct)
+
+
 def test_a_table_of_other_partitions_is_not_altered_for_a_load_that_is_refused(catalog: Catalog) -> None:
     load(catalog, A)
     with catalog.load_table("lake.rows").update_spec() as update:

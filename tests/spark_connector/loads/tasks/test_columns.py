@@ -10,7 +10,7 @@ import pytest
 
 from broker.errors import ConfigError
 from spark_connector.loads.grammar import parse_columns, parse_partition_by, parse_sort_by
-from spark_connector.loads.tasks.columns import TableColumns, sort_keys
+from spark_connector.loads.tasks.columns import TableColumns, check_sort_by, refuse_empty_structs
 
 VALUE = pa.struct(
     [
@@ -94,10 +94,23 @@ def test_what_cannot_be_is_refused_with_what_to_do(columns: str, message: str) -
         made(columns)
 
 
-def test_sort_keys_are_columns_with_an_order() -> None:
+def test_a_sort_is_by_columns_with_an_order() -> None:
     schema = TableColumns.of(parse_columns("value.*"), SOURCE).schema
-    assert sort_keys(parse_sort_by("id desc"), schema) == [("id", "descending")]
+    check_sort_by(parse_sort_by("id desc"), schema)
     with pytest.raises(ConfigError, match="the table has no column 'ids'. Did you mean 'id'"):
-        sort_keys(parse_sort_by("ids"), schema)
+        check_sort_by(parse_sort_by("ids"), schema)
     with pytest.raises(ConfigError, match=r"of type list<.*>, which has no order"):
-        sort_keys(parse_sort_by("tags"), schema)
+        check_sort_by(parse_sort_by("tags"), schema)
+
+
+@pytest.mark.parametrize(
+    ("type", "where"),
+    [
+        (pa.struct([]), "'v' is a record without fields"),
+        (pa.map_(pa.string(), pa.list_(pa.struct([("a", pa.struct([]))]))), r"'v\.value\.a' is"),
+    ],
+)
+def test_a_record_without_fields_is_refused_before_a_row_is_written(type: pa.DataType, where: str) -> None:
+    refuse_empty_structs(pa.schema([("k", pa.int64()), ("s", pa.struct([("a", pa.int64())]))]))
+    with pytest.raises(ConfigError, match=where):
+        refuse_empty_structs(pa.schema([("k", pa.int64()), ("v", type)]))

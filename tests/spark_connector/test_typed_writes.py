@@ -1,0 +1,115 @@
+"""`valueFormat`, `valueColumns` and `keyColumns` of writes in a real Spark (types: test_json_encoder_spark.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from tests.support.all_available import take_all
+from tests.support.committed_records import committed_records, committed_values
+from tests.support.kafka import Kafka
+from tests.support.topics import Topic
+
+SCHEMA = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+
+
+@pytest.fixture
+def target(broker: Kafka, topic: str) -> Topic:
+    return Topic(broker.bootstrap, topic, 2)
+
+
+@pytest.fixture
+def in_kolkata(spark: SparkSession) -> Iterator[SparkSession]:
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def write(frame: DataFrame, target: Topic, **options: str) -> None:
+    given = {"kafka.bootstrap.servers": target.bootstrap, "topic": target.name, **options}
+    frame.write.format("pykafka").options(**given).mode("append").save()
+
+
+def orders(spark: SparkSession) -> DataFrame:
+    return spark.range(40, numPartitions=2).selectExpr(
+        "id",
+        "IF(id % 3 = 0, null, concat('né \"', id)) AS name",
+        "id / 7D AS amount",
+        "timestamp_millis(1700000000000 + id) AS at",
+        "array(struct(id AS n, null AS nothing)) AS lines",
+        "timestamp_millis(1600000000000 + id) AS timestamp",
+    )
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_values_are_those_of_to_json_and_a_key_of_one_column_is_text(
+    in_kolkata: SparkSession, target: Topic, delivery: str
+) -> None:
+    frame = orders(in_kolkata)
+    write(frame, target, delivery=delivery, valueFormat="json", keyColumns="id")
+    columns = F.struct("id", "name", "amount", "at", "lines")
+    expected = frame.select(F.col("id").cast("string"), F.to_json(columns)).collect()
+    found = committed_records(target.bootstrap, target.name)
+    key_and_value = [((record.key or b"").decode(), (record.value or b"").decode()) for record in found]
+    assert sorted(key_and_value) == sorted(map(tuple, expected))
+    assert sorted(record.timestamp for record in found) == [1600000000000 + n for n in range(40)]
+
+
+def test_a_stream_writes_each_row_once_although_its_last_batch_is_repeated(
+    spark: SparkSession, target: Topic, topic: str, tmp_path: Path
+) -> None:
+    source = Topic(target.bootstrap, f"{topic}-source", 1)
+    checkpoint = tmp_path / "checkpoint"
+    for turn in range(2):
+        source.produce([f'{{"id":{n},"name":"x"}}'.encode() for n in range(turn * 30, turn * 30 + 30)], 0)
+        reading = {"kafka.bootstrap.servers": source.bootstrap, "subscribe": source.name}
+        reading |= {"startingOffsets": "earliest", "valueFormat": "json", "valueSchema": "id INT, name STRING"}
+        rows = spark.readStream.format("pykafka").options(**reading).load().select("value.*")
+        given = {"kafka.bootstrap.servers": target.bootstrap, "topic": target.name, "valueFormat": "json"}
+        given |= {"keyColumns": "name,id", "valueColumns": "id"}
+        writer = rows.writeStream.format("pykafka").options(**given)
+        take_all(writer.option("checkpointLocation", str(checkpoint)))
+        if not turn:  # as if the driver had died before Spark wrote down that the batch is done
+            commits = [file for file in (checkpoint / "commits").iterdir() if file.name.isdigit()]
+            max(commits, key=lambda file: int(file.name)).unlink()
+            for file in (checkpoint / "commits").glob(".*.crc"):
+                file.unlink()
+    found = committed_records(target.bootstrap, target.name)
+    assert sorted((record.key, record.value) for record in found) == sorted(
+        (b'{"name":"x","id":%d}' % n, b'{"id":%d}' % n) for n in range(60)
+    )
+
+
+def test_rows_that_an_avro_schema_refuses_fail_the_write_or_go_to_their_topic(
+    spark: SparkSession, target: Topic, topic: str
+) -> None:
+    frame = spark.range(6, numPartitions=1).selectExpr("IF(id = 4, null, id) AS id")
+    options = {"valueFormat": "avro", "valueSchema": SCHEMA, "delivery": "exactly-once"}
+    with pytest.raises(PySparkException, match=r"PYKAFKA_SINK_MALFORMED_ROW\] row 4 .* of task partition 0"):
+        write(frame, target, **options)
+    assert committed_values(target.bootstrap, target.name) == []
+    with pytest.raises(PySparkException, match="'badRowsTopic': create the topic before the write"):
+        write(frame, target, **options, badRowsTopic=f"{topic}-bad")
+    bad = Topic(target.bootstrap, f"{topic}-bad", 1)
+    write(frame, target, **options, badRowsTopic=bad.name)
+    assert sorted(committed_values(target.bootstrap, target.name)) == [b"\x00", b"\x02", b"\x04", b"\x06", b"\x0a"]
+    [record] = committed_records(bad.bootstrap, bad.name)
+    assert record.value == b"{}"
+    assert dict(record.headers)["pykafka.origin.topic"] == topic.encode()
+
+
+def test_what_cannot_be_encoded_is_said_before_any_task(spark: SparkSession, target: Topic) -> None:
+    frame = spark.range(3).selectExpr("id AS order_id", "INTERVAL '1' DAY AS ago", "'x' AS name")
+    for options, said in (
+        ({"valueColumns": "orderid"}, "no column 'orderid'. Did you mean 'order_id'"),
+        ({}, "column 'ago' of type duration"),
+        ({"valueColumns": "name", "keyColumns": "ago"}, "'keyFormat'=string: column 'ago' of type duration"),
+    ):
+        with pytest.raises(PySparkException, match=said):
+            write(frame, target, valueFormat="json", **options)
+    assert committed_values(target.bootstrap, target.name) == []
