@@ -65,7 +65,7 @@ def test_messages_that_follow_one_another_are_merged_as_by_the_runtime(schema: A
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, OLD], ids=["proto3", "proto2"])
-@settings(some, max_examples=150)
+@settings(some, max_examples=100)
 @given(DICE)
 def test_hostile_bytes_are_bad_for_both_or_read_alike(schema: Any, dice: Random) -> None:
     """proto2's text without UTF-8 is bad for us alone."""
