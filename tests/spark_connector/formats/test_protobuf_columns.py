@@ -32,7 +32,8 @@ some = settings(max_examples=80, deadline=None)
 
 
 def drawn_rules(dice: Random) -> ProtobufRules:
-    return ProtobufRules(-1, *(dice.random() < 0.5 for _ in range(4)), keeps_empty=True)
+    enums, emits, upcasts, unwraps = (dice.random() < 0.5 for _ in range(4))
+    return ProtobufRules(-1, enums, emits, upcasts, unwraps, keeps_empty=True)
 
 
 def by_runtime(schema: Any, rules: ProtobufRules, raw: list[bytes | None]) -> Any:

@@ -28,7 +28,7 @@ from tests.support.schema_registry import Registry, schema_registry
 
 COLUMNS = pa.struct([("id", pa.int64()), ("carrier", pa.string()), ("leg", pa.struct([("to", pa.string())]))])
 INNER = pa.struct([("a", pa.string())])
-ROWS = [{"id": 1, "carrier": "UA", "leg": {"to": "ORD"}}, {"id": 0, "carrier": None, "leg": None}]
+ROWS: list[dict[str, Any]] = [{"id": 1, "carrier": "UA", "leg": {"to": "ORD"}}, {"id": 0, "carrier": None, "leg": None}]
 
 
 @pytest.fixture
