@@ -62,7 +62,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "fsspec URL. If unset and `schema.registry.url` is set: the latest schema of the subject (ours)",
     ),
     Option("keySchema", "the same for the key (ours)"),
-    Option("valueMessage", "for protobuf: the message's full name, if the schema has several (ours)"),
+    Option("valueMessage", "for protobuf: the message, as for reads; needed with a file (ours)"),
     Option("keyMessage", "the same for the key (ours)"),
     Option(
         "valueSchemaId",
