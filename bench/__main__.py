@@ -26,6 +26,7 @@ SUITES = {
     "spark": "bench.spark_read_bench:run",
     "spark-write": "bench.spark_write_bench:run",
     "spark-cost": "bench.spark_cost_bench:run",
+    "task": "bench.task_bench:run",
     "loads": "bench.load_bench:run",
 }
 
