@@ -31,6 +31,7 @@ SUITES = {
     "spark-typed-write": "bench.typed_write_bench:run",
     "spark-filter": "bench.spark_filter_bench:run",
     "spark-cost": "bench.spark_cost_bench:run",
+    "task": "bench.task_bench:run",
     "loads": "bench.load_bench:run",
 }
 
