@@ -216,7 +216,7 @@ def test_an_object_within_itself_is_its_json_text() -> None:
         (record(a={"type": "long"}), "'long', which is none of JSON Schema"),
         (record(a={"$ref": "#/definitions/b"}), "refers to '#/definitions/b'"),
         (record(a={"$ref": "http://elsewhere/x.json"}), "nor among the schemas that it references"),
-        (record(a={"$ref": "http://["}), "'http://\\[', which is no URI"),
+        ({"$id": "http://x/y", **record(a={"$ref": "http://["})}, "which is no URI"),
         (record(a=3), "has 3 where a schema should be"),
         ({"type": "object", "properties": [1]}, "properties that are no object"),
     ],
