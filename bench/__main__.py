@@ -26,10 +26,12 @@ SUITES = {
     "spark": "bench.spark_read_bench:run",
     "spark-typed": "bench.typed_read_bench:run",
     "avro": "bench.typed_read_bench:run_decoder",
+    "protobuf": "bench.protobuf_bench:run",
     "spark-write": "bench.spark_write_bench:run",
     "spark-typed-write": "bench.typed_write_bench:run",
     "spark-filter": "bench.spark_filter_bench:run",
     "spark-cost": "bench.spark_cost_bench:run",
+    "task": "bench.task_bench:run",
     "loads": "bench.load_bench:run",
 }
 

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from bench.empty_source import DDL
 from bench.measure import Row, broker_target
 from bench.spark_common import (
     CHUNK_ROWS,
@@ -28,7 +29,6 @@ from bench.spark_common import (
     fill,
     values,
 )
-from bench.spark_read_bench import DDL
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.records.compression import Codec

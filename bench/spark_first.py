@@ -4,34 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
+from bench.empty_source import Empty
 from bench.spark_common import bench_session
-from bench.spark_read_bench import DDL
-
-
-class Empty(DataSource):
-    """A Python source without rows."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "empty"
-
-    def schema(self) -> str:
-        return DDL
-
-    def reader(self, schema: object) -> EmptyReader:
-        return EmptyReader()
-
-
-class EmptyReader(DataSourceReader):
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(0)]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
-        return iter(())
 
 
 def main() -> None:

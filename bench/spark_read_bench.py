@@ -18,6 +18,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from bench.empty_source import DDL
 from bench.measure import Row, broker_target
 from bench.spark_common import (
     CHUNK_ROWS,
@@ -35,7 +36,6 @@ from broker.client.cluster import Cluster
 from broker.records.compression import Codec
 
 ROUNDS = 4
-DDL = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 NAMES = [column.split()[0] for column in DDL.split(", ")]
 CASES = [(size, keyed, codec) for size in (100, 1024) for codec in ("none", "lz4", "zstd") for keyed in (False, True)]
 COUNTS = {100: 5_000_000, 1024: 1_000_000}

@@ -1,8 +1,9 @@
 """Spark reads typed values: `valueFormat` against Spark's own functions on the bytes that the same source gives.
 
-Each way materialises all fields of all rows. Avro is in Confluent's wire format, whose prefix is cut off by hand before
-`from_avro`. That function needs the jar of spark-avro, which `PYKAFKA_BENCH_SPARK_AVRO` names. With the jars of Spark's
-own Kafka connector (spark_common.py) its functions are measured on what that source gives, too.
+The floor is the same source that gives the bytes as they are, and the ceiling one that gives the typed batches from
+memory. Each way materialises all fields of all rows. Avro is in Confluent's wire format, whose prefix is cut off by
+hand before `from_avro`. That function needs the jar of spark-avro, which `PYKAFKA_BENCH_SPARK_AVRO` names. With the
+jars of Spark's own Kafka connector (spark_common.py) its functions are measured on what that source gives, too.
 
 `run_decoder` measures a decoder of Avro alone, with the kernel and without.
 """
@@ -25,6 +26,8 @@ import fastavro
 import psutil
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from bench.measure import Row, broker_target
 from bench.spark_common import CHUNK_ROWS, KAFKA, PARTITIONS, SPARK_AVRO, SPARKS_OWN, alternate, bench_session, fill
@@ -48,6 +51,36 @@ SCHEMA: Final = {
 DDL: Final = "id BIGINT, customer STRING, amount DOUBLE, status STRING, at TIMESTAMP"
 
 
+class TypedMemory(DataSource):
+    """The ceiling: option `rows` typed values out of memory."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "typed_memory"
+
+    def schema(self) -> str:
+        return f"value STRUCT<{DDL}>"
+
+    def reader(self, schema: StructType) -> TypedReader:
+        return TypedReader(int(self.options["rows"]))
+
+
+class TypedReader(DataSourceReader):
+    """One Arrow batch, given as often as needed."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        column = AvroDecoder(AvroSchema(json.dumps(SCHEMA))).decode(avro_values(b"")).column
+        batch = pa.RecordBatch.from_arrays([column], names=["value"])
+        for _ in range(self._rows // PARTITIONS // len(batch)):
+            yield batch
+
+
 def run(scale: float = 1.0) -> Iterator[Row]:
     """Rows per second of all rows, as columns, and those of Spark's functions beside it as the ceiling."""
     count = max(int(COUNT * scale) // (PARTITIONS * CHUNK_ROWS), 1) * PARTITIONS * CHUNK_ROWS
@@ -55,7 +88,7 @@ def run(scale: float = 1.0) -> Iterator[Row]:
         tempfile.TemporaryDirectory() as directory,
         broker_target(Path(directory) / "data", PARTITIONS) as target,
         schema_registry() as registry,
-        bench_session() as spark,
+        bench_session(TypedMemory) as spark,
     ):
         schema_id = registry.register("orders-value", json.dumps(SCHEMA))
         avro = {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA), "schema.registry.url": registry.url}
@@ -79,6 +112,10 @@ def _case(
     frames = {f"from_{name} of pykafka's bytes": _bytes(spark, "pykafka", bootstrap, name, by_spark)}
     if SPARKS_OWN:
         frames[f"from_{name} of Spark's own source"] = _bytes(spark, "kafka", KAFKA or bootstrap, name, by_spark)
+    frames["the bytes as they are"] = _source(spark, "pykafka", bootstrap, name).load()
+    frames["typed batches from memory"] = (
+        spark.read.format(TypedMemory.name()).option("rows", count).load().select("value.*")
+    )
     typed = _source(spark, "pykafka", bootstrap, name).options(**options).load().select("value.*")
     cpu: dict[str, list[float]] = {way: [] for way in ("", *frames)}
     runs = [functools.partial(_all, frame, cpu[way]) for way, frame in {"": typed, **frames}.items()]
@@ -91,6 +128,8 @@ def _case(
 
 def _source(spark: SparkSession, format: str, servers: str, name: str) -> Any:
     options = {"kafka.bootstrap.servers": servers, "subscribe": f"bench-{name}"}
+    if format == "pykafka":
+        options["columns"] = "value"
     return spark.read.format(format).options(**options)
 
 

@@ -36,7 +36,7 @@ def arrow_schema(schema: StructType) -> Any:
     ConfigError for a type that Spark does not hand to Python."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     try:
         return to_arrow_schema(schema, **zone)
     except TypeError as error:  # also PySparkTypeError

@@ -164,6 +164,16 @@ IMPORT_IN_FUNCTION = {
         "the same"
     ),
     ("spark_connector/write/rows_writer.py", "spark_connector.formats.record_encoder.RecordEncoder"): "the same",
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.avro_encoder.AvroEncoder"): "the same",
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.json_check.CheckedJson"): "the same",
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.registered_schema.Place"): "the same",
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.registered_schema.registered_avro"): (
+        "the same"
+    ),
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.registered_schema.registered_json"): (
+        "the same"
+    ),
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.schema_registry.registry_of"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/offset_reader.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.record_decoder.RecordDecoder"): "the same",

@@ -65,8 +65,8 @@ static inline bytes_at read_number(bytes_at p, bytes_at end, uint64_t *value)
         uint64_t byte = *p++;
         number |= (byte & 0x7F) << shift;
         if (!(byte & 0x80)) {
-            *value = number;
-            return shift == 63 && byte > 1 ? NULL : p;
+            *value = number; /* what does not fit into 64 bits is left out, as by protobuf */
+            return p;
         }
     }
     return NULL;

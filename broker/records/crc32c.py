@@ -35,6 +35,7 @@ def _choose() -> Callable[..., int]:
     try:
         from crc32c import crc32c as hardware
     except ImportError:
-        hardware = portable_crc32c
-    _fastest = hardware
-    return hardware
+        _fastest = portable_crc32c
+    else:
+        _fastest = hardware
+    return _fastest

@@ -91,8 +91,10 @@ class Place:
     def target(self) -> Target:
         if self.to is None or self.group is None:
             raise ConfigError("say which loads: --to DIR and --group NAME")
-        given = parse_pairs(self.storage_option, "--storage-option")
-        storage = storage_options_for(self.to, given, parse_pairs(self.hadoop, "--hadoop"))
+        given, hadoop = parse_pairs(self.storage_option, "--storage-option"), parse_pairs(self.hadoop, "--hadoop")
+        if hadoop and not self.to.startswith("hdfs://"):
+            raise ConfigError("--hadoop has settings of Hadoop's clients, which go with --to hdfs://…")
+        storage = storage_options_for(self.to, given, hadoop)
         offsets = self.offsets or ("zookeeper" if self.zookeeper else None)
         return Target(self.to, self.group, offsets, self.zookeeper, storage, self.format, self.table, self.catalog)
 

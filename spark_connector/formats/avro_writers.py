@@ -336,5 +336,5 @@ def lengths_of(column: pa.Array) -> np.ndarray[Any, Any]:
 
 def shown(value: pa.Scalar) -> str:
     """A text for a message, also if it is not UTF-8."""
-    text = value.as_buffer().to_pybytes().decode("utf-8", "replace")
+    text: str = value.as_buffer().to_pybytes().decode("utf-8", "replace")
     return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"

@@ -9,6 +9,7 @@ internal value, so a date is a number of days. Bytes of a text that are not UTF-
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -97,7 +98,7 @@ class JsonEncoder:
         def write(column: pa.Array) -> _Tokens:
             columns = [writer(child) for writer, child in zip(writers, column.flatten(), strict=True)]
             made = _objects(len(column), labels, columns, ignore_nulls=self._text.ignore_null_fields)
-            return _Tokens(made if not column.null_count else pc.if_else(column.is_valid(), made, _NULL))
+            return _Tokens(made if not column.null_count else pc.if_else(column.is_valid(), made, _null()))
 
         return write
 
@@ -127,7 +128,11 @@ class JsonEncoder:
 
 _SPARKS_OWN: Final = frozenset({b"variant", b"geometry", b"geography"})
 """What Spark notes at a field of the struct by which Arrow carries such a type."""
-_NULL: Final = pa.scalar(None, pa.binary())
+
+
+@functools.cache
+def _null() -> pa.Scalar:
+    return pa.scalar(None, pa.binary())  # not at the top: Arrow loads pandas for it, which the driver can do without
 
 
 def _scalar(text: bytes) -> pa.Scalar:
@@ -163,9 +168,9 @@ def _objects(rows: int, labels: list[bytes], columns: list[_Tokens], *, ignore_n
             literal, before = tokens.close, True
             continue
         there = tokens.body.is_valid()
-        pieces += [pc.if_else(there, start, _NULL), tokens.body]
+        pieces += [pc.if_else(there, start, _null()), tokens.body]
         if tokens.close:
-            pieces.append(pc.if_else(there, _scalar(tokens.close), _NULL))
+            pieces.append(pc.if_else(there, _scalar(tokens.close), _null()))
         before = before if before is True else there if before is False else pc.or_(before, there)
     pieces.append(_scalar(literal + b"}"))
     if all(isinstance(piece, pa.Scalar) for piece in pieces):
@@ -179,7 +184,7 @@ def _joined_lists(column: pa.Array, tokens: pa.Array) -> pa.Array:
     offsets = np.concatenate(([0], np.cumsum(lengths.fill_null(0).to_numpy(), dtype=np.int32)))
     lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pc.fill_null(tokens, _scalar(b"null")))
     joined = pc.binary_join(lists, _scalar(b","))
-    return joined if not column.null_count else pc.if_else(column.is_valid(), joined, _NULL)
+    return joined if not column.null_count else pc.if_else(column.is_valid(), joined, _null())
 
 
 def _string(column: pa.Array) -> _Tokens:

@@ -320,8 +320,11 @@ def _in_order_of_keys(rows: Array, keys: pa.Array, *, unsigned: bool) -> Array:
         order = pc.sort_indices(pa.table({"row": rows, "key": keys}), [("row", "ascending"), ("key", "ascending")])
         places = order.to_numpy()
     else:
-        numbers = keys.to_numpy(zero_copy_only=False)
-        numbers = numbers.astype(np.int64).view(np.uint64) if unsigned else numbers
+        if pa.types.is_decimal(keys.type):
+            numbers = _unsigned(keys)[0]
+        else:
+            numbers = keys.to_numpy(zero_copy_only=False)
+            numbers = numbers.astype(np.int64).view(np.uint64) if unsigned else numbers
         places = np.lexsort((np.arange(len(rows)), numbers, rows))
     sorted_keys, sorted_rows = keys.take(pa.array(places)), rows[places]
     if len(places) > 1:
@@ -363,8 +366,8 @@ def _is_wide(given: pa.DataType, kind: str) -> bool:
 
 def _unsigned(column: pa.Array) -> tuple[Array, Array]:
     """(decimals without a fraction as 64 bits, which do not fit)."""
-    words = np.frombuffer(column.cast(pa.decimal128(38, 0)).buffers()[1], np.uint64)
-    words = words.reshape(-1, 2)[: len(column)]
+    wide = column.cast(pa.decimal128(38, 0))
+    words = np.frombuffer(wide.buffers()[1], np.uint64).reshape(-1, 2)[wide.offset : wide.offset + len(wide)]
     return words[:, 0].copy(), words[:, 1] != 0
 
 

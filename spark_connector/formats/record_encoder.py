@@ -1,7 +1,8 @@
 """Applies the formats of a write: its schemas on the driver, and the encoding of its rows on executors.
 
 source.py calls `loaded` before any task runs, so what cannot be encoded at all fails there. In a task
-write/rows_writer.py makes a RecordEncoder: typed columns in, the columns of Kafka's records out.
+write/rows_writer.py makes a RecordEncoder: typed columns in, the columns of Kafka's records out. What only Avro,
+Protobuf or a registry needs is imported where it is used: a stream makes two processes per batch on the driver.
 """
 
 from __future__ import annotations
@@ -17,11 +18,7 @@ from broker.client.dead_letter_headers import ERROR, LONGEST_ERROR, ORIGIN
 from broker.errors import ConfigError
 from broker.records.columns import HEADERS_TYPE
 from spark_connector.errors import ConnectorError
-from spark_connector.formats.avro_encoder import AvroEncoder
-from spark_connector.formats.json_check import CheckedJson
 from spark_connector.formats.json_encoder import JsonEncoder
-from spark_connector.formats.registered_schema import Place, registered_avro, registered_json
-from spark_connector.formats.schema_registry import registry_of
 from spark_connector.formats.text_encoder import TextEncoder, narrowed, narrowed_type
 from spark_connector.formats.value_encoder import Encoded, ValueEncoder
 from spark_connector.formats.write_format import ROLES, ColumnWrite, WriteFormats, WriteMode
@@ -139,8 +136,12 @@ def column_encoder(one: ColumnWrite, kind: pa.StructType) -> ValueEncoder:
     if one.name == "json" and one.schema is None:
         return JsonEncoder(kind, one.json, one.prefix)
     if one.name == "json":
+        from spark_connector.formats.json_check import CheckedJson
+
         return CheckedJson(one.schema, kind, one.json, one.prefix)
     if one.name == "avro":
+        from spark_connector.formats.avro_encoder import AvroEncoder
+
         return AvroEncoder(one.schema, kind, one.prefix)
     made: ValueEncoder = _protobuf().ProtobufEncoder(one.schema, kind, one.prefix)
     return made
@@ -173,14 +174,26 @@ def _loaded(name: str, one: ColumnWrite, formats: WriteFormats, topic: str | Non
     fields = [columns.field(column) for column in one.columns]
     kind = pa.struct([field.with_type(narrowed_type(field.type)) for field in fields])
     try:
-        registry = None if formats.registry is None else registry_of(formats.registry)
-        if one.name == "json" and registry is not None:
-            one = registered_json(one, registry, Place(name, topic))
-        if one.name == "avro":
-            one = registered_avro(one, registry, Place(name, topic), kind)
-        if one.name == "protobuf":
-            one = _protobuf().registered_protobuf(one, registry, Place(name, topic))
+        if one.name in {"avro", "protobuf"} or (one.name == "json" and formats.registry is not None):
+            one = _registered(name, one, formats, topic, kind)
         column_encoder(one, kind)
     except ConfigError as error:
         raise ConfigError(f"Option '{name}Format'={one.name}: {error}") from None
     return one
+
+
+def _registered(
+    name: str, one: ColumnWrite, formats: WriteFormats, topic: str | None, kind: pa.StructType
+) -> ColumnWrite:
+    from spark_connector.formats.registered_schema import Place, registered_avro, registered_json
+    from spark_connector.formats.schema_registry import registry_of
+
+    registry = None if formats.registry is None else registry_of(formats.registry)
+    place = Place(name, topic)
+    if one.name == "avro":
+        return registered_avro(one, registry, place, kind)
+    if one.name == "json":
+        assert registry is not None
+        return registered_json(one, registry, place)
+    made: ColumnWrite = _protobuf().registered_protobuf(one, registry, place)
+    return made

@@ -257,8 +257,8 @@ class ChangeDecoder:
             self._refuse(
                 batch,
                 batch.column(name).is_valid(),
-                "cannot be decoded, and would count as a delete: repair it, or leave such records out (option "
-                "mode=DROPMALFORMED)",
+                "cannot be decoded, and would count as a delete: repair it, keep such records apart (dead_letters, "
+                "--dead-letters), or leave them out (option mode=DROPMALFORMED)",
             )
 
     def _refuse_unavailable(self, batch: pa.RecordBatch, row: dict[str, pa.Array], deleted: pa.Array) -> None:

@@ -45,8 +45,8 @@ class Option(NamedTuple):
         return f"{snake}_ms" if self.kind == "duration_ms" else snake
 
 
-_SERVERS = Option("kafka.bootstrap.servers", "required; `host:port` of one or more brokers, to find the others")
-_REGISTRY_ACCESS = (
+SERVERS = Option("kafka.bootstrap.servers", "required; `host:port` of one or more brokers, to find the others")
+REGISTRY_ACCESS = (
     Option("schema.registry.basic.auth.user.info", "`user:password` for the registry (ours)"),
     Option("schema.registry.bearer.auth.token", "token for the registry (ours)"),
     Option("schema.registry.ssl.ca.location", "PEM file of the certificates to trust for an https registry (ours)"),
@@ -86,7 +86,7 @@ PROTOBUF_RULES: tuple[Option, ...] = (
 )
 
 OPTIONS: tuple[Option, ...] = (
-    _SERVERS,
+    SERVERS,
     Option("subscribe", "topics, comma-separated; set exactly one of subscribe, subscribePattern, assign"),
     Option(
         "subscribePattern",
@@ -346,120 +346,7 @@ OPTIONS: tuple[Option, ...] = (
         "protobuf are then in Confluent's wire format, and so is json, with the id of a JSON schema (JSON_SR); beside "
         "avro and protobuf, json is also read without it (ours)",
     ),
-    *_REGISTRY_ACCESS,
-)
-
-WRITE_OPTIONS: tuple[Option, ...] = (
-    _SERVERS,
-    Option("topic", "topic of all rows; wins over a column `topic`. Set the option or have the column"),
-    Option(
-        "delivery",
-        "exactly-once: rows are written in transactions, which readers of committed data see once all tasks have "
-        "succeeded; at-least-once: a repeated task or batch writes its rows again, as with Spark's own sink (ours)",
-        "at-least-once (batch), exactly-once (stream)",
-    ),
-    Option(
-        "transactionalIdPrefix",
-        "prefix of the transactional ids and the group of an exactly-once write, for brokers that grant rights by "
-        "prefix (ours)",
-        "pykafka-sink",
-    ),
-    Option(
-        "txnAppId",
-        "names an exactly-once write, so that a repeated one writes nothing. Inside `foreachBatch` the query and the "
-        "batch are added to it; elsewhere, over Spark Connect and in your own threads also set `txnVersion`. Each "
-        "write in the function needs its own name (ours; Delta has options of these names)",
-        scope="batch",
-    ),
-    Option(
-        "txnVersion",
-        "a number that grows with every write of `txnAppId`, such as the batch id: a number that is not higher than "
-        "the last one writes nothing (ours)",
-        scope="batch",
-    ),
-    Option(
-        "includeHeaders",
-        "true: the column `headers` must exist; false: it is not written; unset: it is written if it exists",
-    ),
-    Option(
-        "valueFormat",
-        "binary, string, json, avro or protobuf: what the columns of `valueColumns` are encoded to; binary takes a "
-        "column of bytes or text as it is, string casts one column to text (ours; docs/how-to/typed-writes.md)",
-        "binary",
-    ),
-    Option(
-        "keyFormat",
-        "the same for the columns of `keyColumns` (ours)",
-        "binary; with `keyColumns`: string for one column, json for several",
-    ),
-    Option(
-        "valueColumns",
-        "columns to encode, comma-separated, names with commas or blanks in backticks; `*` is all but `topic`, "
-        "`partition`, `headers` and `timestamp`, and `key` unless `keyColumns` is set. One of these that is named here "
-        "is encoded, and is no longer the record's topic, partition, headers or time (ours)",
-        "`value` for format binary, else `*`",
-    ),
-    Option("keyColumns", "the same for the key, without `*`; they stay in the value, too (ours)", "key"),
-    Option(
-        "valueSchema",
-        "for avro: an Avro schema, or `http(s)://registry/subjects/NAME/versions/latest`; for protobuf: a descriptor "
-        "file of protoc; for json with a registry: a JSON Schema, or its URL there; or a file that holds it, any "
-        "fsspec URL. If unset and `schema.registry.url` is set: the latest schema of the subject (ours)",
-    ),
-    Option("keySchema", "the same for the key (ours)"),
-    Option("valueMessage", "for protobuf: the message's full name, if the schema has several (ours)"),
-    Option("keyMessage", "the same for the key (ours)"),
-    Option(
-        "valueSchemaId",
-        "id of the registry's schema to write with, instead of the latest of the subject (ours)",
-    ),
-    Option("keySchemaId", "the same for the key (ours)"),
-    Option(
-        "valueSubjectStrategy",
-        "subject of the schema in the registry: topic (`<topic>-value`), record (the record's full name) or "
-        "topic-record (`<topic>-<full name>`), as Confluent's serializers name them (ours)",
-        "topic",
-    ),
-    Option("keySubjectStrategy", "the same for the key, `<topic>-key` (ours)", "topic"),
-    Option(
-        "autoRegister",
-        "true: the driver registers the schema of `valueSchema` or `keySchema`, for avro without one that which "
-        "`to_avro` makes of the columns, if the registry does not have it and finds it compatible (ours)",
-        "false",
-    ),
-    Option(
-        "schema.registry.url",
-        "schema registry, `http(s)://host:port`, several addresses of one registry separated by commas; values begin "
-        "with Confluent's prefix then. Only the driver asks it (ours)",
-    ),
-    *_REGISTRY_ACCESS,
-    Option(
-        "ignoreNullFields",
-        "for json: false writes fields that are null, true leaves them out (ours, as in to_json)",
-        "true",
-    ),
-    Option(
-        "timestampFormat",
-        "for json: how timestamps are written, in the session's time zone (ours, as in to_json)",
-        "yyyy-MM-dd'T'HH:mm:ss[.SSS][XXXXX]",
-    ),
-    Option(
-        "timestampNTZFormat",
-        "for json: how timestamps without a zone are written (ours, as in to_json)",
-        "yyyy-MM-dd'T'HH:mm:ss[.SSS]",
-    ),
-    Option("dateFormat", "for json: how dates are written (ours, as in to_json)", "yyyy-MM-dd"),
-    Option(
-        "mode",
-        "what happens to a row that cannot be encoded: FAILFAST (the write fails and names it), or DROPMALFORMED (it "
-        "goes to `badRowsTopic`) (ours)",
-        "FAILFAST; DROPMALFORMED with `badRowsTopic`",
-    ),
-    Option(
-        "badRowsTopic",
-        "topic of the rows that cannot be encoded, as JSON with the reason in headers; in the transactions of the "
-        "write if that is exactly-once. It must exist (ours)",
-    ),
+    *REGISTRY_ACCESS,
 )
 
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})

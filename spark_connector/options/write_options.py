@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
 from spark_connector.formats.write_format import WriteFormats
-from spark_connector.options.option_table import KAFKA_PREFIX, SPARKS_OWN, WRITE_OPTIONS, OptionValues, check_names
+from spark_connector.options.option_table import KAFKA_PREFIX, SPARKS_OWN, OptionValues, check_names
 from spark_connector.options.typed_write_options import parse_write_formats
+from spark_connector.options.write_option_table import WRITE_OPTIONS
 
 _BATCH_BYTES = 250_000
 """Default of `kafka.batch.size`. Kafka's 16 KiB suits records that arrive one by one; a task has thousands at once.

@@ -53,7 +53,7 @@ class Java:
 
     def __init__(self, spark: SparkSession, schema: Any) -> None:
         self._java = spark._jvm.org.sparkproject.connect.protobuf  # type: ignore[union-attr]
-        gateway = spark.sparkContext._gateway
+        gateway: Any = spark.sparkContext._gateway
         names = ("TimestampProto", "DurationProto", "WrappersProto")
         imports = gateway.new_array(self._java.Descriptors.FileDescriptor, len(names))
         for index, name in enumerate(names):

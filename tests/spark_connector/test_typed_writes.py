@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -13,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tests.support.all_available import take_all
 from tests.support.committed_records import committed_records, committed_values
 from tests.support.kafka import Kafka
+from tests.support.schema_registry import schema_registry
 from tests.support.topics import Topic
 
 SCHEMA = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
@@ -101,6 +104,24 @@ def test_rows_that_an_avro_schema_refuses_fail_the_write_or_go_to_their_topic(
     [record] = committed_records(bad.bootstrap, bad.name)
     assert record.value == b"{}"
     assert dict(record.headers)["pykafka.origin.topic"] == topic.encode()
+
+
+def test_avro_with_a_registry_is_read_by_confluents_deserializer_and_back(spark: SparkSession, target: Topic) -> None:
+    frame = orders(spark).drop("timestamp")
+    with schema_registry() as registry:
+        address = {"schema.registry.url": registry.url}
+        write(frame, target, **address, valueFormat="avro", keyFormat="avro", keyColumns="id", autoRegister="true")
+        deserialize = AvroDeserializer(SchemaRegistryClient({"url": registry.url}))
+        for record in committed_records(target.bootstrap, target.name):
+            value = deserialize(record.value or b"", None)
+            assert value["lines"] == [{"n": value["id"], "nothing": None}]
+            assert deserialize(record.key or b"", None) == {"id": value["id"]}
+        options = {"kafka.bootstrap.servers": target.bootstrap, "subscribe": target.name, "valueFormat": "avro"}
+        back = spark.read.format("pykafka").options(**options, **address).load().select("value.*")
+        assert sorted(back.collect()) == sorted(frame.collect())
+        registry.asked.clear()
+        write(frame.limit(2), target, **address, valueFormat="avro")
+        assert set(registry.asked) == {f"/subjects/{target.name}-value/versions/latest"}, "no task asks"
 
 
 def test_what_cannot_be_encoded_is_said_before_any_task(spark: SparkSession, target: Topic) -> None:

@@ -53,7 +53,7 @@ def moment(chance: random.Random) -> Term:
         written = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)).astimezone(zone)
         text = f"'{written.isoformat(chance.choice(' T'))}'"
         text = text.replace("+00:00", chance.choice(["Z", "+00:00"]))
-        return (f"TIMESTAMP {text}",) * 2 if chance.random() < 0.3 else (text, text)  # type: ignore[return-value]
+        return (f"TIMESTAMP {text}",) * 2 if chance.random() < 0.3 else (text, text)
 
     return comparison(chance, "timestamp", constant)
 

@@ -173,9 +173,17 @@ class _State:
         return None
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Keep quiet of a client that was killed and does not take its answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def _main() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), _Handler)
     _Handler.s3 = state = _State()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(json.dumps(f"http://127.0.0.1:{server.server_port}"), flush=True)

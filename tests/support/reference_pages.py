@@ -23,7 +23,8 @@ from broker.security.stores import SECURITY
 from broker.settings import Setting, read_properties_file, settings_of
 from broker.tools.console import build, commands, summary
 from broker.web.collector import FAMILIES
-from spark_connector.options.option_table import OPTIONS, WRITE_OPTIONS, Option
+from spark_connector.options.option_table import OPTIONS, Option
+from spark_connector.options.write_option_table import WRITE_OPTIONS
 from tests.support.job_rights import job_rights
 from tests.support.markdown_table import table
 from tests.support.protocol_table import protocol

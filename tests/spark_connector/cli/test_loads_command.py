@@ -147,6 +147,8 @@ def test_old_entries_are_forgotten_and_loads_stay_in_the_list(loads: PlainLoads)
         (["--to", "x", "--group", "a/b"], "group 'a/b' cannot be used"),
         (["--to", "x", "--group", "g", "--offsets", "zookeeper"], "needs 'zookeeper_connect'"),
         (["--to", "x", "--group", "g", "--hadoop", "y"], "--hadoop y: expected KEY=VALUE"),
+        (["--to", "x", "--group", "g", "--hadoop", "y=z"], "--hadoop has settings of Hadoop's clients"),
+        (["--to", "x", "--group", "g", "--storage-option", "y=z"], "'x' is a local directory, which takes none"),
     ],
 )
 def test_what_is_wrong_is_one_line(words: list[str], message: str) -> None:

@@ -573,13 +573,6 @@ def test_bytes_that_are_no_avro(value: bytes) -> None:
     assert decoded.column[0].as_py() == decoded.column[2].as_py() == decode(SCHEMA, GOOD).column[0].as_py()
 
 
-def test_a_time_that_fits_into_no_timestamp_is_bad() -> None:
-    schema = record(("t", {"type": "long", "logicalType": "timestamp-millis"}))
-    decoded = decode(schema, write(schema, {"t": MOMENT}), write(record(("t", "long")), {"t": 2**62}))
-    assert list(decoded.bad) == [1]
-    assert decoded.column.to_pylist() == [{"t": MOMENT}, None]
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_hostile_bytes_are_bad_or_a_value(data: st.DataObject) -> None:

@@ -6,8 +6,10 @@ import collections
 import time
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from py4j.protocol import Py4JJavaError
 
 from broker.errors import ConfigError
 from spark_connector.formats.avro_derived import derived_schema
@@ -85,6 +87,18 @@ def test_rows_are_written_as_spark_writes_them(spark: SparkAvro) -> None:
     print(f"seed {SEED}, {EXAMPLES} schemas: {dict(counts)}")
     assert counts["equal bytes"] > EXAMPLES / 2
     assert counts["rows that both refuse"] > EXAMPLES / 20
+
+
+@pytest.mark.parametrize("name", ["_x", "é", "x1", "a-b", "a b", "1a", "a.b", "a²", "ａ", "x\u0660", "😀"])
+def test_names_that_avro_does_not_have_are_refused_as_by_spark(spark: SparkAvro, name: str) -> None:
+    kind = pa.struct([(name, pa.int32())])
+    try:
+        expected = spark.derived(kind)
+    except Py4JJavaError:
+        with pytest.raises(ConfigError, match="a name that Avro does not allow"):
+            derived_schema(kind)
+    else:
+        assert expected.equals(spark.parsed(derived_schema(kind).text))
 
 
 @pytest.mark.slow

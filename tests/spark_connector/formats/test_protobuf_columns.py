@@ -32,7 +32,8 @@ some = settings(max_examples=80, deadline=None)
 
 
 def drawn_rules(dice: Random) -> ProtobufRules:
-    return ProtobufRules(-1, *(dice.random() < 0.5 for _ in range(4)), keeps_empty=True)
+    enums, emits, upcasts, unwraps = (dice.random() < 0.5 for _ in range(4))
+    return ProtobufRules(-1, enums, emits, upcasts, unwraps, keeps_empty=True)
 
 
 def by_runtime(schema: Any, rules: ProtobufRules, raw: list[bytes | None]) -> Any:
@@ -65,7 +66,7 @@ def test_messages_that_follow_one_another_are_merged_as_by_the_runtime(schema: A
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, OLD], ids=["proto3", "proto2"])
-@settings(some, max_examples=150)
+@settings(some, max_examples=100)
 @given(DICE)
 def test_hostile_bytes_are_bad_for_both_or_read_alike(schema: Any, dice: Random) -> None:
     """proto2's text without UTF-8 is bad for us alone."""

@@ -27,7 +27,8 @@ from tests.support.protobuf_cases import add, every_kind, file_with, schema_with
 from tests.support.schema_registry import Registry, schema_registry
 
 COLUMNS = pa.struct([("id", pa.int64()), ("carrier", pa.string()), ("leg", pa.struct([("to", pa.string())]))])
-ROWS = [{"id": 1, "carrier": "UA", "leg": {"to": "ORD"}}, {"id": 0, "carrier": None, "leg": None}]
+INNER = pa.struct([("a", pa.string())])
+ROWS: list[dict[str, Any]] = [{"id": 1, "carrier": "UA", "leg": {"to": "ORD"}}, {"id": 0, "carrier": None, "leg": None}]
 
 
 @pytest.fixture
@@ -127,7 +128,8 @@ def encoded(kind: pa.DataType, field: str, column: list[Any]) -> Any:
         (pa.string(), "one_enum", "PINK", "BLUE"),
         (pa.int32(), "one_enum", 3, -1),
         (pa.list_(pa.int32()), "all_sint32", [1, None], [1, -2]),
-        (pa.map_(pa.int32(), pa.struct([("a", pa.string())])), "by_int32", [(1, None)], [(1, {"a": "x"})]),
+        (pa.map_(pa.int32(), INNER), "by_int32", [(1, None)], [(1, {"a": "x"})]),
+        (pa.map_(pa.decimal128(20, 0), INNER), "by_uint64", [(Decimal(2**64), {})], [(Decimal(2**64 - 1), {"a": "x"})]),
     ],
 )
 def test_a_row_that_does_not_fit_is_bad_and_its_neighbours_are_not(

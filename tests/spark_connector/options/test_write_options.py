@@ -9,7 +9,7 @@ import pytest
 from broker.errors import ConfigError
 from spark_connector.formats.value_format import RegistrySettings, SchemaFile
 from spark_connector.formats.write_format import ALL_COLUMNS, ColumnWrite, JsonText, SubjectStrategy, WriteMode
-from spark_connector.options.option_table import WRITE_OPTIONS
+from spark_connector.options.write_option_table import WRITE_OPTIONS
 from spark_connector.options.write_options import WriteOptions, parse_write_options
 
 SERVERS = {"kafka.bootstrap.servers": "host:9092"}
@@ -122,7 +122,7 @@ def test_a_key_of_one_column_is_text_and_of_several_json() -> None:
         ({"keyColumns": "*"}, "must name the columns of the key"),
         ({"keyFormat": "json"}, "'keyFormat'=json needs option 'keyColumns'"),
         ({"valueFormat": "avro"}, "needs option 'valueSchema', or the registry"),
-        ({"valueFormat": "json", "valueSchema": "a INT"}, "'valueSchema' has no effect: it needs 'valueFormat' to be"),
+        ({"valueFormat": "string", "valueSchema": "a INT"}, "'valueSchema' has no effect: it needs"),
         ({"valueFormat": "avro", "valueSchema": '"int"', "valueMessage": "m"}, "needs 'valueFormat' to be protobuf"),
         ({"valueFormat": "avro", "valueSchema": "{"}, "Option 'valueSchema': "),
         ({"valueFormat": "avro", "valueSchema": "http://me:x@r/subjects/s/versions/1"}, "a user and a password"),
