@@ -89,7 +89,10 @@ def parse_json_schema(schema: JsonSchema) -> Shape:
         documents = {name: json.loads(text) for name, text in (("", schema.text), *schema.references)}
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"JSON Schema is not JSON: {error}") from None
-    return _Reader(_Documents(documents)).shape(documents[""], (), 0)
+    try:
+        return _Reader(_Documents(documents)).shape(documents[""], (), 0)
+    except RecursionError:
+        raise ConfigError(f"JSON Schema is nested more than {_DEEPEST} deep") from None
 
 
 def json_column(schema: JsonSchema) -> pa.DataType:
@@ -380,4 +383,9 @@ class _Documents:
 
 
 def _joined(base: str, ref: str) -> str:
-    return base.partition("#")[0] + ref if ref.startswith("#") else urllib.parse.urljoin(base, ref)
+    if ref.startswith("#"):
+        return base.partition("#")[0] + ref
+    try:
+        return urllib.parse.urljoin(base, ref)
+    except ValueError:
+        raise ConfigError(f"JSON Schema refers to {ref!r:.200}, which is no URI") from None

@@ -216,6 +216,7 @@ def test_an_object_within_itself_is_its_json_text() -> None:
         (record(a={"type": "long"}), "'long', which is none of JSON Schema"),
         (record(a={"$ref": "#/definitions/b"}), "refers to '#/definitions/b'"),
         (record(a={"$ref": "http://elsewhere/x.json"}), "nor among the schemas that it references"),
+        ({"$id": "http://x/y", **record(a={"$ref": "http://["})}, "which is no URI"),
         (record(a=3), "has 3 where a schema should be"),
         ({"type": "object", "properties": [1]}, "properties that are no object"),
     ],
@@ -234,6 +235,11 @@ def test_schemas_that_multiply_or_are_too_deep_are_refused() -> None:
         deep = {"type": "array", "items": deep}
     with pytest.raises(ConfigError, match="nested more than 64 deep"):
         type_of(record(a=deep))
+    combined: Any = record(a=LONG)
+    for _ in range(300):
+        combined = {"allOf": [combined]}
+    with pytest.raises(ConfigError, match="JSON Schema"):
+        type_of(combined)
     with pytest.raises(ConfigError, match="is not JSON"):
         json_column(JsonSchema("[" * 100_000))
 
@@ -326,7 +332,10 @@ def _same(value: Any, row: Any, kind: pa.DataType) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.sampled_from(["object", "array", "string", "#", "#/a", "x:y", "%"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(["object", "array", "string", "#", "#/a", "x:y", "%", "http://["]),
     lambda inner: (
         st.lists(inner, max_size=2)
         | st.dictionaries(
