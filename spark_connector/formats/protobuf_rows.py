@@ -17,6 +17,9 @@ from spark_connector.formats.value_decoder import BadValue
 
 MOST_SECONDS: Final = 9_223_372_036_851
 """Beyond it a Timestamp or a Duration is no microseconds in 64 bits; the same in the kernel."""
+_SIZED: Final = 2
+"""The wire type of texts and messages."""
+_OF_ENTRY: Final = (1, 2)
 
 
 class RowReader:
@@ -36,12 +39,17 @@ class RowReader:
                 raise BadValue(f"required fields are missing: {', '.join(read.FindInitializationErrors())[:200]}")
             for one in UnknownFieldSet(read):
                 if one.field_number in self._numbers:  # a nested one is let pass, as by Spark
+                    if one.wire_type == _SIZED and self._is_map(one.field_number):
+                        continue  # see _entries_apart
                     raise BadValue(other_type(self._message, one.field_number))
             return _shown(read, self._message)
         except BadValue:
             raise
         except (DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadValue(f"no message {self._message.proto.full_name}: {error}") from None
+
+    def _is_map(self, number: int) -> bool:
+        return any(field.is_map and field.number == number for field in self._message.fields)
 
 
 def other_type(message: Message, number: int) -> str:
@@ -58,13 +66,33 @@ def _value(read: Any, field: Field) -> Any:
     if field.is_map:
         assert field.message is not None
         key, item = field.message.fields
-        return [(key.shown(name), _one(one, item, in_map=True)) for name, one in getattr(read, field.name).items()]
+        entries = {**getattr(read, field.name), **_entries_apart(read, field)}
+        return [(key.shown(name), _one(one, item, in_map=True)) for name, one in entries.items()]
     value = getattr(read, field.name)
     if field.is_list:
         return [_one(one, field) for one in value]
     if not (read.HasField(field.name) if field.proto.has_presence else not is_zero(value)):
         return field.default
     return _one(value, field)
+
+
+def _entries_apart(read: Any, field: Field) -> dict[Any, Any]:
+    """Entries of a map that have fields which its schema lacks: the runtime keeps them with the message's unknown
+    fields. Raises BadValue where it cannot be told what the map has."""
+    assert field.message is not None
+    made = {}
+    for one in UnknownFieldSet(read):
+        if one.field_number != field.number or one.wire_type != _SIZED:
+            continue
+        entry = GetMessageClass(field.message.proto).FromString(one.data)
+        if (
+            entry.key in made
+            or entry.key in getattr(read, field.name)
+            or any(unknown.field_number in _OF_ENTRY for unknown in UnknownFieldSet(entry))
+        ):
+            raise BadValue(f"field {field.name}: an entry of the map has fields that its schema lacks")
+        made[entry.key] = entry.value
+    return made
 
 
 def _one(value: Any, field: Field, *, in_map: bool = False) -> Any:

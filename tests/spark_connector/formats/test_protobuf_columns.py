@@ -5,6 +5,7 @@ hypothesis draws the seeds of dice, which draw the rest: a message has hundreds 
 
 from __future__ import annotations
 
+import struct
 from random import Random
 from typing import Any
 
@@ -121,3 +122,17 @@ def test_without_the_kernel_it_is_the_same(schema: Any, dice: Random) -> None:
         again = ProtobufEncoder(schema, fast.column.type, b"p").encode(fast.column)
     assert rows(slow.column) == rows(fast.column)
     assert again == written
+
+
+@pytest.mark.parametrize("with_kernel", [True, False])
+def test_an_entry_of_a_map_with_fields_of_a_newer_schema_is_kept(
+    with_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """protobuf's runtime takes such an entry out of the map, and keeps it with the unknown fields of the message."""
+    if not with_kernel:
+        monkeypatch.setattr(native, "kernel", None)
+    newer = b"\x0a\x01k\x11" + struct.pack("<d", 2.5) + b"\x1a\x03new"  # key, value, field 3
+    inner = b"\x22" + bytes([len(newer)]) + newer
+    decoded = ProtobufDecoder(SCHEMA).decode(pa.array([b"\x8a\x01" + bytes([len(inner)]) + inner], pa.binary()))
+    assert decoded.bad == {}
+    assert decoded.column[0].as_py()["one_inner"]["m"] == [("k", 2.5)]
