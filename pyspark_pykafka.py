@@ -23,7 +23,9 @@ from pyspark.sql.types import StructType
 
 
 class DefaultSource(DataSource):
-    """Delegates to `spark_connector.source.PykafkaSource`."""
+    """Delegates to a `spark_connector.source.PykafkaSource`. It is pickled with it, so what `schema` found holds."""
+
+    _made: DataSource | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -45,6 +47,11 @@ class DefaultSource(DataSource):
         return self._source().streamWriter(schema, overwrite)
 
     def _source(self) -> DataSource:
+        if self._made is None:
+            self._made = self._new_source()
+        return self._made
+
+    def _new_source(self) -> DataSource:
         try:
             module = importlib.import_module("spark_connector.source")
         except ModuleNotFoundError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import DataSource
@@ -86,3 +88,15 @@ def test_another_schema_is_refused() -> None:
     for ask in (PykafkaSource(dict(MINIMUM)).reader, PykafkaSource(dict(MINIMUM)).streamReader):
         with pytest.raises(ConfigError, match=r"fixed schema .*leave out \.schema.*struct<value:bigint>"):
             ask(other)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_query_keeps_the_schema_that_it_began_with(source: type[DataSource], tmp_path: Path) -> None:
+    """Spark asks for the schema in one process, and for the reader in another, of the pickled source."""
+    place = tmp_path / "orders.ddl"
+    place.write_text("id BIGINT")
+    made = source({**MINIMUM, "valueFormat": "json", "valueSchema": str(place)})
+    schema = made.schema()
+    place.write_text("id BIGINT, name STRING")
+    later = pickle.loads(pickle.dumps(made))
+    assert isinstance(later.reader(schema), KafkaBatchReader)
