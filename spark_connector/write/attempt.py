@@ -60,7 +60,7 @@ class TaskReport:
     handle: TransactionHandle | None = None
     """The open transaction; None when nothing was written, or without a transaction."""
     written_to: TopicPartition | None = None
-    """The first partition in the transaction."""
+    """The first partition in the transaction, of another topic than that of bad rows if there is one."""
     number: int = 0
     """The number of the attempt at this partition, over all batches and drivers of the query; 0 in a batch write."""
     opened_ms: int = 0
@@ -98,7 +98,9 @@ def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBa
             name = report.handle.transactional_id
             init_transactional_id(cluster, name, timeout_ms=plan.timeout_ms, timeout_s=_GIVE_UP_S)
         raise
-    return replace(report, rows=written.rows, written_to=written.partitions[0])
+    bad_rows_topic = plan.options.formats.bad_rows_topic
+    written_to = min(written.partitions, key=lambda tp: (tp.topic == bad_rows_topic, tp))
+    return replace(report, rows=written.rows, written_to=written_to)
 
 
 def _write(

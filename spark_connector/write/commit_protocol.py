@@ -256,7 +256,10 @@ class _StreamBatch(_Sink):
 
     def _record(self, driver: TransactionHandle, decision: Decision, left_open: Sequence[TaskReport]) -> None:
         self.check_open(left_open, f"of batch {self._batch_id}")
-        topic = min(report.written_to.topic for report in left_open if report.written_to is not None)
+        topics = {report.written_to.topic for report in left_open if report.written_to is not None}
+        bad_rows_topic = self._plan.options.formats.bad_rows_topic
+        # A task may have only bad rows, and the topic of these may be one that is emptied by deleting it.
+        topic = self._plan.options.topic or min(topics, key=lambda name: (name == bad_rows_topic, name))
         try:
             self._log.record(driver, decision, topic)
         except ProducerFenced as error:

@@ -106,6 +106,24 @@ def test_a_batch_that_is_finished_twice_is_there_once(query: Query) -> None:
     assert query.visible() == ALL
 
 
+@pytest.mark.parametrize("rows", [["x", "y"], ["y"]], ids=["both", "only bad ones"])
+def test_a_batch_with_rows_for_the_bad_topic_is_finished_twice_and_there_once(query: Query, rows: list[str]) -> None:
+    bad = f"0-{query.topic}"  # sorts before the topic
+    Topic(query.bootstrap, bad, 2)
+    schema = '{"type": "enum", "name": "e", "symbols": ["x"]}'
+    options = {"valueFormat": "avro", "valueColumns": "value", "valueSchema": schema, "badRowsTopic": bad}
+    reports = query.tasks(0, [rows], **options)
+    commit_batch(query.plan(**options), 0, reports)
+    commit_batch(query.plan(**options), 0, reports)
+    commit_batch(query.plan(**options), 0, query.tasks(0, [rows], **options))
+    found = [len(list(committed_values(query.bootstrap, name))) for name in (query.topic, bad)]
+    assert found == [rows.count("x"), 1]
+    with Cluster(query.bootstrap) as cluster:
+        recorded = DecisionLog(cluster, SinkNames("pykafka-sink", query.id), query.topic).read()
+    assert recorded is not None
+    assert recorded.topic == query.topic  # where the next driver waits for a decision
+
+
 def test_a_decided_batch_is_finished_though_the_repeated_one_has_no_rows(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
