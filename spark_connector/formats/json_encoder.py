@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from broker.errors import ConfigError
 from spark_connector.formats.base64_text import base64_texts
 from spark_connector.formats.number_text import decimal_texts, float_texts
+from spark_connector.formats.text_encoder import valid_text
 from spark_connector.formats.time_text import TimePattern
 from spark_connector.formats.value_encoder import Encoded
 from spark_connector.formats.write_format import TO_JSON, JsonText
@@ -41,9 +42,6 @@ class _Tokens(NamedTuple):
             return self.body
         return pc.binary_join_element_wise(_scalar(self.open), self.body, _scalar(self.close), _scalar(b""))
 
-
-_SURROGATE, _REPLACED = rb"\xed[\xa0-\xbf][\x80-\xbf]", "\ufffd".encode()
-"""Three bytes that are one error to Java and three to Python."""
 
 _Writer = Callable[[pa.Array], _Tokens]
 
@@ -198,7 +196,7 @@ def _escaped_text(text: str) -> bytes:
 
 def escaped(column: pa.Array) -> pa.Array:
     """The content of JSON strings (binary) for texts; what is not UTF-8 becomes U+FFFD, as in Java."""
-    made = _valid(column).cast(pa.binary())
+    made = valid_text(column).cast(pa.binary())
     raw = _content(made)
     if not (((raw < 32) | (raw == 34) | (raw == 92)).any()):
         return made
@@ -207,16 +205,6 @@ def escaped(column: pa.Array) -> pa.Array:
         if found[code]:
             made = pc.replace_substring(made, bytes([code]), escape.encode())
     return made
-
-
-def _valid(column: pa.Array) -> pa.Array:
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        raw = pc.replace_substring_regex(column.cast(pa.binary()), _SURROGATE, _REPLACED)
-        texts = [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()]
-        return pa.array(texts, pa.string())
-    return column
 
 
 def _content(column: pa.Array) -> np.ndarray:

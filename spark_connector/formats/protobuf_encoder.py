@@ -32,6 +32,7 @@ from spark_connector.formats.protobuf_writer import (
     Writer,
 )
 from spark_connector.formats.registered_protobuf import registered_protobuf
+from spark_connector.formats.text_encoder import valid_text
 from spark_connector.formats.value_encoder import Encoded
 from spark_connector.formats.value_format import ProtobufSchema
 
@@ -124,6 +125,8 @@ class _Batch:
     def _field(self, proto: Proto, column: pa.Array, place: int, owners: Array, path: str) -> None:
         is_map = proto.message_type is not None and proto.message_type.GetOptions().map_entry
         if pa.types.is_null(column.type):
+            if proto.is_required:
+                raise ConfigError(f"field {path} is required, and its column has no type: cast it")
             return self._absent(proto, place, len(column), is_map)
         if is_map:
             return self._map(proto, column, place, owners, path)
@@ -153,6 +156,8 @@ class _Batch:
         there = column.is_valid().to_numpy(zero_copy_only=False)
         shape = ONE if edges is None else PACKED if proto.is_packed and kind not in _UNPACKED else LIST
         if proto.message_type is not None:
+            if proto.is_required:
+                self.refuse(~there, owners, _said(f"field {path} is null, but it is required"))
             rows = _as_message(proto, column, path)
             child = self.message(proto.message_type, rows, owners, f"{path}.") if rows is not None else -1
             self.writer.set(place, GROUP if kind == "group" else MESSAGE, shape, edges=edges, mask=there, child=child)
@@ -169,6 +174,8 @@ class _Batch:
     def _wire(self, proto: Proto, column: pa.Array, owners: Array, path: str) -> tuple[int, Array, Array | None]:
         """(how it is written, the values, where texts begin and end). Null is written as the default, if at all."""
         kind, given = kind_of(proto), column.type
+        if pa.types.is_string(given):
+            column = valid_text(column)
         misfit = _misfit(given, proto, path)
         if kind in _INTEGERS and (pa.types.is_integer(given) or _is_date(given, kind) or _is_wide(given, kind)):
             return self._integers(proto, column, owners, path)

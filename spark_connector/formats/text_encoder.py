@@ -10,6 +10,9 @@ from spark_connector.formats.number_text import decimal_texts, float_texts
 from spark_connector.formats.time_text import cast_texts
 from spark_connector.formats.value_encoder import Encoded
 
+_SURROGATE, _REPLACED = rb"\xed[\xa0-\xbf][\x80-\xbf]", "\ufffd".encode()
+"""Three bytes that are one error to Java and three to Python."""
+
 
 class TextEncoder:
     """No row is bad. Null is a null key or value; bytes are written as they are."""
@@ -57,6 +60,17 @@ def cast_to_text(column: pa.Array) -> pa.Array:
     else:
         texts = column if pa.types.is_binary(kind) else column.cast(pa.string())
     return texts
+
+
+def valid_text(column: pa.Array) -> pa.Array:
+    """A column of text; what is not UTF-8 becomes U+FFFD, as when Java decodes it."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = pc.replace_substring_regex(column.cast(pa.binary()), _SURROGATE, _REPLACED)
+        texts = [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()]
+        return pa.array(texts, pa.string())
+    return column
 
 
 def narrowed_type(kind: pa.DataType) -> pa.DataType:

@@ -182,6 +182,33 @@ def test_required_fields_need_a_column_and_get_their_default_for_null() -> None:
     assert made.values.to_pylist() == [b"\x08\x07", b"\x08\x01\x10\x00", None]
 
 
+@pytest.mark.parametrize("inner", [False, True], ids=["scalar", "message"])
+def test_a_required_field_that_a_row_cannot_have_is_no_message_without_it(inner: bool) -> None:
+    whole, part = DescriptorProto(name="M"), DescriptorProto(name="Part")
+    add(part, "x", 1, "int32")
+    add(whole, "a", 1, "t.Part" if inner else "int32").label = FieldDescriptorProto.LABEL_REQUIRED
+    schema = schema_with(file_with(whole, part, syntax="proto2"), message="M")
+    with pytest.raises(ConfigError, match="field a is required, and its column has no type: cast it"):
+        ProtobufEncoder(schema, pa.struct([("a", pa.null())]))
+    if inner:
+        rows = pa.array([{"a": None}, {"a": {"x": 1}}], pa.struct([("a", pa.struct([("x", pa.int32())]))]))
+        made = ProtobufEncoder(schema, rows.type).encode(rows)
+        assert made.bad == {0: "field a is null, but it is required"}
+        assert made.values.to_pylist() == [None, b"\x0a\x02\x08\x01"]
+
+
+def test_text_that_is_no_utf8_is_written_as_java_writes_it() -> None:
+    """Protobuf's runtimes refuse a message with other bytes in a string."""
+    raw = pa.array([b"a\xffb", b"\xed\xa0\x80", "é".encode()], pa.binary())
+    rows = pa.StructArray.from_arrays([raw.view(pa.string())], names=["one_string"])
+    made = ProtobufEncoder(every_kind(), rows.type).encode(rows)
+    message = GetMessageClass(message_of(every_kind()))
+    found = [message.FromString(one).one_string for one in made.values.to_pylist()]
+    assert found == ["a\ufffdb", "\ufffd", "é"]
+    symbols = pa.StructArray.from_arrays([raw.view(pa.string())], names=["one_enum"])
+    assert list(ProtobufEncoder(every_kind(), symbols.type).encode(symbols).bad) == [0, 1, 2]
+
+
 def test_columns_of_nulls_and_hidden_values_are_not_written() -> None:
     inner = pa.array([{"c": "PINK"}, {"c": "GREEN"}], pa.struct([("c", pa.string())]))
     hidden = pa.Array.from_buffers(inner.type, 2, [pa.py_buffer(b"\x02")], children=[inner.field(0)])
