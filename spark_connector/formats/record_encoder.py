@@ -116,8 +116,11 @@ def _headers(topic: str | None, why: str) -> list[Mapping[str, object]]:
 
 def _as_json(batch: pa.RecordBatch) -> pa.Array:
     """Each row as a JSON object; a column that JSON cannot show is left out."""
-    fields = [field for field in batch.schema if _is_json(field)]
-    rows = pa.StructArray.from_arrays([batch[field.name] for field in fields], fields=fields)
+    # By place, because columns that are not written may have one name.
+    shown = {index: field for index, field in enumerate(batch.schema) if _is_json(field)}
+    if not shown:
+        return pa.array([b"{}"] * batch.num_rows, pa.binary())
+    rows = pa.StructArray.from_arrays([batch.column(index) for index in shown], fields=list(shown.values()))
     return JsonEncoder(rows.type).encode(rows).values
 
 

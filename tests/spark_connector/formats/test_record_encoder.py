@@ -106,6 +106,20 @@ def test_bad_rows_are_records_of_their_own() -> None:
     assert bad.schema.names == ["value", "headers"]
 
 
+@pytest.mark.usefixtures("odd_only")
+def test_a_bad_row_is_shown_whatever_its_other_columns_are() -> None:
+    """Two of one name, as after a join, or none that JSON can show."""
+    names, columns = ["id", "name", "x", "x"], [pa.array([2]), pa.array(["n"]), pa.array([1]), pa.array([5])]
+    twice = pa.record_batch(columns, names=names)
+    _, bad = RecordEncoder(BAD, "t", 0).encode(twice)
+    assert bad is not None
+    assert bad["value"].to_pylist() == [b'{"id":2,"name":"n","x":1,"x":5}']
+    with pytest.raises(ConnectorError, match='The row: {"id":2,"name":"n","x":1,"x":5}'):
+        RecordEncoder(WriteFormats(value=JSON), "t", 0).encode(twice)
+    odd = pa.record_batch({"d": pa.array([1, 2], pa.duration("us"))})
+    assert record_encoder._as_json(odd).to_pylist() == [b"{}", b"{}"]
+
+
 def test_columns_that_a_format_cannot_write_are_refused_on_the_driver() -> None:
     columns = pa.schema([("id", pa.int64()), ("name", pa.large_string()), ("for", pa.duration("us"))])
     assert loaded(WriteFormats(value=JSON), "t", columns) == WriteFormats(value=JSON)
