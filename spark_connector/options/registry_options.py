@@ -40,7 +40,10 @@ def registry_settings(values: OptionValues, registries: Sequence[str]) -> Regist
         raise ConfigError(f"Schemas in more than one registry: {', '.join(sorted({*urls, *others}))}. Name one")
     if len(user_infos) > 1 or (user_infos and _TOKEN in values):
         raise ConfigError(f"Set one of '{_USER_INFO}', '{_TOKEN}' and user:password@ in '{URL}', not several")
-    return RegistrySettings(tuple(urls), next(iter(user_infos), None), values.text(_TOKEN), values.text(_CA))
+    token = values.text(_TOKEN)
+    if token is not None and not re.fullmatch(r"[!-~]+", token):  # Python's error about the header would show it
+        raise ConfigError(f"Option '{_TOKEN}' has a blank, a line break or a letter outside ASCII, or is empty")
+    return RegistrySettings(tuple(urls), next(iter(user_infos), None), token, values.text(_CA))
 
 
 def refuse_login(option: str, text: str) -> None:

@@ -13,6 +13,7 @@ from spark_connector.options.write_options import parse_write_options
 MINIMUM = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 URL = "schema.registry.url"
 USER = "schema.registry.basic.auth.user.info"
+TOKEN = "schema.registry.bearer.auth.token"
 JSON = {"valueFormat": "json", "valueSchema": "a INT"}
 AVRO = {"valueFormat": "avro", "valueSchema": '"long"'}
 
@@ -94,8 +95,10 @@ OF_COLUMNS: Wrong = [
     ({**AVRO, URL: "http://h:port"}, r"must be http\(s\)://host:port"),
     ({**AVRO, USER: "me:hush"}, f"it needs '{URL}'"),
     ({**AVRO, URL: "http://a:b@h", USER: "me:hush"}, "Set one of"),
-    ({**AVRO, URL: "http://h", USER: "me:hush", "schema.registry.bearer.auth.token": "x"}, "Set one of"),
+    ({**AVRO, URL: "http://h", USER: "me:hush", TOKEN: "x"}, "Set one of"),
     ({**AVRO, "valueSchema": "http://h/subjects/s/versions/1", URL: "http://i"}, "more than one registry"),
+    ({**AVRO, URL: "http://h", TOKEN: "hu\nsh"}, f"'{TOKEN}' has a blank, a line break or"),
+    ({**AVRO, URL: "http://h", TOKEN: "hu\u20acsh"}, f"'{TOKEN}' has a blank, a line break or"),
 ]
 OF_FILTERS: Wrong = [
     ({"filterPartitions": '{"t":[0]}'}, r"'filterPartitions': Expected e.g. 0,2-5 or per topic"),
