@@ -99,6 +99,8 @@ def registered_json(one: ColumnWrite, registry: SchemaRegistry, place: Place) ->
             assert schema.subject is not None
             found, schema = registry.json_version(schema.subject, schema.version)
         elif schema is None:
+            if one.auto_register:
+                raise ConfigError(f"'autoRegister' needs '{place.column}Schema': a JSON Schema")
             found, schema = registry.json_version(place.subject(one.strategy, None))
         else:
             asked = {"schema": schema.text, "schemaType": "JSON"}

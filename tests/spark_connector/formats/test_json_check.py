@@ -257,6 +257,8 @@ def test_what_cannot_be_is_refused_on_the_driver(registry: Registry) -> None:
         written(registry, schema_id=number)
     with pytest.raises(ConfigError, match="set one of 'valueSchema' and 'valueSchemaId'"):
         written(registry, schema_id=number, schema=JsonSchema("{}"))
+    with pytest.raises(ConfigError, match="'autoRegister' needs 'valueSchema': a JSON Schema"):
+        written(registry, auto_register=True)
     options = {"kafka.bootstrap.servers": "h:1", "topic": "t", "valueFormat": "json", "valueSchema": "{}"}
     with pytest.raises(ConfigError, match="'valueSchema' has no effect on format json: it needs 'schema.registry.url'"):
         parse_write_options(options, stream=False)
