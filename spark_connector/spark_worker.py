@@ -16,12 +16,19 @@ import sys
 
 _HIDE = "SPARK_HIDE_TRACEBACK"
 _hidden = False
+_COMMITTER = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 def in_spark_worker() -> bool:
     """Whether Spark has started this process."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
+
+
+def in_stream_committer() -> bool:
+    """Whether Spark has started this process to commit or abort micro-batches: it writes no rows with its writer."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return in_spark_worker() and (_COMMITTER in sys.modules or getattr(spec, "name", "") == _COMMITTER)
 
 
 def hide_traceback() -> None:

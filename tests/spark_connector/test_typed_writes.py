@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +13,16 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
+from spark_connector.source import PykafkaSource
 from tests.support.all_available import take_all
 from tests.support.committed_records import committed_records, committed_values
 from tests.support.kafka import Kafka
 from tests.support.schema_registry import schema_registry
 from tests.support.topics import Topic
 
+DAEMON, COMMITTER = "pyspark.daemon", "pyspark.sql.worker.python_streaming_sink_runner"
 SCHEMA = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
 
 
@@ -86,6 +91,27 @@ def test_a_stream_writes_each_row_once_although_its_last_batch_is_repeated(
     assert sorted((record.key, record.value) for record in found) == sorted(
         (b'{"name":"x","id":%d}' % n, b'{"id":%d}' % n) for n in range(60)
     )
+
+
+def test_a_batch_of_a_stream_is_committed_without_its_registry(
+    broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be down by then, and readers would wait for the transactions that are left open."""
+    Topic(broker.bootstrap, topic, 1)
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "topic": topic, "valueFormat": "avro"}
+    columns = StructType().add("id", "long")
+    with schema_registry() as registry:
+        registry.register(f"{topic}-value", SCHEMA)
+        source = PykafkaSource({**given, "schema.registry.url": registry.url})
+        source.streamWriter(columns, False)
+        monkeypatch.setitem(sys.modules, "__main__", types.SimpleNamespace(__spec__=types.SimpleNamespace(name=DAEMON)))
+        source.streamWriter(columns, False)
+        asked = [f"/subjects/{topic}-value/versions/latest"]
+        assert registry.asked == asked * 2
+        monkeypatch.setitem(sys.modules, COMMITTER, types.ModuleType(COMMITTER))
+        source.streamWriter(columns, False).commit([], 0)
+        source.writer(columns, False)
+        assert registry.asked == asked * 3
 
 
 def test_rows_that_an_avro_schema_refuses_fail_the_write_or_go_to_their_topic(
