@@ -8,7 +8,8 @@
         spark.read.format("pykafka").option("schema.registry.url", registry.url)…
 
 It keeps its schemas in the topic `_schemas`, in the format of Confluent's registry, which can take the topic over; so
-can the next EmbeddedRegistry. One process at a time may use a topic. It has no login, listens on the loopback address
+can the next EmbeddedRegistry. Of several over one topic each sees what the others have registered, but two must not
+register at the same moment. It has no login, listens on the loopback address
 only, and checks the compatibility of Avro schemas only.
 """
 
@@ -49,7 +50,7 @@ class EmbeddedRegistry:
         self._port = port
         self._tp = TopicPartition(topic, 0)
         self._subjects = Subjects()
-        self._api = Api(self._subjects, self._write)
+        self._api = Api(self._subjects, self._write, self._catch_up)
         self._parts = ExitStack()
         self.url = ""
         """For `schema.registry.url`; empty before `start`."""

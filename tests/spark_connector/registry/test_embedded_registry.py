@@ -51,6 +51,17 @@ def test_schemas_outlive_the_registry(broker: Kafka, topic: str) -> None:
     ]
 
 
+def test_a_registry_knows_what_another_registers(broker: Kafka, topic: str) -> None:
+    with (
+        EmbeddedRegistry(broker.bootstrap, topic=topic) as one,
+        EmbeddedRegistry(broker.bootstrap, topic=topic) as other,
+    ):
+        assert [one.register("a", V1), other.register("b", '"long"'), one.register("c", '"int"')] == [1, 2, 3]
+        clients = [SchemaRegistryClient({"url": registry.url}) for registry in (one, other)]
+        for schema_id, text in ((2, '"long"'), (3, '"int"')):
+            assert [client.get_schema(schema_id).schema_str for client in clients] == [text, text]
+
+
 def test_a_cluster_that_is_not_there() -> None:
     with pytest.raises(PykafkaError):
         EmbeddedRegistry({"bootstrap.servers": "127.0.0.1:1", "socket.connection.setup.timeout.ms": "200"}).start()
