@@ -231,7 +231,7 @@ OPTIONS: tuple[Option, ...] = (
         "timestampsGrow",
         "true: no record has an earlier timestamp than one before it in its partition, so that a batch ends at the "
         "first record that is too late for `where` or `filterTimestampUntil`; false: it reads on (ours)",
-        "true where brokers set the timestamps (`message.timestamp.type=LogAppendTime`)",
+        "false",
         "batch",
     ),
     Option(

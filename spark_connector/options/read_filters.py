@@ -40,8 +40,8 @@ class HeaderFilter:
 class ReadFilters:
     """The filters of one read; None where there is no filter. Timestamps in ms.
 
-    `by_key`: a key is only in the partition that murmur2 gives it. `timestamps_grow`: whether later records have later
-    timestamps; None: where the brokers set them.
+    `by_key`: a key is only in the partition that murmur2 gives it. `timestamps_grow`: no record has an
+    earlier timestamp than one before it.
     """
 
     offsets: Intervals | Mapping[TopicPartition, Intervals] | None = None
@@ -49,7 +49,7 @@ class ReadFilters:
     keys: KeySet | None = None
     header: HeaderFilter | None = None
     by_key: bool = False
-    timestamps_grow: bool | None = None
+    timestamps_grow: bool = False
 
     @property
     def of_rows(self) -> bool:
@@ -74,7 +74,7 @@ class ReadFilters:
 def parse_filters(values: OptionValues, *, stream: bool) -> ReadFilters:
     """Raises ConfigError."""
     where = parse_where(values.text("where"))
-    grow = values.boolean(_GROW) if _GROW in values else None
+    grow = values.boolean(_GROW)
     if stream:
         _refuse_batch_only(values, where)
     first, until = (values.optional_long(f"filterTimestamp{which}", least=0) for which in ("From", "Until"))

@@ -41,10 +41,10 @@ from spark_connector.options.selection import (
     format_partitions,
 )
 from spark_connector.options.value_sets import LOWEST, NO_END
-from spark_connector.read.append_time import stamped_by_brokers
 from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
 from spark_connector.read.size_estimator import SizeEstimator
 from spark_connector.read.stream_offset import StreamOffset
+from spark_connector.read.time_ends import at_records
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -271,8 +271,8 @@ class OffsetReader:
     def _filtered(
         self, start: dict[TopicPartition, int], end: dict[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """`start` moved to the first record that is young enough to pass, or to the end if there is none, and, where
-        timestamps grow, `end` to the first that is too young.
+        """`start` moved to the first record that is young enough to pass, or to the end if there is none, and, with
+        `timestampsGrow`, `end` to the first that is too young.
 
         Looked up after `end`, because later records are not read. The rows are filtered all the same: other timestamps
         need not grow.
@@ -283,11 +283,10 @@ class OffsetReader:
             found = self._list(dict.fromkeys(_backlog(start, end), first))
             moved = {tp: end[tp] if at < 0 else min(max(start[tp], at), end[tp]) for tp, at in found.items()}
             start = {**start, **moved}
-        if 0 <= until < NO_END and filters.timestamps_grow is not False:
+        if 0 <= until < NO_END and filters.timestamps_grow:
             found = self._list(dict.fromkeys(_backlog(start, end), until))
             ends = {tp: max(start[tp], at) for tp, at in found.items() if 0 <= at < end[tp]}
-            known = filters.timestamps_grow or not ends
-            end = {**end, **(ends if known else stamped_by_brokers(self._cluster, ends))}
+            end = {**end, **at_records(self._cluster, ends)}
         return start, end
 
     def _at_timestamps(self, limit: Timestamps, assigned: Assigned, which: str) -> dict[TopicPartition, int]:

@@ -8,7 +8,8 @@
         spark.read.format("pykafka").option("schema.registry.url", registry.url)…
 
 It keeps its schemas in the topic `_schemas`, in the format of Confluent's registry, which can take the topic over; so
-can the next EmbeddedRegistry. One process at a time may use a topic. It has no login, listens on the loopback address
+can the next EmbeddedRegistry. Of several over one topic each sees what the others have registered, but two must not
+register at the same moment. It has no login, listens on the loopback address
 only, and checks the compatibility of Avro schemas only.
 """
 
@@ -19,12 +20,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, Self
 
-from broker.client.admin import Admin
+from broker.client.admin import Admin, ResourceType
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
-from broker.errors import BrokerError, ErrorCode, PykafkaError
+from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.registry.rest import Api, serving
 from spark_connector.registry.subjects import Record, Reference, Refusal, Schema, Subjects
@@ -32,6 +33,7 @@ from spark_connector.registry.subjects import Record, Reference, Refusal, Schema
 __all__ = ["EmbeddedRegistry"]
 
 _CAUGHT_UP_S: Final = 60.0
+_POLICY: Final = "cleanup.policy"
 
 
 class EmbeddedRegistry:
@@ -49,13 +51,14 @@ class EmbeddedRegistry:
         self._port = port
         self._tp = TopicPartition(topic, 0)
         self._subjects = Subjects()
-        self._api = Api(self._subjects, self._write)
+        self._api = Api(self._subjects, self._write, self._catch_up)
         self._parts = ExitStack()
         self.url = ""
         """For `schema.registry.url`; empty before `start`."""
 
     def start(self) -> Self:
-        """Read the topic, which is created if it does not exist, and answer requests. Raises PykafkaError."""
+        """Read the topic, which is created if it does not exist, and answer requests. Raises PykafkaError,
+        ConfigError for a topic that deletes old records."""
         with ExitStack() as parts:
             self._create_topic()
             self._producer = parts.enter_context(Producer(self._settings))
@@ -93,12 +96,19 @@ class EmbeddedRegistry:
             raise PykafkaError(refusal.message) from None
 
     def _create_topic(self) -> None:
+        topic = self._tp.topic
         with Cluster(self._settings) as cluster:
+            admin = Admin(cluster)
             try:
-                Admin(cluster).create_topic(self._tp.topic, 1, configs={"cleanup.policy": "compact"})
+                admin.create_topic(topic, 1, configs={_POLICY: "compact"})
             except BrokerError as error:
                 if error.code is not ErrorCode.topic_already_exists:
                     raise
+                policy = admin.describe_configs(ResourceType.TOPIC, topic, [_POLICY])[_POLICY].value
+                if policy != "compact":
+                    raise ConfigError(
+                        f"topic {topic} would lose its schemas: set its {_POLICY} to compact, not {policy}"
+                    ) from None
 
     def _write(self, record: Record) -> None:
         """Append a record and read the topic up to it: what counts is what the topic says."""

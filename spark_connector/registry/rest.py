@@ -42,11 +42,15 @@ _LARGEST: Final = 16 << 20
 
 
 class Api:
-    """The API over `subjects`. `write` keeps a record, and has applied it when it returns. Thread-safe."""
+    """The API over `subjects`. `write` keeps a record, and has applied it when it returns; `read` applies what others
+    have written, before each answer. Thread-safe."""
 
-    def __init__(self, subjects: Subjects, write: Callable[[Record], None]) -> None:
+    def __init__(
+        self, subjects: Subjects, write: Callable[[Record], None], read: Callable[[], None] = lambda: None
+    ) -> None:
         self._subjects = subjects
         self._write = write
+        self._read = read
         self._lock = threading.RLock()
 
     def answer(self, method: str, path: str, _authorization: str, body: bytes) -> tuple[int, Any]:
@@ -60,8 +64,9 @@ class Api:
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
     def register(self, subject: str, schema: Schema) -> int:
-        """The id. Raises Refusal."""
+        """The id. Raises Refusal, PykafkaError."""
         with self._lock:
+            self._read()
             schema_id, record = self._subjects.register(subject, schema)
             if record is not None:
                 self._write(record)
@@ -73,6 +78,7 @@ class Api:
             if not isinstance(given, dict):
                 raise Refusal(422, "The body of the request is no JSON object")
             with self._lock:
+                self._read()
                 return 200, getattr(self, f"_{name}")(named, given)
         except Refusal as refusal:
             return refusal.status, {"error_code": refusal.code, "message": refusal.message}

@@ -21,6 +21,7 @@ from spark_connector.registry.compatibility import LEVELS, complaints
 
 KINDS: Final = ("AVRO", "JSON", "PROTOBUF")
 _MOST_REFERENCES: Final = 1000
+_LARGEST_ID: Final = 2**31 - 1
 
 
 class Refusal(Exception):
@@ -69,7 +70,7 @@ class Schema:
                 for one in fields.get("references") or ()
             )
             text, kind = fields["schema"], fields.get("schemaType") or "AVRO"
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise Refusal(42201, "Invalid schema: a text 'schema' or a field of 'references' is missing") from None
         if not isinstance(text, str) or kind not in KINDS:
             raise Refusal(42201, f"Invalid schema of type {kind!r}; types are {', '.join(KINDS)}")
@@ -103,7 +104,7 @@ class Subjects:
     _levels: dict[str | None, str] = field(default_factory=dict)
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Take a record of the topic. What it does not understand it leaves alone."""
+        """Take a record of the topic. What it does not understand, or cannot be, it leaves alone."""
         what: Any
         try:
             name, what = json.loads(key or b"{}"), None if value is None else json.loads(value)
@@ -111,11 +112,11 @@ class Subjects:
             match name.get("keytype"):
                 case "SCHEMA" if what is None:
                     self._entries.get(subject, {}).pop(int(name["version"]), None)
-                case "SCHEMA":
+                case "SCHEMA" if isinstance(subject, str):
                     entry = Entry(
-                        str(subject),
-                        int(name["version"]),
-                        int(what["id"]),
+                        subject,
+                        _positive(name["version"]),
+                        _positive(what["id"]),
                         Schema.of(what),
                         bool(what.get("deleted")),
                     )
@@ -125,11 +126,11 @@ class Subjects:
                     for version, entry in self._entries.get(subject, {}).items():
                         if version <= int(what["version"]):
                             self._entries[subject][version] = entry._replace(is_deleted=True)
-                case "CONFIG":
+                case "CONFIG" if what is None:
                     self._levels.pop(subject, None)
-                    if what is not None:
-                        self._levels[subject] = str(what["compatibilityLevel"])
-        except (ValueError, KeyError, TypeError, AttributeError, Refusal):
+                case "CONFIG" if what["compatibilityLevel"] in LEVELS:
+                    self._levels[subject] = what["compatibilityLevel"]
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, Refusal):
             return
 
     # --- questions ---------------------------------------------------------------------------------
@@ -255,6 +256,13 @@ class Subjects:
                 raise Refusal(42201, f"Invalid schema: reference {one.name}: {error.message}") from None
             yield from self._referenced(found, depth + 1)
             yield found
+
+
+def _positive(number: Any) -> int:
+    """A version or an id, which has 32 bits. Raises ValueError, TypeError, OverflowError."""
+    if not 0 < int(number) <= _LARGEST_ID:
+        raise ValueError(f"{number} is no version and no id")
+    return int(number)
 
 
 def _json(document: Any) -> bytes:

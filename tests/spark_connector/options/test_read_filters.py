@@ -143,6 +143,6 @@ def test_what_a_stream_has_no_use_for_is_refused() -> None:
     assert parse(Mode.STREAM, where="key = 'k'", filterKeyPartitioner="murmur2").filters.by_key
 
 
-def test_whether_timestamps_grow_is_known_or_not() -> None:
+def test_timestamps_grow_if_the_user_says_so() -> None:
     given = [parse().filters, parse(timestampsGrow="TRUE").filters, parse(timestampsGrow="false").filters]
-    assert [filters.timestamps_grow for filters in given] == [None, True, False]
+    assert [filters.timestamps_grow for filters in given] == [False, True, False]

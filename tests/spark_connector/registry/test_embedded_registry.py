@@ -16,6 +16,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.registry.embedded_registry import EmbeddedRegistry
 from tests.spark_connector.formats.test_schema_registry import V1, V2
 from tests.support.kafka import Kafka
+from tests.support.topics import Topic
 
 
 def test_schemas_outlive_the_registry(broker: Kafka, topic: str) -> None:
@@ -49,6 +50,23 @@ def test_schemas_outlive_the_registry(broker: Kafka, topic: str) -> None:
         ("other", 1, 2),
         ("third", 1, 3),
     ]
+
+
+def test_a_registry_knows_what_another_registers(broker: Kafka, topic: str) -> None:
+    with (
+        EmbeddedRegistry(broker.bootstrap, topic=topic) as one,
+        EmbeddedRegistry(broker.bootstrap, topic=topic) as other,
+    ):
+        assert [one.register("a", V1), other.register("b", '"long"'), one.register("c", '"int"')] == [1, 2, 3]
+        clients = [SchemaRegistryClient({"url": registry.url}) for registry in (one, other)]
+        for schema_id, text in ((2, '"long"'), (3, '"int"')):
+            assert [client.get_schema(schema_id).schema_str for client in clients] == [text, text]
+
+
+def test_a_topic_that_deletes_old_records_is_refused(broker: Kafka, topic: str) -> None:
+    Topic(broker.bootstrap, topic)
+    with pytest.raises(ConfigError, match=r"lose its schemas: set its cleanup.policy to compact, not delete"):
+        EmbeddedRegistry(broker.bootstrap, topic=topic).start()
 
 
 def test_a_cluster_that_is_not_there() -> None:

@@ -105,6 +105,39 @@ def test_records_of_others_change_nothing(records: list[tuple[bytes | None, byte
     assert subjects.level("s") == "BACKWARD"
 
 
+DAMAGED = {
+    "schema": (b'{"keytype":"SCHEMA","subject":"s","version":1}', b'{"id":1,"schema":"\\"int\\""}'),
+    "level": (b'{"keytype":"CONFIG","subject":null}', b'{"compatibilityLevel":"FULL"}'),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "damage"),
+    [
+        ("schema", b'"id":1', b'"id":1e999'),
+        ("schema", b'"id":1', b'"id":9999999999'),
+        ("schema", b'"id":1', b'"id":0'),
+        ("schema", b'"version":1', b'"version":-1'),
+        ("schema", b'"version":1', b'"version":1e999'),
+        ("schema", b'"subject":"s"', b'"subject":null'),
+        ("schema", b'"id":1', b'"references":[{"name":"a","subject":"s","version":1e999}],"id":1'),
+        ("schema", b'{"id":1', b"[" * 200_000),
+        ("level", b'"FULL"', b"null"),
+        ("level", b'"FULL"', b'"full"'),
+        ("level", b'"FULL"', b'["FULL"]'),
+    ],
+    ids=lambda one: str(one)[:40],
+)
+def test_a_damaged_record_changes_nothing(kind: str, part: bytes, damage: bytes) -> None:
+    subjects = Subjects()
+    whole = DAMAGED[kind]
+    subjects.apply(*[one.replace(part, damage) for one in whole])
+    assert (subjects.names(), subjects.level("s")) == ([], "BACKWARD")
+    assert subjects.register("t", Schema('"int"'))[0] == 1, "and it takes no id"
+    subjects.apply(*whole)
+    assert (subjects.names(), subjects.level("s")) != ([], "BACKWARD")
+
+
 @pytest.mark.parametrize(
     ("level", "older", "newer", "why"),
     [
