@@ -96,14 +96,14 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "timestampFormat",
         "for json: how timestamps are written, in the session's time zone (ours, as in to_json)",
-        "yyyy-MM-dd'T'HH:mm:ss[.SSS][XXXXX]",
+        "`yyyy-MM-dd'T'HH:mm:ss[.SSS][XXXXX]`",
     ),
     Option(
         "timestampNTZFormat",
         "for json: how timestamps without a zone are written (ours, as in to_json)",
-        "yyyy-MM-dd'T'HH:mm:ss[.SSS]",
+        "`yyyy-MM-dd'T'HH:mm:ss[.SSS]`",
     ),
-    Option("dateFormat", "for json: how dates are written (ours, as in to_json)", "yyyy-MM-dd"),
+    Option("dateFormat", "for json: how dates are written (ours, as in to_json)", "`yyyy-MM-dd`"),
     Option(
         "mode",
         "what happens to a row that cannot be encoded: FAILFAST (the write fails and names it), or DROPMALFORMED (it "
