@@ -49,7 +49,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "valueColumns",
-        "columns to encode, comma-separated, names with commas or blanks in backticks; `*` is all but `topic`, "
+        "columns to encode, comma-separated, names with commas in backticks; `*` is all but `topic`, "
         "`partition`, `headers` and `timestamp`, and `key` unless `keyColumns` is set. One of these that is named here "
         "is encoded, and is no longer the record's topic, partition, headers or time (ours)",
         "`value` for format binary, else `*`",
