@@ -300,8 +300,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "valueFormat",
-        "binary, string, json, avro, protobuf or csv: what the column `value` is decoded to (ours; section Value "
-        "formats)",
+        "binary, string, json, avro, protobuf or csv: what the column `value` is decoded to (ours; "
+        "docs/how-to/value-formats.md)",
         "binary",
     ),
     Option("keyFormat", "the same for the column `key` (ours)", "binary"),

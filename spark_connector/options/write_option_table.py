@@ -49,7 +49,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "valueColumns",
-        "columns to encode, comma-separated, names with commas or blanks in backticks; `*` is all but `topic`, "
+        "columns to encode, comma-separated, names with commas in backticks; `*` is all but `topic`, "
         "`partition`, `headers` and `timestamp`, and `key` unless `keyColumns` is set. One of these that is named here "
         "is encoded, and is no longer the record's topic, partition, headers or time (ours)",
         "`value` for format binary, else `*`",
@@ -96,14 +96,14 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "timestampFormat",
         "for json: how timestamps are written, in the session's time zone (ours, as in to_json)",
-        "yyyy-MM-dd'T'HH:mm:ss[.SSS][XXXXX]",
+        "`yyyy-MM-dd'T'HH:mm:ss[.SSS][XXXXX]`",
     ),
     Option(
         "timestampNTZFormat",
         "for json: how timestamps without a zone are written (ours, as in to_json)",
-        "yyyy-MM-dd'T'HH:mm:ss[.SSS]",
+        "`yyyy-MM-dd'T'HH:mm:ss[.SSS]`",
     ),
-    Option("dateFormat", "for json: how dates are written (ours, as in to_json)", "yyyy-MM-dd"),
+    Option("dateFormat", "for json: how dates are written (ours, as in to_json)", "`yyyy-MM-dd`"),
     Option(
         "mode",
         "what happens to a row that cannot be encoded: FAILFAST (the write fails and names it), or DROPMALFORMED (it "

@@ -55,12 +55,14 @@ _PROTO: Final = {
     "DOUBLE": "double",
     "STRING": "string",
     "BINARY": "bytes",
+    "DATE": "int32",
     "TIMESTAMP": "google.protobuf.Timestamp",
     "ARRAY<INT>": "repeated int32",
     "MAP<STRING,INT>": "map<string, int32>",
     "STRUCT<a: INT>": "message",
 }
-"""Spark type → the field that is meant for it."""
+"""Spark type → the field that is meant for it. For other types no field is: each of _ANY is tried."""
+_ANY: Final = (*dict.fromkeys(_PROTO.values()), "uint32", "uint64", "sint64", "fixed64", "sfixed64")
 _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "BOOLEAN": {"type": "boolean"},
     "TINYINT": {"type": "integer"},
@@ -99,11 +101,16 @@ def cell(name: str, form: str) -> Cell:
     rows = pa.array([{"c": VALUES[name]}], kind)
     if form == "csv":
         return _csv(kind, rows)
-    if form == "protobuf" and name not in _PROTO:
-        return Cell("", "", False)
-    writes, reads, shown = _schemas(name, form, kind)
+    if form == "protobuf":
+        fields = (_PROTO[name],) if name in _PROTO else _ANY
+        tried = (_written_and_read(form, rows, *_protobuf(field), field) for field in fields)
+        return next((one for one in tried if one.written), Cell("", "", False))
+    return _written_and_read(form, rows, *_schemas(name, form, kind))
+
+
+def _written_and_read(form: str, rows: pa.StructArray, writes: Any, reads: Any, shown: str) -> Cell:
     try:
-        raw = column_encoder(ColumnWrite(form.split()[0].lower(), ("c",), writes), kind).encode(rows).values
+        raw = column_encoder(ColumnWrite(form.split()[0].lower(), ("c",), writes), rows.type).encode(rows).values
     except ConfigError:
         return Cell("", "", False)
     decoder = column_decoder(ColumnFormat(form.split()[0].lower(), reads))
@@ -141,8 +148,13 @@ def _schemas(name: str, form: str, kind: pa.DataType) -> tuple[Any, Any, str]:
     if form == "avro":
         schema = derived_schema(kind)
         return schema, schema, _avro_name(schema.text)
-    descriptors = ProtobufSchema(_descriptors(_PROTO[name]))
-    return descriptors, descriptors, _PROTO[name]
+    raise AssertionError(form)
+
+
+def _protobuf(field: str) -> tuple[ProtobufSchema, ProtobufSchema]:
+    """The same schema for the write and the read."""
+    descriptors = ProtobufSchema(_descriptors(field))
+    return descriptors, descriptors
 
 
 def _avro_name(text: str) -> str:
@@ -210,7 +222,7 @@ def typed_columns() -> str:
 
 def _shown(name: str, one: Cell) -> str:
     if not one.written:
-        return "reads" if one.read else ""
+        return "reads" if one.read else "refused"
     if one.read == name and one.same:
         return f"`{one.written}`"
     return f"`{one.written}`, reads as `{one.read}`"
