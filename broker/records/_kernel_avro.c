@@ -4,7 +4,10 @@
  * A value that is not plainly good is refused, not explained: its row is null, its number is left in `refused`, and the
  * caller decodes it in Python, which finds the reason, or that it is a value after all. So the kernel may refuse what it
  * has no code for (maps with a key twice, numbers of more than 64 bits, values nested very deep), and what it accepts
- * is what Python reads. Whatever a refused value left in the columns is taken back. */
+ * is what Python reads. Whatever a refused value left in the columns is taken back.
+ *
+ * A byte of a value can be a null of a struct, which takes a row in every column within it. So there is a limit for the
+ * nulls of a value: one beyond it is refused as TOO_LARGE, and Python must not try it. */
 #include "_kernel.h"
 
 #include <stdlib.h>
@@ -32,10 +35,12 @@ typedef struct {
     sink_t *sinks;
     bytes_at p, end, data_end;
     int64_t full; /* the buffer that is too small: 2 * column, + 1 if it is `more` */
+    int64_t nulls; /* how many more the value may have */
     int depth;
 } decoder_t;
 
-enum { GOOD, REFUSED, FULL };
+enum { GOOD, REFUSED, FULL, TOO_LARGE };
+enum { MOST_NULLS = 1 << 24 }; /* and one for each byte of the value */
 enum { DEEPEST = 1000 }; /* calls of `run` within each other, of some 200 bytes of stack */
 
 #define TRY(call)                                                                                                     \
@@ -69,6 +74,8 @@ static inline void end_row(sink_t *s)
 static int append_null(decoder_t *d, sink_t *s)
 {
     TRY(needs_row(d, s));
+    if (--d->nulls < 0)
+        return TOO_LARGE;
     if (s->kind == NOTHING) {
         s->rows++;
         return GOOD;
@@ -531,22 +538,26 @@ static int run_rows(decoder_t *d, const column_t *values, int64_t rows, int64_t 
 {
     for (; state[ROW] < rows; state[ROW]++) {
         int64_t row = state[ROW], size = size_of(values, row);
-        int outcome = REFUSED;
+        int outcome = REFUSED, refusal;
+        d->nulls = INT64_MAX;
         if (size < 0)
             outcome = append_null(d, d->sinks);
         else if (size >= begin) {
             d->end = values->data + values->edges[row + 1];
             d->p = d->end - size + begin;
             d->depth = 0;
+            d->nulls = MOST_NULLS + size;
             outcome = run(d, 0);
             if (outcome == GOOD && d->p != d->end)
                 outcome = REFUSED;
         }
-        if (outcome == REFUSED) {
+        refusal = outcome;
+        if (outcome == REFUSED || outcome == TOO_LARGE) {
             truncate_to(d, d->sinks, row);
+            d->nulls = INT64_MAX;
             outcome = append_null(d, d->sinks);
             if (outcome == GOOD)
-                refused[state[REFUSED_ROWS]++] = (int32_t)row;
+                refused[state[REFUSED_ROWS]++] = (int32_t)(refusal == TOO_LARGE ? ~row : row);
         }
         if (outcome == FULL) {
             truncate_to(d, d->sinks, row);
@@ -662,7 +673,7 @@ static int open_sink(sink_t *s, const int64_t *column, const int64_t *state, PyO
  * code: int64s, nodes; the first is the value's. columns: int64 matrix, a line of KIND, END_OF_CHILDREN each.
  * state: int64s, ROW and REFUSED_ROWS, then ROWS, USED, HAS_NULLS of each column; zeros at first. The kernel goes on
  * from there. buffers: list of a list per column: VALID, MAIN, MORE, or None. values: as encode() takes columns; each is
- * read from byte `begin` on. refused: int32s, as many as rows. */
+ * read from byte `begin` on. refused: int32s, as many as rows; ~row stands for one that is TOO_LARGE. */
 PyObject *decode_avro(PyObject *module, PyObject *args)
 {
     enum { CODE, COLUMNS, STATE, REFUSED_OUT, VIEWS };

@@ -18,10 +18,12 @@ enum { FIRST_COLUMN, COLUMN_COUNT, GROUP_WIDTH };
 enum { PRESENCE, COUNT, BOOL, INT32, UINT32_WIDE, SINT32, FIXED32, INT64, SINT64, FIXED64, BYTES, STRING, ENUM, SECONDS,
        MESSAGE, GROUP, LEFT_OUT, LEFT_OUT_GROUP, KINDS };
 enum { IMPLICIT = 1, REQUIRED = 2, IN_MAP = 4 };
-enum { FINE, TRUNCATED, BAD_TAG, BAD_TEXT, OTHER_TYPE, OTHER_SYMBOL, BEYOND_TIME, TOO_DEEP, NO_MEMORY, HARD };
+enum { FINE, TRUNCATED, BAD_TAG, BAD_TEXT, OTHER_TYPE, OTHER_SYMBOL, BEYOND_TIME, TOO_DEEP, NO_MEMORY, HARD, TOO_LARGE };
 enum { VARINT, EIGHT, LENGTH, BEGIN_GROUP, END_GROUP, FOUR };
 
 #define DEEPEST 100
+#define MOST_BYTES (1 << 28) /* of the rows of a value's elements; and more for each byte of it: */
+#define MOST_PER_BYTE 16
 #define MOST_SECONDS 9223372036851
 
 static const int8_t WIRE[KINDS] = {-1, -1, VARINT, VARINT, VARINT, VARINT, FOUR, VARINT, VARINT, EIGHT, LENGTH, LENGTH,
@@ -36,7 +38,7 @@ struct column {
 
 struct group {
     struct column *columns;
-    int64_t rows, room, mark;
+    int64_t rows, room, mark, row_size;
     int32_t count;
 };
 
@@ -47,6 +49,7 @@ struct decoder {
     const int32_t *column_groups; /* COLUMN_WIDTH each */
     bytes_at data;
     int64_t status;
+    int64_t left; /* bytes that the rows of the value's elements may still take */
     int32_t group_count;
 };
 
@@ -190,10 +193,18 @@ static int make_room(struct group *g, int64_t room)
     return 0;
 }
 
-static int64_t new_row(struct group *g)
+/* -1 if there is no room for it, and the decoder's status says why. */
+static int64_t new_row(struct decoder *d, struct group *g, uint32_t number)
 {
-    if (g->rows == g->room && make_room(g, g->room < 256 ? 512 : 2 * g->room) < 0)
+    d->left -= g->row_size;
+    if (d->left < 0) {
+        failed(d, TOO_LARGE, number);
         return -1;
+    }
+    if (g->rows == g->room && make_room(g, g->room < 256 ? 512 : 2 * g->room) < 0) {
+        failed(d, NO_MEMORY, 0);
+        return -1;
+    }
     return g->rows++;
 }
 
@@ -310,9 +321,9 @@ static bytes_at read_message(struct decoder *d, const int32_t *field, int64_t ro
     if (field[LIST]) {
         int32_t one = 1, count;
         uint8_t *at = d->columns[field[COLUMN]].values + row * 4;
-        row = new_row(&d->groups[d->nodes[field[CHILD] * NODE_WIDTH + NODE_GROUP]]);
+        row = new_row(d, &d->groups[d->nodes[field[CHILD] * NODE_WIDTH + NODE_GROUP]], (uint32_t)field[NUMBER]);
         if (row < 0)
-            return failed(d, NO_MEMORY, 0);
+            return NULL;
         memcpy(&count, at, 4);
         count += one;
         memcpy(at, &count, 4);
@@ -348,9 +359,9 @@ static bytes_at read_elements(struct decoder *d, const int32_t *field, int64_t r
         int wanted = is_symbol(d, field, p, end);
         if (!wanted && is_top)
             return failed(d, OTHER_SYMBOL, (uint32_t)field[NUMBER]);
-        int64_t at = new_row(group);
+        int64_t at = new_row(d, group, (uint32_t)field[NUMBER]);
         if (at < 0)
-            return failed(d, NO_MEMORY, 0);
+            return NULL;
         p = read_value(d, field, element, at, p, end);
         if (p == NULL)
             return NULL;
@@ -650,6 +661,8 @@ PyObject *protobuf_decode(PyObject *module, PyObject *args)
     for (int32_t i = 0; i < head[GROUPS] && whole; i++) {
         d.groups[i].columns = d.columns + groups[i * GROUP_WIDTH + FIRST_COLUMN];
         d.groups[i].count = groups[i * GROUP_WIDTH + COLUMN_COUNT];
+        for (int32_t j = 0; j < d.groups[i].count; j++)
+            d.groups[i].row_size += SIZE[d.groups[i].columns[j].kind] + 1;
         whole = make_room(&d.groups[i], i == 0 ? rows : 1) == 0;
     }
     if (!whole) {
@@ -671,6 +684,7 @@ PyObject *protobuf_decode(PyObject *module, PyObject *args)
         }
         for (int32_t i = 1; i < d.group_count; i++)
             d.groups[i].mark = d.groups[i].rows;
+        d.left = MOST_BYTES + MOST_PER_BYTE * (end - begin);
         if (walk(&d, 0, row, d.data + begin + skip_bytes, d.data + end, 0, 0) != NULL)
             continue;
         status[row] = d.status;

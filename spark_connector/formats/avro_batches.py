@@ -162,11 +162,13 @@ class BatchProgram:
             for number, column in enumerate(self._columns)
         ]
         self._shapes = np.array(shapes, np.int64)
+        self._with_rows_of = _with_rows_of(shapes)
         self._code = np.array(_code(node), np.int64)
         self._texts = sum(column is not None and column.kind is _Kind.TEXTS for column in self._columns)
 
     def decode(self, kernel: Kernel, values: pa.Array, begin: int) -> tuple[pa.Array, Int32s]:
-        """(a row for each of `values`, the rows that were refused). Each value is read from byte `begin` to its end."""
+        """(a row for each of `values`, the rows that were refused). Each value is read from byte `begin` to its end.
+        A refused row that would take too much memory is given as its complement (~row)."""
         rows = len(values)
         refused = np.empty(rows, np.int32)
         if not rows:
@@ -177,7 +179,12 @@ class BatchProgram:
         buffers = [self._reserved(column, rows, size) for column in self._columns]
         state = np.zeros(2 + 3 * len(self._columns), np.int64)
         while (full := kernel.decode_avro(self._code, self._shapes, state, buffers, given, rows, begin, refused)) >= 0:
-            _grow(buffers[full // 2], is_text=bool(full % 2))
+            column, is_text = divmod(full, 2)
+            if is_text:
+                _grow(buffers[column][2:])
+            else:
+                for other in self._with_rows_of[column]:
+                    _grow(buffers[other][:2])
         filled = _Filled(state[2:].reshape(-1, 3), buffers)
         return filled.array(self._root, rows), refused[: state[1]]
 
@@ -195,10 +202,24 @@ def _buffer(size: int) -> pa.Buffer:
     return pa.allocate_buffer(size, resizable=True)  # of pyarrow's pool, whose memory is paged in already
 
 
-def _grow(buffers: list[pa.Buffer | None], *, is_text: bool) -> None:
-    for buffer in buffers[2:] if is_text else buffers[:2]:
-        assert buffer is not None
-        buffer.resize(2 * buffer.size + _SLACK)
+def _grow(buffers: list[pa.Buffer | None]) -> None:
+    for buffer in buffers:
+        if buffer is not None:
+            buffer.resize(2 * buffer.size + _SLACK)
+
+
+def _with_rows_of(shapes: list[tuple[_Kind, int]]) -> list[list[int]]:
+    """For each column those that have as many rows: they grow together, since a value is begun again after each."""
+    groups: list[list[int]] = [[] for _ in shapes]
+    open_lists: list[tuple[int, list[int]]] = [(len(shapes), [])]
+    for number, (kind, end) in enumerate(shapes):
+        while open_lists[-1][0] <= number:
+            open_lists.pop()
+        groups[number] = open_lists[-1][1]
+        groups[number].append(number)
+        if kind is _Kind.LIST:
+            open_lists.append((end, []))
+    return groups
 
 
 class _Filled:

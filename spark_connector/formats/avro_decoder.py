@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,8 @@ from spark_connector.formats.frames import Group, decoded_by_schema
 from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one
 from spark_connector.formats.value_format import FRAME, AvroSchema
+
+_TOO_LARGE: Final = "it is short for the memory that the nulls in its arrays and maps take"
 
 
 class _Programs(NamedTuple):
@@ -96,9 +98,11 @@ class AvroDecoder:
         column, refused = batch.decode(native.kernel, values, begin)
         if not len(refused):
             return Decoded(column)
+        bad = dict.fromkeys((~refused[refused < 0]).tolist(), _TOO_LARGE)
+        refused = refused[refused >= 0]
         again = one_by_one(values.take(pa.array(refused)), self.type, one)
-        bad = {int(refused[row]): why for row, why in again.bad.items()}
-        if len(bad) == len(refused):
+        bad = dict(sorted({**bad, **{int(refused[row]): why for row, why in again.bad.items()}}.items()))
+        if len(again.bad) == len(refused):
             return Decoded(column, bad)
         places = np.arange(len(values))
         places[refused] = len(values) + np.arange(len(refused))

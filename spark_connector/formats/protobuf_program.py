@@ -49,6 +49,7 @@ _REASONS: Final = {
     5: "field {} has a number that its enum does not have",
     6: "its time is beyond all timestamps, which are microseconds in 64 bits",
     7: "it is nested too deep in field {}",
+    10: "it is short for the memory that its elements take (field {})",
 }
 """By the kernel's status."""
 

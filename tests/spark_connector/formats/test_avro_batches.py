@@ -6,7 +6,7 @@ import collections
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -350,3 +350,34 @@ def test_programs_that_are_none_are_refused(
 def test_arguments_that_do_not_fit_are_refused(kernel: Kernel, changed: dict[str, Any], why: str) -> None:
     with pytest.raises(SystemError, match=why):
         call(kernel, LONG_CODE, LONG_COLUMN, **changed)
+
+
+PARTS = {"type": "array", "items": ["null", record(*((f"f{n}", "long") for n in range(100)), name="P")]}
+
+
+def test_a_short_value_of_many_null_items_is_bad_before_it_fills_the_memory() -> None:
+    raw = long(200_000) + b"\0" * 200_000 + b"\0"
+    few = long(2) + b"\0" * 2 + b"\0"
+    decoded = AvroDecoder(AvroSchema(json.dumps(record(("parts", PARTS))))).decode(pa.array([few, raw, few[:-1], None]))
+    assert list(decoded.bad) == [1, 2]
+    assert "memory" in decoded.bad[1]
+    assert "end too early" in decoded.bad[2]
+    assert decoded.column.to_pylist() == [{"parts": [None, None]}, None, None, None]
+
+
+def test_columns_of_one_array_grow_together(kernel: Kernel) -> None:
+    """A value is begun again after each growth: a hundred columns must not make it a hundred times as often."""
+
+    class Counting:
+        calls = 0
+
+        def decode_avro(self, *args: Any) -> int:
+            self.calls += 1
+            return kernel.decode_avro(*args)
+
+    step = parse_avro(AvroSchema(json.dumps(record(("parts", PARTS)))))
+    kind, counting = column_of(step), Counting()
+    raw = long(10_000) + (long(1) + bytes(100)) * 10_000 + b"\0"
+    column, refused = BatchProgram(resolve(step, step), kind).decode(cast(Kernel, counting), pa.array([raw]), 0)
+    assert (len(refused), len(column[0]["parts"])) == (0, 10_000)
+    assert counting.calls < 30

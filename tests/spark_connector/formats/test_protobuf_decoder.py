@@ -263,3 +263,15 @@ def test_files_and_messages_that_cannot_be_used(tmp_path: Path) -> None:
         options = {**READ, "valueSchema": str(tmp_path / "t.desc"), "valueMessage": message}
         with pytest.raises(ConfigError, match=why):
             loaded(parse_options(options, Mode.BATCH).formats, ["t"])
+
+
+def test_a_short_value_of_many_empty_elements_is_bad_before_it_fills_the_memory() -> None:
+    part, whole = DescriptorProto(name="Part"), DescriptorProto(name="Whole")
+    for number in range(1, 101):
+        add(part, f"f{number}", number, "int64")
+    add(whole, "parts", 1, "t.Part", repeated=True)
+    raw = b"\x0a\x00"
+    decoded = decode(schema_with(file_with(part, whole), message="Whole"), [raw * 500_000, raw * 2, None])
+    assert list(decoded.bad) == [0]
+    assert "memory" in decoded.bad[0]
+    assert [None if one is None else len(one["parts"]) for one in decoded.column.to_pylist()] == [None, 2, None]
