@@ -3,8 +3,8 @@ commit_protocol.py.
 
 A batch writer is pickled on the driver for the tasks' `write`, and for the process that runs `commit` or `abort`, so
 all share the id of the write. For every micro-batch one process makes a stream writer and pickles it for the tasks, and
-another makes one for `commit` or `abort`, without the schemas of a registry (observed on 4.0.5 and 4.3.0). So the driver knows of a batch only what its
-tasks' messages say.
+another makes one for `commit` or `abort` (observed on 4.0.5 and 4.3.0), which needs no schemas and asks no registry. So
+the driver knows of a batch only what its tasks' messages say.
 
 Every task of a micro-batch has the query's id and the batch in its local properties; so have the tasks of writes inside
 `foreachBatch`. The session's settings are there too, including `spark.*` of the driver (observed on 4.3). Over Spark
