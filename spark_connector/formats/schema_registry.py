@@ -154,6 +154,8 @@ class SchemaRegistry:
             one, depth = waiting.pop()
             for name, path in _references(one, depth):
                 referred = self._get(path)
+                if not isinstance(referred, dict):
+                    raise UnknownSchema("the registry did not answer with a schema")
                 if name not in named and isinstance(referred.get("schema"), str):
                     named[name] = referred["schema"]
                     waiting.append((referred, depth + 1))

@@ -220,3 +220,11 @@ def test_a_process_has_one_view_of_a_registry() -> None:
 def test_certificates_that_are_not_there() -> None:
     with pytest.raises(ConfigError, match=r"schema\.registry\.ssl\.ca\.location"):
         SchemaRegistry(RegistrySettings(("https://127.0.0.1:1",), ca_location="/nope.pem"))
+
+
+def test_a_reference_that_is_no_schema_makes_the_json_schema_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = SchemaRegistry(RegistrySettings(("http://h:1",)))
+    outer = {"schema": "{}", "schemaType": "JSON", "references": [{"name": "n", "subject": "s", "version": 1}]}
+    monkeypatch.setattr(registry, "_get", lambda path: outer if path.startswith("/schemas") else [])
+    with pytest.raises(UnknownSchema, match="did not answer with a schema"):
+        registry.json_schema(1)
