@@ -107,9 +107,7 @@ def registered_json(one: ColumnWrite, registry: SchemaRegistry, place: Place) ->
             subject = place.subject(one.strategy, title(schema))
             found = schema_id(registry, subject, asked, auto_register=one.auto_register)
     except UnknownSchema as error:
-        nothing_to_register = one.auto_register and one.schema is None and one.schema_id is None
-        hint = f" 'autoRegister' needs '{place.column}Schema': a JSON Schema" if nothing_to_register else ""
-        raise ConfigError(f"the schema registry says: {error}{hint}") from None
+        raise ConfigError(f"the schema registry says: {error}") from None
     return replace(one, schema=schema, prefix=prefix(found))
 
 

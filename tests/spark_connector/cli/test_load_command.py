@@ -31,6 +31,14 @@ pytestmark = pytest.mark.timeout(300)
 COMMAND = [sys.executable, "-m", "broker.tools.main", "load", "--master", "local[2]", "--conf", QUICK_JVM]
 
 
+@pytest.fixture(autouse=True)
+def heeded_interrupts() -> Iterator[None]:
+    """A process that was started in the background ignores SIGINT, and so do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYSPARK_PYTHON": sys.executable, "COLUMNS": "200", **more}
 
@@ -111,12 +119,10 @@ def test_an_error_that_follows_an_interrupt_is_told_as_the_interrupt(
     monkeypatch.setattr(load_command, "LazySession", EndedSpark)
     monkeypatch.setattr(session, "LazySession", EndedSpark)
     monkeypatch.setattr(os, "_exit", leave)
-    before = signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises(SystemExit) as ended:
             main([*command.split(), "--to", str(tmp_path / "out"), "--group", "g", "-b", "127.0.0.1:9"])
     finally:
-        signal.signal(signal.SIGINT, before)
         logging.disable(logging.NOTSET)
     assert ended.value.code == 130
     said = capsys.readouterr().err
@@ -126,14 +132,11 @@ def test_an_error_that_follows_an_interrupt_is_told_as_the_interrupt(
 
 def test_a_process_that_ignores_an_interrupt_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the one in which the console in the browser verifies: PySpark would take the signal."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     monkeypatch.setattr(session, "LazySession", EndedSpark)
-    try:
-        with pytest.raises(AssertionError, match="a session that is gone"), session.quiet_session("t", {}) as start:
-            start()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(AssertionError, match="a session that is gone"), session.quiet_session("t", {}) as start:
+        start()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 @pytest.fixture

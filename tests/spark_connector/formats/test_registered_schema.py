@@ -23,7 +23,7 @@ from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats import schema_registry as module
 from spark_connector.formats.avro_encoder import AvroEncoder
-from spark_connector.formats.registered_schema import Place, registered_avro, registered_json
+from spark_connector.formats.registered_schema import Place, registered_avro
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_format import AvroSchema, RegistrySettings, SchemaFile, SchemaSubject
 from spark_connector.formats.write_format import ColumnWrite, SubjectStrategy
@@ -154,12 +154,6 @@ def test_without_a_schema_it_is_that_of_the_columns(registry: Registry) -> None:
     assert made.schema.text == registry.text(1)
     assert made.prefix == b"\0\0\0\0\1"
     assert ours(made)[1] == b"\0\0\0\0\1\0" + b"\xff" * 5 + b"\x3f\2"
-
-
-def test_a_json_schema_that_cannot_be_registered_because_there_is_none(registry: Registry) -> None:
-    asked = SchemaRegistry(RegistrySettings((registry.url,)))
-    with pytest.raises(ConfigError, match="not found. 'autoRegister' needs 'valueSchema'"):
-        registered_json(ColumnWrite("json", ("id",), auto_register=True), asked, VALUE)
 
 
 def test_subjects_that_cannot_be_named(registry: Registry) -> None:
