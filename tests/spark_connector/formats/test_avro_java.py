@@ -178,7 +178,7 @@ def in_numbers(kind: pa.DataType) -> pa.DataType:
 # --- the tests
 
 SEED = 30
-EXAMPLES = 1500
+EXAMPLES = 750
 HOUR_S = 3600
 THEIRS = ("is not in the enum symbol set", "default")
 """In the reasons for which Java alone refuses: it looks at defaults of branches that no value reaches."""

@@ -46,7 +46,7 @@ def delta(world: DeltaWorld) -> DeltaTable:
 
 class TestFaults:
     @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.ERROR_AFTER, Fault.ERROR])
-    @pytest.mark.parametrize("times", [1, 2])
+    @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
     def test_a_commit_whose_answer_is_lost_is_neither_doubled_nor_lost(
         self, world: DeltaWorld, s3: FakeS3, fault: Fault, times: int
     ) -> None:
@@ -58,10 +58,8 @@ class TestFaults:
         world.load()
         check_whole(world)
 
-    @pytest.mark.parametrize(
-        "fault",
-        [Fault.ERROR_AFTER, *(pytest.param(one, marks=pytest.mark.slow) for one in (Fault.LOST_ANSWER, Fault.ERROR))],
-    )
+    @pytest.mark.slow
+    @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.ERROR_AFTER, Fault.ERROR])
     def test_so_is_every_other_step(self, world: DeltaWorld, s3: FakeS3, fault: Fault) -> None:
         for method, path in (
             ("PUT", "intent.json"),
