@@ -69,7 +69,8 @@ def google() -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def moto() -> Iterator[dict[str, str]]:
-    """Storage options of an S3 with the bucket `lake`."""
+    """Storage options of an S3 with the bucket `lake`. Raises Unavailable."""
+    _package("moto", "flask", "flask_cors")
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(

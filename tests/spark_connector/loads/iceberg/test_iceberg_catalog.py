@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import moto
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
@@ -148,7 +149,6 @@ def test_the_groups_of_a_table_are_found(tmp_path: Path) -> None:
 
 
 def test_glue_is_fenced_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    moto = pytest.importorskip("moto")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
