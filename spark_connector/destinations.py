@@ -13,6 +13,9 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
+from broker.storage.object_stores import object_store_of
+from broker.storage.storage import Storage, open_storage
+from broker.storage.url_secrets import without_secrets
 from spark_connector.loads.addresses import is_database_url, is_iceberg
 from spark_connector.loads.bad_record_options import DeadLetterPlace
 from spark_connector.loads.commit import CommitLog
@@ -22,8 +25,6 @@ from spark_connector.loads.files.directory import FilesCommitLog, FilesDestinati
 from spark_connector.loads.history import LoadedTable
 from spark_connector.loads.record import LoadInterrupted, failed_load
 from spark_connector.loads.request import Target
-from spark_connector.object_stores import object_store_of
-from spark_connector.storage import Storage, open_storage, without_secrets
 
 _CONNECT_TIMEOUT = 10.0  # seconds
 

@@ -108,7 +108,7 @@ def load(
     oldest snapshots beyond `keep_snapshots` (100) expire.
     `schema_evolution`: what the load may change in a table of delta or iceberg: none, add (new columns) or add,widen
     (also types that grow).
-    `storage_options`: of an object store (`key`, `secret`, `endpoint_url`, …; spark_connector/object_stores.py), or for
+    `storage_options`: of an object store (`key`, `secret`, `endpoint_url`, …; broker/storage/object_stores.py), or for
     `hdfs://` Hadoop settings, by default those of the session.
     `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
     change; `from_directory`: the directory of that load (offsets=files only).

@@ -34,7 +34,7 @@ ROWS: list[set[str]] = [
     {"protocol"},
     {
         *("errors", "clock", "config", "settings", "security", "meta_properties", "boot_id", "metrics"),
-        *("durable_files", "quotas", "background_tasks", "control_characters"),
+        *("durable_files", "quotas", "background_tasks", "control_characters", "storage"),
     },
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
@@ -60,8 +60,8 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"read", "write", "registry"},
     {"options"},
     {"formats", "offset_store"},
-    {"storage", "errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact"},
-    {"spark_worker", "object_stores"},
+    {"errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact"},
+    {"spark_worker"},
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py
 # and spark_connector/load.py choose one.
@@ -74,9 +74,9 @@ UI_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.tools"),
     "broker.security.http_credentials",
     *("spark_connector.formats", "spark_connector.errors", "spark_connector.loads", "spark_connector.maintenance"),
-    *("spark_connector.cli.session", "spark_connector.cli.load_options", "spark_connector.storage"),
+    *("spark_connector.cli.session", "spark_connector.cli.load_options", "broker.storage"),
 )
-CONNECTOR_MAY_IMPORT = ("broker.client", "broker.records", "broker.protocol", "broker.errors")
+CONNECTOR_MAY_IMPORT = ("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage")
 # Its commands have the options of all others, and find Java for Spark as a broker does for ZooKeeper.
 CONNECTOR_PART_MAY_IMPORT = {"spark_connector.cli": ("broker.tools", "broker.zookeeper.java")}
 

@@ -14,12 +14,12 @@ from functools import cached_property
 from typing import Any
 
 from broker.errors import PykafkaError
+from broker.storage.url_secrets import text_without_secrets, without_secrets
 from pykafka_ui.recent import Recent
 from spark_connector.loads.addresses import storage_options_for
 from spark_connector.loads.history import WHAT_TO_DO, History, HistoryEntry
 from spark_connector.loads.request import Target
 from spark_connector.maintenance import history, tables, targets
-from spark_connector.storage import text_without_secrets, without_secrets
 
 FRESH_S = 5.0
 """So long a history is shown without being read again."""

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from broker.errors import ConfigError
 from broker.records import native
+from broker.storage.url_secrets import without_secrets
 from spark_connector.formats.frames import NO_FRAME
 from spark_connector.formats.protobuf_columns import Message, column_of
 from spark_connector.formats.protobuf_descriptors import (
@@ -43,7 +44,6 @@ from spark_connector.formats.value_format import (
     SchemaFile,
     SchemaSubject,
 )
-from spark_connector.storage import without_secrets
 
 _MOST_PREFIXES: Final = 64
 """So many kinds of prefix are looked for in a batch as a whole; what is left is read row by row."""

@@ -20,11 +20,11 @@ import fsspec
 import pyarrow as pa
 
 from broker.errors import ConfigError
+from broker.storage.url_secrets import text_without_secrets, without_secrets
 from spark_connector.formats.avro_schema import parse_avro
 from spark_connector.formats.json_schema import json_column, parse_json_schema
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_format import AvroSchema, JsonSchema, Schema, SchemaFile, SchemaSubject
-from spark_connector.storage import text_without_secrets, without_secrets
 
 _PLACE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://\S+|\S+\.(avsc|json|ddl|sql)", re.IGNORECASE)
 _SUBJECT = re.compile(r"(?P<base>.*)/subjects/(?P<subject>[^/]+)/versions/(?P<version>\d+|latest)/?(schema/?)?")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError
-from spark_connector.object_stores import object_store_of
-from spark_connector.storage import without_secrets
+from broker.storage.object_stores import object_store_of
+from broker.storage.url_secrets import without_secrets
 
 _DIALECTS = frozenset({"sqlite", "postgresql", "mysql", "mariadb", "mssql", "oracle"})
 _SCHEME = re.compile(r"(?P<dialect>[a-z][a-z0-9]*)(\+[a-z0-9_]+)?://")

@@ -28,6 +28,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from broker.storage.storage import Storage
 from spark_connector.loads.history import Owner, is_of, owner_of
 from spark_connector.loads.load_loop import parse_interval
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted
@@ -37,7 +38,6 @@ from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
-from spark_connector.storage import Storage
 
 REWINDABLE_S = 24 * 3600.0
 

@@ -18,6 +18,7 @@ import pyarrow.compute
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import Storage
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.compaction import Compaction
 from spark_connector.loads.history import History, HistoryEntry
@@ -27,7 +28,6 @@ from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
-from spark_connector.storage import Storage
 
 Offsets = npt.NDArray[np.int64]
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.storage import Storage
+from broker.storage.storage import Storage
 
 _MOST_MEASURED = 32  # columns, as other writers of Delta have it
 _LONGEST_BOUND = 128  # characters

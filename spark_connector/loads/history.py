@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from broker.errors import ConfigError
+from broker.storage.storage import Storage
 from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRecord, published_directory
-from spark_connector.storage import Storage
 
 MANIFEST = "_manifest.json"
 """The record of a load beside its data; readers do not see the name."""

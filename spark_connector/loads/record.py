@@ -18,10 +18,10 @@ from typing import Any
 from broker.client.partition_offsets import Position
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.url_secrets import text_without_secrets
 from spark_connector.loads.upsert import Upsert
 from spark_connector.offset_store.base import Offsets
 from spark_connector.outages import heals_by_waiting, one_line
-from spark_connector.storage import text_without_secrets
 
 _VERSION = 1
 _LOAD_ID = re.compile(r"(?P<group>.+)-(?P<sequence>\d{6,})-(?P<token>[0-9a-f]{8})")

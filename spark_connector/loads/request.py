@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from broker.errors import ConfigError
+from broker.storage.object_stores import object_store_of
 from spark_connector.loads.addresses import DatabaseAddress, IcebergName, is_database_url, is_iceberg
 from spark_connector.loads.bad_record_options import TOPIC, DeadLetterPlace, MaxBad
 from spark_connector.loads.grammar import (
@@ -38,7 +39,6 @@ from spark_connector.loads.grammar import (
 )
 from spark_connector.loads.reading import BESIDE, DEFAULTS, reading_of
 from spark_connector.loads.upsert import Upsert, parse_upsert
-from spark_connector.object_stores import object_store_of
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import did_you_mean
 from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options

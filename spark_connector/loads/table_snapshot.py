@@ -14,11 +14,12 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet
 
+from broker.storage.storage import open_storage
+from broker.storage.url_secrets import text_without_secrets, without_secrets
 from spark_connector.errors import ConnectorError
 from spark_connector.loads.record import LoadRecord
 from spark_connector.offset_store.base import Offsets
 from spark_connector.outages import one_line
-from spark_connector.storage import open_storage, text_without_secrets, without_secrets
 
 _ROWS = 10_000  # of one batch: each is copied over a socket to Spark
 

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSource
 
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import Storage
 from pyspark_pykafka import DefaultSource
 from spark_connector.formats.bad_record_rows import BadCount, sum_bad
 from spark_connector.formats.value_format import ParseMode
@@ -51,7 +52,6 @@ from spark_connector.outages import summary
 from spark_connector.read.arrow_batches import arrow_schema
 from spark_connector.read.planning import OffsetRange
 from spark_connector.read.schema import with_schemas
-from spark_connector.storage import Storage
 
 
 def write_load(

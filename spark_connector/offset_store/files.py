@@ -5,7 +5,7 @@
 
 An entry holds ALL offsets of the group, so only the newest is read. The others are history; `commit` keeps 100 entries.
 A commit creates the next number without overwriting, so exactly one of two concurrent commits wins. It works on every
-file system of `spark_connector.storage`: local, `hdfs://`, object stores with conditional put. `load` also writes its
+file system of `broker.storage.storage`: local, `hdfs://`, object stores with conditional put. `load` also writes its
 commits as such entries (with `details`), so a reader can start where a load ended.
 
     <path>/<group>/00000000000000000007.noted     an archived entry with details
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import Storage, open_storage
 from spark_connector.offset_store.base import (
     OffsetConflict,
     Offsets,
@@ -35,7 +36,6 @@ from spark_connector.offset_store.base import (
     offsets_to_json,
     required_option,
 )
-from spark_connector.storage import Storage, open_storage
 
 logger = logging.getLogger("pykafka.spark")
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from spark_connector.storage import Storage, open_storage
+from broker.storage.storage import Storage, open_storage
 from tests.support.job_output import rows_of_load, rows_of_read, rows_of_stream
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 
+from broker.storage.storage import open_storage
 from spark_connector.load import LoadResult, load
-from spark_connector.storage import open_storage
 from tests.support.broker_process import BrokerProcess
 from tests.support.hdfs import MiniHdfs
 from tests.support.load_driver import LoadDriver

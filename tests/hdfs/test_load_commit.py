@@ -12,9 +12,9 @@ import itertools
 
 import pytest
 
+from broker.storage.storage import open_storage
 from spark_connector.loads.files.directory import FilesCommitLog
 from spark_connector.offset_store.base import OffsetConflict
-from spark_connector.storage import open_storage
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.hdfs import MiniHdfs
 from tests.support.load_harness import World, check_manifests

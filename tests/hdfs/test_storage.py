@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
+from broker.storage.storage import Storage, open_storage
 from spark_connector.offset_store.files import FilesOffsetStore
-from spark_connector.storage import Storage, open_storage
 from tests.support.hdfs import MiniHdfs
 from tests.support.offset_store_contract import A0, ComparingStoreContract
 
@@ -38,7 +38,7 @@ def test_create_refuses_to_replace_and_leaves_no_temporary(storage: Storage) -> 
 
 FORK = """
 import json, subprocess, sys
-from spark_connector.storage import open_storage
+from broker.storage.storage import open_storage
 url, options = json.loads(sys.argv[1])
 assert open_storage(url, options).names("nothing") == []
 subprocess.run(["true"], preexec_fn=lambda: None)  # Spark starts its JVM like this

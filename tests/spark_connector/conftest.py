@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 from spark_connector.worker_clients import worker_clients
-from tests.support.cloud_emulators import azure, google
-from tests.support.fake_s3 import FakeS3
 from tests.support.postgres import Postgres
 from tests.support.requirements import Unavailable, give_up
+from tests.support.store_fixtures import azure_options, google_options, moto_options, s3, s3_server
+
+__all__ = ["azure_options", "google_options", "moto_options", "s3", "s3_server"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,43 +19,6 @@ def close_connections_at_the_end() -> Iterator[None]:
     """Tests that read in this process leave connections open, as a Spark worker does between tasks."""
     yield
     worker_clients().close()
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[FakeS3]:
-    with FakeS3() as server:
-        yield server
-
-
-@pytest.fixture
-def s3(s3_server: FakeS3) -> FakeS3:
-    """An empty S3 whose requests exclude each other."""
-    s3_server.reset()
-    return s3_server
-
-
-@pytest.fixture(scope="session")
-def azure_options() -> Iterator[dict[str, str]]:
-    """Storage options of an Azure with the container `lake`."""
-    with _emulator(azure()) as options:
-        yield options
-
-
-@pytest.fixture(scope="session")
-def google_options() -> Iterator[dict[str, str]]:
-    """Storage options of a Google Cloud Storage with the bucket `lake`."""
-    with _emulator(google()) as options:
-        yield options
-
-
-@contextlib.contextmanager
-def _emulator(starting: contextlib.AbstractContextManager[dict[str, str]]) -> Iterator[dict[str, str]]:
-    with contextlib.ExitStack() as stack:
-        try:
-            options = stack.enter_context(starting)
-        except Unavailable as error:
-            give_up(str(error))
-        yield options
 
 
 @pytest.fixture(scope="session")

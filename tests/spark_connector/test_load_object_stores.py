@@ -12,12 +12,12 @@ import pytest
 from deltalake import DeltaTable
 
 from broker.errors import ConfigError
+from broker.storage.storage import open_storage
 from spark_connector.destinations import open_dead_letters
 from spark_connector.load import load
 from spark_connector.loads.bad_record_options import DeadLetterPlace
 from spark_connector.loads.request import Target
 from spark_connector.maintenance import history, rewind, verify
-from spark_connector.storage import open_storage
 from tests.support.console import answer_of
 from tests.support.fake_s3 import FakeS3
 from tests.support.kafka import Kafka

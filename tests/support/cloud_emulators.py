@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from spark_connector.storage import ObjectStorage, open_storage
+from broker.storage.storage import ObjectStorage, open_storage
 from tests.support.free_ports import free_ports
 from tests.support.npm_package import node_modules, program
 from tests.support.requirements import Unavailable

@@ -21,6 +21,7 @@ from pyiceberg.table import Table
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE
+from broker.storage.storage import Storage, open_storage
 from spark_connector.formats.bad_record_rows import BadRecordRows
 from spark_connector.formats.value_format import ReadFormats
 from spark_connector.loads.dead_letters import DeadLetters, group_of
@@ -39,7 +40,6 @@ from spark_connector.loads.tasks.file_writer import FileWriter
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
-from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
 from tests.support.table_harness import SCHEMA, IcebergWorld, Row, add_catalog, rows_of
 

@@ -1,6 +1,6 @@
 """What the jobs of the kill matrix have left for readers, as rows for record_audit.py; read without Spark.
 
-Parquet through `spark_connector.storage` (local disk or HDFS) and pyarrow; topics by confluent-kafka with
+Parquet through `broker.storage.storage` (local disk or HDFS) and pyarrow; topics by confluent-kafka with
 `isolation.level=read_committed`. Used by kill_round.py.
 """
 
@@ -16,7 +16,7 @@ import pyarrow.parquet
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from spark_connector.storage import Storage
+from broker.storage.storage import Storage
 from tests.support.record_audit import Copy, Row
 from tests.support.waiting import eventually
 

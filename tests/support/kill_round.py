@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.client.cluster_metadata import CoordinatorKind
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.storage import Storage, open_storage
+from broker.storage.storage import Storage, open_storage
 from spark_connector.write.write_plan import SinkNames
 from tests.support.hdfs import CLIENT_OPTIONS as HDFS_CLIENT_OPTIONS
 from tests.support.job_output import committed_copies, rows_of_load, rows_of_read, rows_of_stream, wait_until_stable

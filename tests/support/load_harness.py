@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import Storage, open_storage
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.files.directory import FilesDestination
 from spark_connector.loads.history import MANIFEST
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
-from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
 
 Row = tuple[str, int, int]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.storage import open_storage
+from broker.storage.storage import open_storage
 from tests.support.table_harness import DeltaWorld
 
 _ROOT = Path(__file__).parents[2]

@@ -26,6 +26,7 @@ from deltalake import DeltaTable
 from pyiceberg.table import Table
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import Storage, open_storage
 from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.database.database_log import DatabaseCommitLog
 from spark_connector.loads.database.database_table import DatabaseDestination, TableName
@@ -47,7 +48,6 @@ from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.transforms import bind
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
-from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
 from tests.support.fake_s3 import FakeS3
 

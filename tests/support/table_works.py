@@ -26,9 +26,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
 
+from broker.storage.storage import open_storage
 from spark_connector.options.history_options import parse_history
 from spark_connector.options.read_options import Mode
-from spark_connector.storage import open_storage
 from spark_connector.union_read.sides import fit_sides
 from spark_connector.union_read.union_readers import UnionBatchReader
 from tests.support.fake_s3 import FakeS3

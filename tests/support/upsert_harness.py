@@ -18,6 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import open_storage
 from spark_connector.loads.change_files import table_layout
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.destination import Destination
@@ -29,7 +30,6 @@ from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.loads.upsert import Upsert
-from spark_connector.storage import open_storage
 from tests.support.table_harness import DeltaWorld, IcebergWorld, TableWorld
 
 ROW = pa.struct([("id", pa.int64()), ("name", pa.string()), ("tags", pa.list_(pa.string()))])

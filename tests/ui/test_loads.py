@@ -15,12 +15,12 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from broker.errors import ConfigError
+from broker.storage.storage import LocalStorage
 from pykafka_ui.command import UiOptions
 from pykafka_ui.loads.places import LoadPlace, LoadPlaces, UnknownPlace
 from pykafka_ui.loads.verifications import LogSource, Verifications, VerificationState
 from spark_connector.loads.history import Owner, intent_of
 from spark_connector.loads.plan import plan_load
-from spark_connector.storage import LocalStorage
 from tests.support.chromium import Tab
 from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads, open_files

@@ -21,13 +21,13 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from broker.errors import ConfigError
+from broker.storage.storage import Storage
 from spark_connector.loads.compaction import COMPACTED, Compaction, NewFile, TableFile
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_merge import COMPACTION
 from spark_connector.loads.footers import delta_statistics
 from spark_connector.loads.record import LoadId, failed_load
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
-from spark_connector.storage import Storage
 
 _NEAR = 50  # commits to search first
 

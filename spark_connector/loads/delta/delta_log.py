@@ -25,6 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import Storage
 from spark_connector.loads.change_files import ReadChanges, no_changes
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.delta.delta_merge import merge_changes, restore_version
@@ -34,7 +35,6 @@ from spark_connector.loads.request import LOAD_COLUMN, values_in_path
 from spark_connector.loads.table import TableLog
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
-from spark_connector.storage import Storage
 
 _RECORD = "pykafka.load"
 _NEAR = 50  # commits to search first for a load's record

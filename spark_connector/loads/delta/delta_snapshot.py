@@ -16,13 +16,13 @@ from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import Storage
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_merge import upsert_marker
 from spark_connector.loads.record import failed_load
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table_snapshot import ParquetScan, TableFile, TableSnapshot, no_longer_there
 from spark_connector.outages import heals_by_waiting
-from spark_connector.storage import Storage
 
 _READ_AS_THEY_ARE = {"timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of a table under which a data file still holds exactly the rows and columns that it says."""

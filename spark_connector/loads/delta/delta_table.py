@@ -26,6 +26,7 @@ from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import Storage
 from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
 from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
@@ -51,7 +52,6 @@ from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
-from spark_connector.storage import Storage
 
 _STAGING = "_staging/table"
 _TRIES = 20  # to alter a table beside others

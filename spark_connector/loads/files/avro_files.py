@@ -26,12 +26,12 @@ from pyspark.sql.types import StructType
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import open_storage
 from spark_connector.loads.footers import Count, count_positions, sum_counts
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.request import NO_VALUE
 from spark_connector.loads.times import without_times
 from spark_connector.loads.write import save_by_tasks, write_counted
-from spark_connector.storage import open_storage
 
 if TYPE_CHECKING:
     from spark_connector.loads.files.directory import FilesDestination

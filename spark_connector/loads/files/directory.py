@@ -29,6 +29,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import Storage
 from spark_connector.loads.commit import CommitLog, Newest
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
 from spark_connector.loads.files.directory_history import DirectoryHistory
@@ -62,7 +63,6 @@ from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
-from spark_connector.storage import Storage
 
 _STAGING = "_staging"
 _MAX_ROUNDS = 100  # of a repair; each round finishes at least one load

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from broker.storage.storage import Storage
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.history import (
     MANIFEST,
@@ -24,7 +25,6 @@ from spark_connector.loads.history import (
 )
 from spark_connector.loads.record import LoadError, LoadId, LoadRecord, published_directory
 from spark_connector.loads.rewind import REWOUND, aside_of, manifest_of, undone_by
-from spark_connector.storage import Storage
 
 _READERS = 8  # manifests at a time; each costs one or two round trips to HDFS
 _PREFIX = published_directory("")

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from broker.errors import ConfigError
+from broker.storage.storage import Storage
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.record import LoadInterrupted, published_directory
 from spark_connector.loads.request import values_in_path
 from spark_connector.loads.rewind import REWOUND, aside_of, undone_by
 from spark_connector.loads.table_snapshot import ParquetScan, TableFile, TableSnapshot, no_longer_there
-from spark_connector.storage import Storage
 
 _TRIES = 20  # a load commits every few seconds at most; reading its history takes a fraction of that
 _IN_PATHS = {"topic": pa.string(), "partition": pa.int32(), "date": pa.date32(), "hour": pa.int32()}

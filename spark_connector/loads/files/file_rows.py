@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import Storage
 from spark_connector.loads.destination import NewSession, Offsets, RowOffsets
 from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.request import values_in_path
 from spark_connector.outages import summary
-from spark_connector.storage import Storage
 
 _FILES_AT_ONCE = 4
 _POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])

@@ -17,9 +17,9 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 from broker.errors import ConfigError
+from broker.storage.url_secrets import text_without_secrets
 from spark_connector.loads.addresses import IcebergName
 from spark_connector.loads.record import LoadError, failed_load
-from spark_connector.storage import text_without_secrets
 
 _KINDS = ("sql", "rest", "glue", "hive")
 _LIBRARIES = frozenset(

@@ -23,6 +23,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation
 
 from broker.errors import ConfigError
+from broker.storage.storage import Storage
 from spark_connector.loads.compaction import COMPACTED, Compaction, NewFile, TableFile
 from spark_connector.loads.history import is_of
 from spark_connector.loads.iceberg.iceberg_expiry import may_delete_files
@@ -32,7 +33,6 @@ from spark_connector.loads.iceberg.iceberg_rows import read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.tasks.task_output import TaskOutput
-from spark_connector.storage import Storage
 
 _PROPERTY = "pykafka.compaction."
 

@@ -10,11 +10,11 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
 from broker.errors import ConfigError
+from broker.storage.url_secrets import text_without_secrets
 from spark_connector.loads.addresses import IcebergName
 from spark_connector.loads.history import LoadedTable
 from spark_connector.loads.iceberg.iceberg_catalog import first_line, open_catalog, plain_error
 from spark_connector.loads.iceberg.iceberg_log import groups_of, state_of
-from spark_connector.storage import text_without_secrets
 
 
 def list_tables(catalog: str, namespace: str | None = None) -> list[LoadedTable]:

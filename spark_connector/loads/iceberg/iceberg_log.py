@@ -39,6 +39,7 @@ from pyiceberg.table.update import (
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.url_secrets import text_without_secrets
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, first_line
 from spark_connector.loads.iceberg.iceberg_expiry import clean_up, expired_snapshots, requirements_of_expiry
@@ -55,7 +56,6 @@ from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord,
 from spark_connector.loads.table import TableLog
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
-from spark_connector.storage import text_without_secrets
 
 _PROPERTY = "pykafka.load."
 _TRIES = 20  # beside writers that commit all the time

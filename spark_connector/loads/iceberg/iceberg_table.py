@@ -30,6 +30,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import Storage, open_storage
 from spark_connector.loads.addresses import IcebergName
 from spark_connector.loads.change_files import UPSERT_PROPERTY, changes_of, check_marker, marker_of
 from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
@@ -51,7 +52,6 @@ from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.loads.upsert import Upsert
 from spark_connector.offset_store.base import OffsetConflict
-from spark_connector.storage import Storage, open_storage
 
 _STAGING = "_staging"
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from broker.storage.storage import discard_output
 from spark_connector.loads.footers import Count, count_positions, sum_counts
 from spark_connector.loads.grammar import POSITION
 from spark_connector.loads.request import LOAD_COLUMN
@@ -24,7 +25,6 @@ from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.transforms import Values, directory_of, hidden, split
 from spark_connector.loads.tasks.written_file import WrittenFile
-from spark_connector.storage import discard_output
 
 ROW_GROUP_BYTES = 32 << 20
 """Bytes of Arrow in one row group."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from spark_connector.storage import open_storage
+from broker.storage.storage import open_storage
 
 
 class TaskOutput(Protocol):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.errors import ConfigError
+from broker.storage.storage import open_storage
 from spark_connector.loads.history import refuse_unseen, refuse_within_table
-from spark_connector.storage import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,10 +13,10 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector import storage
+from broker.storage import storage
+from broker.storage.storage import LocalStorage, open_storage
 from spark_connector.offset_store.base import OffsetConflict, OffsetStoreError, open_store
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
-from spark_connector.storage import LocalStorage, open_storage
 from tests.support.fake_s3 import FakeS3, Fault
 from tests.support.offset_store_contract import A0, A1, ComparingStoreContract
 

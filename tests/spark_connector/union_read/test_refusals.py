@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from broker.errors import ConfigError
+from broker.storage.storage import open_storage
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
@@ -17,7 +18,6 @@ from spark_connector.loads.record import LoadInterrupted
 from spark_connector.loads.table_snapshot import no_longer_there
 from spark_connector.maintenance import rewind
 from spark_connector.source import PykafkaSource
-from spark_connector.storage import open_storage
 from spark_connector.union_read.union_plan import files_at
 from tests.support.kafka import Kafka
 from tests.support.load_harness import World

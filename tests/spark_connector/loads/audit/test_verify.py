@@ -17,11 +17,11 @@ from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import open_storage
 from spark_connector.loads.audit.kafka_log import KafkaLog
 from spark_connector.loads.audit.verify import LoadCheck, Verification
 from spark_connector.maintenance import history, prune, rewind, verify
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
-from spark_connector.storage import open_storage
 from tests.support.kafka import Kafka, await_topics
 from tests.support.plain_loads import PlainLoads, open_files
 from tests.support.topic_data import TopicData, transact

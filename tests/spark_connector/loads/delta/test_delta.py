@@ -15,6 +15,7 @@ from deltalake.schema import PrimitiveType
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import open_storage
 from spark_connector.loads.delta import delta_log
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import open_delta
@@ -22,7 +23,6 @@ from spark_connector.loads.record import LoadRange
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.offset_store.base import OffsetConflict
-from spark_connector.storage import open_storage
 from tests.support.crashing import CrashPoint
 from tests.support.table_harness import (
     SCHEMA,

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from broker.errors import ConfigError
-from spark_connector import storage
+from broker.storage import storage
 from spark_connector.loads.compaction import CompactionOptions, CompactionResult
 from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.history import LoadState

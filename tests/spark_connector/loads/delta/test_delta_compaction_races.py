@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from broker.storage.storage import open_storage
 from spark_connector.loads.compaction import CompactionOptions
-from spark_connector.storage import open_storage
 from tests.support.crashing import CrashPoint
 from tests.support.table_harness import DeltaWorld, delta_world
 from tests.support.waiting import eventually

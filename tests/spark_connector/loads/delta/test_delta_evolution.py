@@ -13,6 +13,7 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from broker.errors import ConfigError
+from broker.storage.storage import Storage, open_storage
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import DeltaDestination
 from spark_connector.loads.grammar import Evolution
@@ -20,7 +21,6 @@ from spark_connector.loads.record import LoadError, LoadId, LoadRange, LoadRecor
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
-from spark_connector.storage import Storage, open_storage
 
 ADD = Evolution.parse("add")
 Row = dict[str, Any]

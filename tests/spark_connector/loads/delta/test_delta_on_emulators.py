@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Iterator
 
 import pytest
 
+from broker.storage.storage import open_storage
 from spark_connector.maintenance import history, rewind
 from spark_connector.offset_store.base import OffsetConflict
-from spark_connector.storage import open_storage
-from tests.support.cloud_emulators import moto
 from tests.support.crashing import CrashPoint
-from tests.support.requirements import Unavailable, give_up
 from tests.support.table_harness import DeltaWorld, begun, check_whole, load_without_result
-
-
-@pytest.fixture(scope="module")
-def moto_options() -> Iterator[dict[str, str]]:
-    try:
-        with moto() as options:
-            yield options
-    except Unavailable as error:
-        give_up(str(error))
 
 
 @pytest.fixture(params=["abfss", "s3"])

@@ -15,10 +15,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from broker.errors import ConfigError
-from spark_connector import storage
+from broker.storage import storage
+from broker.storage.storage import open_storage
 from spark_connector.loads.record import LoadError
 from spark_connector.maintenance import history, rewind
-from spark_connector.storage import open_storage
 from tests.support.crashing import CrashPoint
 from tests.support.fake_s3 import FakeS3, Fault
 from tests.support.s3_load import start_load

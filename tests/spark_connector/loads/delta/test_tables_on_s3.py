@@ -6,8 +6,8 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from broker.storage.storage import open_storage
 from spark_connector.maintenance import compact
-from spark_connector.storage import open_storage
 from tests.support.crashing import CrashPoint
 from tests.support.fake_s3 import FakeS3
 from tests.support.table_harness import check_whole, s3_world

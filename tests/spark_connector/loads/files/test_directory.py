@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import LocalStorage, open_storage
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.files.zookeeper_log import ZooKeeperCommitLog
@@ -23,7 +24,6 @@ from spark_connector.loads.record import LoadError
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.offset_store.files import FilesOffsetStore
 from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
-from spark_connector.storage import LocalStorage, open_storage
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.load_harness import World, check_manifests
 

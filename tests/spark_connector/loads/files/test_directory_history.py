@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import open_storage
 from spark_connector.loads.files.directory import FilesCommitLog
 from spark_connector.loads.history import MANIFEST, HistoryEntry, LoadState, Owner, intent_of, owner_of
 from spark_connector.loads.record import LoadRecord
@@ -17,7 +18,6 @@ from spark_connector.loads.request import Target
 from spark_connector.maintenance import history, prune, rewind
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.offset_store.files import FilesOffsetStore
-from spark_connector.storage import open_storage
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.load_harness import World
 

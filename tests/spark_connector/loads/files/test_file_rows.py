@@ -17,8 +17,8 @@ import pyarrow.parquet
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import open_storage
 from spark_connector.loads.files.file_rows import read_offsets
-from spark_connector.storage import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

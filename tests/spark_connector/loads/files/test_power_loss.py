@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.storage.storage import open_storage
 from spark_connector.loads.files.directory import FilesCommitLog
-from spark_connector.storage import open_storage
 from tests.support.load_harness import World, check_manifests
 from tests.support.power_loss import PowerLoss
 

@@ -13,6 +13,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import open_storage
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.files.zookeeper_log import ZooKeeperCommitLog
@@ -20,7 +21,6 @@ from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
 from spark_connector.loads.rewind import REWOUND, plan_rewind, standing
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
-from spark_connector.storage import open_storage
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.load_harness import World
 

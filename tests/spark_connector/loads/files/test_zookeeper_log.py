@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import open_storage
 from spark_connector.loads.files.directory import FilesDestination
 from spark_connector.loads.files.zookeeper_log import ZooKeeperCommitLog
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord, LoadTooLarge
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
-from spark_connector.storage import open_storage
 
 Offsets = Mapping[TopicPartition, int]
 

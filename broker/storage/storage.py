@@ -1,4 +1,4 @@
-"""A directory on any file system, with two atomic operations that a commit can rely on; and URLs without secrets.
+"""A directory on any file system, with two atomic operations that a commit can rely on.
 
 `create` (a whole file appears, or FileExistsError) and `rename` (a directory changes its name at once, or
 FileExistsError / FileNotFoundError) are atomic on a local disk and on HDFS; object stores have only `create`, a
@@ -6,8 +6,7 @@ conditional put, and `probe` finds those that do not obey the condition. Used by
 Everything goes through fsspec: it needs no JVM and works in any Python process, including Spark Connect clients.
 `hdfs://` is hdfs-native's file system, because fsspec's own needs libhdfs.
 
-Paths given to a `Storage` are relative to its root, with `/` between the parts. `without_secrets` takes passwords,
-signatures and tokens out of URLs, for records, messages and pages.
+Paths given to a `Storage` are relative to its root, with `/` between the parts.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ import fsspec
 from hdfs_native.fsspec import HdfsFileSystem
 
 from broker.errors import ConfigError
-from spark_connector.object_stores import ObjectStore, ObjectWriter, http_status, object_store_of
+from broker.storage.object_stores import ObjectStore, ObjectWriter, http_status, object_store_of
+from broker.storage.url_secrets import text_without_secrets, without_secrets
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HDFS = re.compile(r"(hdfs://[^/]*)(/.*)?", re.DOTALL)
@@ -79,7 +79,7 @@ fsspec.register_implementation("hdfs", _Hdfs, clobber=True)
 def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
     """The directory at `url`: a plain path, `file://…`, `hdfs://host:port/…` or any other scheme fsspec knows.
 
-    `options` are those of spark_connector/object_stores.py; for HDFS they are Hadoop client settings such as
+    `options` are those of broker/storage/object_stores.py; for HDFS they are Hadoop client settings such as
     `dfs.replication`. Nothing is created or connected yet. Raises ConfigError for a URL that cannot be used.
     """
     if "\0" in url:
@@ -469,40 +469,3 @@ def _sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# As SQLAlchemy parses it: a user name may hold an @, a password may hold anything else.
-_PASSWORD = re.compile(r"(?<=://)(?P<user>[^:/]*):(?:[^?]*|[^@]*)@")
-# In the URL of a file the password ends before the first slash; a path may hold an @.
-_OF_FILES = re.compile(r"(?:https?|s?ftp|\w*hdfs|viewfs|s3a?|gs|gcs|abfss?|wasbs?|adl|az|memory)://", re.IGNORECASE)
-_PASSWORD_OF_FILES = re.compile(r"(?<=://)(?P<user>[^:/?#]*):[^/?#]*@")
-_LOCAL = re.compile(r"/|(?:file|local):", re.IGNORECASE)
-# Whose paths hold any character: what looks like a query is a part of a name.
-_HADOOP = re.compile(r"(?:hdfs|viewfs)://", re.IGNORECASE)
-# A user without a password may be a token of a web server. In abfss://container@account and s3://key@bucket it is none.
-_WEB_USER = re.compile(r"(?<=^http://)[^/@?#:]*@|(?<=^https://)[^/@?#:]*@", re.IGNORECASE)
-# Signatures: Azure's sig, those of AWS and Google; names that programs give to keys and tokens.
-_NAME = (
-    r"[^=&#;?/]*(?:password|passwd|passphrase|pwd|token|secret|signature|credential|authorization|sslkey|odbc_connect"
-    r"|(?:account|access|api|shared|private|subscription)[-_ ]?key|accessid)[^=&#;?/]*"
-    r"|sig|pass|key|code|auth"
-)
-_SECRET = re.compile(rf"(?P<name>[?&#](?:{_NAME})=)[^&#]*", re.IGNORECASE)
-_IN_A_LIST = re.compile(rf"(?P<name>(?:^|;)\s*(?:{_NAME})=)[^;]*", re.IGNORECASE)
-_URL = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*://[^\s'"<>]+""")
-
-
-def without_secrets(url: str) -> str:
-    """The URL, or the list of `name=value;` that is a connection string, with `***` for each of them."""
-    if _LOCAL.match(url):
-        return url
-    password = _PASSWORD_OF_FILES if _OF_FILES.match(url) else _PASSWORD
-    shown = _WEB_USER.sub("***@", password.sub(r"\g<user>:***@", url))
-    if _HADOOP.match(url):
-        return shown
-    return _IN_A_LIST.sub(r"\g<name>***", _SECRET.sub(r"\g<name>***", shown))
-
-
-def text_without_secrets(text: str) -> str:
-    """A message of a library, with `***` for the secrets of every URL in it."""
-    return _URL.sub(lambda found: without_secrets(found[0]), text)

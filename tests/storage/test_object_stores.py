@@ -11,9 +11,9 @@ import fsspec
 import pytest
 
 from broker.errors import ConfigError
-from spark_connector import object_stores, storage
-from spark_connector.object_stores import object_store_of
-from spark_connector.storage import ObjectStorage, open_storage
+from broker.storage import object_stores, storage
+from broker.storage.object_stores import object_store_of
+from broker.storage.storage import ObjectStorage, open_storage
 from tests.support.fake_s3 import FakeS3, Fault
 
 MIB = 1 << 20

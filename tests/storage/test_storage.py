@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
-from spark_connector.storage import Storage, _os_errors, open_storage
+from broker.storage.storage import Storage, _os_errors, open_storage
 
 
 @pytest.fixture

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from broker.errors import ConfigError
+from broker.storage.storage import open_storage
+from broker.storage.url_secrets import text_without_secrets, without_secrets
 from spark_connector.destinations import open_destination
 from spark_connector.formats.schema_text import read_schema
 from spark_connector.formats.value_format import SchemaFile
 from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.record import LoadInterrupted
 from spark_connector.loads.request import Target
-from spark_connector.storage import open_storage, text_without_secrets, without_secrets
 
 SECRET = "Zm9v%2FYmFy%3D"
 WITH_A_SECRET = [

@@ -1,0 +1,1 @@
+"""Directories on any file system, with operations that a commit can rely on."""

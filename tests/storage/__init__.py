@@ -1,0 +1,1 @@
+"""Tests of directories on any file system."""
