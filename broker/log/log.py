@@ -31,6 +31,7 @@ from broker.log.append_checks import (
     stamp_append_time,
     writable,
 )
+from broker.log.archived_log import ArchivedLog
 from broker.log.checkpoints import PARTITION_METADATA, known_topic_id, write_topic_id
 from broker.log.disk import Disk, storage_error, wrap_disk_errors
 from broker.log.flushing import Flusher
@@ -83,6 +84,9 @@ class Log:
         self.committed: int | None = None
         """The high watermark of a replicated partition, set by its owner. Retention, compaction and DeleteRecords stop
         there: above it records may still be replaced by those of another leader. None: no bound."""
+        self.archived: ArchivedLog | None = None
+        """What the archive has of this log, set by its owner; None without an archive, or before its manifest is read.
+        """
         self.before_truncation: Callable[[int], None] = lambda offset: None
         """Called with an offset before records from there on are dropped, to lower the checkpoints. Raises OSError."""
         self.disk = disk
@@ -141,7 +145,14 @@ class Log:
 
     @property
     def log_start_offset(self) -> int:
+        """The first offset that readers see. With an archive, the records from there on may not be on this disk."""
         return self._start
+
+    @property
+    def local_start_offset(self) -> int:
+        """The first offset that is on this disk; without an archive, the log start offset."""
+        first = self._segments.first.base_offset
+        return first if first > self._start else self._start
 
     @property
     def log_end_offset(self) -> int:
