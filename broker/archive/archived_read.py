@@ -11,16 +11,21 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.archive.aborted_entries import AbortedEntries
+from broker.archive.aux_sections import AuxSections
 from broker.archive.chunk_cache import CachedChunk, ChunkCache, StoreRead
 from broker.archive.chunk_index import Chunk
 from broker.archive.layout import PartitionPlace
 from broker.archive.manifest import SNAPSHOT_MARK_BYTES, ArchivedSegment, Manifest
+from broker.clock import Clock
 from broker.log.aborted_index import AbortedTransaction
 from broker.log.segment_file import FileSlice, SegmentFile, boundary_before, find_batch, scan_headers
 from broker.log.timestamps import record_times
+from broker.storage.storage import Storage
 
 CHUNK_BYTES: Final = 4 << 20
 """Marks closer than that are joined to one chunk."""
@@ -29,6 +34,23 @@ MOST_BYTES: Final = 2 * SNAPSHOT_MARK_BYTES
 READ_AHEAD: Final = 2
 """Chunks that are fetched behind the one in which a reader is past the middle."""
 _KNOWN_SEGMENTS = 8
+
+
+class ArchiveReader:
+    """Reads the archive for all partitions of a broker."""
+
+    def __init__(self, storage: Storage, directory: Path, *, max_bytes: int, threads: int, clock: Clock) -> None:
+        """`directory` is archive.cache.dir, which is emptied. `storage` is the archive's root. Raises ConfigError."""
+        read = storage.read_range
+        self.cache = ChunkCache(directory, read, max_bytes=max_bytes, threads=threads, clock=clock)
+        self._sections = AuxSections(self.cache, read)
+
+    def partition(self, place: PartitionPlace, manifest: Manifest) -> ArchivedPartition:
+        """For `Log.archived`; give it each new manifest."""
+        return ArchivedPartition(place, manifest, self.cache, self._sections)
+
+    def close(self) -> None:
+        self.cache.close()
 
 
 class Range(NamedTuple):
@@ -43,13 +65,12 @@ class Range(NamedTuple):
 class ArchivedPartition:
     """Implements `ArchivedLog`."""
 
-    def __init__(
-        self, place: PartitionPlace, cache: ChunkCache, aborted: AbortedEntries, manifest: Manifest | None = None
-    ) -> None:
+    def __init__(self, place: PartitionPlace, manifest: Manifest, cache: ChunkCache, sections: AuxSections) -> None:
+        """Made by `ArchiveReader.partition`."""
         self._place = place
         self._cache = cache
-        self._aborted = aborted
-        self.manifest = manifest or Manifest()
+        self._sections = sections
+        self.manifest = manifest
         """As it was last read; the owner replaces it."""
         self._chunks: OrderedDict[tuple[str, int], Sequence[Chunk]] = OrderedDict()
         """Of the segments that were read last."""
@@ -118,7 +139,8 @@ class ArchivedPartition:
         for segment in self.manifest.segments_between(offset, self.manifest.end):
             if not segment.aborted:
                 continue
-            for entry in self._aborted.since(self._place.aux(segment.name), offset):
+            aux = self._place.aux(segment.name)
+            for entry in self._sections.aborted_since(aux, segment.aux_size, offset):
                 if entry.last_offset >= segment.end:
                     break  # a truncation has cut off the marker
                 if entry.first_offset < up_to:
@@ -203,10 +225,21 @@ class ArchivedPartition:
         key = segment.name, segment.end
         chunks = self._chunks.get(key)
         if chunks is None:
-            chunks = self._chunks[key] = cut_chunks(self._place.segment(segment.name), segment)
+            chunks = cut_chunks(self._place.segment(segment.name), self._with_all_marks(segment))
+            self._chunks[key] = chunks
             if len(self._chunks) > _KNOWN_SEGMENTS:
                 self._chunks.popitem(last=False)
         return chunks
+
+
+    def _with_all_marks(self, segment: ArchivedSegment) -> ArchivedSegment:
+        """A snapshot of the manifest has only some of the marks, and the `.aux` all."""
+        bounds = [*(mark.position for mark in segment.marks), segment.size]
+        if max(after - position for position, after in pairwise(bounds)) <= CHUNK_BYTES:
+            return segment
+        marks = self._sections.marks(self._place.aux(segment.name), segment.aux_size)
+        kept = tuple(mark for mark in marks if mark.offset < segment.end)
+        return replace(segment, marks=kept) if kept else segment
 
 
 def cut_chunks(path: str, segment: ArchivedSegment) -> Sequence[Chunk]:
