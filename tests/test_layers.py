@@ -28,6 +28,7 @@ ROWS: list[set[str]] = [
     {"cluster"},
     {"zookeeper"},
     {"replica"},
+    {"archive"},
     {"log", "mirror"},
     {"net", "client"},
     {"records"},
