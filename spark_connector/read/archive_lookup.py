@@ -22,7 +22,7 @@ from broker.archive.manifest import Manifest
 from broker.archive.manifest_store import ManifestStore
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from broker.client.fetcher import FetchStream, Fetcher
+from broker.client.fetcher import Fetcher, FetchStream
 from broker.errors import ConfigError
 from broker.protocol.described_config import ResourceType
 from broker.protocol.topic_partition import TopicPartition
