@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.archive.archive_state import (
     ArchiveState,
+    Begin,
     ClosedSegment,
     Commit,
     Copy,
@@ -251,7 +252,6 @@ class Archives(RuleBasedStateMachine):
         if replica.state is None:
             return
         if replica.step is None:
-            self._adopt(replica)
             replica.step = replica.state.next(replica, self.now)
             return
         step, replica.step = replica.step, None
@@ -278,6 +278,9 @@ class Archives(RuleBasedStateMachine):
         match step:
             case Load():
                 state.loaded(self.manifests.load())
+            case Begin():
+                self._adopt(replica)
+                state.begun()
             case Copy(segment, base):
                 assert replica.bases[0] <= base < segment.end
                 state.copied(self._archived(replica, base, segment.end, state.epoch))
@@ -325,8 +328,7 @@ class Archives(RuleBasedStateMachine):
         leader = self.leader
         if leader.state is None or not self._is_empty(leader) or self.epoch == 0:
             return False
-        self._adopt(leader)
-        return leader.state.manifest is None
+        return leader.state.manifest is None or leader.state.must_begin(leader)
 
     def _is_empty(self, replica: Replica) -> bool:
         return replica.local_start == replica.end
