@@ -12,15 +12,16 @@ import asyncio
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.archive.archive_state import ArchiveState, Begin, ClosedSegment, Commit, Copy, Load, Step, Sweep
 from broker.archive.aux_file import decode_aux
 from broker.archive.copier import Copier, CopyStopped, SegmentFiles, Throttle
-from broker.archive.layout import is_object_name
+from broker.archive.layout import is_object_name, parse_topic_id
 from broker.archive.manifest import Manifest
 from broker.archive.manifest_store import CommitLost, ManifestStore
 from broker.archive.store_threads import StoreThreads
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ARCHIVE_ID_KEY: Final = "archive.topic.id"
 CALLS_AT_ONCE: Final = 8
 """Short calls of the store: manifests that are read, entries that are committed."""
 REFRESH_S: Final = 10.0
@@ -122,7 +124,7 @@ class _Led(_Role):
         logs."""
         segments = self.log.segments
         bound: int | None = None
-        for segment, following in zip(segments, segments[1:], strict=False):
+        for segment, following in pairwise(segments):
             end = following.base_offset
             if end > offset and segment.size:
                 if bound is None:
@@ -146,11 +148,17 @@ class _Led(_Role):
     def status(self) -> ArchiveStatus:
         state, log = self.state, self.log
         end = state.manifest.end if state.manifest is not None else 0
-        behind = [s.size for s, after in zip(log.segments, log.segments[1:], strict=False) if after.base_offset > end]
+        behind = [one.size for one, following in pairwise(log.segments) if following.base_offset > end]
         lag = (sum(behind), len(behind)) if log.config.copies_segments else (0, 0)
         return ArchiveStatus(
             self.tp, state.manifest, log.local_start_offset, log.log_end_offset, *lag, problem=state.problem
         )
+
+
+class _Follower(_Role):
+    is_busy = False
+    """Whether the manifest is being read."""
+    next_at = 0.0
 
 
 class ArchiveManager:
@@ -193,19 +201,22 @@ class ArchiveManager:
         self,
         tp: TopicPartition,
         log: Log,
-        archive_id: uuid.UUID,
+        topic_id: uuid.UUID,
+        config: Mapping[str, str],
         epoch: int,
         committed: Callable[[], int],
         metrics: TopicMetrics,
     ) -> None:
-        """This broker leads the partition in `epoch`. `committed`: what is below the high watermark, and in no open
-        transaction. Called again for the same epoch it changes nothing."""
+        """This broker leads the partition in `epoch`. `config` are the topic's settings. `committed`: what is below the
+        high watermark, and in no open transaction. Called again for the same epoch it changes nothing."""
         led = self._led.get(tp)
         if led is not None and led.state.epoch == epoch and led.log is log:
             return
         self.forget(tp)
+        if not _has_archive(log):
+            return
         state = ArchiveState(epoch, self._settings.archive_delete_delay_ms / 1000, self._clock.monotonic())
-        self._led[tp] = led = _Led(tp, log, self._store(archive_id, tp), state, committed, metrics)
+        self._led[tp] = led = _Led(tp, log, self._store(topic_id, config, tp), state, committed, metrics)
         log.start_wanted = partial(self._advance, led)
         self._advance(led)
 
@@ -218,20 +229,25 @@ class ArchiveManager:
         state = led.state
         return not state.must_begin(led) if state.manifest is not None else state.epoch == 0
 
-    def follow(self, tp: TopicPartition, log: Log, archive_id: uuid.UUID) -> None:
-        """This broker follows another leader."""
+    def follow(self, tp: TopicPartition, log: Log, topic_id: uuid.UUID, config: Mapping[str, str]) -> None:
+        """This broker follows another leader. Called again it changes nothing."""
+        follower = self._followed.get(tp)
+        if follower is not None and follower.log is log:
+            return
         self.forget(tp)
-        self._followed[tp] = follower = _Follower(tp, log, self._store(archive_id, tp))
-        self._refresh(follower)
+        if log.config.remote_storage_enable:
+            self._followed[tp] = follower = _Follower(tp, log, self._store(topic_id, config, tp))
+            self._refresh(follower)
 
     def forget(self, tp: TopicPartition) -> None:
         """This broker neither leads nor follows the partition any more. What runs in a thread ends by itself."""
-        for roles in (self._led, self._followed):
-            role: _Role | None = roles.pop(tp, None)  # type: ignore[attr-defined]
-            if role is not None:
-                role.log.start_wanted = lambda: None
+        role = self._led.pop(tp, None) or self._followed.pop(tp, None)
+        if role is not None:
+            role.log.start_wanted = lambda: None
 
-    def _store(self, archive_id: uuid.UUID, tp: TopicPartition) -> ManifestStore:
+    def _store(self, topic_id: uuid.UUID, config: Mapping[str, str], tp: TopicPartition) -> ManifestStore:
+        """A topic that was made from the archive of another one continues that archive."""
+        archive_id = parse_topic_id(config.get(ARCHIVE_ID_KEY, "").strip()) or topic_id
         return ManifestStore(self._storage, self._cluster_id, archive_id, tp.partition)
 
     # --- time
@@ -273,10 +289,7 @@ class ArchiveManager:
     # --- partitions that this broker leads
 
     def _advance(self, led: _Led) -> None:
-        config = led.log.config
-        if self._led.get(led.tp) is not led or self._stop.is_set():
-            return
-        if not (config.remote_storage_enable or config.remote_log_delete_on_disable):
+        if self._led.get(led.tp) is not led or self._stop.is_set() or not _has_archive(led.log):
             return
         step = led.state.next(led, self._clock.monotonic())
         if step is not None:
@@ -405,9 +418,9 @@ class ArchiveManager:
             self._show(follower, manifest)
 
 
-class _Follower(_Role):
-    is_busy = False
-    next_at = 0.0
+def _has_archive(log: Log) -> bool:
+    """Whether the topic has an archive, or had one that is to be deleted."""
+    return log.config.remote_storage_enable or log.config.remote_log_delete_on_disable
 
 
 def _producers(saved: Callable[[], bytes], rebuilt: Callable[[], Iterable[Any] | None]) -> bytes:
