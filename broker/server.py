@@ -14,7 +14,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
@@ -72,6 +72,9 @@ from broker.zookeeper.metadata_move import METADATA_FILE, MOVING_FILE, move_into
 from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.registry import Registry
 
+if TYPE_CHECKING:
+    from broker.archive.broker_archive import BrokerArchive
+
 logger = logging.getLogger(__name__)
 
 ZOOKEEPER_DIRECTORY = "zookeeper"
@@ -119,6 +122,7 @@ class BrokerServer:
         """How this broker connects to others, and what it would need to, if that is not set."""
         self._store: MetadataStore | None = None
         self._acls: Acls | None = None
+        self._archive: BrokerArchive | None = None
         self._parts = contextlib.AsyncExitStack()
 
     async def start(self) -> list[Listener]:
@@ -161,6 +165,7 @@ class BrokerServer:
         self._on_stop_blocking(self._logs.close)
         await self._connect(bound)
         self._on_stop(self._cluster.close)
+        await self._open_archive()
         await self._load_topics()
         await self._start_coordinators()
         self._on_stop(self._tasks.close)
@@ -304,8 +309,20 @@ class BrokerServer:
             self.config.broker_id, endpoints, protocols, self.config.broker_rack, timestamp_ms=self._clock.now_ms()
         )
 
+    async def _open_archive(self) -> None:
+        if not self.config.archive_url:
+            return
+        # fsspec and its like behind it, for brokers with an archive
+        from broker.archive.broker_archive import open_archive
+
+        cluster_id = await self._cluster(self._cluster.registry.cluster_id)
+        self._archive = archive = await asyncio.to_thread(open_archive, self.config, cluster_id, self._clock)
+        self._on_stop_blocking(archive.reader.close)
+        self._on_stop(archive.manager.close)
+
     async def _load_topics(self) -> None:
-        replicas = ReplicaManager(self._dynamic.current, self._logs, peers=self._peers)
+        archive = None if self._archive is None else self._archive.manager
+        replicas = ReplicaManager(self._dynamic.current, self._logs, peers=self._peers, archive=archive)
         metadata = await asyncio.to_thread(self._cluster.registry.load_metadata)
         self._topics = MetadataCache(self._cluster, replicas, metadata)
         self._on_stop(self._topics.close)
@@ -325,6 +342,8 @@ class BrokerServer:
         self._dynamic.subscribe(self._topics.replicas.update_config)
         self._dynamic.subscribe(self._logs.update_broker_config)
         self._dynamic.subscribe(self._listeners.update_config)
+        if self._archive is not None:
+            self._dynamic.subscribe(self._archive.manager.update_config)
         self._users = Users(self._cluster)
         await self._users.refresh()
         await self._load_acls()
@@ -452,13 +471,16 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(seconds)
-            for work in (
+            works: list[Callable[[], object]] = [
                 functools.partial(self._logs.tick, lambda job: loop.run_in_executor(None, job)),
                 self._listeners.close_idle,
                 functools.partial(self._quotas.expire, loop.time()),
                 self._listeners.renew_certificates,
                 self._peers.renew_certificates,
-            ):
+            ]
+            if self._archive is not None:
+                works.append(self._archive.manager.tick)
+            for work in works:
                 try:
                     work()
                 except Exception:
