@@ -38,9 +38,9 @@ def open_archive(config: BrokerConfig, cluster_id: str, clock: Clock) -> BrokerA
         logger.warning("the archive does not answer: %s", text_without_secrets(str(error)))
     reader = ArchiveReader(
         storage,
-        Path(config.log_dirs[0]) / "archive-cache",
-        max_bytes=1 << 30,
-        threads=config.archive_threads,
+        Path(config.archive_cache_dir or Path(config.log_dirs[0]) / "archive-cache"),
+        max_bytes=config.archive_cache_bytes,
+        threads=config.remote_log_reader_threads,
         clock=clock,
     )
     manager = ArchiveManager(storage, cluster_id, config.broker_id, config, clock, reader.partition)
