@@ -203,14 +203,21 @@ class TopicChanges:
         topic = self._existing(name)
         merged = {**topic.config, **changes}
         config = {key: value for key, value in merged.items() if value is not None}
-        self._check_config(config)
+        self._check_config(config, self._topics.replicas.log_config(topic))
         if not validate_only:
             await self._store(self._registry.alter_topic_config, name, changes)
             await self._topics.refresh_and_notify(name)
 
-    def _check_config(self, overrides: Mapping[str, str]) -> None:
-        """Raises ConfigError for settings that a topic cannot have."""
-        LogConfig.from_properties(overrides, self._topics.replicas.defaults)
+    def _check_config(self, overrides: Mapping[str, str], before: LogConfig | None = None) -> None:
+        """Raises ConfigError for settings that a topic cannot have, or cannot get after the settings `before`."""
+        config = LogConfig.from_properties(overrides, self._topics.replicas.defaults)
+        if config.remote_storage_enable and not getattr(self._config, "remote_log_storage_system_enable", False):
+            raise ConfigError(
+                "remote.storage.enable=true: the brokers have no archive; set archive.url and "
+                "remote.log.storage.system.enable=true in their server.properties"
+            )
+        if before is not None:
+            config.check_change(before)
 
     def _assignment(self, new: NewTopic) -> dict[int, tuple[int, ...]]:
         brokers = sorted(self._topics.metadata.brokers)

@@ -8,8 +8,10 @@ at its end: what is in both is read locally.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from broker.errors import BrokerError, ErrorCode
 from broker.log.aborted_index import AbortedTransaction
 from broker.log.segment_file import FileSlice
 
@@ -18,10 +20,12 @@ class ArchivedRange(Protocol):
     """An archived segment, as retention sees it."""
 
     @property
-    def base_offset(self) -> int: ...
+    def base(self) -> int:
+        """Its first offset."""
 
     @property
-    def last_offset(self) -> int: ...
+    def end(self) -> int:
+        """The offset after its last record."""
 
     @property
     def size(self) -> int:
@@ -84,3 +88,9 @@ class ArchivedLog(Protocol):
     def max_timestamp(self, start: int, up_to: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record in [`start`, `up_to`) with the newest timestamp there; None without
         timestamps. Raises ColdRead, BrokerError."""
+
+
+def not_read_yet(directory: Path, offset: int) -> BrokerError:
+    """A client shall ask again for the record at `offset`, which is in the archive, if anywhere."""
+    text = f"offset {offset} of {directory.name} is not on this disk, and its archive is not read yet"
+    return BrokerError(ErrorCode.kafka_storage_error, text)

@@ -1,10 +1,10 @@
-"""The log of one partition: append-only segments, and how records are appended, read and deleted.
+"""The log of one partition: append-only segments, and how records are appended and deleted.
 
-The partition's leader or follower appends and reads; manager.py flushes, rolls, applies retention and closes. Batches
-of a leader, checked by append_checks.py, get offsets and the leader epoch in their headers. Those of a follower,
-checked by follower_append.py, stay as they are. A method that raises leaves the log unchanged. The event loop's thread
-owns a log. Two things may run in another thread: `flush`, and the write of a `PendingAppend`. Readers see that write
-when the owner resumes the append. Idea: Kafka's `UnifiedLog`.
+The partition's leader or follower appends and reads (readable_log.py); manager.py flushes, rolls, applies retention and
+closes. Batches of a leader, checked by append_checks.py, get offsets and the leader epoch in their headers. Those of a
+follower, checked by follower_append.py, stay as they are. A method that raises leaves the log unchanged. The event
+loop's thread owns a log. Two things may run in another thread: `flush`, and the write of a `PendingAppend`. Readers see
+that write when the owner resumes the append. Idea: Kafka's `UnifiedLog`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from pathlib import Path
 
 from broker.clock import Clock
 from broker.errors import BrokerError, CorruptBatch, ErrorCode
-from broker.log import timestamps
-from broker.log.aborted_index import AbortedTransaction, BrokenIndex
+from broker.log.aborted_index import BrokenIndex
 from broker.log.append_checks import (
     BatchCheck,
     Batches,
@@ -41,6 +40,7 @@ from broker.log.log_config import LogConfig
 from broker.log.pending_append import AppendResult, PendingAppend
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, ProducerSnapshots
 from broker.log.producer_state import ProducerStates
+from broker.log.readable_log import ReadableLog
 from broker.log.recovery import (
     LoadedLog,
     Replay,
@@ -51,7 +51,7 @@ from broker.log.recovery import (
     try_rebuild_producers,
 )
 from broker.log.segment import OpenSegments, Segment, segment_path
-from broker.log.segment_file import FileSlice, SegmentFile
+from broker.log.segment_file import SegmentFile
 from broker.log.segment_swap import mark_compacted
 from broker.log.segments import Segments, expired_segments, is_aged, must_roll
 from broker.records.batch import NO_TIMESTAMP, Buffer, parse_header
@@ -64,7 +64,7 @@ DELETED_DIRECTORY_SUFFIX = "-delete"
 WritableBuffer = bytearray | memoryview
 
 
-class Log:
+class Log(ReadableLog):
     """The log of one partition: its segments, producers and leader epochs. Made by `Log.open`."""
 
     def __init__(
@@ -85,8 +85,6 @@ class Log:
         """The high watermark of a replicated partition, set by its owner. Retention, compaction and DeleteRecords stop
         there: above it records may still be replaced by those of another leader. None: no bound."""
         self.archived: ArchivedLog | None = None
-        """What the archive has of this log, set by its owner; None without an archive, or before its manifest is read.
-        """
         self.before_truncation: Callable[[int], None] = lambda offset: None
         """Called with an offset before records from there on are dropped, to lower the checkpoints. Raises OSError."""
         self.disk = disk
@@ -144,52 +142,9 @@ class Log:
         return until > 0 and self._clock.monotonic() < until
 
     @property
-    def log_start_offset(self) -> int:
-        """The first offset that readers see. With an archive, the records from there on may not be on this disk."""
-        return self._start
-
-    @property
-    def local_start_offset(self) -> int:
-        """The first offset that is on this disk; without an archive, the log start offset."""
-        first = self._segments.first.base_offset
-        return first if first > self._start else self._start
-
-    @property
-    def log_end_offset(self) -> int:
-        """The offset of the next record."""
-        return self._end
-
-    @property
     def recovery_point(self) -> int:
         """Records before this offset have been fsynced."""
         return self._flusher.recovery_point
-
-    @property
-    def segments(self) -> Sequence[Segment]:
-        """Oldest first; the last is the active one."""
-        return tuple(self._segments)
-
-    @property
-    def active_base_offset(self) -> int:
-        return self._segments.active.base_offset
-
-    @property
-    def size(self) -> int:
-        """Bytes of all segments."""
-        return sum(segment.size for segment in self._segments)
-
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """Where the oldest open transaction begins, or the log start if that is later; None without one."""
-        first = self.producers.first_unstable_offset
-        return first if first is None or first > self._start else self._start
-
-    def end_offset_for_epoch(self, epoch: int, leader_epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest epoch up to `epoch`; (-1, -1) when unknown (KIP-101, KIP-320).
-
-        `leader_epoch` is the current one. The log may hold no record of it yet.
-        """
-        return self.epochs.end_offset(epoch, leader_epoch, self._end)
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """Write the topic's id beside the segments. Raises BrokerError `kafka_storage_error`."""
@@ -343,50 +298,6 @@ class Log:
         file.pwrite(buffer, position)
         self.disk.wrote(began, self._clock.monotonic())
 
-    # --- reading
-
-    def read(self, offset: int, max_bytes: int, *, up_to: int | None = None) -> FileSlice | None:
-        """Whole batches from the one that holds `offset`, all below offset `up_to`; None when there are none.
-
-        About `max_bytes`, but at least one batch and never past the end of a segment. The cost does not depend on the
-        log's size. Raises BrokerError `offset_out_of_range`, `kafka_storage_error`.
-        """
-        end = self._end
-        if not self._start <= offset <= end:
-            reason = f"offset {offset} is not in [{self._start}, {end}] of {self.directory.name}"
-            raise BrokerError(ErrorCode.offset_out_of_range, reason)
-        if up_to is None or up_to > end:
-            up_to = end
-        if offset >= up_to:
-            return None
-        try:
-            return self._segments.read(offset, max_bytes, up_to, end)
-        except OSError as error:
-            raise storage_error("read", self.directory, error) from error
-
-    def aborted_in(self, offset: int, found: FileSlice, up_to: int) -> list[AbortedTransaction]:
-        """The aborted transactions in `found`, which `read` just returned for `offset` and `up_to`.
-
-        There may be some more, from after `found`.
-        """
-        if not self.aborted:
-            return []
-        past = self._segments.offset_after(offset, found)
-        return self.aborted.transactions_between(offset, up_to if past is None else min(past, up_to))
-
-    def _rebuild_aborted(self, broken: BrokenIndex) -> None:
-        rebuild_aborted(self.directory, tuple(self._segments), broken, self.aborted, self._clock.now_ms())
-
-    def offset_for_timestamp(self, ms: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record with a timestamp of at least `ms`; None when there is none."""
-        with wrap_disk_errors("read", self.directory):
-            return timestamps.first_since(tuple(self._segments), ms, self._start)
-
-    def max_timestamp(self) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record with the newest timestamp; None without timestamps."""
-        with wrap_disk_errors("read", self.directory):
-            return timestamps.newest(tuple(self._segments), self._start)
-
     # --- flushing
 
     def flush_due(self) -> bool:
@@ -418,6 +329,9 @@ class Log:
                 self.epochs.save()
 
     # --- rolling, retention, compaction, truncation
+
+    def _rebuild_aborted(self, broken: BrokenIndex) -> None:
+        rebuild_aborted(self.directory, tuple(self._segments), broken, self.aborted, self._clock.now_ms())
 
     def roll(self) -> None:
         """Close the active segment and begin a new one, unless it is empty or an append is writing to it."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from broker.clock import Clock
+from broker.log.archived_log import not_read_yet
 from broker.log.log_config import LogConfig
 from broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment
 from broker.log.segment_file import FileSlice
@@ -135,12 +136,14 @@ class Segments:
     def read(self, offset: int, max_bytes: int, up_to: int, end: int) -> FileSlice | None:
         """Whole batches of one segment, from the batch that holds `offset`, all below `up_to`.
 
-        `end` is the log end offset. Raises OSError.
+        `end` is the log end offset. Raises OSError, and BrokerError for an offset before the first segment.
         """
         bases = self._bases
         number = len(bases) - 1
         if offset < bases[number]:
             number = bisect_right(bases, offset) - 1
+            if number < 0:
+                raise not_read_yet(self._directory, offset)
         while number < len(bases):
             segment_end = bases[number + 1] if number + 1 < len(bases) else end
             found = self._segments[number].read(offset, max_bytes, up_to if up_to < segment_end else None)

@@ -89,6 +89,8 @@ def test_the_types_are_kafkas(ask: Requests, topic: str) -> None:
         **{f"compression.{codec}.level": int_ for codec in ("gzip", "lz4", "zstd")},
         **{f"{side}.replication.throttled.replicas": list_ for side in ("leader", "follower")},
         "remote.storage.enable": boolean,
+        "remote.log.copy.disable": boolean,
+        "remote.log.delete.on.disable": boolean,
         **dict.fromkeys(["local.retention.ms", "local.retention.bytes"], long_),
         **dict.fromkeys(["retention.ms", "retention.bytes", "delete.retention.ms", "file.delete.delay.ms"], long_),
         **dict.fromkeys(["min.compaction.lag.ms", "max.compaction.lag.ms", "segment.ms", "segment.jitter.ms"], long_),
