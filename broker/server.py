@@ -43,6 +43,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener, advertised_listeners
 from broker.coordinator.coordinators import Coordinators
+from broker.coordinator.restored_offsets import RestoredOffsets
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
@@ -63,6 +64,7 @@ from broker.web.collector import MetricSources
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
 from broker.zookeeper.acl_store import AclStore
+from broker.zookeeper.archive_nodes import ArchiveNodes
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
@@ -314,7 +316,11 @@ class BrokerServer:
 
     async def _start_coordinators(self) -> None:
         self._ids = ProducerIds(lambda: self._cluster.registry.allocate_producer_ids(self.config.broker_id))
-        self._coordinators = Coordinators(self.config, self._topics, self._ids, self._clock, self._coordinator_peer)
+        assert self._store is not None
+        restored = await RestoredOffsets.left_in(self._cluster, ArchiveNodes(self._store), self._clock)
+        self._coordinators = Coordinators(
+            self.config, self._topics, self._ids, self._clock, self._coordinator_peer, restored
+        )
         self._on_stop(self._coordinators.close)
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
         await self._coordinators.start()
