@@ -29,6 +29,7 @@ from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controlled_shutdown import hand_over
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
+from broker.cluster.group_backup import GroupBackup
 from broker.cluster.isr_writer import IsrWriter
 from broker.cluster.leadership_check import LeadershipCheck
 from broker.cluster.local_replicas import LocalReplicas
@@ -173,6 +174,7 @@ class BrokerServer:
         self._start_isr_writer()
         self._start_watch()
         self._start_controller()
+        await self._start_archive_upkeep()
         self._on_stop(self._close_listeners)
         self._on_stop(self._hand_over)
         await self._listeners.serve(self._router(), self._users.credential)
@@ -395,6 +397,28 @@ class BrokerServer:
         self._on_stop_blocking(self._reassignments.start().cancel)
         self._tasks.begin("reassigning partitions", self._reassignments.run())
         self._tasks.begin("the controller", self._controller.run())
+
+    async def _start_archive_upkeep(self) -> None:
+        """Keep backups of the cluster in its archive whenever this broker is the controller."""
+        if not self.config.archive_url:
+            return
+        # fsspec behind them, for brokers with an archive
+        from broker.cluster.archive_upkeep import ArchiveUpkeep
+        from broker.cluster.archived_topics import ArchivedTopics
+        from broker.storage.storage import open_storage
+
+        assert self._store is not None
+        config, cluster_id = self.config, self._topics.metadata.cluster_id
+        storage = await asyncio.to_thread(open_storage, config.archive_url, config.archive_options)
+        nodes = ArchiveNodes(self._store)
+        self._topic_changes.archives = ArchivedTopics(storage, cluster_id, nodes, self._cluster.registry)
+        connect = functools.partial(self._peer, purpose="archive-upkeep", timeout_s=PEER_TIMEOUT_S)
+        groups = functools.partial(GroupBackup, self._topics, connect)
+        upkeep = ArchiveUpkeep(
+            storage, self._store, self._cluster, self._topics, self._election, groups, config, self._clock
+        )
+        self._on_stop(upkeep.close)
+        self._tasks.begin("keeping backups in the archive", upkeep.run())
 
     async def _hand_over(self) -> None:
         """Let others lead, while this broker still serves and ZooKeeper answers (P9)."""

@@ -1,7 +1,8 @@
 """The committed offsets of a restored cluster, which its empty `__consumer_offsets` begins with.
 
-`pykafka log restore` leaves them in ZooKeeper before the first broker starts (cluster_restore.py). The first coordinator
-that loads a partition appends them to its log before it serves any group (record_store.py), and forgets them then.
+`pykafka log restore` leaves them in ZooKeeper before the first broker starts (cluster_restore.py). The first
+coordinator that loads a partition appends them to its log before it serves any group (record_store.py), and forgets
+them then.
 """
 
 from __future__ import annotations
