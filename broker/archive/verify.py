@@ -235,7 +235,7 @@ class _Walk:
                 try:
                     used = self._batches(rest + block, position)
                 except CorruptBatch as error:
-                    yield str(error)
+                    yield error.message
                     is_sound = False
                 else:
                     rest = (rest + block)[used:]

@@ -7,9 +7,10 @@ has; a broker only tells them where the archive is, so without one they need `--
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -215,13 +216,16 @@ def _opened(options: StoreOptions) -> Iterator[_Archive]:
     from broker.archive.contents import archived_topics
     from broker.storage.storage import open_storage
 
-    url, orphan_ms = options.archive, ArchiveSettings().archive_orphan_ms
+    url, orphan_ms, names = options.archive, ArchiveSettings().archive_orphan_ms, dict[uuid.UUID | None, str]()
     if url is None:
         with administration(options.bootstrap_server, options.config_file) as admin:
             url, orphan_ms = _told_by_broker(admin)
+            names = {topic.topic_id: name for name, topic in admin.describe_topics().items()}
     storage = open_storage(url, store_options(options.archive_option))
     try:
-        found = archived_topics(storage)
+        found = [
+            replace(topic, name=topic.name or names.get(topic.topic_id)) for topic in archived_topics(storage)
+        ]  # topic.json comes about a minute after the topic
         yield _Archive(storage, orphan_ms, _chosen(found, options.topic, storage))
     except OSError as error:
         raise PykafkaError(f"the archive {storage.shown}: {text_without_secrets(str(error))}") from error
@@ -230,11 +234,12 @@ def _opened(options: StoreOptions) -> Iterator[_Archive]:
 def _chosen(found: list[TopicContents], names: list[str] | None, storage: Storage) -> list[TopicContents]:
     if not names:
         return [topic for topic in found if not topic.is_deleted]
+    known = sorted({topic.shown for topic in found})
     for name in names:
-        if name not in {topic.name for topic in found}:
-            known = ", ".join(sorted({topic.shown for topic in found})) or "none"
-            raise ConfigError(f"--topic {name}: the archive {storage.shown} has no such topic; it has {known}")
-    return [topic for topic in found if topic.name in names]
+        if name not in known:
+            has = ", ".join(known) or "none"
+            raise ConfigError(f"--topic {name}: the archive {storage.shown} has no such topic; it has {has}")
+    return [topic for topic in found if topic.shown in names]
 
 
 def _told_by_broker(admin: Admin) -> tuple[str, int]:
