@@ -20,7 +20,7 @@ from pathlib import Path
 from broker.clock import Clock
 from broker.durable_files import TEMPORARY_SUFFIX
 from broker.errors import CorruptBatch
-from broker.log.aborted_index import AbortedEntry, AbortedIndex, BrokenIndex
+from broker.log.aborted_index import AbortedIndex, BrokenIndex
 from broker.log.checkpoints import LEADER_EPOCHS
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_config import LogConfig
@@ -30,6 +30,7 @@ from broker.log.segment import ABORTED_SUFFIX, DELETED_SUFFIX, MAX_RELATIVE_OFFS
 from broker.log.segment_file import SegmentFile, scan_headers, scan_verified, waiting
 from broker.log.segment_swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps, was_compacted
 from broker.log.segments import new_segment
+from broker.records.aborted_entries import AbortedEntry
 from broker.records.batch import BatchHeader
 from broker.records.control import ControlType, read_end_marker
 

@@ -13,6 +13,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -31,6 +32,9 @@ _reads = threading.local()
 
 class ColdRead(Exception):
     """A read would wait for the disk. Call `warm` in a thread, then `settle` in the owner's, then repeat the read."""
+
+    download: Future[None] | None = None
+    """Ends when an archive's store has answered, if the read would wait for that: no thread need wait for it."""
 
     def __init__(self, file: SegmentFile, position: int, length: int) -> None:
         self._file = file

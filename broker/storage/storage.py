@@ -192,6 +192,13 @@ class Storage:
         """The whole file. Raises FileNotFoundError."""
         return bytes(self._fs.cat_file(self._full(path)))
 
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """The bytes in [start, end) of a file; fewer where it ends, and behind that some stores raise OSError.
+
+        Raises FileNotFoundError.
+        """
+        return bytes(self._fs.cat_file(self._full(path), start=start, end=end))
+
     def exists(self, path: str) -> bool:
         return bool(self._fs.exists(self._full(path)))
 

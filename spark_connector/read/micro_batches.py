@@ -128,8 +128,8 @@ class MicroBatches:
             return BatchPlan([], {})
         first, last = batch_of(start, end)
         fail = self._options.fail_on_data_loss
-        ranges = self._offsets.split(stream_ranges(plan_start(first, last), last.offsets, fail_on_data_loss=fail))
-        return BatchPlan(ranges, last.topic_ids)
+        whole = stream_ranges(plan_start(first, last), last.offsets, fail_on_data_loss=fail)
+        return BatchPlan(self._offsets.split(whole, last.topic_ids), last.topic_ids)
 
     def tasks(self, plan: BatchPlan) -> list[tuple[OffsetRange, ...]]:
         """The ranges of each task. Asks brokers for sizes, so that small ranges share a task."""

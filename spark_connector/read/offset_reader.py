@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata, UnknownTopic
@@ -41,10 +41,14 @@ from spark_connector.options.selection import (
     format_partitions,
 )
 from spark_connector.options.value_sets import LOWEST, NO_END
+from spark_connector.read.archive_plan import StoredRange, stored_bytes_per_offset
 from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
 from spark_connector.read.size_estimator import SizeEstimator
 from spark_connector.read.stream_offset import StreamOffset
 from spark_connector.read.time_ends import at_records
+
+if TYPE_CHECKING:
+    from spark_connector.read.archive_lookup import ArchiveLookup  # a store's library behind it
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -90,6 +94,17 @@ class OffsetReader:
     def sizes(self) -> SizeEstimator:
         limited = (self._options.max_bytes_per_trigger, self._options.max_bytes_per_partition) != (None, None)
         return SizeEstimator(self._cluster, only_to_share=not limited)
+
+    @functools.cached_property
+    def archive(self) -> ArchiveLookup | None:
+        """The archive, if records are read from its store."""
+        if self._options.archive is None:
+            return None
+        from spark_connector.read.archive_lookup import ArchiveLookup, BrokerPlaces
+
+        stall_s = self._options.poll_timeout_ms / 1000
+        places = BrokerPlaces(self._cluster, self._options.archive, stall_s)
+        return ArchiveLookup(self._options, self._options.archive, places)
 
     def close(self) -> None:
         """May be called again."""
@@ -145,28 +160,40 @@ class OffsetReader:
         at_times = {tp: offset if offset >= 0 else now[tp] for tp, offset in self._list(timestamps).items()}
         return {**found, **earliest, **at_times}, earliest
 
-    def split(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Split the ranges by the options. Asks brokers for sizes only if `maxBytesPerPartition` is set."""
-        limit = self._options.max_bytes_per_partition
-        estimate = {} if limit is None else self._bytes_per_offset(ranges)
+    def split(self, ranges: Sequence[OffsetRange], ids: Mapping[str, str]) -> list[OffsetRange]:
+        """Split the ranges by the options. Asks brokers for sizes only if `maxBytesPerPartition` is set.
+
+        With an archive, what tasks read from its store is a StoredRange. `ids`: the ids of the topics.
+        """
+        if self.archive is not None:
+            return self.archive.split(ranges, ids, self._split_by_bytes)
         return split_ranges(
-            ranges,
+            self._split_by_bytes(ranges),
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
-            most_of={tp: max((limit or 0) // size, 1) for tp, size in estimate.items()},
         )
+
+    def _split_by_bytes(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        limit = self._options.max_bytes_per_partition
+        estimate = {} if limit is None else self._bytes_per_offset(ranges)
+        return split_ranges(ranges, most_of={tp: max((limit or 0) // size, 1) for tp, size in estimate.items()})
 
     def tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
         """The ranges of each task. Asks brokers for sizes, unless every range has its own task anyway."""
-        least_bytes = self._options.min_bytes_per_partition
-        fewest = self._options.min_partitions
-        if len(ranges) <= max(fewest or 1, 1) or not least_bytes:
+        if len(ranges) <= max(self._options.min_partitions or 1, 1) or not self._options.min_bytes_per_partition:
             return [(one,) for one in ranges]
+        stored = [one for one in ranges if isinstance(one, StoredRange)]
+        live = [one for one in ranges if not isinstance(one, StoredRange)]
+        return self._shared(stored, stored_bytes_per_offset(stored)) + self._shared(live, self._bytes_per_offset(live))
+
+    def _shared(
+        self, ranges: Sequence[OffsetRange], bytes_per_offset: Mapping[TopicPartition, int]
+    ) -> list[tuple[OffsetRange, ...]]:
         return share_tasks(
             ranges,
-            self._bytes_per_offset(ranges),
-            least_bytes=least_bytes,
-            min_partitions=fewest,
+            bytes_per_offset,
+            least_bytes=self._options.min_bytes_per_partition,
+            min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )
 

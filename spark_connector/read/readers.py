@@ -77,7 +77,7 @@ class KafkaBatchReader(DataSourceReader):
         with closing(OffsetReader(self._options)) as reader:
             bounds = reader.batch_bounds()
             whole = keep_offsets(batch_ranges(bounds.start, bounds.end), self._options.filters)
-            tasks = reader.tasks(reader.split(whole))
+            tasks = reader.tasks(reader.split(whole, bounds.topic_ids))
         return [KafkaInputPartition(task, bounds.topic_ids) for task in tasks]
 
     @entry_point

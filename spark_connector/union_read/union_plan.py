@@ -55,7 +55,7 @@ def plan_union(sides: Sides) -> UnionPlan:
         starts = plan_starts(stored, bounds, fail_on_data_loss=options.fail_on_data_loss)
         ends = {tp: max(bounds.ends[tp], start) for tp, start in starts.items()}
         whole = keep_offsets(batch_ranges(starts, ends), options.filters)
-        tasks = reader.tasks(reader.split(whole))
+        tasks = reader.tasks(reader.split(whole, assigned.topic_ids))
     epochs = {
         tp: position.leader_epoch
         for tp, position in positions.items()

@@ -77,12 +77,13 @@ class TaskJob:
         Raises the client's errors, DataLoss, OSError and Spark's errors.
         """
         wanted = keep_offsets(ranges, self.options.filters)
-        if self.options.fits_one_task(sum(one.size for one in wanted), _FEW):
-            result = self._run_here(wanted)
-            if result is not None:
-                return result
         with closing(OffsetReader(self.options)) as reader:
-            tasks = reader.tasks(reader.split(wanted))
+            ranges = reader.split(wanted, self.topic_ids)
+            if self.options.fits_one_task(sum(one.size for one in wanted), _FEW):
+                result = self._run_here(ranges)
+                if result is not None:
+                    return result
+            tasks = reader.tasks(ranges)
         if not tasks:
             return TaskResult()
         return _run_in_spark(session(), self, tasks)

@@ -1,0 +1,50 @@
+"""The options of a read that takes archived records from the store itself: `archive`, `archive.url`,
+`archive.option.*`. Called by read_options.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from broker.errors import ConfigError
+from spark_connector.options.option_table import ARCHIVE_PREFIX, OptionValues
+
+SOURCES = ("broker", "direct", "only")
+_URL = "archive.url"
+_LOGIN = re.compile(r"^[^:/]+://[^/]*@")
+
+
+@dataclass(frozen=True)
+class ArchiveOptions:
+    """Where archived records are read from the store. `url` is None where the brokers tell it.
+
+    `only`: no broker is asked for anything, so the topics end where the archive does. Neither URL nor options are
+    shown: they may hold secrets.
+    """
+
+    only: bool
+    url: str | None = field(default=None, repr=False)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def parse_archive(values: OptionValues) -> ArchiveOptions | None:
+    """None for a read through the brokers. Raises ConfigError, without a value of `archive.option.*`."""
+    source = values.one_of("archive", SOURCES)
+    url, given = values.text(_URL), values.prefixed(ARCHIVE_PREFIX)
+    if source == "broker":
+        for name in (_URL, *(f"{ARCHIVE_PREFIX}{name}" for name in given)):
+            if name in values:
+                raise ConfigError(f"Option '{name}' has no effect without 'archive' to be direct or only")
+        return None
+    if url == "" or (url is None and source == "only"):
+        raise ConfigError(
+            "Option 'archive'=only needs option 'archive.url': where the brokers keep the archive (their archive.url)"
+            if source == "only"
+            else "Option 'archive.url' is empty; leave it out to take that of the brokers"
+        )
+    if url is not None and _LOGIN.match(url):
+        raise ConfigError("Option 'archive.url' holds a login: give it by options 'archive.option.*'")
+    if "" in given:
+        raise ConfigError(f"Option '{ARCHIVE_PREFIX}' lacks the name of a storage option")
+    return ArchiveOptions(source == "only", url, given)
