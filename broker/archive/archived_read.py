@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.archive.aux_sections import AuxSections
 from broker.archive.chunk_cache import CachedChunk, ChunkCache, RangeStore, StoreRead
@@ -23,8 +23,9 @@ from broker.archive.chunk_index import Chunk
 from broker.archive.layout import PartitionPlace
 from broker.archive.manifest import SNAPSHOT_MARK_BYTES, ArchivedSegment, Manifest
 from broker.clock import Clock
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ErrorCode
 from broker.log.aborted_index import AbortedTransaction
+from broker.log.archived_log import ArchivedState
 from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, boundary_before, find_batch, scan_headers
 from broker.log.timestamps import record_times
 
@@ -53,15 +54,6 @@ class ArchiveReader:
         self.cache.close()
 
 
-class Range(NamedTuple):
-    """An archived segment as the log's retention sees it."""
-
-    base_offset: int
-    last_offset: int
-    size: int
-    max_timestamp: int
-
-
 class ArchivedPartition:
     """Implements `ArchivedLog`."""
 
@@ -72,6 +64,8 @@ class ArchivedPartition:
         self._sections = sections
         self.manifest = manifest
         """As it was last read; the owner replaces it."""
+        self.find_state: Callable[[int], ArchivedState] = _no_state
+        """What `state_from` calls; set by the owner."""
         self._chunks: OrderedDict[tuple[str, int], Sequence[Chunk]] = OrderedDict()
         """Of the segments that were read last."""
         self._served: tuple[SegmentFile, CachedChunk] | None = None
@@ -90,8 +84,12 @@ class ArchivedPartition:
         return self.manifest.size
 
     @property
-    def segments(self) -> Sequence[Range]:
-        return [Range(one.base, one.end - 1, one.size, one.max_timestamp) for one in self.manifest.segments]
+    def segments(self) -> Sequence[ArchivedSegment]:
+        return self.manifest.segments
+
+    def state_from(self, offset: int) -> ArchivedState:
+        """See `ArchivedLog.state_from`."""
+        return self.find_state(offset)
 
     # --- records
 
@@ -240,6 +238,10 @@ class ArchivedPartition:
         marks = self._sections.marks(self._place.aux(segment.name), segment.aux_size)
         kept = tuple(mark for mark in marks if mark.offset < segment.end)
         return replace(segment, marks=kept) if kept else segment
+
+
+def _no_state(offset: int) -> ArchivedState:
+    raise BrokerError(ErrorCode.kafka_storage_error, f"nobody knows the archive's state at {offset}")
 
 
 def cut_chunks(path: str, segment: ArchivedSegment) -> Sequence[Chunk]:
