@@ -8,12 +8,13 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 import pytest
 
 from broker.archive.archived_read import ArchivedPartition, cut_chunks
-from broker.archive.chunk_cache import StoreRead
+from broker.archive.aux_sections import AuxSections
+from broker.archive.chunk_cache import ChunkCache, StoreRead
 from broker.archive.manifest import ArchivedSegment, Entry, Manifest, Mark, Truncate
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
@@ -21,6 +22,7 @@ from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.records.batch import BatchHeader, parse_header
 from broker.records.record import decode_records
+from broker.storage.storage import Storage
 from tests.support.archived_segments import archived_segment
 from tests.support.archiving import MIB, PLACE, ArchiveOfLog
 from tests.support.batches import NOW, append, batch, open_log
@@ -285,7 +287,8 @@ def test_reading_asks_the_store_in_threads_only(archive: ArchiveOfLog, monkeypat
 
 
 def test_an_empty_manifest_has_nothing() -> None:
-    empty = ArchivedPartition(PLACE, Manifest(), None, None)  # type: ignore[arg-type]
+    storage = cast(Storage, None)
+    empty = ArchivedPartition(PLACE, Manifest(), storage, cast(ChunkCache, None), cast(AuxSections, None))
     assert (empty.start, empty.end, empty.size, list(empty.segments)) == (None, 0, 0, [])
     assert empty.read(0, 10, 10) is None
     assert empty.max_timestamp(0, 10) is None
