@@ -488,8 +488,8 @@ class OptionValues:
         """The settings of the Kafka client, and the names of the properties that the user set (`kafka.*`).
 
         The user's properties win over `ours`. `rejected` maps properties that must not be set to the reason. `role`
-        (consumer or producer) is used in messages. Equal options give equal, hashable settings. `servers_needed`: refuse
-        settings that name no broker.
+        (consumer or producer) is used in messages. Equal options give equal, hashable settings. `servers_needed`:
+        refuse settings that name no broker.
         """
         properties = self.prefixed(KAFKA_PREFIX)
         for name, why in rejected.items():

@@ -1,8 +1,8 @@
-"""The driver's lookups in the archive: where a partition's objects are, its manifest, and what a plan reads from there.
+"""The driver's lookups in the archive: where a partition's objects are, its manifest, what a plan reads from there.
 
-Used by offset_reader.py for reads with `archive=direct`. The brokers tell where the archive is (`archive.url`), whether
-a topic is archived and under which id; the manifest says what is in it. A manifest is read again for every plan that
-reads from the store. Where a stream has passed the archive's end, the store is asked at most once a minute.
+Used by offset_reader.py for reads with `archive=direct`. The brokers tell where the archive is (`archive.url`) and
+under which id a topic is in it; the manifest says what is there. A manifest is read again for every plan that reads
+from the store. Where a stream has passed the archive's end, the store is asked at most once a minute.
 
 A transaction that was aborted after the archive's end may have records before it, and its marker is in the live log
 only. So for readers of committed records the partition's leader is asked for such transactions, by a fetch of the last
@@ -22,7 +22,7 @@ from broker.archive.manifest import Manifest
 from broker.archive.manifest_store import ManifestStore
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from broker.client.fetcher import FetchStream, Fetcher
+from broker.client.fetcher import Fetcher, FetchStream
 from broker.errors import ConfigError
 from broker.protocol.described_config import ResourceType
 from broker.protocol.topic_partition import TopicPartition
@@ -33,7 +33,6 @@ from spark_connector.read.archive_reader import open_store, store_errors
 from spark_connector.read.planning import OffsetRange, split_ranges
 
 _URL: Final = "archive.url"
-_ENABLED: Final = "remote.storage.enable"
 _ARCHIVE_ID: Final = "archive.topic.id"
 _REFRESH_S: Final = 60.0
 _AT_ONCE: Final = 16
@@ -172,8 +171,8 @@ class BrokerPlaces:
             self._url = found.value if found is not None else None
             if not self._url:
                 raise ConfigError(
-                    "Option 'archive'=direct: the brokers have no archive (their setting archive.url is not set). Leave "
-                    "the option out, or say where the archive is by option 'archive.url'"
+                    "Option 'archive'=direct: the brokers have no archive (their setting archive.url is not set). "
+                    "Leave the option out, or say where the archive is by option 'archive.url'"
                 )
         return self._url
 
@@ -181,7 +180,9 @@ class BrokerPlaces:
         if topic_id not in self._archive_ids:
             self._archive_ids[topic_id] = self._archive_id(tp.topic, topic_id)
         cluster_id, archive_id = self._cluster.cluster_id(), self._archive_ids[topic_id]
-        return None if cluster_id is None or archive_id is None else PartitionPlace(cluster_id, archive_id, tp.partition)
+        return (
+            None if cluster_id is None or archive_id is None else PartitionPlace(cluster_id, archive_id, tp.partition)
+        )
 
     def cut_by(self, tp: TopicPartition, end: int) -> Aborted:
         """By a fetch of the last batch before `end`: the answer names all transactions that reach beyond it."""
@@ -190,9 +191,7 @@ class BrokerPlaces:
         return tuple(sorted({(producer_id, first) for producer_id, first in fetched.aborted if first < end}))
 
     def _archive_id(self, topic: str, topic_id: uuid.UUID) -> uuid.UUID | None:
-        """Whose archive the topic continues; its own id unless it was restored. None if it is not archived."""
-        settings = Admin(self._cluster).describe_configs(ResourceType.TOPIC, topic, [_ENABLED, _ARCHIVE_ID])
-        enabled, given = (settings[name].value if name in settings else None for name in (_ENABLED, _ARCHIVE_ID))
-        if (enabled or "").lower() != "true":
-            return None
+        """Whose archive the topic continues: its own id unless it was restored."""
+        settings = Admin(self._cluster).describe_configs(ResourceType.TOPIC, topic, [_ARCHIVE_ID])
+        given = settings[_ARCHIVE_ID].value if _ARCHIVE_ID in settings else None
         return parse_topic_id(given) if given else topic_id

@@ -28,8 +28,8 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import decode_columns
 from spark_connector.errors import report_data_loss
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.arrow_batches import MAX_BYTES, MAX_ROWS, BatchMaker, arrow_schema
 from spark_connector.read.archive_plan import StoredRange
+from spark_connector.read.arrow_batches import MAX_BYTES, MAX_ROWS, BatchMaker, arrow_schema
 from spark_connector.read.planning import OffsetRange
 from spark_connector.worker_clients import keep_imports, worker_clients
 
