@@ -328,7 +328,7 @@ class _Fetch:
         return found.name if found else None
 
     def _read_partition(self, topic: str | None, asked: Any, budget: int) -> PartitionAnswer:
-        read, diverging, preferred = self._read, None, NO_REPLICA
+        read, diverging, preferred, archived_end = self._read, None, NO_REPLICA, 0
         found, aborted = None, None
         try:
             if topic is None:
@@ -339,7 +339,7 @@ class _Fetch:
                 is_first = self._answer is None
                 if not is_first and not self._context.allows(self._client, FETCH_AS_FOLLOWER):
                     raise BrokerError(FETCH_TOPIC.code)  # it was taken away during the wait
-                partition, found, diverging = read_for_follower(
+                partition, found, diverging, archived_end = read_for_follower(
                     self._context,
                     self._request,
                     tp,
@@ -377,6 +377,7 @@ class _Fetch:
             found,
             diverging,
             preferred,
+            archived_end=archived_end,
         )
 
     def _read_for_consumer(

@@ -36,8 +36,8 @@ class RetainedLog(ReadableLog, abc.ABC):
     archive take it over, and then calls `follow_archive`."""
     start_wanted: Callable[[], None]
     """Called when `wanted_start_offset` has grown."""
-    start_moved: Callable[[], None]
-    """Called when the archive has moved the log start."""
+    archive_moved: Callable[[], None]
+    """Called when the archive has grown or starts later."""
     _clock: Clock
     _snapshots: ProducerSnapshots
     _is_start_known: bool
@@ -120,8 +120,7 @@ class RetainedLog(ReadableLog, abc.ABC):
             self.advance_start(start)
         elif start is None or start < self._start:
             self.wanted_start_offset = max(self.wanted_start_offset, self._start)
-        if self._start > before:
-            self.start_moved()
+        self.archive_moved()
 
     def _leave_archive(self) -> None:
         """The archive is turned off, and its records go: the log starts where its local part does."""
