@@ -19,9 +19,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.archive.archive_state import ArchiveState, Begin, ClosedSegment, Commit, Copy, Load, Step, Sweep
-from broker.archive.aux_file import decode_aux
 from broker.archive.copier import Copier, CopyStopped, SegmentFiles, Throttle
 from broker.archive.layout import is_object_name, parse_topic_id
+from broker.archive.log_beginning import state_from
 from broker.archive.manifest import Manifest
 from broker.archive.manifest_store import CommitLost, ManifestStore
 from broker.archive.store_threads import StoreThreads
@@ -29,7 +29,6 @@ from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
 from broker.config.archive_settings import ArchiveSettings
 from broker.errors import BrokerError
-from broker.log.archived_log import ArchivedState
 from broker.log.log import Log
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, encode_snapshot
 from broker.log.segment import segment_path
@@ -326,7 +325,7 @@ class ArchiveManager:
             return store.load
         match step:
             case Begin():
-                return partial(_state_at_end, store, manifest)
+                return partial(state_from, store, manifest.end)
             case Copy():
                 return partial(self._copier.copy, led.files_of(step), store.place, led.state.epoch, manifest.epochs)
             case Commit():
@@ -386,6 +385,7 @@ class ArchiveManager:
             return
         if role.archived is None:
             role.archived = self._read(role.store.place, manifest)
+            role.archived.find_state = partial(state_from, role.store)
         role.archived.manifest = manifest
         log.archived = role.archived
         try:
@@ -430,17 +430,6 @@ def _producers(saved: Callable[[], bytes], rebuilt: Callable[[], Iterable[Any] |
     except FileNotFoundError:
         states = rebuilt()
         return encode_snapshot(states) if states is not None else b""
-
-
-def _state_at_end(store: ManifestStore, manifest: Manifest) -> ArchivedState:
-    """What a log needs to begin where the archive ends. Raises OSError, BrokenAux."""
-    if not manifest.segments:
-        return ArchivedState(manifest.end, manifest.start, (), b"")
-    last = manifest.segments[-1]
-    aux = decode_aux(store.storage.read(store.place.aux(last.name)))
-    producers = aux.producer_snapshot if aux.end == manifest.end else b""
-    epochs = tuple((one.epoch, one.start) for one in manifest.epochs)
-    return ArchivedState(manifest.end, manifest.start, epochs, producers)
 
 
 def _sweep(store: ManifestStore, manifest: Manifest, below: int) -> int:

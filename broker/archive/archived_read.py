@@ -10,28 +10,24 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Final
 
-from broker.archive.aux_file import decode_aux
 from broker.archive.aux_sections import AuxSections
-from broker.archive.chunk_cache import CachedChunk, ChunkCache, StoreRead
+from broker.archive.chunk_cache import CachedChunk, ChunkCache, RangeStore, StoreRead
 from broker.archive.chunk_index import Chunk
 from broker.archive.layout import PartitionPlace
 from broker.archive.manifest import SNAPSHOT_MARK_BYTES, ArchivedSegment, Manifest
-from broker.archive.manifest_store import ManifestStore
 from broker.clock import Clock
 from broker.errors import BrokerError, ErrorCode
 from broker.log.aborted_index import AbortedTransaction
 from broker.log.archived_log import ArchivedState
 from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, boundary_before, find_batch, scan_headers
 from broker.log.timestamps import record_times
-from broker.storage.storage import Storage
-from broker.storage.url_secrets import text_without_secrets
 
 CHUNK_BYTES: Final = 4 << 20
 """Marks closer than that are joined to one chunk."""
@@ -45,15 +41,14 @@ _KNOWN_SEGMENTS = 8
 class ArchiveReader:
     """Reads the archive for all partitions of a broker."""
 
-    def __init__(self, storage: Storage, directory: Path, *, max_bytes: int, threads: int, clock: Clock) -> None:
+    def __init__(self, storage: RangeStore, directory: Path, *, max_bytes: int, threads: int, clock: Clock) -> None:
         """`directory` is archive.cache.dir, which is emptied. `storage` is the archive's root. Raises ConfigError."""
-        self._storage = storage
         self.cache = ChunkCache(directory, storage, max_bytes=max_bytes, threads=threads, clock=clock)
         self._sections = AuxSections(self.cache, storage)
 
     def partition(self, place: PartitionPlace, manifest: Manifest) -> ArchivedPartition:
         """For `Log.archived`; give it each new manifest."""
-        return ArchivedPartition(place, manifest, self._storage, self.cache, self._sections)
+        return ArchivedPartition(place, manifest, self.cache, self._sections)
 
     def close(self) -> None:
         self.cache.close()
@@ -62,16 +57,15 @@ class ArchiveReader:
 class ArchivedPartition:
     """Implements `ArchivedLog`."""
 
-    def __init__(
-        self, place: PartitionPlace, manifest: Manifest, storage: Storage, cache: ChunkCache, sections: AuxSections
-    ) -> None:
+    def __init__(self, place: PartitionPlace, manifest: Manifest, cache: ChunkCache, sections: AuxSections) -> None:
         """Made by `ArchiveReader.partition`."""
-        self._store = ManifestStore(storage, place.cluster_id, place.topic_id, place.partition)
         self._place = place
         self._cache = cache
         self._sections = sections
         self.manifest = manifest
         """As it was last read; the owner replaces it."""
+        self.find_state: Callable[[int], ArchivedState] = _no_state
+        """What `state_from` calls; set by the owner."""
         self._chunks: OrderedDict[tuple[str, int], Sequence[Chunk]] = OrderedDict()
         """Of the segments that were read last."""
         self._served: tuple[SegmentFile, CachedChunk] | None = None
@@ -92,6 +86,10 @@ class ArchivedPartition:
     @property
     def segments(self) -> Sequence[ArchivedSegment]:
         return self.manifest.segments
+
+    def state_from(self, offset: int) -> ArchivedState:
+        """See `ArchivedLog.state_from`."""
+        return self.find_state(offset)
 
     # --- records
 
@@ -210,21 +208,6 @@ class ArchivedPartition:
         headers = scan_headers(file, cached.index.position_of(start), cached.index.end)
         return max((one.max_timestamp for _, one in headers if one.max_timestamp < ms), default=-1)
 
-    # --- where a log begins that has lost its records
-
-    def state_from(self, offset: int) -> ArchivedState:
-        """See `ArchivedLog.state_from`. Blocks."""
-        try:
-            manifest = self._store.refresh(self.manifest)
-            segment = next((one for one in manifest.segments if one.end >= offset), None)
-            if segment is not None:
-                return state_at_end(self._store, manifest, segment)
-        except Exception as error:  # of whatever library is behind the storage
-            reason = text_without_secrets(str(error))
-            raise BrokerError(ErrorCode.kafka_storage_error, f"{self._place.directory}: {reason}") from error
-        text = f"the archive {self._place.directory} ends at {manifest.end}, before offset {offset}"
-        raise BrokerError(ErrorCode.kafka_storage_error, text)
-
     # --- chunks
 
     def _chunks_from(self, offset: int, up_to: int) -> Iterator[Chunk]:
@@ -257,15 +240,8 @@ class ArchivedPartition:
         return replace(segment, marks=kept) if kept else segment
 
 
-def state_at_end(store: ManifestStore, manifest: Manifest, segment: ArchivedSegment) -> ArchivedState:
-    """What a log needs to begin at the end of an archived segment. Raises OSError, BrokenAux.
-
-    Of a segment that a truncation has cut, the producers at its new end are not known.
-    """
-    aux = decode_aux(store.storage.read(store.place.aux(segment.name)))
-    producers = aux.producer_snapshot if aux.end == segment.end else b""
-    epochs = tuple((one.epoch, one.start) for one in manifest.epochs if one.start < segment.end)
-    return ArchivedState(segment.end, manifest.start, epochs, producers)
+def _no_state(offset: int) -> ArchivedState:
+    raise BrokerError(ErrorCode.kafka_storage_error, f"nobody knows the archive's state at {offset}")
 
 
 def cut_chunks(path: str, segment: ArchivedSegment) -> Sequence[Chunk]:

@@ -22,7 +22,6 @@ from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.records.batch import BatchHeader, parse_header
 from broker.records.record import decode_records
-from broker.storage.storage import Storage
 from tests.support.archived_segments import archived_segment
 from tests.support.archiving import MIB, PLACE, ArchiveOfLog
 from tests.support.batches import NOW, append, batch, open_log
@@ -287,8 +286,7 @@ def test_reading_asks_the_store_in_threads_only(archive: ArchiveOfLog, monkeypat
 
 
 def test_an_empty_manifest_has_nothing() -> None:
-    storage = cast(Storage, None)
-    empty = ArchivedPartition(PLACE, Manifest(), storage, cast(ChunkCache, None), cast(AuxSections, None))
+    empty = ArchivedPartition(PLACE, Manifest(), cast(ChunkCache, None), cast(AuxSections, None))
     assert (empty.start, empty.end, empty.size, list(empty.segments)) == (None, 0, 0, [])
     assert empty.read(0, 10, 10) is None
     assert empty.max_timestamp(0, 10) is None

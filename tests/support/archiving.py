@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections import Counter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from broker.archive.archived_read import ArchivedPartition, ArchiveReader
 from broker.archive.aux_file import AuxFile, encode_aux
