@@ -160,7 +160,7 @@ class ArchiveOfLog:
         self.store = HeldStore(self.storage)
         self.manifest = archive_closed(log, self.storage, mark_bytes=mark_bytes)
         self.reader = ArchiveReader(
-            cast(Storage, self.store),
+            self.store,
             root / "cache",
             max_bytes=max_bytes,
             threads=threads,
