@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import uuid
 from collections import Counter
@@ -167,3 +168,11 @@ class ArchiveOfLog:
             clock=clock or SystemClock(),
         )
         self.partition: ArchivedPartition = self.reader.partition(PLACE, self.manifest)
+
+
+def archive_all_but_active(log: Log, reader: ArchiveReader, storage: Storage, place: PartitionPlace = PLACE) -> None:
+    """Archive a log's closed segments, and let them leave the disk."""
+    log.update_config(dataclasses.replace(log.config, remote_storage_enable=True, local_retention_bytes=0))
+    log.archived = reader.partition(place, archive_closed(log, storage, place))
+    log.apply_retention()
+    assert len(log.segments) == 1
