@@ -231,7 +231,6 @@ class ArchivedPartition:
                 self._chunks.popitem(last=False)
         return chunks
 
-
     def _with_all_marks(self, segment: ArchivedSegment) -> ArchivedSegment:
         """A snapshot of the manifest has only some of the marks, and the `.aux` all."""
         bounds = [*(mark.position for mark in segment.marks), segment.size]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from broker.archive.aux_file import ABORTED, BrokenAux, decode_footer, parse_aborted
+from broker.archive.aux_file import ABORTED, AuxFooter, BrokenAux, decode_footer, parse_aborted
 from broker.archive.layout import PartitionPlace
 from broker.archive.manifest import ArchivedSegment, Manifest
 from broker.archive.manifest_store import ManifestStore
@@ -138,13 +138,18 @@ class _Transactions:
     def _entries(self, segment: ArchivedSegment) -> list[AbortedEntry]:
         """A truncated segment has entries of markers that do not count."""
         if segment.name not in self._known:
-            entries = parse_aborted(read_section(self._storage, self._place, segment, ABORTED))
+            entries = parse_aborted(read_section(self._storage, self._place, segment, ABORTED)[1])
             self._known[segment.name] = [one for one in entries if one.last_offset < segment.end]
         return self._known[segment.name]
 
 
-def read_section(storage: Storage, place: PartitionPlace, segment: ArchivedSegment, section: int) -> bytes:
-    """A section of a segment's `.aux`; usually one request, for those behind the indexes. Raises BrokenAux, OSError."""
+def read_section(
+    storage: Storage, place: PartitionPlace, segment: ArchivedSegment, section: int
+) -> tuple[AuxFooter, bytes]:
+    """The footer and a section of a segment's `.aux`: one request for most of those behind the indexes.
+
+    Raises BrokenAux, OSError.
+    """
     path, size = place.aux(segment.name), segment.aux_size
     tail_at = max(size - _TAIL, 0)
     tail = storage.read_range(path, tail_at, size)
@@ -154,7 +159,7 @@ def read_section(storage: Storage, place: PartitionPlace, segment: ArchivedSegme
             raise BrokenAux(f"it has {size} bytes, and its footer says {footer.size}")
         start, end = footer.range_of(section)
         data = tail[start - tail_at : end - tail_at] if start >= tail_at else storage.read_range(path, start, end)
-        return footer.checked(section, data)
+        return footer, footer.checked(section, data)
     except BrokenAux as error:
         raise BrokenAux(f"{path}: {error}") from None
 
