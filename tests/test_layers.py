@@ -251,6 +251,17 @@ IMPORT_IN_FUNCTION = {
     ("broker/security/identity_provider.py", "urllib.error"): "the same",
     ("broker/security/identity_provider.py", "urllib.request"): "the same",
     ("broker/server.py", "broker.zookeeper.client.ZooKeeper"): "kazoo behind it, which a standalone broker never needs",
+    (
+        "broker/server.py",
+        "broker.cluster.archive_upkeep.ArchiveUpkeep",
+    ): "fsspec behind it, for an archive only",
+    ("broker/server.py", "broker.cluster.archived_topics.ArchivedTopics"): "the same",
+    ("broker/server.py", "broker.storage.storage.open_storage"): "the same",
+    ("broker/tools/restore_command.py", "broker.storage.storage.open_storage"): "the same, for `log restore` only",
+    ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_data"): "the same",
+    ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_zookeeper"): "the same",
+    ("broker/tools/restore_command.py", "broker.tools.restored_topics.TopicChoice"): "the same",
+    ("broker/tools/restore_command.py", "broker.tools.restored_topics.restore_topics"): "the same",
     ("broker/web/http_listener.py", "broker.web.app.make_server"): (
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
     ),

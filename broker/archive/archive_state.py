@@ -78,13 +78,17 @@ class Commit(NamedTuple):
     change: Change
 
 
+class Begin(NamedTuple):
+    """Let the log, which is empty, begin at the end of the manifest. Answer: `begun`."""
+
+
 class Sweep(NamedTuple):
     """Delete the objects that begin below an offset and that the manifest does not name. Answer: `swept`."""
 
     below: int
 
 
-Step = Load | Copy | Commit | Sweep
+Step = Load | Begin | Copy | Commit | Sweep
 
 
 class ArchiveState:
@@ -124,6 +128,10 @@ class ArchiveState:
         """Whether no older leader can change the archive any more."""
         return self.manifest is not None and self.manifest.epoch == self.epoch
 
+    def must_begin(self, log: LogView) -> bool:
+        """Whether the log is empty, and the archive has records behind its end. Until `begun` it takes no records."""
+        return self.manifest is not None and log.local_start == log.end < self.manifest.end
+
     # --- what to do
 
     def next(self, log: LogView, now: float) -> Step | None:
@@ -140,10 +148,8 @@ class ArchiveState:
         manifest = self.manifest
         if manifest is None:
             return Load()
-        is_empty = log.local_start == log.end
-        if is_empty and log.end < manifest.end:
-            self._stuck = f"the log is empty and must begin at {manifest.end}, where the archive ends"
-            return None
+        if self.must_begin(log):
+            return Begin()
         common = common_end(manifest, log)
         if common < manifest.end or manifest.epoch < self.epoch:
             return Commit(Truncate(common))
@@ -182,6 +188,10 @@ class ArchiveState:
         self.manifest = manifest
         if manifest.start:
             self._sweeps.append((self._led_since + self._delay, manifest.start))
+
+    def begun(self) -> None:
+        """The log begins where the archive ends."""
+        self._well()
 
     def copied(self, segment: ArchivedSegment) -> None:
         """The objects of the segment are in the store."""

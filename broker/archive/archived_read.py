@@ -11,21 +11,22 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.archive.aux_sections import AuxSections
-from broker.archive.chunk_cache import CachedChunk, ChunkCache, StoreRead
+from broker.archive.chunk_cache import CachedChunk, ChunkCache, RangeStore, StoreRead
 from broker.archive.chunk_index import Chunk
 from broker.archive.layout import PartitionPlace
 from broker.archive.manifest import SNAPSHOT_MARK_BYTES, ArchivedSegment, Manifest
 from broker.clock import Clock
+from broker.errors import BrokerError
 from broker.log.aborted_index import AbortedTransaction
-from broker.log.segment_file import FileSlice, SegmentFile, boundary_before, find_batch, scan_headers
+from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, boundary_before, find_batch, scan_headers
 from broker.log.timestamps import record_times
-from broker.storage.storage import Storage
 
 CHUNK_BYTES: Final = 4 << 20
 """Marks closer than that are joined to one chunk."""
@@ -39,11 +40,10 @@ _KNOWN_SEGMENTS = 8
 class ArchiveReader:
     """Reads the archive for all partitions of a broker."""
 
-    def __init__(self, storage: Storage, directory: Path, *, max_bytes: int, threads: int, clock: Clock) -> None:
+    def __init__(self, storage: RangeStore, directory: Path, *, max_bytes: int, threads: int, clock: Clock) -> None:
         """`directory` is archive.cache.dir, which is emptied. `storage` is the archive's root. Raises ConfigError."""
-        read = storage.read_range
-        self.cache = ChunkCache(directory, read, max_bytes=max_bytes, threads=threads, clock=clock)
-        self._sections = AuxSections(self.cache, read)
+        self.cache = ChunkCache(directory, storage, max_bytes=max_bytes, threads=threads, clock=clock)
+        self._sections = AuxSections(self.cache, storage)
 
     def partition(self, place: PartitionPlace, manifest: Manifest) -> ArchivedPartition:
         """For `Log.archived`; give it each new manifest."""
@@ -121,8 +121,9 @@ class ArchivedPartition:
             self._cache.finish(cached)
         if 2 * end > cached.index.end:
             ahead = self._chunks_from(cached.chunk.end_offset, self.manifest.end)
-            for _, chunk in zip(range(READ_AHEAD), ahead, strict=False):
-                self._cache.fetch_ahead(chunk)
+            with suppress(ColdRead, BrokerError):  # marks of the next segment that are not known yet
+                for chunk in islice(ahead, READ_AHEAD):
+                    self._cache.fetch_ahead(chunk)
 
     # --- transactions
 

@@ -7,6 +7,7 @@ Four sections are Kafka's files as they lie beside the segment, and empty where 
     aborted             `.txnindex`       the aborted transactions whose markers are in the segment
     producer snapshot   `.snapshot`       the producers after all records before `end`: where a follower may begin
     leader epochs       epoch (int32), first offset (int64), of the whole log up to `end`
+    marks               offset, position, timestamp (int64): all marks of the manifest, whose snapshots have fewer
     footer              base, end, size and CRC-32C of the `.log`; length and CRC-32C of each section; its own CRC-32C
 
 The footer has one size and stands at the end, so a reader of one section reads the footer first. Pure; written by the
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from broker.archive.manifest import EpochStart
+from broker.archive.manifest import EpochStart, Mark
 from broker.errors import PykafkaError
 from broker.records.aborted_entries import AbortedEntry, decode_aborted
 from broker.records.crc32c import crc32c
@@ -31,8 +32,9 @@ _HEAD = struct.Struct(">5sBqqqI")
 _SECTION = struct.Struct(">QI")
 _CRC = struct.Struct(">I")
 _EPOCH = struct.Struct(">iq")
-_SECTIONS = 5
-OFFSET_INDEX, TIME_INDEX, ABORTED, PRODUCER_SNAPSHOT, EPOCHS = range(_SECTIONS)
+_MARK = struct.Struct(">qqq")
+_SECTIONS = 6
+OFFSET_INDEX, TIME_INDEX, ABORTED, PRODUCER_SNAPSHOT, EPOCHS, MARKS = range(_SECTIONS)
 """Numbers of the sections."""
 FOOTER_SIZE = _HEAD.size + _SECTIONS * _SECTION.size + _CRC.size
 """Bytes."""
@@ -58,6 +60,7 @@ class AuxFile:
     aborted: bytes
     producer_snapshot: bytes
     epochs: tuple[EpochStart, ...]
+    marks: tuple[Mark, ...] = ()
 
     @property
     def aborted_entries(self) -> list[AbortedEntry]:
@@ -95,7 +98,8 @@ class AuxFooter:
 
 def encode_aux(aux: AuxFile) -> bytes:
     epochs = b"".join(_EPOCH.pack(*epoch) for epoch in aux.epochs)
-    sections = (aux.offset_index, aux.time_index, aux.aborted, aux.producer_snapshot, epochs)
+    marks = b"".join(_MARK.pack(*mark) for mark in aux.marks)
+    sections = (aux.offset_index, aux.time_index, aux.aborted, aux.producer_snapshot, epochs, marks)
     head = _HEAD.pack(_MAGIC, _VERSION, aux.base, aux.end, aux.log_size, aux.log_crc)
     footer = head + b"".join(_SECTION.pack(len(section), crc32c(section)) for section in sections)
     return b"".join((*sections, footer, _CRC.pack(crc32c(footer))))
@@ -119,11 +123,11 @@ def decode_aux(data: bytes) -> AuxFile:
     if footer.size != len(data):
         raise BrokenAux(f"it has {len(data)} bytes, and its footer says {footer.size}")
     bounds = [0, *accumulate(footer.lengths)]
-    index, times, aborted, producers, epochs = (
+    index, times, aborted, producers, epochs, marks = (
         footer.checked(number, data[start:end]) for number, (start, end) in enumerate(pairwise(bounds))
     )
     head = (footer.base, footer.end, footer.log_size, footer.log_crc)
-    return AuxFile(*head, index, times, aborted, producers, parse_epochs(epochs))
+    return AuxFile(*head, index, times, aborted, producers, parse_epochs(epochs), parse_marks(marks))
 
 
 def parse_epochs(section: bytes) -> tuple[EpochStart, ...]:
@@ -134,6 +138,16 @@ def parse_epochs(section: bytes) -> tuple[EpochStart, ...]:
     if not _grow(epochs):
         raise BrokenAux("its epochs do not grow")
     return epochs
+
+
+def parse_marks(section: bytes) -> tuple[Mark, ...]:
+    """Of the bytes of the section MARKS. Raises BrokenAux."""
+    if len(section) % _MARK.size:
+        raise BrokenAux(f"{len(section)} bytes of marks")
+    marks = tuple(Mark(*row) for row in _MARK.iter_unpack(section))
+    if not all(a.offset < b.offset and a.position < b.position for a, b in pairwise(marks)):
+        raise BrokenAux("its marks do not grow")
+    return marks
 
 
 def parse_aborted(section: bytes) -> list[AbortedEntry]:

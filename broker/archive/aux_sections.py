@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from broker.archive.aux_file import ABORTED, FOOTER_SIZE, MARKS, decode_footer, parse_aborted, parse_marks
-from broker.archive.chunk_cache import ChunkCache, ReadRange, StoreRead
+from broker.archive.chunk_cache import ChunkCache, RangeStore, StoreRead
 from broker.archive.manifest import Mark
 from broker.records.aborted_entries import AbortedEntry
 
@@ -27,9 +27,9 @@ class AuxSections:
     """Rows of sections, found in memory. The methods raise StoreRead where they are not, and BrokerError
     `kafka_storage_error` where they could not be read a moment ago. `size` is that of the object."""
 
-    def __init__(self, cache: ChunkCache, read_range: ReadRange) -> None:
+    def __init__(self, cache: ChunkCache, store: RangeStore) -> None:
         self._cache = cache
-        self._read_range = read_range
+        self._store = store
         self._known: OrderedDict[Key, Sequence[Any]] = OrderedDict()
         self._rows = 0
 
@@ -52,9 +52,9 @@ class AuxSections:
         return rows
 
     def _read(self, path: str, size: int, number: int) -> bytes:
-        footer = decode_footer(self._read_range(path, max(size - FOOTER_SIZE, 0), size))
+        footer = decode_footer(self._store.read_range(path, max(size - FOOTER_SIZE, 0), size))
         start, end = footer.range_of(number)
-        return footer.checked(number, self._read_range(path, start, end) if end > start else b"")
+        return footer.checked(number, self._store.read_range(path, start, end) if end > start else b"")
 
     def _keep(self, key: Key, rows: Sequence[Any]) -> None:
         self._known[key] = rows

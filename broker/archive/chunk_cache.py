@@ -28,7 +28,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from broker.archive.chunk_index import Chunk, ChunkIndex, index_chunk
 from broker.clock import Clock
@@ -48,8 +48,13 @@ LAST_RETRY_S: Final = 60.0
 _MOST_FAILURES = 10_000
 _FILE = re.compile(r"[0-9]+\.chunk", re.ASCII)
 
-ReadRange = Callable[[str, int, int], bytes]
-"""(path, start, end) → those bytes of an object, fewer where it ends. Blocks. Raises whatever a store raises."""
+
+class RangeStore(Protocol):
+    """A `Storage`, as far as it is needed here."""
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """Those bytes of an object, fewer where it ends. Blocks. Raises whatever a store raises."""
+
 
 Key = tuple[str, int]
 """The path of the object, and the position in it."""
@@ -123,10 +128,10 @@ class _Failure:
 class ChunkCache:
     """The chunks on this disk, and those to come."""
 
-    def __init__(self, directory: Path, read_range: ReadRange, *, max_bytes: int, threads: int, clock: Clock) -> None:
+    def __init__(self, directory: Path, store: RangeStore, *, max_bytes: int, threads: int, clock: Clock) -> None:
         """Empties `directory`, which is this cache's alone. Raises ConfigError if it cannot be used."""
         self._directory = directory
-        self._read_range = read_range
+        self._store = store
         self._max_bytes = max_bytes
         self._threads = threads
         self._clock = clock
@@ -327,7 +332,7 @@ class ChunkCache:
         task.done.set_result(None)
 
     def _download(self, chunk: Chunk) -> None:
-        data = self._read_range(chunk.path, chunk.position, chunk.position + chunk.length)
+        data = self._store.read_range(chunk.path, chunk.position, chunk.position + chunk.length)
         self.downloads += 1
         self.downloaded_bytes += len(data)
         index = index_chunk(chunk, data)

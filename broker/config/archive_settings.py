@@ -1,4 +1,4 @@
-"""The broker's settings of the archive: where it is, and how this broker copies to it.
+"""The broker's settings of the archive: where it is, and how this broker copies to it and reads from it.
 
 Kafka's names where Kafka has them (KIP-405); `archive.*` where it leaves the store to a plugin. `archive.options.NAME`
 are the options of the store (broker/storage/object_stores.py). A value may be `${env:NAME}`, a variable of the
@@ -28,7 +28,7 @@ _archive = partial(setting, group="archive")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArchiveSettings:
-    """Where the archive is, and how this broker copies to it and deletes there."""
+    """Where the archive is, and how this broker copies to it, deletes there and reads from it."""
 
     remote_log_storage_system_enable: bool = _archive(
         False, "Whether this broker has an archive: topics with remote.storage.enable=true keep old segments there."
@@ -55,6 +55,40 @@ class ArchiveSettings:
         "Objects that no manifest names are leftovers of interrupted copies from this age on: "
         "`pykafka log archive prune` deletes them.",
         at_least(0),
+    )
+    archive_deleted_topic_retention_ms: Long = _archive(
+        7 * 24 * 3_600_000,
+        "How long the archive of a deleted topic stays, for `pykafka log restore` to bring the topic back.",
+        at_least(0),
+    )
+    archive_cluster_backup_interval_ms: Long = _archive(
+        60_000,
+        "How often the controller writes topics, settings, users, ACLs, quotas and offsets of groups to the archive, "
+        "if they have changed: what a lost cluster loses of them.",
+        at_least(100),
+    )
+
+    archive_cache_dir: str = _archive(
+        "", "Directory for what is read from the archive; by default archive-cache in the first of log.dirs."
+    )
+    archive_cache_bytes: Long = _archive(
+        1 << 30, "Most bytes of what is read from the archive that are kept on disk.", at_least(16 << 20)
+    )
+    remote_log_reader_threads: int = _archive(
+        10, "Threads that read from the archive; each holds at most about 4 MiB in memory.", between(1, 256)
+    )
+    remote_fetch_max_wait_ms: int = _archive(
+        500,
+        "A fetch waits no longer than this for the archive; the answer is then without these partitions, and a later "
+        "fetch has them.",
+        at_least(1),
+        UpdateMode.CLUSTER_WIDE,
+    )
+    remote_list_offsets_request_timeout_ms: Long = _archive(
+        30_000,
+        "ListOffsets waits no longer than this for the archive; then the partition gets REQUEST_TIMED_OUT.",
+        at_least(1),
+        UpdateMode.CLUSTER_WIDE,
     )
 
     def check_archive(self, options: Mapping[str, str]) -> None:

@@ -38,10 +38,10 @@ IGNORED: Final = (
     "group.consumer.*", "group.share.*", "share.*", "group.streams.*", "group.coordinator.new.enable",
     "group.coordinator.rebalance.protocols", "telemetry.max.bytes",
     # the plugins, threads and caches of tiered storage; moves between log directories
-    "remote.log.storage.manager.*", "remote.log.metadata.*", "remote.log.reader.*", "remote.log.index.*",
+    "remote.log.storage.manager.*", "remote.log.metadata.*", "remote.log.reader.max.*", "remote.log.index.*",
     "remote.log.manager.*pool.size", "remote.log.manager.task.*", "remote.log.manager.*.quota.window.*",
     "remote.log.manager.fetch.max.bytes.per.second", "rsm.config.*", "rlmm.config.*",
-    "remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms", "log.local.retention.*",
+    "log.local.retention.*",
     "replica.alter.log.dirs.io.max.bytes.per.second", "alter.log.dirs.replication.quota.window.*",
     # metrics and the JVM
     "metric.reporters", "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",

@@ -13,6 +13,8 @@ from typing import NamedTuple, Protocol
 
 from broker.errors import BrokerError, ErrorCode
 from broker.log.aborted_index import AbortedTransaction
+from broker.log.producer_snapshot import decode_snapshot
+from broker.log.producer_state import ProducerStates
 from broker.log.segment_file import FileSlice
 
 
@@ -37,18 +39,29 @@ class ArchivedRange(Protocol):
 
 
 class ArchivedState(NamedTuple):
-    """What a log needs to begin at an offset without the records before it."""
+    """What a log needs to begin without the records before `offset`, all of which are archived."""
 
+    offset: int
+    """The end of an archived segment."""
     start: int
-    """The first offset that readers see: the start of the archive."""
+    """Where the archive starts: the first offset that readers see."""
     epochs: tuple[tuple[int, int], ...]
-    """(leader epoch, its first offset) of the records before, in order."""
+    """(leader epoch, its first offset) of the records before `offset`, in order."""
     producers: bytes
     """The producers' state there, as in a `.snapshot` file; empty where no record before has a producer id."""
 
+    def decode_producers(self, now_ms: int) -> ProducerStates:
+        """Raises BrokerError `kafka_storage_error`."""
+        try:
+            return decode_snapshot(self.producers, now_ms) if self.producers else ProducerStates()
+        except ValueError as error:
+            text = f"the archived state of the producers before offset {self.offset} cannot be read: {error}"
+            raise BrokerError(ErrorCode.kafka_storage_error, text) from error
+
 
 class ArchivedLog(Protocol):
-    """The archived part of one log, as its manifest was last read. The event loop's thread calls everything.
+    """The archived part of one log, as its manifest was last read. The event loop's thread calls everything
+    but `state_from`.
 
     Nothing here waits for the store: where an answer needs it, a method raises ColdRead, whose `warm` asks the store in
     a thread. It raises BrokerError `kafka_storage_error` where the store did not answer.
@@ -88,6 +101,13 @@ class ArchivedLog(Protocol):
     def max_timestamp(self, start: int, up_to: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record in [`start`, `up_to`) with the newest timestamp there; None without
         timestamps. Raises ColdRead, BrokerError."""
+
+    def state_from(self, offset: int) -> ArchivedState:
+        """The state at the first end of an archived segment at or after `offset`, by the newest manifest.
+
+        Blocks, for any thread: it asks the store. Raises BrokerError `kafka_storage_error`, also when the archive ends
+        before `offset`.
+        """
 
 
 def not_read_yet(directory: Path, offset: int) -> BrokerError:

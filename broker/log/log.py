@@ -30,7 +30,7 @@ from broker.log.append_checks import (
     stamp_append_time,
     writable,
 )
-from broker.log.archived_log import ArchivedLog
+from broker.log.archived_log import ArchivedLog, ArchivedState
 from broker.log.checkpoints import PARTITION_METADATA, known_topic_id, write_topic_id
 from broker.log.disk import Disk, storage_error, wrap_disk_errors
 from broker.log.flushing import Flusher
@@ -40,7 +40,6 @@ from broker.log.log_config import LogConfig
 from broker.log.pending_append import AppendResult, PendingAppend
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, ProducerSnapshots
 from broker.log.producer_state import ProducerStates
-from broker.log.readable_log import ReadableLog
 from broker.log.recovery import (
     LoadedLog,
     Replay,
@@ -50,10 +49,11 @@ from broker.log.recovery import (
     rebuild_producers,
     try_rebuild_producers,
 )
+from broker.log.retained_log import RetainedLog
 from broker.log.segment import OpenSegments, Segment, segment_path
 from broker.log.segment_file import SegmentFile
 from broker.log.segment_swap import mark_compacted
-from broker.log.segments import Segments, expired_segments, is_aged, must_roll
+from broker.log.segments import Segments, is_aged, must_roll
 from broker.records.batch import NO_TIMESTAMP, Buffer, parse_header
 from broker.records.control import ControlType, EndMarker, end_transaction_marker
 
@@ -64,7 +64,7 @@ DELETED_DIRECTORY_SUFFIX = "-delete"
 WritableBuffer = bytearray | memoryview
 
 
-class Log(ReadableLog):
+class Log(RetainedLog):
     """The log of one partition: its segments, producers and leader epochs. Made by `Log.open`."""
 
     def __init__(
@@ -82,15 +82,17 @@ class Log(ReadableLog):
         self.topic_id = known_topic_id(directory / PARTITION_METADATA)
         """As in partition.metadata; `assign_topic_id` sets it."""
         self.committed: int | None = None
-        """The high watermark of a replicated partition, set by its owner. Retention, compaction and DeleteRecords stop
-        there: above it records may still be replaced by those of another leader. None: no bound."""
         self.archived: ArchivedLog | None = None
+        self.told_archived_end = 0
+        self.wanted_start_offset = 0
+        self.start_wanted = self.start_moved = lambda: None
         self.before_truncation: Callable[[int], None] = lambda offset: None
         """Called with an offset before records from there on are dropped, to lower the checkpoints. Raises OSError."""
         self.disk = disk
         self._clock = clock
         self._segments = Segments(directory, loaded.segments, clock, opened)
         self._start = loaded.log_start_offset
+        self._is_start_known = loaded.is_start_known
         self._end = loaded.log_end_offset
         self._is_writing = False
         """Whether a pending append is writing to the active segment, perhaps in another thread."""
@@ -110,13 +112,14 @@ class Log(ReadableLog):
         *,
         clean: bool,
         recovery_point: int = 0,
-        log_start_offset: int = 0,
+        log_start_offset: int | None = None,
         opened: OpenSegments | None = None,
         disk: Disk | None = None,
     ) -> Log:
         """Open or create a partition directory. Unless `clean`, verifies everything after `recovery_point`.
 
-        `opened` bounds the open files of many logs. `disk` is the disk of the data directory.
+        `log_start_offset` of None: where its first segment begins. `opened` bounds the open files of many logs. `disk`
+        is the disk of the data directory.
         Raises BrokerError `kafka_storage_error`, CorruptBatch.
         """
         opened = OpenSegments() if opened is None else opened
@@ -239,7 +242,8 @@ class Log(ReadableLog):
         for last_offset, header in placed:
             self.epochs.assign(header.leader_epoch, epoch_start)
             epoch_start = last_offset + 1
-        self._start = max(self._start, self._segments.first.base_offset)
+        if not self.config.remote_storage_enable:
+            self._start = max(self._start, self._segments.first.base_offset)
         active, replay = self._segments.active, Replay(self.producers, now, self.aborted)
         moved_by = active.size - len(run.buffer) - run.start
         with self._undo_on_error(base_offset):
@@ -348,53 +352,15 @@ class Log(ReadableLog):
             self._segments.roll(base_offset, self.config)
             self._snapshots.take(base_offset, self.producers)  # last, because a refused append is retried again
 
-    def apply_retention(self) -> int:
-        """Delete the segments that retention.ms and retention.bytes let go; returns how many.
+    def begin_after_archive(self, state: ArchivedState) -> None:
+        """Drop everything and begin at `state.offset`: the archive has all records before it.
 
-        Their files are renamed and stay for file.delete.delay.ms: see `take_deleted`.
+        Raises BrokerError `kafka_storage_error`.
         """
-        with wrap_disk_errors("apply retention to", self.directory):
-            count, why = expired_segments(tuple(self._segments), self.config, self._clock.now_ms(), self._start)
-            if count == len(self._segments) and self._end <= self._deletable_end:
-                self._roll(self._end)
-            count = min(count, self._segments.older_than(self._deletable_end))
-            self._delete_oldest(count, why)
-        return count
-
-    @property
-    def _deletable_end(self) -> int:
-        """Records before this offset may be deleted: a follower may lack those above the high watermark."""
-        return self._end if self.committed is None else min(self.committed, self._end)
-
-    def delete_records(self, before: int) -> int:
-        """Let the log start at offset `before`; returns the new start. Raises BrokerError `offset_out_of_range`."""
-        end = self._deletable_end
-        if before > end:
-            what = "the log ends" if end == self._end else "the high watermark is"
-            raise BrokerError(ErrorCode.offset_out_of_range, f"cannot delete before {before}: {what} at {end}")
-        self._start = max(self._start, before)
-        with wrap_disk_errors("delete records of", self.directory):
-            self.epochs.truncate_from_start(self._start)
-            self._delete_oldest(self._segments.older_than(self._start), f"the log starts at offset {self._start}")
-        return self._start
-
-    def _delete_oldest(self, count: int, why: str) -> None:
-        if not count:
-            return
-        segments = tuple(self._segments)
-        first, after = segments[0].base_offset, segments[count].base_offset
-        size = sum(segment.size for segment in segments[:count])
-        text = "%s: deleting offsets %d to %d (segments: %d, bytes: %d): %s"
-        logger.info(text, self.directory, first, after - 1, count, size, why)
-        self._snapshots.keep_before_deletion(after)
-        due = self._clock.now_ms() + self.config.file_delete_delay_ms
-        deleted = self._segments.remove_oldest(count)
-        self._start = max(self._start, after)  # before anything below can fail: these records are gone
-        for segment in deleted:
-            self._segments.deleted.add(due, segment.mark_deleted())
+        producers = state.decode_producers(self._clock.now_ms())
+        self._restart(state.offset, state.epochs, producers)
+        self._start, self._is_start_known = min(state.start, state.offset), True
         self.epochs.truncate_from_start(self._start)
-        self.aborted.forget(0, after)
-        self._snapshots.forget_before(after)
 
     def replace_segments(self, old: Sequence[Segment], cleaned: Path, size: int) -> bool:
         """Replace `old` by the segment of `size` bytes in the directory `cleaned`, which was compacted from them.
@@ -402,8 +368,8 @@ class Log(ReadableLog):
         Returns False and does nothing when retention or a truncation has removed some of them meanwhile.
         Raises BrokerError `kafka_storage_error`; the log then takes no more appends until the broker restarts.
         """
-        if self.failure or not self._segments.holds_closed(old):
-            return False
+        if self.failure or self.config.remote_storage_enable or not self._segments.holds_closed(old):
+            return False  # an archived segment never changes
         with wrap_disk_errors("compact", self.directory):
             try:
                 deleted = self._segments.swap_in(old, cleaned, size, self.config)
@@ -426,7 +392,7 @@ class Log(ReadableLog):
         `producers`: what `producers_before(offset)` has read. Reading that may take seconds.
         Below its start the log becomes empty and starts at `offset`. Raises BrokerError `kafka_storage_error`.
         """
-        if offset < self._start:
+        if offset < self.local_start_offset:
             self.truncate_fully_and_start_at(offset)
         elif offset < self._end:
             self._check_writable()
@@ -435,7 +401,16 @@ class Log(ReadableLog):
                 self.epochs.save_truncation()  # the next records may be of an older epoch
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and start at `offset`, as the leader's log does. Raises BrokerError `kafka_storage_error`."""
+        """Drop everything and start at `offset`, as the leader's log does. Raises BrokerError `kafka_storage_error`.
+
+        With an archive this is where the local log starts.
+        """
+        start = min(self._start, offset) if self.config.remote_storage_enable else offset
+        self._restart(offset, (), ProducerStates())
+        self._start = start
+
+    def _restart(self, offset: int, epochs: Sequence[tuple[int, int]], producers: ProducerStates) -> None:
+        """What was before `offset` is on disk before the new segment: a start without a segment forgets it."""
         self._check_writable()
         self._start = min(self._start, offset)
         with wrap_disk_errors("truncate", self.directory), self._truncation(offset):
@@ -443,7 +418,12 @@ class Log(ReadableLog):
             self._forget_after(-1)
             self.epochs.save_truncation()
             self.aborted.forget(0, sys.maxsize)
-            self.producers = ProducerStates()
+            if epochs:
+                self.epochs.begin_with(epochs)
+                self.epochs.save()
+            if len(producers):
+                self._snapshots.write(offset, producers)
+            self.producers = producers
             self._segments.start_at(offset, self.config)
             self._start = self._end = offset
 
@@ -455,6 +435,7 @@ class Log(ReadableLog):
         self._forget_after(self._end)
         self._flusher.truncate(self._end)
         self.aborted.truncate(self._end)
+        self.told_archived_end = min(self.told_archived_end, self._end)
         if producers is None:
             producers = rebuild_producers(self.directory, tuple(self._segments), self._end, self._clock.now_ms())
         self.producers = producers
@@ -478,6 +459,8 @@ class Log(ReadableLog):
 
     def update_config(self, config: LogConfig) -> None:
         """Use new settings from the next append, roll or retention check on."""
+        if self.config.remote_storage_enable and not config.remote_storage_enable:
+            self._leave_archive()
         self.config = config
         self._segments.active.set_index_interval(config.index_interval_bytes)
 

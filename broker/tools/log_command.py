@@ -24,6 +24,7 @@ from broker.meta_properties import adopt as adopt_directory
 from broker.tools.client_options import JsonOutput, admin_command, complete_topics, flag, option
 from broker.tools.log_dump import SIDE_FILES, print_segment, segment_documents, side_file_rows, side_files
 from broker.tools.output import counted, print_json, print_json_lines, print_table, progress_bar
+from broker.tools.restore_command import restore
 
 app = typer.Typer(
     help="Dump and check the files of partitions; show the data directories of brokers.\n\n\b\nExamples:\n"
@@ -32,6 +33,8 @@ app = typer.Typer(
     "  pykafka log dirs",
     no_args_is_help=True,
 )
+
+app.command()(restore)
 
 Directories = Annotated[
     list[Path],

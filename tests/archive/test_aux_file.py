@@ -16,13 +16,15 @@ from broker.archive.aux_file import (
     encode_aux,
     parse_aborted,
 )
-from broker.archive.manifest import EpochStart
+from broker.archive.manifest import EpochStart, Mark
 from broker.records.aborted_entries import AbortedEntry, encode_aborted
 
 OFFSETS = st.integers(0, (1 << 63) - 1)
 SECTION = st.binary(max_size=40)
 ENTRIES = [AbortedEntry(4, 10, 20, 15), AbortedEntry(5, 12, 30, 31)]
-AUX = AuxFile(0, 40, 1000, 77, b"index", b"times", encode_aborted(ENTRIES), b"producers", (EpochStart(2, 0),))
+AUX = AuxFile(
+    0, 40, 1000, 77, b"index", b"times", encode_aborted(ENTRIES), b"producers", (EpochStart(2, 0),), (Mark(0, 0, -1),)
+)
 
 
 @given(OFFSETS, OFFSETS, SECTION, SECTION, SECTION, SECTION, st.dictionaries(st.integers(0, 9), st.none()))
@@ -30,7 +32,8 @@ def test_what_was_encoded_is_decoded(
     base: int, end: int, index: bytes, times: bytes, aborted: bytes, producers: bytes, epochs: dict[int, None]
 ) -> None:
     starts = tuple(EpochStart(epoch, epoch * 5) for epoch in sorted(epochs))
-    aux = AuxFile(base, end, 10, 0xFFFFFFFF, index, times, aborted, producers, starts)
+    marks = tuple(Mark(epoch, epoch * 7, -1) for epoch in sorted(epochs))
+    aux = AuxFile(base, end, 10, 0xFFFFFFFF, index, times, aborted, producers, starts, marks)
     assert decode_aux(encode_aux(aux)) == aux
 
 

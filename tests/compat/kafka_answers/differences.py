@@ -232,13 +232,19 @@ CONFIGS = [
         "Nor are they listed",
         "where all settings of a topic are asked for",
         ("DescribeConfigs key list",),
-        {"": lambda one: one.ours == [name for name in one.kafka if name not in _REMOVED]},
+        {"": lambda one: set(one.ours) == {*one.kafka, *_NEW} - {*_REMOVED}},
     ),
     Difference(
         "`local.retention.*` have no broker settings behind them",
-        "there is no remote storage: the topic's settings are taken, and not used",
+        "a topic has them for itself",
         ("DescribeConfigs topic synonyms",),
         {"local.retention.bytes": [], "local.retention.ms": []},
+    ),
+    Difference(
+        "A topic has the settings of Kafka 4 for its archive",
+        "`remote.log.copy.disable` and `remote.log.delete.on.disable` (KIP-950) are as of 3.9",
+        ("DescribeConfigs topic*",),
+        {"*remote.log.copy.disable": ANYTHING, "*remote.log.delete.on.disable": ANYTHING},
     ),
     *BROKER,
     Difference(
