@@ -58,23 +58,26 @@ class StoredBatches:
     def __iter__(self) -> Iterator[Fetched]:
         with store_errors(self._planned.url):
             for piece in self._planned.pieces:
-                yield from self._batches_of(piece)
+                path = self._planned.place.segment(piece.segment)
+                try:
+                    yield from self._batches_of(piece, path)
+                except CorruptBatch as error:
+                    raise CorruptBatch(f"{self._planned.tp}, archived in {path}: {error.message}") from error
 
-    def _batches_of(self, piece: Piece) -> Iterator[Fetched]:
-        path = self._planned.place.segment(piece.segment)
+    def _batches_of(self, piece: Piece, path: str) -> Iterator[Fetched]:
         aborted = self._transactions.aborted_in(piece) if self._transactions is not None else []
         expected: int | None = piece.first
         for batches in whole_batches(functools.partial(self._storage.read_range, path), piece.start, piece.end):
             first = parse_header(batches).base_offset
             if expected is not None and first != expected:
-                raise CorruptBatch(f"{path}: the batch at byte {piece.start} begins at offset {first}, not {expected}")
+                raise CorruptBatch(f"the batch at byte {piece.start} begins at offset {first}, not {expected}")
             expected = None
             following = parse_header(batches, find_last_batch(batches)[0]).next_offset
             self.position = max(self.position, min(following, piece.until))
             here = sorted({(one.producer_id, one.first_offset) for one in aborted if one.last_offset >= first})
             yield Fetched(batches, -1, -1, -1, [*here, *self._planned.aborted], following)
         if self.position < piece.until:
-            raise CorruptBatch(f"{path} ends at offset {self.position}, and should hold those up to {piece.until - 1}")
+            raise CorruptBatch(f"it ends at offset {self.position}, and should hold those up to {piece.until - 1}")
 
 
 def whole_batches(read: Callable[[int, int], bytes], start: int, end: int) -> Iterator[memoryview]:
@@ -98,7 +101,7 @@ def whole_batches(read: Callable[[int, int], bytes], start: int, end: int) -> It
                     yield memoryview(left)[:whole]
                     left = left[whole:]
         if left:
-            raise CorruptBatch(f"the object ends in the middle of a batch, {len(left)} bytes after its begin")
+            raise CorruptBatch(f"it ends in the middle of a batch, {len(left)} bytes after its begin")
 
 
 class _Transactions:

@@ -6,12 +6,13 @@ nothing of what the broker does with them. Small marks, so that small segments h
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from broker.archive.aux_file import AuxFile, encode_aux
-from broker.archive.layout import new_object_name
+from broker.archive.layout import TOPIC_FILE, new_object_name, topic_directory, topic_id_text
 from broker.archive.manifest import Add, ArchivedSegment, EpochStart, Manifest, Mark, Start
 from broker.archive.manifest_store import ManifestStore
 from broker.client.cluster import Cluster
@@ -38,6 +39,13 @@ class TopicArchiver:
         self.cluster_id: str = cluster_id
         self.topic_id: uuid.UUID = topic.topic_id
         self.partitions = list(topic.partitions)
+        self.write_topic(topic_directory(self.cluster_id, self.topic_id))
+
+    def write_topic(self, directory: str) -> None:
+        """What the controller keeps beside an archive."""
+        known = {"topic_id": topic_id_text(self.topic_id), "name": self.topic, "partitions": len(self.partitions)}
+        with self.storage.open_output(f"{directory}/{TOPIC_FILE}") as file:
+            file.write(json.dumps({"version": 1, **known, "config": {}}).encode())
 
     def store(self, partition: int = 0) -> ManifestStore:
         return ManifestStore(self.storage, self.cluster_id, self.topic_id, partition)
