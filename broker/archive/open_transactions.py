@@ -7,10 +7,8 @@ from broker.log.producer_snapshot import decode_snapshot
 
 
 def first_open_offset(snapshot: bytes) -> int | None:
-    """The first record of the oldest open transaction in a section PRODUCER_SNAPSHOT; None without one. Raises
-    BrokenAux."""
-    if not snapshot:
-        return None
+    """The first record of the oldest open transaction in a section PRODUCER_SNAPSHOT that is not empty; None without
+    one. Raises BrokenAux."""
     try:
         return decode_snapshot(snapshot, 0).first_unstable_offset
     except ValueError as error:

@@ -244,14 +244,14 @@ class ManifestSizes:
 def stable_end(storage: Storage, place: PartitionPlace, manifest: Manifest) -> int:
     """The offset before which every archived record is known to be committed or aborted. Raises OSError, BrokenAux.
 
-    It is where the oldest transaction begins that was open at the archive's end. A segment that a truncation has cut
-    does not know what was open at its new end: then that of the segment before counts.
+    It is where the oldest transaction begins that was open at the archive's end. Where a segment does not say that,
+    because its copier did not know or a truncation has cut it, the end of the segment before counts.
     """
     if not any(segment.transactional for segment in manifest.segments):
         return manifest.end
     for segment in reversed(manifest.segments):
         footer, producers = read_section(storage, place, segment, PRODUCER_SNAPSHOT)
-        if footer.end == segment.end:
+        if footer.end == segment.end and producers:
             first = first_open_offset(producers)
             return max(segment.end if first is None else first, manifest.start)
     return manifest.start
