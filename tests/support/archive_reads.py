@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Iterable
 
 from confluent_kafka import Producer
@@ -19,12 +21,17 @@ Row = tuple[object, ...]
 
 
 class Reads:
-    """Batch reads of one topic, through the broker and from the store at `url`."""
+    """Batch reads of one topic, through the broker and from the store at `url`, or where the broker says it is."""
 
-    def __init__(self, bootstrap: str, topic: str, url: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, url: str | None = None) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
         self.url = url
+
+    @property
+    def where(self) -> dict[str, str]:
+        """The options of a direct read."""
+        return {"archive": "direct"} if self.url is None else {"archive": "direct", "archive.url": self.url}
 
     def tasks(self, **more: str) -> list[tuple[OffsetRange, ...]]:
         return [task.value for task in self.reader(**more).partitions()]
@@ -33,22 +40,16 @@ class Reads:
         return rows_of(self.reader(includeHeaders="true", **more))
 
     def direct(self, **more: str) -> list[Row]:
-        return self.rows(archive="direct", **{"archive.url": self.url}, **more)
+        return self.rows(**{**self.where, **more})
 
     def only(self, **more: str) -> list[Row]:
         """From the store, without a broker."""
-        options = {
-            "subscribe": self.topic,
-            "archive": "only",
-            "archive.url": self.url,
-            "includeHeaders": "true",
-            **more,
-        }
+        options = {**self.where, "archive": "only", "includeHeaders": "true", "subscribe": self.topic, **more}
         return rows_of(KafkaBatchReader(parse_options(options, Mode.BATCH)))
 
     def stored(self, **more: str) -> list[StoredRange]:
         """What the tasks of a direct read take from the store."""
-        tasks = self.tasks(archive="direct", **{"archive.url": self.url}, **more)
+        tasks = self.tasks(**{**self.where, **more})
         return [one for task in tasks for one in task if isinstance(one, StoredRange)]
 
     def reader(self, **more: str) -> KafkaBatchReader:
@@ -108,3 +109,28 @@ class Filler:
                 long_one.abort_transaction(30) if number % 12 == 5 else long_one.commit_transaction(30)
         assert rounds % 6 == 0, "nothing stays open"
         await_markers(self.bootstrap, self.topic)
+
+
+def bounds(rng: random.Random, topic: str, end: int) -> dict[str, str]:
+    """Options of a read: offsets or times, filters, and how it is split."""
+    options: dict[str, str] = {}
+    starts, ends = zip(*(sorted((rng.randint(0, end), rng.randint(0, end))) for _ in (0, 1)), strict=True)
+    match rng.randrange(4):
+        case 0:
+            options["startingOffsets"] = json.dumps({topic: {"0": starts[0], "1": starts[1]}})
+            options["endingOffsets"] = json.dumps({topic: {"0": ends[0], "1": ends[1]}})
+        case 1:
+            options["startingTimestamp"] = str(NOON + min(starts) * 700)
+            options["startingOffsetsByTimestampStrategy"] = "latest"
+            options["endingTimestamp"] = str(NOON + max(ends) * 700)
+        case 2:
+            low = NOON + starts[0] * 700
+            options["where"] = f"timestamp >= {low} AND timestamp < {low + 60_000} AND key IN ('key-1', 'key-7')"
+        case 3:
+            options["filterOffsets"] = f"{starts[0]}-{ends[0]},{starts[1]}-{ends[1]}"
+            options["filterHeader"] = "kind=1"
+    options |= rng.choice(
+        [{}, {"minPartitions": "7"}, {"maxRecordsPerPartition": "53"}, {"maxBytesPerPartition": "700"}, {}]
+    )
+    isolation = rng.choice(["read_committed", "read_uncommitted", "read_committed"])
+    return {**options, "kafka.isolation.level": isolation, "minBytesPerPartition": rng.choice(["0", "1m"])}

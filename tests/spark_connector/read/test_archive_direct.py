@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 
 import pytest
@@ -11,35 +10,10 @@ import pytest
 from broker.errors import ConfigError, CorruptBatch
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.read import archive_reader
-from tests.support.archive_reads import NOON, Filler, Reads, read_all
+from tests.support.archive_reads import NOON, Filler, Reads, bounds, read_all
 from tests.support.free_ports import refused_port
 from tests.support.topic_archiver import TopicArchiver
 from tests.support.topics import Topic
-
-
-def bounds(rng: random.Random, topic: str, end: int) -> dict[str, str]:
-    """Options of a read: offsets or times, filters, and how it is split."""
-    options: dict[str, str] = {}
-    starts, ends = zip(*(sorted((rng.randint(0, end), rng.randint(0, end))) for _ in (0, 1)), strict=True)
-    match rng.randrange(4):
-        case 0:
-            options["startingOffsets"] = json.dumps({topic: {"0": starts[0], "1": starts[1]}})
-            options["endingOffsets"] = json.dumps({topic: {"0": ends[0], "1": ends[1]}})
-        case 1:
-            options["startingTimestamp"] = str(NOON + min(starts) * 700)
-            options["startingOffsetsByTimestampStrategy"] = "latest"
-            options["endingTimestamp"] = str(NOON + max(ends) * 700)
-        case 2:
-            low = NOON + starts[0] * 700
-            options["where"] = f"timestamp >= {low} AND timestamp < {low + 60_000} AND key IN ('key-1', 'key-7')"
-        case 3:
-            options["filterOffsets"] = f"{starts[0]}-{ends[0]},{starts[1]}-{ends[1]}"
-            options["filterHeader"] = "kind=1"
-    options |= rng.choice(
-        [{}, {"minPartitions": "7"}, {"maxRecordsPerPartition": "53"}, {"maxBytesPerPartition": "700"}, {}]
-    )
-    isolation = rng.choice(["read_committed", "read_uncommitted", "read_committed"])
-    return {**options, "kafka.isolation.level": isolation, "minBytesPerPartition": rng.choice(["0", "1m"])}
 
 
 def test_rows_are_those_of_the_broker_within_any_bounds(
@@ -64,7 +38,7 @@ def test_what_is_gone_from_the_store_a_broker_is_asked_for(
 ) -> None:
     topic_of_segments.send(topic_of_segments.producer(), 300)
     archiver.archive()
-    reader = reads.reader(archive="direct", **{"archive.url": reads.url})
+    reader = reads.reader(**reads.where)
     tasks = reader.partitions()
     archiver.begin_at(150)
     archiver.remove_objects(below=100)
@@ -78,7 +52,7 @@ def test_what_retention_has_taken_since_the_plan_is_data_loss(
     topic_of_segments.send(topic_of_segments.producer(), 300)
     archiver.archive()
     for fail in ("true", "false"):
-        reader = reads.reader(archive="direct", failOnDataLoss=fail, **{"archive.url": reads.url})
+        reader = reads.reader(failOnDataLoss=fail, **reads.where)
         tasks = reader.partitions()
         if fail == "true":
             everything = read_all(reader, tasks)
@@ -138,7 +112,7 @@ def test_history_is_cut_into_tasks_that_share_no_bytes(
 def test_a_small_rest_shares_a_task(reads: Reads, archiver: TopicArchiver, topic_of_segments: Filler) -> None:
     topic_of_segments.send(topic_of_segments.producer(), 200)
     archiver.archive(most=1)
-    assert len(reads.tasks(archive="direct", **{"archive.url": reads.url})) == 2, "one from the store, one live"
+    assert len(reads.tasks(**reads.where)) == 2, "one from the store, one live"
 
 
 def test_brokers_without_an_archive_are_told(reads: Reads, topic_of_segments: Filler) -> None:

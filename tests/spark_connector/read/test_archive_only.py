@@ -23,7 +23,7 @@ COMMITTED = {"kafka.isolation.level": "read_committed"}
 
 def ends(reads: Reads, **more: str) -> dict[str, int]:
     """Where a read of the archive ends, by partition."""
-    options = {"subscribe": reads.topic, "archive": "only", "archive.url": reads.url, **more}
+    options = {**reads.where, "archive": "only", "subscribe": reads.topic, **more}
     reader = open_offset_reader(parse_options(options, Mode.BATCH))
     assert isinstance(reader, ArchiveOffsetReader)
     return {str(tp.partition): offset for tp, offset in reader.batch_bounds().end.items()}
@@ -64,7 +64,7 @@ def test_times_are_found_as_brokers_find_them(reads: Reads, archiver: TopicArchi
     archiver.archive()
     tp = TopicPartition(reads.topic, 0)
     options = {"subscribe": reads.topic}
-    ours = open_offset_reader(parse_options({**options, "archive": "only", "archive.url": reads.url}, Mode.BATCH))
+    ours = open_offset_reader(parse_options({**options, **reads.where, "archive": "only"}, Mode.BATCH))
     theirs = open_offset_reader(parse_options({**options, "kafka.bootstrap.servers": reads.bootstrap}, Mode.BATCH))
     end = ours.log_ends([tp])[tp].offset
     for number in range(0, topic_of_segments.number, 7):
