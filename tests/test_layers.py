@@ -79,8 +79,9 @@ UI_MAY_IMPORT = (
 )
 CONNECTOR_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage"),
-    # What readers of an archive need, none of which stands on the broker.
+    # What readers of an archive need.
     *("broker.archive.layout", "broker.archive.manifest", "broker.archive.manifest_store", "broker.archive.aux_file"),
+    "broker.archive.open_transactions",
 )
 # Its commands have the options of all others, and find Java for Spark as a broker does for ZooKeeper.
 CONNECTOR_PART_MAY_IMPORT = {"spark_connector.cli": ("broker.tools", "broker.zookeeper.java")}
@@ -215,13 +216,14 @@ IMPORT_IN_FUNCTION = {
         "spark_connector/spark_versions.py",
         "pyspark.sql.pandas.types.to_arrow_schema",
     ): "pandas, for typed writes only",
-    ("spark_connector/read/readers.py", "spark_connector.read.offset_reader.OffsetReader"): "the same",
+    ("spark_connector/read/readers.py", "spark_connector.read.offset_readers.open_offset_reader"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.fetch.read_ranges"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.read.archive_reader.StoredBatches"): (
         "fsspec and a store's library behind it, for reads from an archive only"
     ),
     ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.ArchiveLookup"): "the same",
-    ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.BrokerPlaces"): "the same",
+    ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.BrokersArchive"): "the same",
+    ("spark_connector/read/offset_readers.py", "spark_connector.read.archive_topics.ArchiveOffsetReader"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.micro_batches.MicroBatches"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.fetch.prefetch"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.read.row_filter.RowFilter"): (
