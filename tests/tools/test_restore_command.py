@@ -16,6 +16,7 @@ from confluent_kafka import TopicPartition as Partition
 from broker.archive.manifest_store import ManifestStore
 from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
+from broker.client.partition_offsets import LATEST
 from broker.cluster.cluster_backup import BackupFiles, ClusterBackup
 from broker.cluster.cluster_restore import read_deleted
 from broker.errors import ErrorCode
@@ -60,6 +61,20 @@ def produce(broker: BrokerProcess, topic: str, count: int, begin: int = 0) -> No
             ask.put(topic, *values[first : first + 40])
 
 
+def end_of(broker: BrokerProcess, topic: str) -> int:
+    """The end of partition 0, as soon as it has a leader that serves it."""
+    found: list[int] = []
+
+    def is_served() -> bool:
+        with Requests(broker.bootstrap) as ask:
+            answer = ask.list_offset(topic, LATEST)
+        found.append(answer.offset)
+        return answer.error_code is ErrorCode.none
+
+    eventually(is_served)
+    return found[-1]
+
+
 def consumed(broker: BrokerProcess, topic: str, offset: int = 0) -> list[tuple[int, bytes | None, int]]:
     """(offset, value, timestamp) of each record of partition 0, as another client reads it."""
     consumer = Consumer(
@@ -71,11 +86,11 @@ def consumed(broker: BrokerProcess, topic: str, offset: int = 0) -> list[tuple[i
         }
     )
     try:
-        end = consumer.get_watermark_offsets(Partition(topic, 0), timeout=30)[1]
+        end = end_of(broker, topic)
         consumer.assign([Partition(topic, 0, offset)])
         found: list[tuple[int, bytes | None, int]] = []
         while not found or found[-1][0] < end - 1:
-            for message in consumer.consume(500, 30):
+            for message in consumer.consume(end - (found[-1][0] + 1 if found else offset), 10):
                 assert message.error() is None, message.error()
                 found.append((message.offset(), message.value(), message.timestamp()[1]))
         return found
@@ -207,7 +222,7 @@ def test_a_deleted_topic_comes_back(broker: BrokerProcess, archive: Path) -> Non
         assert read_deleted(open_storage(str(archive)), cluster_id, topic_id) is None
         produce(broker, "u", 400, begin=5000)
         eventually(lambda: archived_end(archive, cluster_id, topic_id) > end)
-        assert "topic u has this archive" in error_of(*restore, "--topic", "t", "--as", "v", status=1)
+        assert "topic u has this archive" in error_of(*restore, "--topic", "u", "--as", "v", status=1)
         after = consumed(broker, "u")
         broker.restart()
         assert consumed(broker, "u") == after
