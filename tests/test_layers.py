@@ -259,6 +259,13 @@ IMPORT_IN_FUNCTION = {
     ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_zookeeper"): "the same",
     ("broker/tools/restore_command.py", "broker.tools.restored_topics.TopicChoice"): "the same",
     ("broker/tools/restore_command.py", "broker.tools.restored_topics.restore_topics"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.contents.archived_topics"): (
+        "fsspec behind it, for the commands of `log archive` only"
+    ),
+    ("broker/tools/archive_command.py", "broker.archive.verify.verify_partition"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.prune.delete"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.prune.leftovers"): "the same",
+    ("broker/tools/archive_command.py", "broker.storage.storage.open_storage"): "the same",
     ("broker/web/http_listener.py", "broker.web.app.make_server"): (
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
     ),

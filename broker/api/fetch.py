@@ -302,7 +302,7 @@ class _Fetch:
         return found.name if found else None
 
     def _read_partition(self, topic: str | None, asked: Any, budget: int) -> PartitionAnswer:
-        read, diverging, aborted, preferred = self._read, None, None, NO_REPLICA
+        read, diverging, aborted, preferred, archived_end = self._read, None, None, NO_REPLICA, 0
         try:
             if topic is None:
                 raise BrokerError(ErrorCode.unknown_topic_id)
@@ -312,7 +312,7 @@ class _Fetch:
                 is_first = self._answer is None
                 if not is_first and not self._context.allows(self._client, FETCH_AS_FOLLOWER):
                     raise BrokerError(FETCH_TOPIC.code)  # it was taken away during the wait
-                partition, found, diverging = read_for_follower(
+                partition, found, diverging, archived_end = read_for_follower(
                     self._context,
                     self._request,
                     tp,
@@ -344,6 +344,7 @@ class _Fetch:
             found,
             diverging,
             preferred,
+            archived_end=archived_end,
         )
 
     def _read_for_consumer(

@@ -1,12 +1,12 @@
 """ListOffsets: the earliest and latest offset, or the first at or after a timestamp.
 
 Negative timestamps have a special meaning: -1 latest, -2 earliest, -3 the record with the largest timestamp (KIP-734),
--4 earliest local (here: earliest), -5 latest tiered (here: none). With isolation level read_committed the latest offset
-is the last stable offset, and no later offset is returned (KIP-98). A new leader of several replicas answers
-OFFSET_NOT_AVAILABLE where an earlier leader may have shown a later offset (KIP-207). Replica id -1 is a consumer's; to
-any other one the log end offset is the latest, and with -2 followers answer, too: tools compare replicas so. Pages that
-a look-up by time needs and that are not in the page cache are read by a thread, so that other connections are served
-meanwhile.
+-4 the earliest on this broker's disk (KIP-405), -5 the last archived one (KIP-1005), none without an archive. With
+isolation level read_committed the latest offset is the last stable offset, and no later offset is returned (KIP-98). A
+new leader of several replicas answers OFFSET_NOT_AVAILABLE where an earlier leader may have shown a later offset
+(KIP-207). Replica id -1 is a consumer's; to any other one the log end offset is the latest, and with -2 followers
+answer, too: tools compare replicas so. Pages that a look-up by time needs and that are not in the page cache are read
+by a thread, so that other connections are served meanwhile.
 The leader epoch of an answer is that of the record, and the present one for the latest offset (KIP-320).
 Version notes: 0 asks for up to `max_num_offsets` offsets, the latest first: those at which segments begin, and the
 end. A segment counts for a timestamp at which it was no longer written to (Kafka's `legacyFetchOffsetsBefore`). Clients
@@ -124,6 +124,8 @@ def _old_style(context: ApiContext, replica: Replica, asked: Any, end: int) -> l
         _check_caught_up(replica, end)
     begins = [(max(segment.base_offset, log.log_start_offset), segment) for segment in log.segments]
     offsets = [offset for offset, _ in begins]
+    if timestamp == EARLIEST:
+        offsets[0] = log.log_start_offset  # its segment may be archived; those that are do not count
     if begins[-1][1].size > 0:
         offsets.append(log.log_end_offset)
     if timestamp == EARLIEST:
@@ -148,10 +150,13 @@ def _find(replica: Replica, timestamp: int, end: int) -> tuple[int, int]:
     if timestamp == LATEST:
         _check_caught_up(replica, end)
         return end, -1
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return replica.log.log_start_offset, -1
+    log = replica.log
+    if timestamp == EARLIEST:
+        return log.log_start_offset, -1
+    if timestamp == EARLIEST_LOCAL:
+        return log.local_start_offset, -1
     if timestamp == LATEST_TIERED:
-        return -1, -1
+        return log.archived_end - 1 if log.archived_end > log.log_start_offset else -1, -1
     found = replica.log.max_timestamp() if timestamp == MAX_TIMESTAMP else replica.log.offset_for_timestamp(timestamp)
     if found is None or found[0] < end:
         return found or (-1, -1)

@@ -23,13 +23,11 @@ from broker.archive.archive_state import (
     Commit,
     Copy,
     Load,
-    LogView,
     Step,
     Sweep,
-    common_end,
 )
 from broker.archive.layout import new_object_name
-from broker.archive.manifest import Add, ArchivedSegment, EpochStart, Manifest, Mark, Start, Truncate
+from broker.archive.manifest import ArchivedSegment, EpochStart, Manifest, Mark
 from broker.archive.manifest_store import CommitLost, ManifestStore
 
 Record = tuple[int, int]
