@@ -259,7 +259,6 @@ IMPORT_IN_FUNCTION = {
         "broker.cluster.archive_upkeep.ArchiveUpkeep",
     ): "fsspec behind it, for an archive only",
     ("broker/server.py", "broker.cluster.archived_topics.ArchivedTopics"): "the same",
-    ("broker/server.py", "broker.storage.storage.open_storage"): "the same",
     ("broker/tools/restore_command.py", "broker.storage.storage.open_storage"): "the same, for `log restore` only",
     ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_data"): "the same",
     ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_zookeeper"): "the same",
