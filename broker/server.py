@@ -29,6 +29,7 @@ from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controlled_shutdown import hand_over
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
+from broker.cluster.group_backup import GroupBackup
 from broker.cluster.isr_writer import IsrWriter
 from broker.cluster.leadership_check import LeadershipCheck
 from broker.cluster.local_replicas import LocalReplicas
@@ -43,6 +44,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener, advertised_listeners
 from broker.coordinator.coordinators import Coordinators
+from broker.coordinator.restored_offsets import RestoredOffsets
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
@@ -63,6 +65,7 @@ from broker.web.collector import MetricSources
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
 from broker.zookeeper.acl_store import AclStore
+from broker.zookeeper.archive_nodes import ArchiveNodes
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
@@ -176,6 +179,7 @@ class BrokerServer:
         self._start_isr_writer()
         self._start_watch()
         self._start_controller()
+        await self._start_archive_upkeep()
         self._on_stop(self._close_listeners)
         self._on_stop(self._hand_over)
         await self._listeners.serve(self._router(), self._users.credential)
@@ -331,7 +335,11 @@ class BrokerServer:
 
     async def _start_coordinators(self) -> None:
         self._ids = ProducerIds(lambda: self._cluster.registry.allocate_producer_ids(self.config.broker_id))
-        self._coordinators = Coordinators(self.config, self._topics, self._ids, self._clock, self._coordinator_peer)
+        assert self._store is not None
+        restored = await RestoredOffsets.left_in(self._cluster, ArchiveNodes(self._store), self._clock)
+        self._coordinators = Coordinators(
+            self.config, self._topics, self._ids, self._clock, self._coordinator_peer, restored
+        )
         self._on_stop(self._coordinators.close)
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
         await self._coordinators.start()
@@ -409,6 +417,25 @@ class BrokerServer:
         self._tasks.begin("reassigning partitions", self._reassignments.run())
         self._tasks.begin("the controller", self._controller.run())
 
+    async def _start_archive_upkeep(self) -> None:
+        """Keep backups of the cluster in its archive whenever this broker is the controller."""
+        if self._archive is None:
+            return
+        # fsspec behind them, for brokers with an archive
+        from broker.cluster.archive_upkeep import ArchiveUpkeep
+        from broker.cluster.archived_topics import ArchivedTopics
+
+        assert self._store is not None
+        storage, cluster_id, nodes = self._archive.storage, self._topics.metadata.cluster_id, ArchiveNodes(self._store)
+        self._topic_changes.archives = ArchivedTopics(storage, cluster_id, nodes, self._cluster.registry)
+        connect = functools.partial(self._peer, purpose="archive-upkeep", timeout_s=PEER_TIMEOUT_S)
+        groups = functools.partial(GroupBackup, self._topics, connect)
+        upkeep = ArchiveUpkeep(
+            storage, self._store, self._cluster, self._topics, self._election, groups, self.config, self._clock
+        )
+        self._on_stop(upkeep.close)
+        self._tasks.begin("keeping backups in the archive", upkeep.run())
+
     async def _hand_over(self) -> None:
         """Let others lead, while this broker still serves and ZooKeeper answers (P9)."""
         if self.config.controlled_shutdown_enable and self._is_store_connected():
@@ -440,6 +467,7 @@ class BrokerServer:
             metrics=self._metrics,
             check_threads=self._check_threads,
             quotas=self._quotas,
+            archive=None if self._archive is None else self._archive.manager,
         )
         log = RequestLog(self._metrics, self.config.slow_request_log_ms)
         throttling = Throttling(

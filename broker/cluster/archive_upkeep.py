@@ -16,13 +16,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from broker.clock import Clock
 from broker.cluster.cluster_backup import BackupFiles, ClusterBackup, GroupOffsets, read_backup
 from broker.cluster.deleted_archives import DeletedArchives, topic_document, topic_path
 from broker.cluster.metadata_cache import MetadataCache
+from broker.config.archive_settings import ArchiveSettings
 from broker.replica.cluster_metadata import Topic
 from broker.storage.url_secrets import text_without_secrets
 from broker.zookeeper.archive_nodes import ArchiveNodes, archive_id_of
@@ -39,14 +39,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class UpkeepSettings:
-    """How often to look, and how long the archive of a deleted topic is kept."""
-
-    interval_ms: int = 60_000
-    deleted_retention_ms: int = 7 * 24 * 3_600_000
-
-
 class ArchiveUpkeep:
     """Lives on the event loop. Run `run` as a task, and call `close` after it has ended."""
 
@@ -58,7 +50,7 @@ class ArchiveUpkeep:
         topics: MetadataCache,
         election: ControllerElection,
         make_groups: Callable[[GroupOffsets], GroupBackup],
-        settings: UpkeepSettings,
+        settings: ArchiveSettings,
         clock: Clock,
     ) -> None:
         """`make_groups(known)` makes what asks for the offsets of groups, `known` those of the last backup."""
@@ -89,7 +81,7 @@ class ArchiveUpkeep:
         """Look, for ever."""
         while True:
             await self.look()
-            await asyncio.sleep(self._settings.interval_ms / 1000)
+            await asyncio.sleep(self._settings.archive_cluster_backup_interval_ms / 1000)
 
     def close(self) -> None:
         """Begin nothing more; what is being written ends by itself."""
@@ -176,7 +168,7 @@ class ArchiveUpkeep:
         live = {archive_id_of(topic.topic_id, topic.config) for topic in topics} - {None}
         live |= {topic.topic_id for topic in topics}
         now_ms = self._clock.now_ms()
-        self._deleted.look(live, now_ms - self._settings.deleted_retention_ms)
+        self._deleted.look(live, now_ms - self._settings.archive_deleted_topic_retention_ms)
 
 
 def _document(topic: Topic) -> bytes:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from broker.archive.layout import cluster_backups, number_of, numbered
 from broker.config.dynamic_config import KEYS
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
@@ -37,11 +37,10 @@ KEPT = 20
 """Backups that are left when a new one is written."""
 
 _VERSION = 1
-_NAME = re.compile(r"(\d{20})\.json")
 _USER_KEYS = frozenset({*QUOTA_KEYS, *(mechanism.value for mechanism in ScramMechanism)})
 _ACL_ROOTS = ("/kafka-acl", "/kafka-acl-extended")
 _QUOTA_ROOTS = (znodes.USER_CONFIGS, znodes.CLIENT_CONFIGS, znodes.IP_CONFIGS)
-_ROOTS = (znodes.TOPICS, znodes.TOPIC_CONFIGS, znodes.BROKER_CONFIGS, *_QUOTA_ROOTS, *_ACL_ROOTS)
+_TREES = (znodes.BROKER_CONFIGS, *_QUOTA_ROOTS, *_ACL_ROOTS)
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
@@ -151,7 +150,7 @@ class BackupFiles:
 
     def __init__(self, storage: Storage, cluster_id: str) -> None:
         self._storage = storage
-        self._directory = f"{cluster_id}/cluster"
+        self._directory = cluster_backups(cluster_id)
 
     def newest(self) -> tuple[int, ClusterBackup | None]:
         """The highest number there is, 0 for none, and the backup that counts: None without any.
@@ -186,11 +185,11 @@ class BackupFiles:
             self._storage.remove(self._path(number))
 
     def _numbers(self) -> list[int]:
-        names = map(_NAME.fullmatch, self._storage.names(self._directory))
-        return sorted(int(name[1]) for name in names if name)
+        numbers = map(number_of, self._storage.names(self._directory))
+        return sorted(number for number in numbers if number is not None)
 
     def _path(self, number: int) -> str:
-        return f"{self._directory}/{number:020}.json"
+        return f"{self._directory}/{numbered(number)}"
 
 
 def read_backup(
@@ -221,7 +220,7 @@ def _read_nodes(zk: MetadataStore, topics: Mapping[str, Topic]) -> dict[str, str
         record = TopicRecord(name, topic.topic_id, replicas, topic.config)
         found[znodes.topic_path(name)] = record.encode().decode()
         found[znodes.topic_config_path(name)] = znodes.encode_config(topic.config).decode()
-    for root in (znodes.BROKER_CONFIGS, *_QUOTA_ROOTS, *_ACL_ROOTS):
+    for root in _TREES:
         found.update(_below(zk, root))
     return found
 
@@ -271,7 +270,9 @@ def _offsets_from_json(document: Mapping[str, Any]) -> dict[TopicPartition, Comm
 
 def _node_path(path: str) -> str:
     """Only what a backup holds, so that a file in the store cannot change other nodes. Raises ValueError."""
-    if not any(path.startswith(f"{root}/") for root in _ROOTS) or {"", ".", ".."} & set(path[1:].split("/")):
+    parent, _, _ = path.rpartition("/")
+    is_below = any(path.startswith(f"{root}/") for root in _TREES) or parent in (znodes.TOPICS, znodes.TOPIC_CONFIGS)
+    if not is_below or {"", ".", ".."} & set(path[1:].split("/")):
         raise ValueError(f"{path!r} is no node of a backup")
     return path
 

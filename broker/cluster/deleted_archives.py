@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from broker.archive.layout import DELETED_FILE, TOPIC_FILE, topic_directory
 from broker.zookeeper.archive_nodes import ArchiveNodes, DeletedTopic
 from broker.zookeeper.znodes import uuid_to_text
 
@@ -22,17 +23,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_DELETED = "deleted.json"
-
 
 def topic_path(cluster_id: str, archive_id: uuid.UUID) -> str:
     """Where `topic.json` of an archive is."""
-    return f"{cluster_id}/{uuid_to_text(archive_id)}/topic.json"
+    return f"{topic_directory(cluster_id, archive_id)}/{TOPIC_FILE}"
 
 
 def deleted_path(cluster_id: str, archive_id: uuid.UUID) -> str:
     """Where `deleted.json` of an archive is, if its topic was deleted."""
-    return f"{cluster_id}/{uuid_to_text(archive_id)}/{_DELETED}"
+    return f"{topic_directory(cluster_id, archive_id)}/{DELETED_FILE}"
 
 
 def topic_document(topic_id: uuid.UUID, name: str, partitions: int, config: Mapping[str, str]) -> bytes:
@@ -80,9 +79,9 @@ class DeletedArchives:
 
     def _erase(self, deleted: DeletedTopic) -> None:
         """`deleted.json` last: until then a restore finds out what this was."""
-        root = f"{self._cluster_id}/{uuid_to_text(deleted.archive_id)}"
+        root = topic_directory(self._cluster_id, deleted.archive_id)
         for name in self._storage.names(root):
-            if name != _DELETED:
+            if name != DELETED_FILE:
                 self._storage.remove(f"{root}/{name}")
         self._storage.remove(root)
         self._nodes.forget(deleted)

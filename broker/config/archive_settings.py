@@ -56,6 +56,17 @@ class ArchiveSettings:
         "`pykafka log archive prune` deletes them.",
         at_least(0),
     )
+    archive_deleted_topic_retention_ms: Long = _archive(
+        7 * 24 * 3_600_000,
+        "How long the archive of a deleted topic stays, for `pykafka log restore` to bring the topic back.",
+        at_least(0),
+    )
+    archive_cluster_backup_interval_ms: Long = _archive(
+        60_000,
+        "How often the controller writes topics, settings, users, ACLs, quotas and offsets of groups to the archive, "
+        "if they have changed: what a lost cluster loses of them.",
+        at_least(100),
+    )
 
     archive_cache_dir: str = _archive(
         "", "Directory for what is read from the archive; by default archive-cache in the first of log.dirs."

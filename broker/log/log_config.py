@@ -43,6 +43,12 @@ def _throttled_replicas(value: tuple[str, ...]) -> str | None:
     return "name replicas as partition:broker, partition:broker, or all of them as *"
 
 
+def _topic_id(value: str) -> str | None:
+    if not value or re.fullmatch(r"[A-Za-z0-9_-]{22}", value, re.ASCII):
+        return None
+    return "expected the 22 characters of a topic id, as in `pykafka topics describe`"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LogConfig:
     """Every topic key; a field's name is the key with `_` for `.`. Sizes in bytes, times in ms."""
@@ -146,6 +152,12 @@ class LogConfig:
         "Let remote.storage.enable change from true to false, which deletes the archive: the log then starts where the "
         "disk does.",
     )
+    archive_topic_id: str = _remote(
+        "",
+        "Id of the topic whose archive this one goes on with, for a topic that is made from the archive; empty: its "
+        "own. `pykafka log restore` sets it. It cannot be changed.",
+        _topic_id,
+    )
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], base: LogConfig | None = None) -> LogConfig:
@@ -160,6 +172,8 @@ class LogConfig:
             )
         if config.remote_storage_enable:
             config._check_archived()
+        elif config.archive_topic_id:
+            raise ConfigError("archive.topic.id needs remote.storage.enable=true: the records are in the archive")
         return config
 
     def _check_archived(self) -> None:
@@ -185,6 +199,8 @@ class LogConfig:
 
     def check_change(self, before: LogConfig) -> None:
         """Raise ConfigError unless a topic with the settings `before` may get these."""
+        if self.archive_topic_id != before.archive_topic_id:
+            raise ConfigError("archive.topic.id cannot be changed: the topic would get the records of another one")
         if before.remote_storage_enable and not (self.remote_storage_enable or self.remote_log_delete_on_disable):
             raise ConfigError(
                 "remote.storage.enable=false would leave records in the archive. To keep them and archive no more, set "

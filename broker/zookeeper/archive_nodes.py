@@ -24,7 +24,7 @@ from broker.zookeeper.znodes import MalformedNode, uuid_from_text, uuid_to_text
 
 DELETED_ARCHIVES = "/admin/pykafka_deleted_archives"
 _CLAIMS = "/admin/pykafka_archive_claims"
-_RESTORED_OFFSETS = "/admin/pykafka_restored_offsets"
+RESTORED_OFFSETS = "/admin/pykafka_restored_offsets"
 _NODE_BYTES = 500_000
 """About how large a node with offsets gets."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
@@ -147,8 +147,8 @@ class ArchiveNodes:
     def restored_partitions(self) -> dict[int, list[str]]:
         """By partition of `__consumer_offsets`: the nodes with its offsets."""
         found: dict[int, list[str]] = defaultdict(list)
-        for name in self._zk.children(_RESTORED_OFFSETS):
-            found[int(name.partition("-")[0])].append(f"{_RESTORED_OFFSETS}/{name}")
+        for name in self._zk.children(RESTORED_OFFSETS):
+            found[int(name.partition("-")[0])].append(f"{RESTORED_OFFSETS}/{name}")
         return dict(found)
 
     def restored_offsets(self, paths: Iterable[str]) -> dict[str, list[list[Any]]]:
@@ -171,7 +171,7 @@ def restored_offset_nodes(partition: int, groups: Mapping[str, list[list[Any]]])
         chunk[group] = rows
         size += len(json.dumps([group, rows]))
         if size > _NODE_BYTES:
-            yield f"{_RESTORED_OFFSETS}/{partition}-{number}", json.dumps(chunk).encode()
+            yield f"{RESTORED_OFFSETS}/{partition}-{number}", json.dumps(chunk).encode()
             chunk, size, number = {}, 0, number + 1
     if chunk:
-        yield f"{_RESTORED_OFFSETS}/{partition}-{number}", json.dumps(chunk).encode()
+        yield f"{RESTORED_OFFSETS}/{partition}-{number}", json.dumps(chunk).encode()

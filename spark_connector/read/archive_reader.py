@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from broker.archive.aux_file import AbortedEntry, read_aborted
+from broker.archive.aux_file import ABORTED, AuxFooter, BrokenAux, decode_footer, parse_aborted
+from broker.archive.layout import PartitionPlace
 from broker.archive.manifest import ArchivedSegment, Manifest
 from broker.archive.manifest_store import ManifestStore
 from broker.client.fetcher import Fetched
 from broker.errors import CorruptBatch
+from broker.records.aborted_entries import AbortedEntry
 from broker.records.batch import find_last_batch, parse_header
 from broker.storage.storage import Storage, open_storage
 from broker.storage.url_secrets import text_without_secrets, without_secrets
@@ -31,8 +33,11 @@ from spark_connector.errors import ConnectorError
 from spark_connector.options.archive_options import ArchiveOptions
 from spark_connector.read.archive_plan import Piece, StoredRange
 
-_RANGE: Final = 8 << 20
-"""Bytes of a request: an object store needs as long for 256 KiB as for 2 MiB."""
+READ_BYTES: Final = 8 << 20
+"""Of a request: an object store needs as long for 256 KiB as for 2 MiB."""
+
+_TAIL: Final = 256 << 10
+"""Bytes of the end of an `.aux` that are read at once: footer, epochs, producers, and most lists of transactions."""
 
 _MOST_STORES: Final = 8
 
@@ -53,23 +58,26 @@ class StoredBatches:
     def __iter__(self) -> Iterator[Fetched]:
         with store_errors(self._planned.url):
             for piece in self._planned.pieces:
-                yield from self._batches_of(piece)
+                path = self._planned.place.segment(piece.segment)
+                try:
+                    yield from self._batches_of(piece, path)
+                except CorruptBatch as error:
+                    raise CorruptBatch(f"{self._planned.tp}, archived in {path}: {error.message}") from error
 
-    def _batches_of(self, piece: Piece) -> Iterator[Fetched]:
-        path = self._planned.place.segment(piece.segment)
-        aborted = self._transactions.aborted_in(piece) if self._transactions and piece.transactional else []
-        expected = piece.first
+    def _batches_of(self, piece: Piece, path: str) -> Iterator[Fetched]:
+        aborted = self._transactions.aborted_in(piece) if self._transactions is not None else []
+        expected: int | None = piece.first
         for batches in whole_batches(functools.partial(self._storage.read_range, path), piece.start, piece.end):
             first = parse_header(batches).base_offset
             if expected is not None and first != expected:
-                raise CorruptBatch(f"{path}: the batch at byte {piece.start} begins at offset {first}, not {expected}")
+                raise CorruptBatch(f"the batch at byte {piece.start} begins at offset {first}, not {expected}")
             expected = None
             following = parse_header(batches, find_last_batch(batches)[0]).next_offset
             self.position = max(self.position, min(following, piece.until))
             here = sorted({(one.producer_id, one.first_offset) for one in aborted if one.last_offset >= first})
             yield Fetched(batches, -1, -1, -1, [*here, *self._planned.aborted], following)
         if self.position < piece.until:
-            raise CorruptBatch(f"{path} ends at offset {self.position}, and should hold those up to {piece.until - 1}")
+            raise CorruptBatch(f"it ends at offset {self.position}, and should hold those up to {piece.until - 1}")
 
 
 def whole_batches(read: Callable[[int, int], bytes], start: int, end: int) -> Iterator[memoryview]:
@@ -78,7 +86,7 @@ def whole_batches(read: Callable[[int, int], bytes], start: int, end: int) -> It
     `read(start, end)` gives bytes of the object. Raises its errors, and CorruptBatch where the bytes end in a batch.
     """
     with ThreadPoolExecutor(1, "pykafka-archive") as thread:
-        edges = [*range(start, end, _RANGE), end]
+        edges = [*range(start, end, READ_BYTES), end]
         ahead = [thread.submit(read, edges[0], edges[1])] if start < end else []
         left = b""
         for number, edge in enumerate(edges[1:], 2):
@@ -93,7 +101,7 @@ def whole_batches(read: Callable[[int, int], bytes], start: int, end: int) -> It
                     yield memoryview(left)[:whole]
                     left = left[whole:]
         if left:
-            raise CorruptBatch(f"the object ends in the middle of a batch, {len(left)} bytes after its begin")
+            raise CorruptBatch(f"it ends in the middle of a batch, {len(left)} bytes after its begin")
 
 
 class _Transactions:
@@ -110,7 +118,7 @@ class _Transactions:
         Raises FileNotFoundError where retention has passed the piece: then nobody knows.
         """
         found: list[AbortedEntry] = []
-        for segment in self._from(piece):
+        for segment in self._from(piece) if piece.transactional else ():
             entries = self._entries(segment)
             found += [one for one in entries if one.first_offset < piece.until and one.last_offset >= piece.first]
             if any(one.last_stable_offset >= piece.until for one in entries):
@@ -133,9 +141,30 @@ class _Transactions:
     def _entries(self, segment: ArchivedSegment) -> list[AbortedEntry]:
         """A truncated segment has entries of markers that do not count."""
         if segment.name not in self._known:
-            entries = read_aborted(self._storage, self._place, segment)
+            entries = parse_aborted(read_section(self._storage, self._place, segment, ABORTED)[1])
             self._known[segment.name] = [one for one in entries if one.last_offset < segment.end]
         return self._known[segment.name]
+
+
+def read_section(
+    storage: Storage, place: PartitionPlace, segment: ArchivedSegment, section: int
+) -> tuple[AuxFooter, bytes]:
+    """The footer and a section of a segment's `.aux`: one request for most of those behind the indexes.
+
+    Raises BrokenAux, OSError.
+    """
+    path, size = place.aux(segment.name), segment.aux_size
+    tail_at = max(size - _TAIL, 0)
+    tail = storage.read_range(path, tail_at, size)
+    try:
+        footer = decode_footer(tail)
+        if footer.size != size:
+            raise BrokenAux(f"it has {size} bytes, and its footer says {footer.size}")
+        start, end = footer.range_of(section)
+        data = tail[start - tail_at : end - tail_at] if start >= tail_at else storage.read_range(path, start, end)
+        return footer, footer.checked(section, data)
+    except BrokenAux as error:
+        raise BrokenAux(f"{path}: {error}") from None
 
 
 def open_store(url: str, archive: ArchiveOptions) -> Storage:

@@ -28,8 +28,8 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import decode_columns
 from spark_connector.errors import report_data_loss
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.arrow_batches import MAX_BYTES, MAX_ROWS, BatchMaker, arrow_schema
 from spark_connector.read.archive_plan import StoredRange
+from spark_connector.read.arrow_batches import MAX_BYTES, MAX_ROWS, BatchMaker, arrow_schema
 from spark_connector.read.planning import OffsetRange
 from spark_connector.worker_clients import keep_imports, worker_clients
 
@@ -145,6 +145,9 @@ class _Reading:
                 yield from decode_fetched(maker, planned, fetched, position, check_crcs=settings.check_crcs)
                 position = max(position, min(fetched.next_offset, planned.until_offset))
         except FileNotFoundError as error:
+            if archive.only:
+                self._report(planned, position, f"The archive no longer has {error}.", planned.until_offset)
+                return
             logger.warning("%s is gone from the archive from offset %d on: %s", planned, position, error)
             yield from self.one(OffsetRange(planned.tp, position, planned.until_offset))
 
