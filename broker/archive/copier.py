@@ -91,7 +91,7 @@ class Copier:
     """Puts segments into one store. Several threads may use it."""
 
     def __init__(self, store: Store, throttle: Throttle, on_step: Callable[[str], None] = lambda step: None) -> None:
-        """`on_step` hears what is about to happen: "put", "put aux"; tests stop there."""
+        """`on_step` hears what is about to happen: "put", "block" of a put, "put aux"; tests stop there."""
         self._store = store
         self._throttle = throttle
         self._on_step = on_step
@@ -115,6 +115,7 @@ class Copier:
             with self._output(place.segment(name)) as output:
                 for block in _blocks(descriptor, first, files.size):
                     self._throttle.take(len(block))
+                    self._on_step("block")
                     output.write(block)
                     walk.take(block)
         finally:
