@@ -25,6 +25,7 @@ from broker.log.index import OFFSET_ENTRY, TIME_ENTRY
 from broker.records.aborted_entries import decode_aborted, encode_aborted
 from broker.records.batch import HEADER_SIZE, BatchHeader, parse_header
 from broker.records.crc32c import crc32c
+from broker.storage.storage import discard_output
 
 BLOCK: Final = 4 << 20
 """Bytes that are read and put at a time."""
@@ -163,7 +164,7 @@ class Copier:
         try:
             yield output
         except BaseException:
-            getattr(output, "discard", output.close)()
+            discard_output(output)
             raise
         output.close()
         self._store.sync(path)

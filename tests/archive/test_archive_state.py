@@ -187,7 +187,7 @@ class Archives(RuleBasedStateMachine):
         if follower.end < leader.local_start or follower.end < follower.local_start:
             follower.begin_at(leader.local_start)
         follower.records = list(leader.records)
-        follower.start, follower.archived_end = leader.start, leader.archived_end
+        follower.start, follower.archived_end = max(follower.start, leader.start), leader.archived_end
         if rolls:
             follower.roll()
         leader.committed = follower.committed = min(leader.end, max(leader.committed, leader.end))
