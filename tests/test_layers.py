@@ -79,8 +79,9 @@ UI_MAY_IMPORT = (
 )
 CONNECTOR_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage"),
-    # What readers of an archive need, none of which stands on the broker.
+    # What readers of an archive need.
     *("broker.archive.layout", "broker.archive.manifest", "broker.archive.manifest_store", "broker.archive.aux_file"),
+    "broker.archive.open_transactions",
 )
 # Its commands have the options of all others, and find Java for Spark as a broker does for ZooKeeper.
 CONNECTOR_PART_MAY_IMPORT = {"spark_connector.cli": ("broker.tools", "broker.zookeeper.java")}
@@ -215,13 +216,14 @@ IMPORT_IN_FUNCTION = {
         "spark_connector/spark_versions.py",
         "pyspark.sql.pandas.types.to_arrow_schema",
     ): "pandas, for typed writes only",
-    ("spark_connector/read/readers.py", "spark_connector.read.offset_reader.OffsetReader"): "the same",
+    ("spark_connector/read/readers.py", "spark_connector.read.offset_readers.open_offset_reader"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.fetch.read_ranges"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.read.archive_reader.StoredBatches"): (
         "fsspec and a store's library behind it, for reads from an archive only"
     ),
     ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.ArchiveLookup"): "the same",
-    ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.BrokerPlaces"): "the same",
+    ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.BrokersArchive"): "the same",
+    ("spark_connector/read/offset_readers.py", "spark_connector.read.archive_topics.ArchiveOffsetReader"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.micro_batches.MicroBatches"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.fetch.prefetch"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.read.row_filter.RowFilter"): (
@@ -257,12 +259,18 @@ IMPORT_IN_FUNCTION = {
         "broker.cluster.archive_upkeep.ArchiveUpkeep",
     ): "fsspec behind it, for an archive only",
     ("broker/server.py", "broker.cluster.archived_topics.ArchivedTopics"): "the same",
-    ("broker/server.py", "broker.storage.storage.open_storage"): "the same",
     ("broker/tools/restore_command.py", "broker.storage.storage.open_storage"): "the same, for `log restore` only",
     ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_data"): "the same",
     ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_zookeeper"): "the same",
     ("broker/tools/restore_command.py", "broker.tools.restored_topics.TopicChoice"): "the same",
     ("broker/tools/restore_command.py", "broker.tools.restored_topics.restore_topics"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.contents.archived_topics"): (
+        "fsspec behind it, for the commands of `log archive` only"
+    ),
+    ("broker/tools/archive_command.py", "broker.archive.verify.verify_partition"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.prune.delete"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.prune.leftovers"): "the same",
+    ("broker/tools/archive_command.py", "broker.storage.storage.open_storage"): "the same",
     ("broker/web/http_listener.py", "broker.web.app.make_server"): (
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
     ),
@@ -543,7 +551,7 @@ def test_a_broker_loads_neither_numpy_nor_pyarrow_nor_a_file_system() -> None:
     """40 MB that all it serves does without, zstd left aside; stores are for brokers with archive.url."""
     program = (
         "import sys, broker.server; "
-        "print(*sorted({'numpy', 'pyarrow', 'fsspec', 'hdfs_native', 'broker.archive'} & set(sys.modules)))"
+        "print(*sorted({'numpy', 'pyarrow', 'fsspec', 'hdfs_native', 'broker.archive.manifest'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

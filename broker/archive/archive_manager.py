@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.archive.archive_state import ArchiveState, Begin, ClosedSegment, Commit, Copy, Load, Step, Sweep
 from broker.archive.copier import Copier, CopyStopped, SegmentFiles, Throttle
 from broker.archive.layout import is_object_name, parse_topic_id
-from broker.archive.log_beginning import state_from
+from broker.archive.log_beginning import state_at_end, state_from
 from broker.archive.manifest import Manifest
 from broker.archive.manifest_store import CommitLost, ManifestStore
 from broker.archive.store_threads import StoreThreads
@@ -236,13 +236,14 @@ class ArchiveManager:
         self.forget(tp)
         if log.config.remote_storage_enable:
             self._followed[tp] = follower = _Follower(tp, log, self._store(topic_id, config, tp))
+            log.archived_state = partial(state_from, follower.store)
             self._refresh(follower)
 
     def forget(self, tp: TopicPartition) -> None:
         """This broker neither leads nor follows the partition any more. What runs in a thread ends by itself."""
         role = self._led.pop(tp, None) or self._followed.pop(tp, None)
         if role is not None:
-            role.log.start_wanted = lambda: None
+            role.log.start_wanted, role.log.archived_state = lambda: None, None
 
     def _store(self, topic_id: uuid.UUID, config: Mapping[str, str], tp: TopicPartition) -> ManifestStore:
         """A topic that was made from the archive of another one continues that archive."""
@@ -325,7 +326,7 @@ class ArchiveManager:
             return store.load
         match step:
             case Begin():
-                return partial(state_from, store, manifest.end)
+                return partial(state_at_end, store, manifest)
             case Copy():
                 return partial(self._copier.copy, led.files_of(step), store.place, led.state.epoch, manifest.epochs)
             case Commit():
@@ -385,7 +386,6 @@ class ArchiveManager:
             return
         if role.archived is None:
             role.archived = self._read(role.store.place, manifest)
-            role.archived.find_state = partial(state_from, role.store)
         role.archived.manifest = manifest
         log.archived = role.archived
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -23,9 +23,8 @@ from broker.archive.chunk_index import Chunk
 from broker.archive.layout import PartitionPlace
 from broker.archive.manifest import SNAPSHOT_MARK_BYTES, ArchivedSegment, Manifest
 from broker.clock import Clock
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError
 from broker.log.aborted_index import AbortedTransaction
-from broker.log.archived_log import ArchivedState
 from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, boundary_before, find_batch, scan_headers
 from broker.log.timestamps import record_times
 
@@ -64,8 +63,6 @@ class ArchivedPartition:
         self._sections = sections
         self.manifest = manifest
         """As it was last read; the owner replaces it."""
-        self.find_state: Callable[[int], ArchivedState] = _no_state
-        """What `state_from` calls; set by the owner."""
         self._chunks: OrderedDict[tuple[str, int], Sequence[Chunk]] = OrderedDict()
         """Of the segments that were read last."""
         self._served: tuple[SegmentFile, CachedChunk] | None = None
@@ -86,10 +83,6 @@ class ArchivedPartition:
     @property
     def segments(self) -> Sequence[ArchivedSegment]:
         return self.manifest.segments
-
-    def state_from(self, offset: int) -> ArchivedState:
-        """See `ArchivedLog.state_from`."""
-        return self.find_state(offset)
 
     # --- records
 
@@ -238,10 +231,6 @@ class ArchivedPartition:
         marks = self._sections.marks(self._place.aux(segment.name), segment.aux_size)
         kept = tuple(mark for mark in marks if mark.offset < segment.end)
         return replace(segment, marks=kept) if kept else segment
-
-
-def _no_state(offset: int) -> ArchivedState:
-    raise BrokerError(ErrorCode.kafka_storage_error, f"nobody knows the archive's state at {offset}")
 
 
 def cut_chunks(path: str, segment: ArchivedSegment) -> Sequence[Chunk]:

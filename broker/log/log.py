@@ -83,6 +83,7 @@ class Log(RetainedLog):
         """As in partition.metadata; `assign_topic_id` sets it."""
         self.committed: int | None = None
         self.archived: ArchivedLog | None = None
+        self.archived_state = None
         self.told_archived_end = 0
         self.wanted_start_offset = 0
         self.start_wanted = self.archive_moved = lambda: None

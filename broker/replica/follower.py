@@ -229,10 +229,9 @@ class Follower(Replica):
         return self.log.log_end_offset
 
     async def _archived_state(self, offset: int) -> ArchivedState:
-        archived = self.log.archived
-        if archived is None:
+        if self.log.archived_state is None:
             raise not_read_yet(self.log.directory, offset - 1)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, archived.state_from, offset)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.log.archived_state, offset)
 
     def _cut(self, high_watermark: int, cut: Callable[[], None]) -> None:
         self._check_open()
