@@ -127,7 +127,7 @@ class Writer:
         for each_number in range(count):
             text = f"{number}-{each_number}"
             value = None if number % 7 == 3 else f"{text} {hash(text):x}".encode() * 20
-            headers = [("a", b"1"), ("b", text.encode())] if number % 2 else []
+            headers: Any = [("a", b"1"), ("b", text.encode())] if number % 2 else []
             self._producer.produce(
                 self._topic,
                 value,
@@ -176,14 +176,13 @@ def with_confluent(broker: BrokerProcess, topic: str, committed: bool, _: int) -
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     rows = []
+    poll: Callable[[float], Any] = consumer.poll
     with contextlib.closing(consumer):
-        while (found := consumer.poll(TIMEOUT)) is not None and not found.error():
-            headers = tuple((name, value) for name, value in found.headers() or ())
+        while (found := poll(TIMEOUT)) is not None and not found.error():
+            headers: Any = tuple(found.headers() or ())
             rows.append(Row(found.offset(), found.timestamp()[1], found.key(), found.value(), headers))
         assert found is not None, f"nothing came after {len(rows)} records"
-        error = found.error()
-        assert error is not None
-        assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
+        assert found.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, found.error()
     return rows
 
 
