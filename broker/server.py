@@ -419,22 +419,19 @@ class BrokerServer:
 
     async def _start_archive_upkeep(self) -> None:
         """Keep backups of the cluster in its archive whenever this broker is the controller."""
-        if not self.config.archive_url:
+        if self._archive is None:
             return
         # fsspec behind them, for brokers with an archive
         from broker.cluster.archive_upkeep import ArchiveUpkeep
         from broker.cluster.archived_topics import ArchivedTopics
-        from broker.storage.storage import open_storage
 
         assert self._store is not None
-        config, cluster_id = self.config, self._topics.metadata.cluster_id
-        storage = await asyncio.to_thread(open_storage, config.archive_url, config.archive_options)
-        nodes = ArchiveNodes(self._store)
+        storage, cluster_id, nodes = self._archive.storage, self._topics.metadata.cluster_id, ArchiveNodes(self._store)
         self._topic_changes.archives = ArchivedTopics(storage, cluster_id, nodes, self._cluster.registry)
         connect = functools.partial(self._peer, purpose="archive-upkeep", timeout_s=PEER_TIMEOUT_S)
         groups = functools.partial(GroupBackup, self._topics, connect)
         upkeep = ArchiveUpkeep(
-            storage, self._store, self._cluster, self._topics, self._election, groups, config, self._clock
+            storage, self._store, self._cluster, self._topics, self._election, groups, self.config, self._clock
         )
         self._on_stop(upkeep.close)
         self._tasks.begin("keeping backups in the archive", upkeep.run())
@@ -470,6 +467,7 @@ class BrokerServer:
             metrics=self._metrics,
             check_threads=self._check_threads,
             quotas=self._quotas,
+            archive=None if self._archive is None else self._archive.manager,
         )
         log = RequestLog(self._metrics, self.config.slow_request_log_ms)
         throttling = Throttling(

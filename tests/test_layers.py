@@ -250,18 +250,27 @@ IMPORT_IN_FUNCTION = {
     ("broker/security/identity_provider.py", "http.client"): "600 KB, for listeners and clients with tokens only",
     ("broker/security/identity_provider.py", "urllib.error"): "the same",
     ("broker/security/identity_provider.py", "urllib.request"): "the same",
+    ("broker/server.py", "broker.archive.broker_archive.open_archive"): (
+        "fsspec and the libraries of the stores behind it, for brokers with archive.url"
+    ),
     ("broker/server.py", "broker.zookeeper.client.ZooKeeper"): "kazoo behind it, which a standalone broker never needs",
     (
         "broker/server.py",
         "broker.cluster.archive_upkeep.ArchiveUpkeep",
     ): "fsspec behind it, for an archive only",
     ("broker/server.py", "broker.cluster.archived_topics.ArchivedTopics"): "the same",
-    ("broker/server.py", "broker.storage.storage.open_storage"): "the same",
     ("broker/tools/restore_command.py", "broker.storage.storage.open_storage"): "the same, for `log restore` only",
     ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_data"): "the same",
     ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_zookeeper"): "the same",
     ("broker/tools/restore_command.py", "broker.tools.restored_topics.TopicChoice"): "the same",
     ("broker/tools/restore_command.py", "broker.tools.restored_topics.restore_topics"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.contents.archived_topics"): (
+        "fsspec behind it, for the commands of `log archive` only"
+    ),
+    ("broker/tools/archive_command.py", "broker.archive.verify.verify_partition"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.prune.delete"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.prune.leftovers"): "the same",
+    ("broker/tools/archive_command.py", "broker.storage.storage.open_storage"): "the same",
     ("broker/web/http_listener.py", "broker.web.app.make_server"): (
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
     ),
@@ -538,9 +547,12 @@ def test_an_executor_loads_no_server_and_no_kazoo() -> None:
     assert done.stdout.split() == []
 
 
-def test_a_broker_loads_neither_numpy_nor_pyarrow() -> None:
-    """40 MB that all it serves does without, zstd left aside."""
-    program = "import sys, broker.server; print(*sorted({'numpy', 'pyarrow'} & set(sys.modules)))"
+def test_a_broker_loads_neither_numpy_nor_pyarrow_nor_a_file_system() -> None:
+    """40 MB that all it serves does without, zstd left aside; stores are for brokers with archive.url."""
+    program = (
+        "import sys, broker.server; "
+        "print(*sorted({'numpy', 'pyarrow', 'fsspec', 'hdfs_native', 'broker.archive'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []

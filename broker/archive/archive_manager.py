@@ -19,9 +19,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.archive.archive_state import ArchiveState, Begin, ClosedSegment, Commit, Copy, Load, Step, Sweep
-from broker.archive.aux_file import decode_aux
 from broker.archive.copier import Copier, CopyStopped, SegmentFiles, Throttle
 from broker.archive.layout import is_object_name, parse_topic_id
+from broker.archive.log_beginning import state_at_end, state_from
 from broker.archive.manifest import Manifest
 from broker.archive.manifest_store import CommitLost, ManifestStore
 from broker.archive.store_threads import StoreThreads
@@ -29,7 +29,6 @@ from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
 from broker.config.archive_settings import ArchiveSettings
 from broker.errors import BrokerError
-from broker.log.archived_log import ArchivedState
 from broker.log.log import Log
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, encode_snapshot
 from broker.log.segment import segment_path
@@ -237,13 +236,14 @@ class ArchiveManager:
         self.forget(tp)
         if log.config.remote_storage_enable:
             self._followed[tp] = follower = _Follower(tp, log, self._store(topic_id, config, tp))
+            log.archived_state = partial(state_from, follower.store)
             self._refresh(follower)
 
     def forget(self, tp: TopicPartition) -> None:
         """This broker neither leads nor follows the partition any more. What runs in a thread ends by itself."""
         role = self._led.pop(tp, None) or self._followed.pop(tp, None)
         if role is not None:
-            role.log.start_wanted = lambda: None
+            role.log.start_wanted, role.log.archived_state = lambda: None, None
 
     def _store(self, topic_id: uuid.UUID, config: Mapping[str, str], tp: TopicPartition) -> ManifestStore:
         """A topic that was made from the archive of another one continues that archive."""
@@ -326,7 +326,7 @@ class ArchiveManager:
             return store.load
         match step:
             case Begin():
-                return partial(_state_at_end, store, manifest)
+                return partial(state_at_end, store, manifest)
             case Copy():
                 return partial(self._copier.copy, led.files_of(step), store.place, led.state.epoch, manifest.epochs)
             case Commit():
@@ -430,17 +430,6 @@ def _producers(saved: Callable[[], bytes], rebuilt: Callable[[], Iterable[Any] |
     except FileNotFoundError:
         states = rebuilt()
         return encode_snapshot(states) if states is not None else b""
-
-
-def _state_at_end(store: ManifestStore, manifest: Manifest) -> ArchivedState:
-    """What a log needs to begin where the archive ends. Raises OSError, BrokenAux."""
-    if not manifest.segments:
-        return ArchivedState(manifest.end, manifest.start, (), b"")
-    last = manifest.segments[-1]
-    aux = decode_aux(store.storage.read(store.place.aux(last.name)))
-    producers = aux.producer_snapshot if aux.end == manifest.end else b""
-    epochs = tuple((one.epoch, one.start) for one in manifest.epochs)
-    return ArchivedState(manifest.end, manifest.start, epochs, producers)
 
 
 def _sweep(store: ManifestStore, manifest: Manifest, below: int) -> int:

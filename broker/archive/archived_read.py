@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.archive.aux_sections import AuxSections
 from broker.archive.chunk_cache import CachedChunk, ChunkCache, RangeStore, StoreRead
@@ -53,15 +53,6 @@ class ArchiveReader:
         self.cache.close()
 
 
-class Range(NamedTuple):
-    """An archived segment as the log's retention sees it."""
-
-    base_offset: int
-    last_offset: int
-    size: int
-    max_timestamp: int
-
-
 class ArchivedPartition:
     """Implements `ArchivedLog`."""
 
@@ -90,8 +81,8 @@ class ArchivedPartition:
         return self.manifest.size
 
     @property
-    def segments(self) -> Sequence[Range]:
-        return [Range(one.base, one.end - 1, one.size, one.max_timestamp) for one in self.manifest.segments]
+    def segments(self) -> Sequence[ArchivedSegment]:
+        return self.manifest.segments
 
     # --- records
 

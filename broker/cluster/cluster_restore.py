@@ -83,6 +83,12 @@ class RestoredCluster:
     deleted: tuple[DeletedTopic, ...]
 
     @property
+    def brokers(self) -> list[int]:
+        """The ids of the brokers that have replicas. Under other ids, brokers would have no part in them."""
+        assignments = (replicas for topic in self.topics.values() for replicas in topic.assignment.values())
+        return sorted({broker for replicas in assignments for broker in replicas})
+
+    @property
     def without_archive(self) -> list[str]:
         """The topics that begin empty."""
         return sorted(name for name, one in self.topics.items() if archive_id_of(one.topic_id, one.config) is None)

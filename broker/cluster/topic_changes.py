@@ -239,7 +239,7 @@ class TopicChanges:
     def _check_config(self, overrides: Mapping[str, str], before: LogConfig | None = None) -> None:
         """Raises ConfigError for settings that a topic cannot have, or cannot get after the settings `before`."""
         config = LogConfig.from_properties(overrides, self._topics.replicas.defaults)
-        if config.remote_storage_enable and not getattr(self._config, "remote_log_storage_system_enable", False):
+        if config.remote_storage_enable and not self._config.remote_log_storage_system_enable:
             raise ConfigError(
                 "remote.storage.enable=true: the brokers have no archive; set archive.url and "
                 "remote.log.storage.system.enable=true in their server.properties"

@@ -60,8 +60,7 @@ class ArchivedState(NamedTuple):
 
 
 class ArchivedLog(Protocol):
-    """The archived part of one log, as its manifest was last read. The event loop's thread calls everything
-    but `state_from`.
+    """The archived part of one log, as its manifest was last read. The event loop's thread calls everything.
 
     Nothing here waits for the store: where an answer needs it, a method raises ColdRead, whose `warm` asks the store in
     a thread. It raises BrokerError `kafka_storage_error` where the store did not answer.
@@ -101,13 +100,6 @@ class ArchivedLog(Protocol):
     def max_timestamp(self, start: int, up_to: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record in [`start`, `up_to`) with the newest timestamp there; None without
         timestamps. Raises ColdRead, BrokerError."""
-
-    def state_from(self, offset: int) -> ArchivedState:
-        """The state at the first end of an archived segment at or after `offset`, by the newest manifest.
-
-        Blocks, for any thread: it asks the store. Raises BrokerError `kafka_storage_error`, also when the archive ends
-        before `offset`.
-        """
 
 
 def not_read_yet(directory: Path, offset: int) -> BrokerError:

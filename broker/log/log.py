@@ -83,9 +83,10 @@ class Log(RetainedLog):
         """As in partition.metadata; `assign_topic_id` sets it."""
         self.committed: int | None = None
         self.archived: ArchivedLog | None = None
+        self.archived_state = None
         self.told_archived_end = 0
         self.wanted_start_offset = 0
-        self.start_wanted = self.start_moved = lambda: None
+        self.start_wanted = self.archive_moved = lambda: None
         self.before_truncation: Callable[[int], None] = lambda offset: None
         """Called with an offset before records from there on are dropped, to lower the checkpoints. Raises OSError."""
         self.disk = disk
@@ -390,10 +391,12 @@ class Log(RetainedLog):
         """Drop the batch that holds `offset` and everything after it. A follower does this when it diverged.
 
         `producers`: what `producers_before(offset)` has read. Reading that may take seconds.
-        Below its start the log becomes empty and starts at `offset`. Raises BrokerError `kafka_storage_error`.
+        Below its start the log becomes empty and starts at `offset`. Below its local start it becomes empty, too, and
+        begins at the log start: what the archive alone has cannot be cut here.
+        Raises BrokerError `kafka_storage_error`.
         """
         if offset < self.local_start_offset:
-            self.truncate_fully_and_start_at(offset)
+            self.truncate_fully_and_start_at(min(offset, self._start))
         elif offset < self._end:
             self._check_writable()
             with wrap_disk_errors("truncate", self.directory), self._truncation(offset):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from broker.clock import Clock
 from broker.errors import BrokerError, ErrorCode
+from broker.log.archived_log import ArchivedState
 from broker.log.disk import wrap_disk_errors
 from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import ProducerSnapshots
@@ -31,13 +32,16 @@ class RetainedLog(ReadableLog, abc.ABC):
     there: above it records may still be replaced by those of another leader. None: no bound."""
     told_archived_end: int
     """Of a follower: so far the archive goes, as the leader says."""
+    archived_state: Callable[[int], ArchivedState] | None
+    """Of a follower, set by its owner: the state at the first end of an archived segment at or after an offset, where
+    the log may begin. It asks the store, from any thread; raises BrokerError `kafka_storage_error`."""
     wanted_start_offset: int
     """Where the log shall start, by retention or DeleteRecords. If it is above the log start, whoever leads has the
     archive take it over, and then calls `follow_archive`."""
     start_wanted: Callable[[], None]
     """Called when `wanted_start_offset` has grown."""
-    start_moved: Callable[[], None]
-    """Called when the archive has moved the log start."""
+    archive_moved: Callable[[], None]
+    """Called when the archive has grown or starts later."""
     _clock: Clock
     _snapshots: ProducerSnapshots
     _is_start_known: bool
@@ -120,8 +124,7 @@ class RetainedLog(ReadableLog, abc.ABC):
             self.advance_start(start)
         elif start is None or start < self._start:
             self.wanted_start_offset = max(self.wanted_start_offset, self._start)
-        if self._start > before:
-            self.start_moved()
+        self.archive_moved()
 
     def _leave_archive(self) -> None:
         """The archive is turned off, and its records go: the log starts where its local part does."""

@@ -109,12 +109,17 @@ class ReplicaManager:
         """Why a partition that this broker leads is offline; empty when only the broker's log tells it."""
         return self._logs.offline.get(tp, "")
 
+    def awaits_archive(self, tp: TopicPartition) -> bool:
+        """Whether this broker will lead a partition as soon as it knows where its archive ends."""
+        return self._archive is not None and tp not in self.led and not self._archive.may_serve(tp)
+
     def begin(self, metadata: ClusterMetadata) -> None:
         """Lead and follow, at start. Each partition that this broker hosts should have a log in one of the directories.
         The state of one that has lost its only replica says so (`state_at_start`)."""
         hosted = dict(self._hosted(metadata, metadata.topics))
-        states = ((tp, topic.partitions[tp.partition]) for tp, topic in hosted.items())
-        self._logs.expect(hosted, {tp for tp, info in states if len(info.replicas) == 1 and not info.isr})
+        states = [(tp, topic.partitions[tp.partition]) for tp, topic in hosted.items()]
+        lost = {tp for tp, info in states if len(info.replicas) == 1 and not info.isr and not info.is_restored}
+        self._logs.expect(hosted, lost)
         self.apply(metadata, metadata.topics)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:

@@ -86,7 +86,8 @@ def _report(found: RestoredCluster, where: str, *, dry_run: bool, as_json: bool)
         f"{counted(len(found.topics), 'topic')}, {archived} of them with an archive, and the offsets of "
         f"{counted(len(found.offsets), 'group')}."
     )
-    print_lines([text])
+    ids = ", ".join(map(str, found.brokers))
+    print_lines([text, f"Start its brokers with the ids that they had (broker.id): {ids or 'any'}."])
     if found.without_archive:
         print_lines([f"These topics have no archive and begin empty: {', '.join(found.without_archive)}"])
     if found.moved:
@@ -104,6 +105,7 @@ def _document(found: RestoredCluster, where: str, *, dry_run: bool) -> dict[str,
         "into": where,
         "dryRun": dry_run,
         "backupTime": found.backup.time_ms,
+        "brokers": found.brokers,
         "topics": sorted(found.topics),
         "withoutArchive": found.without_archive,
         "partitions": [{**tp._asdict(), "start": one.start, "end": one.end} for tp, one in sorted(found.ends.items())],

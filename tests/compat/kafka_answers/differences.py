@@ -16,6 +16,7 @@ AFTER_MAX = Difference(
 )
 
 _REMOVED = {"message.downconversion.enable", "message.format.version", "message.timestamp.difference.max.ms"}
+_NEW = {"remote.log.copy.disable", "remote.log.delete.on.disable"}
 
 PRODUCE = [
     Difference(
