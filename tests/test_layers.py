@@ -79,8 +79,9 @@ UI_MAY_IMPORT = (
 )
 CONNECTOR_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage"),
-    # What readers of an archive need, none of which stands on the broker.
+    # What readers of an archive need.
     *("broker.archive.layout", "broker.archive.manifest", "broker.archive.manifest_store", "broker.archive.aux_file"),
+    "broker.archive.open_transactions",
 )
 # Its commands have the options of all others, and find Java for Spark as a broker does for ZooKeeper.
 CONNECTOR_PART_MAY_IMPORT = {"spark_connector.cli": ("broker.tools", "broker.zookeeper.java")}
@@ -215,13 +216,14 @@ IMPORT_IN_FUNCTION = {
         "spark_connector/spark_versions.py",
         "pyspark.sql.pandas.types.to_arrow_schema",
     ): "pandas, for typed writes only",
-    ("spark_connector/read/readers.py", "spark_connector.read.offset_reader.OffsetReader"): "the same",
+    ("spark_connector/read/readers.py", "spark_connector.read.offset_readers.open_offset_reader"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.fetch.read_ranges"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.read.archive_reader.StoredBatches"): (
         "fsspec and a store's library behind it, for reads from an archive only"
     ),
     ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.ArchiveLookup"): "the same",
-    ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.BrokerPlaces"): "the same",
+    ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.BrokersArchive"): "the same",
+    ("spark_connector/read/offset_readers.py", "spark_connector.read.archive_topics.ArchiveOffsetReader"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.micro_batches.MicroBatches"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.fetch.prefetch"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.read.row_filter.RowFilter"): (
@@ -248,6 +250,9 @@ IMPORT_IN_FUNCTION = {
     ("broker/security/identity_provider.py", "http.client"): "600 KB, for listeners and clients with tokens only",
     ("broker/security/identity_provider.py", "urllib.error"): "the same",
     ("broker/security/identity_provider.py", "urllib.request"): "the same",
+    ("broker/server.py", "broker.archive.broker_archive.open_archive"): (
+        "fsspec and the libraries of the stores behind it, for brokers with archive.url"
+    ),
     ("broker/server.py", "broker.zookeeper.client.ZooKeeper"): "kazoo behind it, which a standalone broker never needs",
     (
         "broker/server.py",
@@ -542,9 +547,12 @@ def test_an_executor_loads_no_server_and_no_kazoo() -> None:
     assert done.stdout.split() == []
 
 
-def test_a_broker_loads_neither_numpy_nor_pyarrow() -> None:
-    """40 MB that all it serves does without, zstd left aside."""
-    program = "import sys, broker.server; print(*sorted({'numpy', 'pyarrow'} & set(sys.modules)))"
+def test_a_broker_loads_neither_numpy_nor_pyarrow_nor_a_file_system() -> None:
+    """40 MB that all it serves does without, zstd left aside; stores are for brokers with archive.url."""
+    program = (
+        "import sys, broker.server; "
+        "print(*sorted({'numpy', 'pyarrow', 'fsspec', 'hdfs_native', 'broker.archive.manifest'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []

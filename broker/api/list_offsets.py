@@ -6,7 +6,8 @@ isolation level read_committed the latest offset is the last stable offset, and 
 new leader of several replicas answers OFFSET_NOT_AVAILABLE where an earlier leader may have shown a later offset
 (KIP-207). Replica id -1 is a consumer's; to any other one the log end offset is the latest, and with -2 followers
 answer, too: tools compare replicas so. Pages that a look-up by time needs and that are not in the page cache are read
-by a thread, so that other connections are served meanwhile.
+by a thread, so that other connections are served meanwhile. What it needs of the archive is waited for up to
+remote.list.offsets.request.timeout.ms.
 The leader epoch of an answer is that of the record, and the present one for the latest offset (KIP-320).
 Version notes: 0 asks for up to `max_num_offsets` offsets, the latest first: those at which segments begin, and the
 end. A segment counts for a timestamp at which it was no longer written to (Kafka's `legacyFetchOffsetsBefore`). Clients
@@ -16,9 +17,10 @@ timestamps get UNSUPPORTED_VERSION, as in Kafka 4.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from broker.api.cold_reads import warmed
@@ -26,7 +28,7 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.log.leader_epochs import NO_EPOCH
 from broker.log.segment_file import ColdRead, unless_cold
-from broker.protocol.messages import field
+from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import LIST_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
@@ -54,16 +56,30 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
             try:
                 found.append(unless_cold(attempt))
             except ColdRead as missed:
-                cold.append((len(found), warmed(attempt, missed)))
+                cold.append((len(found), _warmed(context, request, asked, attempt, missed)))
                 found.append({})
     return _warmed_answer(topics, found, cold) if cold else _answer(topics, found)
+
+
+async def _warmed(
+    context: ApiContext, request: Request, asked: Any, attempt: Callable[[], Answer], cold: ColdRead
+) -> Answer:
+    most_ms = context.config.remote_list_offsets_request_timeout_ms
+    timeout = field(request.body, "timeout")
+    if timeout is not None and to_ms(timeout) > 0:
+        most_ms = min(most_ms, to_ms(timeout))
+    try:
+        return await warmed(attempt, cold, store_s=most_ms / 1000)
+    except BrokerError as error:
+        return _answered(asked, error.code)
 
 
 async def _warmed_answer(
     topics: Sequence[Any], found: list[Answer], cold: Sequence[tuple[int, Awaitable[Answer]]]
 ) -> Answer:
-    for number, answer in cold:
-        found[number] = await answer
+    answers = await asyncio.gather(*(answer for _, answer in cold))  # the archive's store answers many at once
+    for (number, _), answer in zip(cold, answers, strict=True):
+        found[number] = answer
     return _answer(topics, found)
 
 

@@ -25,7 +25,6 @@ import re
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -33,6 +32,7 @@ from typing import Final, Protocol
 from broker.archive.chunk_index import Chunk, ChunkIndex, index_chunk
 from broker.clock import Clock
 from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode
+from broker.log.download import Download
 from broker.log.segment_file import ColdRead, SegmentFile
 from broker.storage.url_secrets import text_without_secrets
 
@@ -63,14 +63,14 @@ Key = tuple[str, int]
 class StoreRead(ColdRead):
     """A read has to wait for the archive's store, which is being asked. Repeat it when `download` is done."""
 
-    download: Future[None]
+    download: Download
 
-    def __init__(self, download: Future[None]) -> None:
+    def __init__(self, download: Download) -> None:
         self.download = download
 
     def warm(self) -> None:
         """Wait for the store."""
-        self.download.result()
+        self.download.wait()
 
 
 @dataclass(slots=True)
@@ -114,8 +114,7 @@ class _Task:
     asked_s: float
     is_ahead: bool
     is_running: bool = False
-    done: Future[None] = field(default_factory=Future)
-    """Also when it has failed: who repeats the read gets the error."""
+    done: Download = field(default_factory=Download)
 
 
 @dataclass(slots=True)
@@ -172,8 +171,8 @@ class ChunkCache:
             self._raise_failure(key)
         return None
 
-    def fetch(self, chunk: Chunk) -> Future[None]:
-        """Begin to download a chunk, or join its download. The future ends when it is worth looking again."""
+    def fetch(self, chunk: Chunk) -> Download:
+        """Begin to download a chunk, or join its download. When it ends it is worth looking again."""
         return self._ask(chunk[:2], chunk.length, lambda: self._download(chunk))
 
     def fetch_ahead(self, chunk: Chunk) -> None:
@@ -184,7 +183,7 @@ class ChunkCache:
             if is_idle and key not in self._cached and key not in self._tasks and key not in self._failures:
                 self._add(_Task(key, chunk.length, lambda: self._download(chunk), self._clock.monotonic(), True))
 
-    def run(self, key: Key, work: Callable[[], None]) -> Future[None]:
+    def run(self, key: Key, work: Callable[[], None]) -> Download:
         """Run other work that asks the store in these threads, once for all that ask. `work` keeps its result.
 
         Raises BrokerError `kafka_storage_error` if it failed just now.
@@ -216,13 +215,13 @@ class ChunkCache:
             self._ahead.clear()
         for task in tasks:
             if not task.is_running:
-                task.done.set_result(None)
+                task.done.end()
         with contextlib.suppress(OSError):
             _empty(self._directory)
 
     # --- the queue; the lock is held
 
-    def _ask(self, key: Key, size: int, work: Callable[[], None]) -> Future[None]:
+    def _ask(self, key: Key, size: int, work: Callable[[], None]) -> Download:
         with self._lock:
             now, task = self._clock.monotonic(), self._tasks.get(key)
             if task is None:
@@ -237,7 +236,7 @@ class ChunkCache:
 
     def _add(self, task: _Task) -> None:
         if self._is_closed:
-            task.done.set_result(None)
+            task.done.end()
             return
         self._tasks[task.key] = task
         (self._ahead if task.is_ahead else self._waiting).append(task)
@@ -254,12 +253,12 @@ class ChunkCache:
         now = self._clock.monotonic()
         while not self._is_closed and (queue := self._waiting or self._ahead):
             task = queue[0]
-            if task.is_running or task.done.done() or task.is_ahead is not (queue is self._ahead):
+            if task.is_running or task.done.has_ended or task.is_ahead is not (queue is self._ahead):
                 queue.popleft()  # it was asked for since it was fetched ahead, and is in the other queue, too
             elif not task.is_ahead and now - task.asked_s > FORGOTTEN_S:
                 queue.popleft()
                 del self._tasks[task.key]
-                task.done.set_result(None)
+                task.done.end()
             elif (deleted := self._make_room(task.size, now)) is not None:
                 queue.popleft()
                 task.is_running = True
@@ -267,7 +266,7 @@ class ChunkCache:
             elif task.is_ahead:
                 queue.popleft()
                 del self._tasks[task.key]
-                task.done.set_result(None)
+                task.done.end()
             else:
                 return None
         return None
@@ -329,7 +328,7 @@ class ChunkCache:
                 self._size -= task.size
                 self._note_failure(task.key, failed)
             self._tasks.pop(task.key, None)
-        task.done.set_result(None)
+        task.done.end()
 
     def _download(self, chunk: Chunk) -> None:
         data = self._store.read_range(chunk.path, chunk.position, chunk.position + chunk.length)

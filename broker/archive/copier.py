@@ -134,6 +134,7 @@ class Copier:
                 aborted=aborted,
                 producer_snapshot=files.producers(),
                 epochs=tuple(known),
+                marks=tuple(walk.marks),
             )
         )
         self._on_step("put aux")

@@ -39,6 +39,8 @@ def state_from(store: ManifestStore, offset: int) -> ArchivedState:
                 _check_whole(aux, segment)
                 epochs = _epochs_before(manifest, segment.end)
                 return ArchivedState(segment.end, manifest.start, epochs, aux.producer_snapshot)
+        if offset == manifest.end:  # all archived records were deleted
+            return ArchivedState(offset, manifest.start, (), b"")
     except (OSError, PykafkaError) as error:
         text = f"the archive does not say what is before offset {offset}: {text_without_secrets(str(error))}"
         raise BrokerError(ErrorCode.kafka_storage_error, text) from error

@@ -13,12 +13,12 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from broker.errors import CorruptBatch
+from broker.log.download import Download
 from broker.records.batch import HEADER_SIZE, LENGTH_END, BatchHeader, parse_header, verify_batch
 from broker.records.crc32c import crc32c
 
@@ -33,7 +33,7 @@ _reads = threading.local()
 class ColdRead(Exception):
     """A read would wait for the disk. Call `warm` in a thread, then `settle` in the owner's, then repeat the read."""
 
-    download: Future[None] | None = None
+    download: Download | None = None
     """Ends when an archive's store has answered, if the read would wait for that: no thread need wait for it."""
 
     def __init__(self, file: SegmentFile, position: int, length: int) -> None:

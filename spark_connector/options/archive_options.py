@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from broker.errors import ConfigError
+from broker.storage.url_secrets import without_secrets
 from spark_connector.options.option_table import ARCHIVE_PREFIX, OptionValues
 
 SOURCES = ("broker", "direct", "only")
-_URL = "archive.url"
-_LOGIN = re.compile(r"^[^:/]+://[^/]*@")
+_URL, _CLUSTER = "archive.url", "archive.cluster"
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,8 @@ class ArchiveOptions:
     only: bool
     url: str | None = field(default=None, repr=False)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cluster_id: str | None = None
+    """Whose archive is read, where the store holds those of several clusters."""
 
 
 def parse_archive(values: OptionValues) -> ArchiveOptions | None:
@@ -33,7 +34,7 @@ def parse_archive(values: OptionValues) -> ArchiveOptions | None:
     source = values.one_of("archive", SOURCES)
     url, given = values.text(_URL), values.prefixed(ARCHIVE_PREFIX)
     if source == "broker":
-        for name in (_URL, *(f"{ARCHIVE_PREFIX}{name}" for name in given)):
+        for name in (_URL, _CLUSTER, *(f"{ARCHIVE_PREFIX}{name}" for name in given)):
             if name in values:
                 raise ConfigError(f"Option '{name}' has no effect without 'archive' to be direct or only")
         return None
@@ -43,8 +44,11 @@ def parse_archive(values: OptionValues) -> ArchiveOptions | None:
             if source == "only"
             else "Option 'archive.url' is empty; leave it out to take that of the brokers"
         )
-    if url is not None and _LOGIN.match(url):
+    if url is not None and without_secrets(url) != url:
         raise ConfigError("Option 'archive.url' holds a login: give it by options 'archive.option.*'")
     if "" in given:
         raise ConfigError(f"Option '{ARCHIVE_PREFIX}' lacks the name of a storage option")
-    return ArchiveOptions(source == "only", url, given)
+    cluster = values.text(_CLUSTER)
+    if cluster is not None and source != "only":
+        raise ConfigError(f"Option '{_CLUSTER}' has no effect without 'archive'=only: the brokers say who they are")
+    return ArchiveOptions(source == "only", url, given, cluster)

@@ -297,6 +297,10 @@ OPTIONS: tuple[Option, ...] = (
         "takes it by default (ours)",
     ),
     Option(
+        "archive.cluster",
+        "id of the cluster whose archive `only` reads; needed where several there have a topic of the name (ours)",
+    ),
+    Option(
         "archive.option.*",
         "storage options for the archive, each by the name that fsspec's users know: `archive.option.endpoint_url`. "
         "What is not given comes from the environment of driver and executors (ours)",
@@ -483,19 +487,18 @@ class OptionValues:
         return value.lower()
 
     def client_settings(
-        self, role: str, ours: Mapping[str, str], rejected: Mapping[str, str], *, servers_needed: bool = True
+        self, role: str, ours: Mapping[str, str], rejected: Mapping[str, str]
     ) -> tuple[ClientSettings, frozenset[str]]:
         """The settings of the Kafka client, and the names of the properties that the user set (`kafka.*`).
 
         The user's properties win over `ours`. `rejected` maps properties that must not be set to the reason. `role`
-        (consumer or producer) is used in messages. Equal options give equal, hashable settings. `servers_needed`:
-        refuse settings that name no broker.
+        (consumer or producer) is used in messages. Equal options give equal, hashable settings.
         """
         properties = self.prefixed(KAFKA_PREFIX)
         for name, why in rejected.items():
             if name in properties:
                 raise ConfigError(f"Kafka option '{name}' {why}")
-        if servers_needed and not properties.get("bootstrap.servers"):
+        if not {**ours, **properties}.get("bootstrap.servers"):
             raise ConfigError(
                 f"Option 'kafka.bootstrap.servers' must be specified for configuring Kafka {role}, "
                 "e.g. 'localhost:9092'"

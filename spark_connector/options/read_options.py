@@ -65,6 +65,9 @@ logger = logging.getLogger("pykafka.spark")
 
 _FETCH_BYTES = 4 << 20  # the input of one decode; the column decoder is fastest with 1 to 4 MB at a time
 
+_NO_BROKER = "no-broker.invalid:9092"
+"""In place of addresses where only the archive is read. No such name can exist."""
+
 _STREAM_REFUSES = {
     "endingOffsets": "ending offset not valid in streaming queries",
     "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
@@ -173,8 +176,9 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
     client_id = "spark-kafka-relation" if mode is Mode.BATCH else "spark-kafka-source"
     ours = {"client.id": values.text("groupIdPrefix") or client_id, "max.partition.fetch.bytes": str(_FETCH_BYTES)}
     archive = parse_archive(values)
-    without_broker = archive is not None and archive.only and not _asks_brokers(values, offset_store)
-    client, _ = values.client_settings("consumer", ours, _REJECTED_PROPERTIES, servers_needed=not without_broker)
+    if archive is not None and archive.only and not _asks_brokers(values, offset_store):
+        ours["bootstrap.servers"] = _NO_BROKER
+    client, _ = values.client_settings("consumer", ours, _REJECTED_PROPERTIES)
     return SourceOptions(
         selection=selection,
         starting=starting,

@@ -28,7 +28,7 @@ from broker.protocol.described_config import ResourceType
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.options.archive_options import ArchiveOptions
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.archive_plan import at_marks, bytes_per_offset, divide, keep_times, stored_range
+from spark_connector.read.archive_plan import Manifests, at_marks, bytes_per_offset, divide, keep_times, stored_range
 from spark_connector.read.archive_reader import open_store, store_errors
 from spark_connector.read.planning import OffsetRange, split_ranges
 
@@ -41,11 +41,12 @@ TASK_BYTES: Final = 128 << 20
 partition may be of any size; Spark's own readers of files have the same default."""
 
 Aborted = tuple[tuple[int, int], ...]
+Places = Mapping[TopicPartition, PartitionPlace]
 TopicIds = Mapping[str, str]
 Split = Callable[[Sequence[OffsetRange]], list[OffsetRange]]
 
 
-class Places(Protocol):
+class ArchiveSource(Protocol):
     """Where the archive is, and what is known of it elsewhere."""
 
     def url(self) -> str: ...
@@ -64,22 +65,26 @@ class ArchiveLookup:
         self,
         options: SourceOptions,
         archive: ArchiveOptions,
-        places: Places,
+        source: ArchiveSource,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
         self._archive = archive
-        self._places = places
+        self._source = source
         self._monotonic = monotonic
-        self._known: dict[TopicPartition, tuple[Manifest, float]] = {}
-        self._where: dict[TopicPartition, PartitionPlace | None] = {}
+        self._known: dict[PartitionPlace, tuple[Manifest, float]] = {}
 
     def split(self, ranges: Sequence[OffsetRange], ids: TopicIds, split_live: Split) -> list[OffsetRange]:
         """The ranges cut by the options, those in the archive as StoredRange. `split_live` cuts the others by bytes.
 
         Raises ConfigError, ConnectorError, BrokenManifest and the client's errors.
         """
-        manifests = self._manifests_of(ranges, ids)
+        needed: dict[TopicPartition, int] = {}
+        for one in ranges:
+            if one.size > 0:
+                needed[one.tp] = min(needed.get(one.tp, one.from_offset), one.from_offset)
+        places = self.places(needed, ids)
+        manifests = self.manifests(places, needed)
         parts = divide(ranges, manifests)
         stored = keep_times(parts.stored, manifests, self._options.filters.timestamps)
         most = self._options.max_bytes_per_partition or TASK_BYTES
@@ -94,43 +99,36 @@ class ArchiveLookup:
         if most_records is None:
             every = at_marks(every, manifests)
         cut = self._cut_by_the_end(every, manifests)
-        return [self._stored(one, manifests, cut) for one in every]
+        return [self._stored(one, places, manifests, cut) for one in every]
 
-    def manifests(self, needed: Mapping[TopicPartition, int], ids: TopicIds) -> dict[TopicPartition, Manifest]:
-        """The manifests of the archived partitions in `needed`, which says from which offset on each is read."""
+    def places(self, partitions: Iterable[TopicPartition], ids: TopicIds) -> dict[TopicPartition, PartitionPlace]:
+        """Where the partitions are in the archive; those that cannot be there are left out."""
+        found = {tp: self._source.place(tp, uuid.UUID(ids[tp.topic])) for tp in partitions if tp.topic in ids}
+        return {tp: place for tp, place in found.items() if place is not None}
+
+    def manifests(self, places: Places, needed: Mapping[TopicPartition, int]) -> dict[TopicPartition, Manifest]:
+        """The manifest at each place; `needed` says from which offset on the partition is read."""
         now = self._monotonic()
-        for tp in needed.keys() - self._where.keys():
-            self._where[tp] = self._places.place(tp, uuid.UUID(ids[tp.topic])) if tp.topic in ids else None
-        there = {tp: place for tp in needed if (place := self._where[tp]) is not None}
-        due = {tp: place for tp, place in there.items() if self._is_due(tp, needed[tp], now)}
+        due = [place for tp, place in places.items() if self._is_due(place, needed[tp], now)]
         if due:
-            url = self._places.url()
+            url = self._source.url()
             with store_errors(url), ThreadPoolExecutor(min(_AT_ONCE, len(due))) as pool:
-                loaded = pool.map(lambda tp: self._load(url, due[tp], tp), due)
-                self._known.update((tp, (manifest, now)) for tp, manifest in zip(due, loaded, strict=True))
-        return {tp: self._known[tp][0] for tp in there}
+                loaded = pool.map(lambda place: self._load(url, place), due)
+                self._known.update((place, (manifest, now)) for place, manifest in zip(due, loaded, strict=True))
+        return {tp: self._known[place][0] for tp, place in places.items()}
 
-    def _manifests_of(self, ranges: Iterable[OffsetRange], ids: TopicIds) -> dict[TopicPartition, Manifest]:
-        needed: dict[TopicPartition, int] = {}
-        for one in ranges:
-            if one.size > 0:
-                needed[one.tp] = min(needed.get(one.tp, one.from_offset), one.from_offset)
-        return self.manifests(needed, ids)
-
-    def _is_due(self, tp: TopicPartition, offset: int, now: float) -> bool:
-        if tp not in self._known:
+    def _is_due(self, place: PartitionPlace, offset: int, now: float) -> bool:
+        if place not in self._known:
             return True
-        manifest, at = self._known[tp]
+        manifest, at = self._known[place]
         return offset < manifest.end or now - at >= _REFRESH_S
 
-    def _load(self, url: str, place: PartitionPlace, tp: TopicPartition) -> Manifest:
+    def _load(self, url: str, place: PartitionPlace) -> Manifest:
         storage = open_store(url, self._archive)
         store = ManifestStore(storage, place.cluster_id, place.topic_id, place.partition)
-        return store.refresh(self._known[tp][0]) if tp in self._known else store.load()
+        return store.refresh(self._known[place][0]) if place in self._known else store.load()
 
-    def _cut_by_the_end(
-        self, ranges: Sequence[OffsetRange], manifests: Mapping[TopicPartition, Manifest]
-    ) -> dict[TopicPartition, Aborted]:
+    def _cut_by_the_end(self, ranges: Sequence[OffsetRange], manifests: Manifests) -> dict[TopicPartition, Aborted]:
         if self._options.client.isolation_level != "read_committed":
             return {}
         asked: dict[TopicPartition, Aborted] = {}
@@ -139,22 +137,19 @@ class ArchiveLookup:
             if one.tp in asked or manifest is None:
                 continue
             if any(part.transactional for part in manifest.segments_between(one.from_offset, one.until_offset)):
-                asked[one.tp] = self._places.cut_by(one.tp, manifest.end)
+                asked[one.tp] = self._source.cut_by(one.tp, manifest.end)
         return asked
 
     def _stored(
-        self,
-        one: OffsetRange,
-        manifests: Mapping[TopicPartition, Manifest],
-        cut: Mapping[TopicPartition, Aborted],
+        self, one: OffsetRange, places: Places, manifests: Manifests, cut: Mapping[TopicPartition, Aborted]
     ) -> OffsetRange:
-        manifest, place = manifests.get(one.tp), self._where.get(one.tp)
-        if manifest is None or place is None or not manifest.start <= one.from_offset < manifest.end:
+        manifest = manifests.get(one.tp)
+        if manifest is None or not manifest.start <= one.from_offset < manifest.end:
             return one
-        return stored_range(one, manifest, self._places.url(), place, cut.get(one.tp, ()))
+        return stored_range(one, manifest, self._source.url(), places[one.tp], cut.get(one.tp, ()))
 
 
-class BrokerPlaces:
+class BrokersArchive:
     """What the brokers say. Keeps it: none of it changes while a topic has its id."""
 
     def __init__(self, cluster: Cluster, archive: ArchiveOptions, stall_s: float) -> None:

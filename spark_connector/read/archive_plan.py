@@ -60,11 +60,13 @@ class ArchiveParts:
 
 
 def divide(ranges: Sequence[OffsetRange], manifests: Manifests) -> ArchiveParts:
-    """Each range cut where the archive of its partition begins and ends, in order. Partitions without one are live."""
+    """Each range that is not empty, cut where the archive of its partition begins and ends, in order."""
     parts = ArchiveParts([], [])
     for one in ranges:
         manifest = manifests.get(one.tp)
         low, high = one.from_offset, one.until_offset
+        if low >= high:
+            continue
         if manifest is not None and manifest.start < manifest.end:
             low, high = max(low, manifest.start), min(high, manifest.end)
             if low < high:

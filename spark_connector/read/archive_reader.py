@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from broker.archive.aux_file import ABORTED, BrokenAux, decode_footer, parse_aborted
+from broker.archive.aux_file import ABORTED, AuxFooter, BrokenAux, decode_footer, parse_aborted
 from broker.archive.layout import PartitionPlace
 from broker.archive.manifest import ArchivedSegment, Manifest
 from broker.archive.manifest_store import ManifestStore
@@ -58,23 +58,26 @@ class StoredBatches:
     def __iter__(self) -> Iterator[Fetched]:
         with store_errors(self._planned.url):
             for piece in self._planned.pieces:
-                yield from self._batches_of(piece)
+                path = self._planned.place.segment(piece.segment)
+                try:
+                    yield from self._batches_of(piece, path)
+                except CorruptBatch as error:
+                    raise CorruptBatch(f"{self._planned.tp}, archived in {path}: {error.message}") from error
 
-    def _batches_of(self, piece: Piece) -> Iterator[Fetched]:
-        path = self._planned.place.segment(piece.segment)
+    def _batches_of(self, piece: Piece, path: str) -> Iterator[Fetched]:
         aborted = self._transactions.aborted_in(piece) if self._transactions is not None else []
         expected: int | None = piece.first
         for batches in whole_batches(functools.partial(self._storage.read_range, path), piece.start, piece.end):
             first = parse_header(batches).base_offset
             if expected is not None and first != expected:
-                raise CorruptBatch(f"{path}: the batch at byte {piece.start} begins at offset {first}, not {expected}")
+                raise CorruptBatch(f"the batch at byte {piece.start} begins at offset {first}, not {expected}")
             expected = None
             following = parse_header(batches, find_last_batch(batches)[0]).next_offset
             self.position = max(self.position, min(following, piece.until))
             here = sorted({(one.producer_id, one.first_offset) for one in aborted if one.last_offset >= first})
             yield Fetched(batches, -1, -1, -1, [*here, *self._planned.aborted], following)
         if self.position < piece.until:
-            raise CorruptBatch(f"{path} ends at offset {self.position}, and should hold those up to {piece.until - 1}")
+            raise CorruptBatch(f"it ends at offset {self.position}, and should hold those up to {piece.until - 1}")
 
 
 def whole_batches(read: Callable[[int, int], bytes], start: int, end: int) -> Iterator[memoryview]:
@@ -98,7 +101,7 @@ def whole_batches(read: Callable[[int, int], bytes], start: int, end: int) -> It
                     yield memoryview(left)[:whole]
                     left = left[whole:]
         if left:
-            raise CorruptBatch(f"the object ends in the middle of a batch, {len(left)} bytes after its begin")
+            raise CorruptBatch(f"it ends in the middle of a batch, {len(left)} bytes after its begin")
 
 
 class _Transactions:
@@ -138,13 +141,18 @@ class _Transactions:
     def _entries(self, segment: ArchivedSegment) -> list[AbortedEntry]:
         """A truncated segment has entries of markers that do not count."""
         if segment.name not in self._known:
-            entries = parse_aborted(read_section(self._storage, self._place, segment, ABORTED))
+            entries = parse_aborted(read_section(self._storage, self._place, segment, ABORTED)[1])
             self._known[segment.name] = [one for one in entries if one.last_offset < segment.end]
         return self._known[segment.name]
 
 
-def read_section(storage: Storage, place: PartitionPlace, segment: ArchivedSegment, section: int) -> bytes:
-    """A section of a segment's `.aux`; usually one request, for those behind the indexes. Raises BrokenAux, OSError."""
+def read_section(
+    storage: Storage, place: PartitionPlace, segment: ArchivedSegment, section: int
+) -> tuple[AuxFooter, bytes]:
+    """The footer and a section of a segment's `.aux`: one request for most of those behind the indexes.
+
+    Raises BrokenAux, OSError.
+    """
     path, size = place.aux(segment.name), segment.aux_size
     tail_at = max(size - _TAIL, 0)
     tail = storage.read_range(path, tail_at, size)
@@ -154,7 +162,7 @@ def read_section(storage: Storage, place: PartitionPlace, segment: ArchivedSegme
             raise BrokenAux(f"it has {size} bytes, and its footer says {footer.size}")
         start, end = footer.range_of(section)
         data = tail[start - tail_at : end - tail_at] if start >= tail_at else storage.read_range(path, start, end)
-        return footer.checked(section, data)
+        return footer, footer.checked(section, data)
     except BrokenAux as error:
         raise BrokenAux(f"{path}: {error}") from None
 

@@ -145,6 +145,9 @@ class _Reading:
                 yield from decode_fetched(maker, planned, fetched, position, check_crcs=settings.check_crcs)
                 position = max(position, min(fetched.next_offset, planned.until_offset))
         except FileNotFoundError as error:
+            if archive.only:
+                self._report(planned, position, f"The archive no longer has {error}.", planned.until_offset)
+                return
             logger.warning("%s is gone from the archive from offset %d on: %s", planned, position, error)
             yield from self.one(OffsetRange(planned.tp, position, planned.until_offset))
 

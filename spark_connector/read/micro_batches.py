@@ -27,7 +27,7 @@ from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.offset_store.base import Offsets
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.options.selection import LATEST, Position, SpecificOffsets, format_partitions, read_selection
-from spark_connector.read.offset_reader import OffsetReader
+from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.read.planning import OffsetRange, limit_bytes, limit_offsets, stream_ranges
 from spark_connector.read.stream_offset import Document, StreamOffset, batch_of, plan_start
 
@@ -46,7 +46,7 @@ class MicroBatches:
     def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._monotonic = monotonic
-        self._offsets = OffsetReader(options)
+        self._offsets = open_offset_reader(options)
         self._initial: Document | None = None
         self._refused: ConfigError | ConnectorError | None = None
         self._ends: StreamOffset | None = None

@@ -43,7 +43,7 @@ from spark_connector.options.selection import (
 from spark_connector.options.value_sets import LOWEST, NO_END
 from spark_connector.read.archive_plan import StoredRange, stored_bytes_per_offset
 from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
-from spark_connector.read.size_estimator import SizeEstimator
+from spark_connector.read.size_estimator import BytesPerOffset, SizeEstimator
 from spark_connector.read.stream_offset import StreamOffset
 from spark_connector.read.time_ends import at_records
 
@@ -91,7 +91,7 @@ class OffsetReader:
         self._bad_records_topic_found = False
 
     @functools.cached_property
-    def sizes(self) -> SizeEstimator:
+    def sizes(self) -> BytesPerOffset:
         limited = (self._options.max_bytes_per_trigger, self._options.max_bytes_per_partition) != (None, None)
         return SizeEstimator(self._cluster, only_to_share=not limited)
 
@@ -100,11 +100,10 @@ class OffsetReader:
         """The archive, if records are read from its store."""
         if self._options.archive is None:
             return None
-        from spark_connector.read.archive_lookup import ArchiveLookup, BrokerPlaces
+        from spark_connector.read.archive_lookup import ArchiveLookup, BrokersArchive
 
-        stall_s = self._options.poll_timeout_ms / 1000
-        places = BrokerPlaces(self._cluster, self._options.archive, stall_s)
-        return ArchiveLookup(self._options, self._options.archive, places)
+        source = BrokersArchive(self._cluster, self._options.archive, self._options.poll_timeout_ms / 1000)
+        return ArchiveLookup(self._options, self._options.archive, source)
 
     def close(self) -> None:
         """May be called again."""
@@ -256,7 +255,7 @@ class OffsetReader:
         return Assigned(
             partitions,
             {name: str(value) for name, value in sorted(ids.items()) if value is not None},
-            self._cluster.cluster_id(),
+            self._cluster_id(),
             tuple(sorted({*kept} - {*partitions})),
         )
 
@@ -313,7 +312,7 @@ class OffsetReader:
         if 0 <= until < NO_END and filters.timestamps_grow:
             found = self._list(dict.fromkeys(_backlog(start, end), until))
             ends = {tp: max(start[tp], at) for tp, at in found.items() if 0 <= at < end[tp]}
-            end = {**end, **at_records(self._cluster, ends)}
+            end = {**end, **self._at_records(ends)}
         return start, end
 
     def _at_timestamps(self, limit: Timestamps, assigned: Assigned, which: str) -> dict[TopicPartition, int]:
@@ -329,6 +328,13 @@ class OffsetReader:
                     "Set startingOffsetsByTimestampStrategy to latest to start such a partition at its end."
                 )
         return {tp: offset if offset >= 0 else LATEST for tp, offset in found.items()}
+
+    def _at_records(self, ends: Offsets) -> dict[TopicPartition, int]:
+        """Those that were found by a time and are no marker of a transaction; see time_ends.py."""
+        return at_records(self._cluster, ends)
+
+    def _cluster_id(self) -> str | None:
+        return self._cluster.cluster_id()
 
     def _topics(self, optional: Collection[str]) -> dict[str, TopicMetadata]:
         subscription = self._options.subscription

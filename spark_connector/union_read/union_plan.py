@@ -19,7 +19,7 @@ from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rules import plan_starts
 from spark_connector.loads.table_snapshot import TableFile, TableSnapshot
 from spark_connector.offset_store.base import Offsets
-from spark_connector.read.offset_reader import OffsetReader
+from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets
 from spark_connector.union_read.sides import Sides, open_table, refuse_changed_reading
 
@@ -47,7 +47,7 @@ def plan_union(sides: Sides) -> UnionPlan:
         return dict(snapshot.offsets), snapshot.newest
 
     options = sides.topics
-    with open_table(sides.history) as destination, contextlib.closing(OffsetReader(options)) as reader:
+    with open_table(sides.history) as destination, contextlib.closing(open_offset_reader(options)) as reader:
         stored, positions, bounds, assigned = look_up(reader, options, stored_at)
         snapshot = found[-1]
         refuse_changed_reading(sides, snapshot.newest)

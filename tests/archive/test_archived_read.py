@@ -8,12 +8,13 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 import pytest
 
 from broker.archive.archived_read import ArchivedPartition, cut_chunks
-from broker.archive.chunk_cache import StoreRead
+from broker.archive.aux_sections import AuxSections
+from broker.archive.chunk_cache import ChunkCache, StoreRead
 from broker.archive.manifest import ArchivedSegment, Entry, Manifest, Mark, Truncate
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
@@ -285,7 +286,7 @@ def test_reading_asks_the_store_in_threads_only(archive: ArchiveOfLog, monkeypat
 
 
 def test_an_empty_manifest_has_nothing() -> None:
-    empty = ArchivedPartition(PLACE, Manifest(), None, None)  # type: ignore[arg-type]
+    empty = ArchivedPartition(PLACE, Manifest(), cast(ChunkCache, None), cast(AuxSections, None))
     assert (empty.start, empty.end, empty.size, list(empty.segments)) == (None, 0, 0, [])
     assert empty.read(0, 10, 10) is None
     assert empty.max_timestamp(0, 10) is None

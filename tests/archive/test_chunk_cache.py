@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -59,7 +58,7 @@ def caches(tmp_path: Path) -> Iterator[Caches]:
 def got(cache: ChunkCache, chunk: Chunk) -> CachedChunk:
     """The chunk, downloaded if need be."""
     if (found := cache.find(chunk)) is None:
-        cache.fetch(chunk).result(30)
+        cache.fetch(chunk).wait(30)
         found = cache.find(chunk)
     assert found is not None
     return found
@@ -72,13 +71,13 @@ def files(caches: Caches) -> int:
 def test_all_who_ask_share_one_download(caches: Caches) -> None:
     cache, chunk = caches.make(), caches.chunk(1)
     caches.store.hold()
-    futures = [cache.fetch(chunk) for _ in range(5)]
+    downloads = [cache.fetch(chunk) for _ in range(5)]
     caches.store.wait_until_asked()
-    futures += [cache.fetch(chunk) for _ in range(5)]
+    downloads += [cache.fetch(chunk) for _ in range(5)]
     assert cache.find(chunk) is None
     caches.store.release()
-    for future in futures:
-        future.result(30)
+    for download in downloads:
+        download.wait(30)
     assert got(cache, chunk).open() is not None
     assert caches.store.asked["o1"] == 1
 
@@ -86,11 +85,11 @@ def test_all_who_ask_share_one_download(caches: Caches) -> None:
 def test_no_more_chunks_than_threads_are_downloaded_at_once(caches: Caches) -> None:
     cache = caches.make(room=100, threads=3)
     caches.store.hold()
-    futures = [cache.fetch(caches.chunk(number)) for number in range(20)]
+    downloads = [cache.fetch(caches.chunk(number)) for number in range(20)]
     caches.store.wait_until_asked(3)
     caches.store.release()
-    for future in futures:
-        future.result(30)
+    for download in downloads:
+        download.wait(30)
     assert caches.store.most_at_once == 3
 
 
@@ -98,16 +97,16 @@ def test_what_nobody_has_read_yet_is_not_taken_away(caches: Caches) -> None:
     """Many readers at once would else take each other's chunks away, and none would ever read one."""
     cache = caches.make(room=4)
     chunks = [caches.chunk(number) for number in range(10)]
-    futures = [cache.fetch(chunk) for chunk in chunks]
-    for future in futures[:4]:
-        future.result(30)
-    assert not any(future.done() for future in futures[4:])
+    downloads = [cache.fetch(chunk) for chunk in chunks]
+    for download in downloads[:4]:
+        download.wait(30)
+    assert not any(download.has_ended for download in downloads[4:])
     assert files(caches) == cache.size == 4 * SIZE
-    for chunk, following in zip(chunks, futures[4:], strict=False):
+    for chunk, following in zip(chunks, downloads[4:], strict=False):
         cached = cache.find(chunk)
         assert cached is not None
         cache.finish(cached)
-        following.result(30)
+        following.wait(30)
         assert files(caches) == cache.size == 4 * SIZE
     assert [cache.find(chunk) is not None for chunk in chunks] == [False] * 6 + [True] * 4
 
@@ -121,7 +120,7 @@ def test_what_its_reader_has_left_gives_way_after_a_while(caches: Caches) -> Non
     caches.clock.advance(int(UNUSED_S * 1000) + 1)
     assert cache.find(used) is not None
     cache.fetch(wanted)
-    waiting.result(30)
+    waiting.wait(30)
     assert [cache.find(chunk) is not None for chunk in (left, used, wanted)] == [False, True, True]
 
 
@@ -156,8 +155,8 @@ def test_what_somebody_waits_for_comes_before_what_is_read_ahead(caches: Caches)
     joined = cache.fetch(ahead[0])
     cache.fetch_ahead(caches.chunk(5))
     caches.store.release()
-    for future in (first, *wanted, joined):
-        future.result(30)
+    for download in (first, *wanted, joined):
+        download.wait(30)
     assert list(caches.store.asked)[:4] == ["o0", "o3", "o4", "o1"]
     assert caches.store.asked["o5"] == 0, "others were waiting"
 
@@ -180,15 +179,15 @@ def test_a_download_that_nobody_waits_for_any_more_is_not_begun(caches: Caches) 
     caches.clock.advance(int(FORGOTTEN_S * 1000) + 1)
     last = cache.fetch(wanted)
     caches.store.release()
-    for future in (first, left, last):
-        future.result(30)
+    for download in (first, left, last):
+        download.wait(30)
     assert caches.store.asked == {"o0": 1, "o2": 1}
 
 
 def test_a_download_that_failed_leaves_no_bytes(caches: Caches) -> None:
     cache, chunk = caches.make(room=1), caches.chunk(0)
     caches.store.error = OSError("the store is away")
-    cache.fetch(chunk).result(30)
+    cache.fetch(chunk).wait(30)
     with pytest.raises(BrokerError, match=r"o0.*the store is away"):
         cache.find(chunk)
     assert files(caches) == cache.size == 0
@@ -205,7 +204,7 @@ def test_a_full_disk_is_told(caches: Caches, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    cache.fetch(chunk).result(30)
+    cache.fetch(chunk).wait(30)
     with pytest.raises(BrokerError, match=r"archive\.cache\.dir .*No space left"):
         cache.find(chunk)
     assert files(caches) == 0
@@ -214,13 +213,13 @@ def test_a_full_disk_is_told(caches: Caches, monkeypatch: pytest.MonkeyPatch) ->
 def test_other_work_is_shared_and_fails_as_downloads_do(caches: Caches) -> None:
     cache, done = caches.make(), []
     for _ in range(2):
-        cache.run(("o1.aux", 2), lambda: done.append(1)).result(30)
+        cache.run(("o1.aux", 2), lambda: done.append(1)).wait(30)
     assert done == [1, 1]
 
     def fail() -> None:
         raise FileNotFoundError
 
-    cache.run(("o1.aux", 2), fail).result(30)
+    cache.run(("o1.aux", 2), fail).wait(30)
     with pytest.raises(BrokerError, match="missing"):
         cache.run(("o1.aux", 2), fail)
 
@@ -242,13 +241,13 @@ def test_closing_waits_for_nothing_and_leaves_no_file(caches: Caches) -> None:
     cache = caches.make(threads=1)
     got(cache, caches.chunk(0))
     caches.store.hold()
-    running: Future[None] = cache.fetch(caches.chunk(1))
+    running = cache.fetch(caches.chunk(1))
     caches.store.wait_until_asked()
     queued = cache.fetch(caches.chunk(2))
     cache.close()
-    queued.result(30)
-    assert not running.done()
+    queued.wait(30)
+    assert not running.has_ended
     assert files(caches) == 0
-    cache.fetch(caches.chunk(3)).result(30)
+    cache.fetch(caches.chunk(3)).wait(30)
     caches.store.release()
-    running.result(30)
+    running.wait(30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import uuid
 from collections import Counter
@@ -97,7 +98,7 @@ class HeldStore:
     """Answers `read_range` of a storage when a test lets it. Safe for many threads."""
 
     def __init__(self, storage: Storage) -> None:
-        self._read = storage.read_range
+        self._storage = storage
         self._open = threading.Event()
         self._open.set()
         self.error: Exception | None = None
@@ -121,6 +122,10 @@ class HeldStore:
         with self.arrived:
             assert self.arrived.wait_for(lambda: self.at_once >= count, 30)
 
+    def __getattr__(self, name: str) -> Any:
+        """What a test does not hold back."""
+        return getattr(self._storage, name)
+
     def read_range(self, path: str, start: int, end: int) -> bytes:
         with self.arrived:
             self.asked[path] += 1
@@ -132,7 +137,7 @@ class HeldStore:
             if self.error is not None:
                 raise self.error
             damaged = self.damage.get(path)
-            return self._read(path, start, end) if damaged is None else damaged[start:end]
+            return self._storage.read_range(path, start, end) if damaged is None else damaged[start:end]
         finally:
             with self._lock:
                 self.at_once -= 1
@@ -156,6 +161,18 @@ class ArchiveOfLog:
         self.store = HeldStore(self.storage)
         self.manifest = archive_closed(log, self.storage, mark_bytes=mark_bytes)
         self.reader = ArchiveReader(
-            self.store, root / "cache", max_bytes=max_bytes, threads=threads, clock=clock or SystemClock()
+            self.store,
+            root / "cache",
+            max_bytes=max_bytes,
+            threads=threads,
+            clock=clock or SystemClock(),
         )
         self.partition: ArchivedPartition = self.reader.partition(PLACE, self.manifest)
+
+
+def archive_all_but_active(log: Log, reader: ArchiveReader, storage: Storage, place: PartitionPlace = PLACE) -> None:
+    """Archive a log's closed segments, and let them leave the disk."""
+    log.update_config(dataclasses.replace(log.config, remote_storage_enable=True, local_retention_bytes=0))
+    log.archived = reader.partition(place, archive_closed(log, storage, place))
+    log.apply_retention()
+    assert len(log.segments) == 1

@@ -6,16 +6,20 @@ nothing of what the broker does with them. Small marks, so that small segments h
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from broker.archive.aux_file import AuxFile, encode_aux
-from broker.archive.layout import new_object_name
+from broker.archive.layout import TOPIC_FILE, new_object_name, topic_directory, topic_id_text
 from broker.archive.manifest import Add, ArchivedSegment, EpochStart, Manifest, Mark, Start
 from broker.archive.manifest_store import ManifestStore
 from broker.client.cluster import Cluster
+from broker.log.producer_snapshot import encode_snapshot
+from broker.log.producer_state import ProducerStates
 from broker.records.batch import walk_batches
+from broker.records.control import read_end_marker
 from broker.records.crc32c import crc32c
 from broker.storage.storage import Storage
 
@@ -38,6 +42,13 @@ class TopicArchiver:
         self.cluster_id: str = cluster_id
         self.topic_id: uuid.UUID = topic.topic_id
         self.partitions = list(topic.partitions)
+        self.write_topic(topic_directory(self.cluster_id, self.topic_id))
+
+    def write_topic(self, directory: str) -> None:
+        """What the controller keeps beside an archive."""
+        known = {"topic_id": topic_id_text(self.topic_id), "name": self.topic, "partitions": len(self.partitions)}
+        with self.storage.open_output(f"{directory}/{TOPIC_FILE}") as file:
+            file.write(json.dumps({"version": 1, **known, "config": {}}).encode())
 
     def store(self, partition: int = 0) -> ManifestStore:
         return ManifestStore(self.storage, self.cluster_id, self.topic_id, partition)
@@ -86,7 +97,8 @@ class TopicArchiver:
             newest = max(newest, header.max_timestamp)
         name = new_object_name(int(path.stem), epochs[-1].epoch)
         end = headers[-1][1].next_offset
-        aborted, producers = _bytes(path.with_suffix(".txnindex")), _bytes(path.with_name(f"{end:020}.snapshot"))
+        index = path.with_suffix(".txnindex")
+        aborted, producers = index.read_bytes() if index.exists() else b"", _producers_before(path.parent, end)
         crc = crc32c(data)
         aux = encode_aux(
             AuxFile(int(path.stem), end, len(data), crc, bytes(3000), b"", aborted, producers, tuple(epochs))
@@ -110,5 +122,17 @@ class TopicArchiver:
         )
 
 
-def _bytes(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
+def _producers_before(directory: Path, end: int) -> bytes:
+    """The snapshot of the producers after all records before `end`."""
+    states = ProducerStates()
+    for path in sorted(directory.glob("*.log")):
+        data = path.read_bytes()
+        for position, header in walk_batches(data):
+            marker = read_end_marker(data, position, header) if header.is_control else None
+            if header.base_offset >= end or header.producer_id < 0:
+                continue
+            if marker is None:
+                states.record(header, header.base_offset, 0)
+            else:
+                states.end_transaction(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, 0)
+    return encode_snapshot(states)

@@ -2,148 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import random
-from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
-from broker.storage.storage import open_storage
-from spark_connector.options.read_options import Mode, parse_options
+from broker.errors import ConfigError, CorruptBatch
+from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.read import archive_reader
-from spark_connector.read.archive_plan import StoredRange
-from spark_connector.read.planning import OffsetRange
-from spark_connector.read.readers import KafkaBatchReader
-from tests.support.broker_process import BrokerProcess
-from tests.support.kafka import await_markers
+from tests.support.archive_reads import NOON, Filler, Reads, bounds, read_all
+from tests.support.free_ports import refused_port
 from tests.support.topic_archiver import TopicArchiver
 from tests.support.topics import Topic
-
-NOON = 1_700_000_000_000
-
-Row = tuple[object, ...]
-
-
-class Reads:
-    """Batch reads of one topic, through the broker and from the store at `url`."""
-
-    def __init__(self, bootstrap: str, topic: str, url: str) -> None:
-        self.bootstrap = bootstrap
-        self.topic = topic
-        self.url = url
-
-    def tasks(self, **more: str) -> list[tuple[OffsetRange, ...]]:
-        return [task.value for task in self._reader(**more).partitions()]
-
-    def rows(self, **more: str) -> list[Row]:
-        reader = self._reader(includeHeaders="true", **more)
-        rows = [
-            tuple(map(str, row.values()))
-            for task in reader.partitions()
-            for batch in reader.read(task)
-            for row in batch.to_pylist()
-        ]
-        return sorted(rows)
-
-    def direct(self, **more: str) -> list[Row]:
-        return self.rows(archive="direct", **{"archive.url": self.url}, **more)
-
-    def stored(self, **more: str) -> list[StoredRange]:
-        """What the tasks of a direct read take from the store."""
-        tasks = self.tasks(archive="direct", **{"archive.url": self.url}, **more)
-        return [one for task in tasks for one in task if isinstance(one, StoredRange)]
-
-    def _reader(self, **more: str) -> KafkaBatchReader:
-        options = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.topic, **more}
-        return KafkaBatchReader(parse_options(options, Mode.BATCH))
-
-
-class Filler:
-    """Records of several sizes in both partitions, in batches of at most seven: key, headers and time follow from a
-    number that grows."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.bootstrap = bootstrap
-        self.topic = topic
-        self.number = 0
-
-    def producer(self, name: str | None = None) -> Producer:
-        settings = {"bootstrap.servers": self.bootstrap, "batch.num.messages": 7, "log_level": 0}
-        if name is None:
-            return Producer(settings)
-        producer = Producer({**settings, "transactional.id": f"{self.topic}-{name}"})
-        producer.init_transactions(30)
-        return producer
-
-    def send(self, producer: Producer, count: int) -> None:
-        for number in range(self.number, self.number + count):
-            key = None if number % 5 == 0 else b"key-%d" % (number % 11)
-            headers: list[tuple[str, str | bytes | None]] = [("kind", b"%d" % (number % 3))] if number % 4 else []
-            value, time = b"%d" % number * (number % 3), NOON + number * 1000
-            for partition in (0, 1):
-                producer.produce(self.topic, value, key, partition, timestamp=time, headers=headers)
-        self.number += count
-        assert producer.flush(60) == 0
-
-    def transact(self, rounds: int) -> None:
-        """Short transactions, a third of them aborted, within long ones, which are aborted and committed in turn."""
-        long_one, short_one = self.producer("long"), self.producer("short")
-        for number in range(rounds):
-            if number % 6 == 0:
-                long_one.begin_transaction()
-            self.send(long_one, 3)
-            short_one.begin_transaction()
-            self.send(short_one, 20)
-            short_one.abort_transaction(30) if number % 3 == 0 else short_one.commit_transaction(30)
-            if number % 6 == 5:
-                long_one.abort_transaction(30) if number % 12 == 5 else long_one.commit_transaction(30)
-        assert rounds % 6 == 0, "nothing stays open"
-        await_markers(self.bootstrap, self.topic)
-
-
-@pytest.fixture
-def topic_of_segments(own_broker: BrokerProcess, topic: str) -> Filler:
-    """Two partitions of segments of 2000 bytes; no record is there yet."""
-    Topic(own_broker.bootstrap, topic, 2, segment_bytes="2000", index_interval_bytes="100")
-    return Filler(own_broker.bootstrap, topic)
-
-
-@pytest.fixture
-def archiver(own_broker: BrokerProcess, topic_of_segments: Filler, tmp_path: Path) -> TopicArchiver:
-    storage = open_storage(str(tmp_path / "archive"))
-    topic = topic_of_segments.topic
-    return TopicArchiver(storage, own_broker.data_dir, own_broker.bootstrap, topic, mark_bytes=300)
-
-
-@pytest.fixture
-def reads(own_broker: BrokerProcess, archiver: TopicArchiver) -> Reads:
-    return Reads(own_broker.bootstrap, archiver.topic, archiver.storage.url)
-
-
-def bounds(rng: random.Random, topic: str, end: int) -> dict[str, str]:
-    """Options of a read: offsets or times, filters, and how it is split."""
-    options: dict[str, str] = {}
-    starts, ends = zip(*(sorted((rng.randint(0, end), rng.randint(0, end))) for _ in (0, 1)), strict=True)
-    match rng.randrange(4):
-        case 0:
-            options["startingOffsets"] = json.dumps({topic: {"0": starts[0], "1": starts[1]}})
-            options["endingOffsets"] = json.dumps({topic: {"0": ends[0], "1": ends[1]}})
-        case 1:
-            options["startingTimestamp"] = str(NOON + min(starts) * 700)
-            options["startingOffsetsByTimestampStrategy"] = "latest"
-            options["endingTimestamp"] = str(NOON + max(ends) * 700)
-        case 2:
-            low = NOON + starts[0] * 700
-            options["where"] = f"timestamp >= {low} AND timestamp < {low + 60_000} AND key IN ('key-1', 'key-7')"
-        case 3:
-            options["filterOffsets"] = f"{starts[0]}-{ends[0]},{starts[1]}-{ends[1]}"
-            options["filterHeader"] = "kind=1"
-    options |= rng.choice(
-        [{}, {"minPartitions": "7"}, {"maxRecordsPerPartition": "53"}, {"maxBytesPerPartition": "700"}, {}]
-    )
-    isolation = rng.choice(["read_committed", "read_uncommitted", "read_committed"])
-    return {**options, "kafka.isolation.level": isolation, "minBytesPerPartition": rng.choice(["0", "1m"])}
 
 
 def test_rows_are_those_of_the_broker_within_any_bounds(
@@ -161,3 +31,102 @@ def test_rows_are_those_of_the_broker_within_any_bounds(
         stored += len(reads.stored(**options))
         assert reads.direct(**options) == reads.rows(**options), options
     assert stored > 100
+
+
+def test_what_is_gone_from_the_store_a_broker_is_asked_for(
+    reads: Reads, archiver: TopicArchiver, topic_of_segments: Filler, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic_of_segments.send(topic_of_segments.producer(), 300)
+    archiver.archive()
+    reader = reads.reader(**reads.where)
+    tasks = reader.partitions()
+    archiver.begin_at(150)
+    archiver.remove_objects(below=100)
+    assert read_all(reader, tasks) == read_all(reads.reader(), reads.reader().partitions())
+    assert "is gone from the archive from offset" in caplog.text
+
+
+def test_what_retention_has_taken_since_the_plan_is_data_loss(
+    reads: Reads, archiver: TopicArchiver, topic_of_segments: Filler
+) -> None:
+    topic_of_segments.send(topic_of_segments.producer(), 300)
+    archiver.archive()
+    for fail in ("true", "false"):
+        reader = reads.reader(failOnDataLoss=fail, **reads.where)
+        tasks = reader.partitions()
+        if fail == "true":
+            everything = read_all(reader, tasks)
+            archiver.begin_at(150)
+            archiver.remove_objects(below=150)
+            Topic.eat(reads.bootstrap, reads.topic, 0, 150)
+            with pytest.raises(DataLoss, match=r"Could not read records in offset \[0, "):
+                read_all(reader, tasks)
+        else:
+            assert len(read_all(reader, tasks)) == len(everything) - 150
+
+
+@pytest.mark.parametrize("harm", ["short", "flipped", "other"])
+def test_an_object_that_is_not_what_was_archived_fails_the_read(
+    reads: Reads, archiver: TopicArchiver, topic_of_segments: Filler, harm: str
+) -> None:
+    topic_of_segments.send(topic_of_segments.producer(), 300)
+    archiver.archive()
+    store, manifest = archiver.store(), archiver.store().load()
+    path, other = (store.place.segment(segment.name) for segment in manifest.segments[:2])
+    data = bytearray(archiver.storage.read(path))
+    if harm == "short":
+        del data[-100:]
+    elif harm == "flipped":
+        data[-1] ^= 1
+    else:
+        data = bytearray(archiver.storage.read(other))
+    archiver.storage.remove(path)
+    archiver.storage.create(path, bytes(data))
+    with pytest.raises(CorruptBatch, match=reads.topic):
+        reads.direct()
+
+
+def test_times_leave_out_what_cannot_pass(reads: Reads, archiver: TopicArchiver, topic_of_segments: Filler) -> None:
+    topic_of_segments.send(topic_of_segments.producer(), 600)
+    archiver.archive()
+    whole = sum(piece.end - piece.start for one in reads.stored() for piece in one.pieces)
+    where = {"where": f"timestamp >= {NOON + 300_000}"}
+    some = sum(piece.end - piece.start for one in reads.stored(**where) for piece in one.pieces)
+    assert some < whole * 0.6
+    assert reads.direct(**where) == reads.rows(**where)
+
+
+def test_history_is_cut_into_tasks_that_share_no_bytes(
+    reads: Reads, archiver: TopicArchiver, topic_of_segments: Filler
+) -> None:
+    topic_of_segments.send(topic_of_segments.producer(), 600)
+    archiver.archive()
+    parts = reads.stored(minPartitions="9", minBytesPerPartition="0")
+    assert len(parts) >= 8
+    read = [(one.tp, piece.segment, piece.start, piece.end) for one in parts for piece in one.pieces]
+    assert len(set(read)) == len(read)
+    for (tp, name, _, end), (next_tp, next_name, start, _) in itertools.pairwise(sorted(read)):
+        assert (tp, name) != (next_tp, next_name) or end <= start
+
+
+def test_a_small_rest_shares_a_task(reads: Reads, archiver: TopicArchiver, topic_of_segments: Filler) -> None:
+    topic_of_segments.send(topic_of_segments.producer(), 200)
+    archiver.archive(most=1)
+    assert len(reads.tasks(**reads.where)) == 2, "one from the store, one live"
+
+
+def test_brokers_without_an_archive_are_told(reads: Reads, topic_of_segments: Filler) -> None:
+    topic_of_segments.send(topic_of_segments.producer(), 10)
+    with pytest.raises(ConfigError, match=r"'archive'=direct: the brokers have no archive.*'archive.url'"):
+        reads.rows(archive="direct")
+
+
+def test_a_store_that_cannot_be_read_is_named_without_secrets(reads: Reads, topic_of_segments: Filler) -> None:
+    topic_of_segments.send(topic_of_segments.producer(), 10)
+    options = {"archive": "direct", "archive.url": "s3://bucket/archive", "archive.option.key": "k"}
+    options |= {"archive.option.secret": "hush", "archive.option.endpoint_url": f"http://127.0.0.1:{refused_port()}"}
+    with pytest.raises(ConnectorError, match=r"PYKAFKA_ARCHIVE_UNAVAILABLE.*'s3://bucket/archive'") as caught:
+        reads.rows(**options)
+    assert "hush" not in f"{caught.value!r}"
+    with pytest.raises(ConfigError, match="storage option wrong: s3:// takes key, secret"):
+        reads.rows(**{**options, "archive.option.wrong": "hush"})
