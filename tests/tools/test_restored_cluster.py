@@ -50,11 +50,11 @@ def read(kafka: ReplicatedCluster) -> dict[int, Records]:
 
 def described(kafka: ReplicatedCluster) -> TopicMetadata:
     with Cluster(kafka.bootstrap) as cluster:
-        return cluster.topics([TOPIC])[TOPIC]
+        return cluster.topics()[TOPIC]
 
 
 def test_it_loses_any_broker_and_then_all(kafka: ReplicatedCluster, archive: Path) -> None:
-    config = {"segment_bytes": "20000", "retention_ms": "-1", "local_retention_ms": "1", "file_delete_delay_ms": "0"}
+    config = {"segment_bytes": "20000", "retention_ms": "-1", "local_retention_bytes": "1", "file_delete_delay_ms": "0"}
     kafka.create(TOPIC, PARTITIONS, remote_storage_enable="true", **config)
     acknowledged: dict[int, Records] = {partition: [] for partition in range(PARTITIONS)}
 
