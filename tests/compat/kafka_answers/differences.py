@@ -16,7 +16,7 @@ AFTER_MAX = Difference(
 )
 
 _REMOVED = {"message.downconversion.enable", "message.format.version", "message.timestamp.difference.max.ms"}
-_NEW = {"remote.log.copy.disable", "remote.log.delete.on.disable"}
+_NEW = {"remote.log.copy.disable", "remote.log.delete.on.disable", "archive.topic.id"}
 
 PRODUCE = [
     Difference(
@@ -242,10 +242,15 @@ CONFIGS = [
         {"local.retention.bytes": [], "local.retention.ms": []},
     ),
     Difference(
-        "A topic has the settings of Kafka 4 for its archive",
-        "`remote.log.copy.disable` and `remote.log.delete.on.disable` (KIP-950) are as of 3.9",
+        "A topic has the settings of Kafka 4 for its archive, and one of ours",
+        "`remote.log.copy.disable` and `remote.log.delete.on.disable` (KIP-950) are as of 3.9; `archive.topic.id` is "
+        "ours",
         ("DescribeConfigs topic*",),
-        {"*remote.log.copy.disable": ANYTHING, "*remote.log.delete.on.disable": ANYTHING},
+        {
+            "*remote.log.copy.disable": ANYTHING,
+            "*remote.log.delete.on.disable": ANYTHING,
+            "*archive.topic.id": ANYTHING,
+        },
     ),
     *BROKER,
     Difference(
