@@ -64,8 +64,8 @@ class ReadFilters:
         return self.offsets.get(tp, Intervals(()))
 
     def may_hold(self, tp: TopicPartition, partitions: int) -> bool:
-        """Whether records of `tp`, one of so many partitions of its topic, can pass by timestamp and key. A stream keeps
-        all partitions where nothing can pass: only murmur2 selects some of them."""
+        """Whether records of `tp`, one of so many partitions of its topic, can pass by timestamp and key. A stream
+        keeps all partitions where nothing can pass: only murmur2 selects some of them."""
         if self.timestamps is not None and not self.timestamps.parts:
             return self.of_stream
         keys = self.keys.any if self.keys else None
