@@ -87,7 +87,12 @@ async def test_what_has_arrived_while_the_broker_stood_still_comes_before_the_de
     timer = DeadlineTimer(clock)
     seen: list[str] = []
     ended = asyncio.Event()
-    timer.at(clock.monotonic() + 0.01, lambda: (seen.append("deadline"), ended.set()))
+
+    def end() -> None:
+        seen.append("deadline")
+        ended.set()
+
+    timer.at(clock.monotonic() + 0.01, end)
     clock.advance(60_000)
     asyncio.get_running_loop().call_later(0.1, seen.append, "heartbeat")
     await asyncio.wait_for(ended.wait(), 60)
