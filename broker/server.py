@@ -131,11 +131,19 @@ class BrokerServer:
     async def start(self) -> list[Listener]:
         """Start all parts and return the bound listeners. Stops what it started before it raises PykafkaError."""
         try:
-            return await self._start()
+            bound = await self._start()
         except BaseException:
+            self._end_patience()
             with contextlib.suppress(Exception):  # it is logged, and the first error tells more
                 await self.stop()
             raise
+        self._end_patience()
+        return bound
+
+    def _end_patience(self) -> None:
+        """From here on the store's calls end when it does not answer in time."""
+        if self._store is not None:
+            self._store.patient = False
 
     async def stop(self) -> None:
         """Hand over leadership, close connections, leave ZooKeeper and stop an embedded one, flush and mark the logs.
@@ -274,13 +282,13 @@ class BrokerServer:
         own = [] if self.config.zookeeper_connect else [ZOOKEEPER_DIRECTORY, METADATA_FILE, MOVING_FILE]
         refuse_foreign(self._directories, [directory / name for name in own])
         session_ms = self.config.zookeeper_session_timeout_ms
-        zookeeper = self._start_store(
-            ZooKeeper(
-                self.config.zookeeper_connect or self._start_embedded_zookeeper(),
-                session_ms,
-                operation_timeout_s=min(ZOOKEEPER_OPERATION_TIMEOUT_S, session_ms / 1000 + 1),
-            )
+        zookeeper = ZooKeeper(
+            self.config.zookeeper_connect or self._start_embedded_zookeeper(),
+            session_ms,
+            operation_timeout_s=min(ZOOKEEPER_OPERATION_TIMEOUT_S, session_ms / 1000 + 1),
         )
+        zookeeper.patient = True
+        self._start_store(zookeeper)
         move_into_zookeeper(directory, zookeeper)
         return zookeeper
 

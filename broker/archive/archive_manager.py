@@ -97,9 +97,9 @@ class _Led(_Role):
 
     @property
     def start(self) -> int:
-        manifest = self.state.manifest
-        if not self.log.config.remote_storage_enable and manifest is not None:
-            return manifest.end  # remote.log.delete.on.disable
+        if not self.log.config.remote_storage_enable:
+            # remote.log.delete.on.disable. What the disk has, too, goes with it: the archive may be turned on again.
+            return self.log.log_start_offset
         return self.log.wanted_start_offset
 
     @property
