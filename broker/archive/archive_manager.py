@@ -175,7 +175,7 @@ class ArchiveManager:
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         """`read` makes what a log reads its archive with. `on_step` hears in a thread what is about to be done: "put",
-        "put aux", "commit", "committed"; tests stop there."""
+        "block", "put aux", "commit", "committed"; tests stop there."""
         self._storage = storage
         self._cluster_id = cluster_id
         self._broker_id = broker_id
