@@ -24,6 +24,7 @@ from broker.records.record import decode_batch
 
 READ_BYTES = 1 << 20
 _RESTORED_AT_ONCE = 1000
+_RESTORED_RETRY_S = 0.5
 _NO_LIMIT = 2**31 - 1
 
 # Key and value of one record. A None value is a tombstone.
@@ -136,11 +137,19 @@ class LogRecordStore:
             await self._restored.loaded(partition)
 
     async def _append_restored(self, partition: int, records: Sequence[KeyValue]) -> None:
-        """In batches that any message.max.bytes takes. After a crash the next load appends those that are missing."""
+        """In batches that any message.max.bytes takes. While too few replicas are in sync, as when a restored cluster
+        starts, it waits. After a crash the next load appends what is missing."""
         for first in range(0, len(records), _RESTORED_AT_ONCE):
-            waiting = self.append(partition, records[first : first + _RESTORED_AT_ONCE])
-            if waiting is not None:
-                await waiting
+            while True:
+                try:
+                    waiting = self.append(partition, records[first : first + _RESTORED_AT_ONCE])
+                    if waiting is not None:
+                        await waiting
+                    break
+                except BrokerError as error:
+                    if error.code is not ErrorCode.not_enough_replicas:
+                        raise
+                    await asyncio.sleep(_RESTORED_RETRY_S)
 
 
 def _decode(found: FileSlice, low: int) -> tuple[list[RecordRun], int]:

@@ -81,6 +81,7 @@ def test_the_types_are_kafkas(ask: Requests, topic: str) -> None:
         "cleanup.policy": list_,
         "compression.type": string,
         "message.timestamp.type": string,
+        "archive.topic.id": string,
         "min.cleanable.dirty.ratio": double,
         "preallocate": boolean,
         "unclean.leader.election.enable": boolean,

@@ -92,9 +92,9 @@ def consumed(broker: BrokerProcess, topic: str, offset: int = 0) -> list[tuple[i
         while not found or found[-1][0] < end - 1:
             for message in consumer.consume(end - (found[-1][0] + 1 if found else offset), 10):
                 assert message.error() is None, message.error()
-                offset_found = message.offset()
-                assert offset_found is not None
-                found.append((offset_found, message.value(), message.timestamp()[1]))
+                at = message.offset()
+                assert at is not None
+                found.append((at, message.value(), message.timestamp()[1]))
         return found
     finally:
         consumer.close()

@@ -16,7 +16,7 @@ AFTER_MAX = Difference(
 )
 
 _REMOVED = {"message.downconversion.enable", "message.format.version", "message.timestamp.difference.max.ms"}
-_NEW = {"remote.log.copy.disable", "remote.log.delete.on.disable"}
+_NEW = {"remote.log.copy.disable", "remote.log.delete.on.disable", "archive.topic.id"}
 
 PRODUCE = [
     Difference(
@@ -93,7 +93,7 @@ TOPICS = [
     ),
     Difference(
         "A new topic has 33 settings",
-        "3.8.1 has 34: the three above, too",
+        "3.8.1 has 34: the three above, too, and lacks the two of 3.9 below",
         ("CreateTopics *",),
         {"configs": "33 configs"},
     ),
@@ -242,10 +242,15 @@ CONFIGS = [
         {"local.retention.bytes": [], "local.retention.ms": []},
     ),
     Difference(
-        "A topic has the settings of Kafka 4 for its archive",
-        "`remote.log.copy.disable` and `remote.log.delete.on.disable` (KIP-950) are as of 3.9",
+        "A topic has the settings of Kafka 4 for its archive, and one of ours",
+        "`remote.log.copy.disable` and `remote.log.delete.on.disable` (KIP-950) are as of 3.9; `archive.topic.id` is "
+        "ours",
         ("DescribeConfigs topic*",),
-        {"*remote.log.copy.disable": ANYTHING, "*remote.log.delete.on.disable": ANYTHING},
+        {
+            "*remote.log.copy.disable": ANYTHING,
+            "*remote.log.delete.on.disable": ANYTHING,
+            "*archive.topic.id": ANYTHING,
+        },
     ),
     *BROKER,
     Difference(
