@@ -131,11 +131,19 @@ class BrokerServer:
     async def start(self) -> list[Listener]:
         """Start all parts and return the bound listeners. Stops what it started before it raises PykafkaError."""
         try:
-            return await self._start()
+            bound = await self._start()
         except BaseException:
+            self._end_patience()
             with contextlib.suppress(Exception):  # it is logged, and the first error tells more
                 await self.stop()
             raise
+        self._end_patience()
+        return bound
+
+    def _end_patience(self) -> None:
+        """From here on the store's calls end when it does not answer in time."""
+        if self._store is not None:
+            self._store.patient = False
 
     async def stop(self) -> None:
         """Hand over leadership, close connections, leave ZooKeeper and stop an embedded one, flush and mark the logs.
@@ -274,13 +282,13 @@ class BrokerServer:
         own = [] if self.config.zookeeper_connect else [ZOOKEEPER_DIRECTORY, METADATA_FILE, MOVING_FILE]
         refuse_foreign(self._directories, [directory / name for name in own])
         session_ms = self.config.zookeeper_session_timeout_ms
-        zookeeper = self._start_store(
-            ZooKeeper(
-                self.config.zookeeper_connect or self._start_embedded_zookeeper(),
-                session_ms,
-                operation_timeout_s=min(ZOOKEEPER_OPERATION_TIMEOUT_S, session_ms / 1000 + 1),
-            )
+        zookeeper = ZooKeeper(
+            self.config.zookeeper_connect or self._start_embedded_zookeeper(),
+            session_ms,
+            operation_timeout_s=min(ZOOKEEPER_OPERATION_TIMEOUT_S, session_ms / 1000 + 1),
         )
+        zookeeper.patient = True
+        self._start_store(zookeeper)
         move_into_zookeeper(directory, zookeeper)
         return zookeeper
 
@@ -478,7 +486,14 @@ class BrokerServer:
     def _serve_http(self) -> None:
         if self._http is None:
             return
-        health = Health(self.config.broker_id, self._logs, self._is_store_connected, standalone=self.config.standalone)
+        archive = None if self._archive is None else self._archive.manager
+        health = Health(
+            self.config.broker_id,
+            self._logs,
+            self._is_store_connected,
+            standalone=self.config.standalone,
+            archive=None if archive is None else lambda: archive.problem,
+        )
         sources = MetricSources(
             metrics=self._metrics,
             topics=self._topics,
@@ -491,6 +506,7 @@ class BrokerServer:
             authorizer=self._authorizer,
             quotas=self._quotas,
             throttled_connections=lambda: self._listeners.throttled_count,
+            archive=None if archive is None else archive.statuses,
         )
         self._tasks.begin("serving metrics.listener", self._http.serve(sources, health))
 

@@ -216,7 +216,22 @@ IMPORT_IN_FUNCTION = {
         "spark_connector/spark_versions.py",
         "pyspark.sql.pandas.types.to_arrow_schema",
     ): "pandas, for typed writes only",
-    ("spark_connector/read/readers.py", "spark_connector.read.offset_readers.open_offset_reader"): "the same",
+    ("spark_connector/read/readers.py", "spark_connector.read.offset_readers.open_offset_reader"): (
+        "each process of Spark pays for what it needs"
+    ),
+    ("spark_connector/options/selection.py", "spark_connector.options.where.parse_where"): "the same",
+    ("broker/records/columns.py", "broker.records.column_encoder.EncodeOptions"): "the same: a read encodes nothing",
+    ("broker/records/columns.py", "broker.records.column_encoder.encode"): "the same",
+    ("broker/client/client_settings.py", "broker.security.jaas.Login"): "the same: only some clients log in",
+    ("broker/client/client_settings.py", "broker.security.jaas.parse_jaas"): "the same",
+    ("broker/client/client_settings.py", "broker.security.oauthbearer.client_first"): "the same",
+    ("broker/client/client_settings.py", "broker.security.token_source.LOGIN_HANDLERS"): "the same",
+    ("broker/client/client_settings.py", "broker.security.token_source.sasl_extensions"): "the same",
+    ("broker/client/client_settings.py", "broker.security.token_source.token_source"): "the same",
+    ("broker/client/authentication.py", "broker.protocol.sasl_login.sasl_login"): "the same",
+    ("broker/client/denials.py", "broker.protocol.permissions.lacking"): "the same: only for errors",
+    ("broker/client/denials.py", "broker.security.acl_types.AclOperation"): "the same",
+    ("broker/client/denials.py", "broker.security.acl_types.AclResourceType"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.fetch.read_ranges"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.read.archive_reader.StoredBatches"): (
         "fsspec and a store's library behind it, for reads from an archive only"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client
 from broker.protocol.described_config import ARCHIVE_STATUS, ConfigEntry, ConfigSource
+from broker.protocol.permissions import LIST_OFFSETS_TOPIC
 
 
-def archive_status(context: ApiContext) -> ConfigEntry:
-    """The entry ARCHIVE_STATUS: an empty list without an archive."""
+def archive_status(context: ApiContext, client: Client) -> ConfigEntry:
+    """The entry ARCHIVE_STATUS, of the topics that the client may describe: an empty list without an archive."""
     statuses = [] if context.archive is None else context.archive.statuses()
     rows = [
         {
@@ -24,5 +25,6 @@ def archive_status(context: ApiContext) -> ConfigEntry:
             "problem": one.problem,
         }
         for one in statuses
+        if context.allows(client, LIST_OFFSETS_TOPIC, one.tp.topic, asked=False)
     ]
     return ConfigEntry(ARCHIVE_STATUS, json.dumps(rows), ConfigSource.DEFAULT_CONFIG, read_only=True)

@@ -35,7 +35,7 @@ def _resource(context: ApiContext, client: Client, asked: Any, body: Any) -> Fie
     wanted = asked.configuration_keys
     chosen = [e for e in entries if not wanted or e.name in wanted]
     if wanted and ARCHIVE_STATUS in wanted and asked.resource_type == ResourceType.BROKER and asked.resource_name:
-        chosen.append(archive_status(context))
+        chosen.append(archive_status(context, client))
     return {**answer, "error_code": ErrorCode.none, "error_message": None, "configs": _configs(chosen, body)}
 
 

@@ -97,9 +97,9 @@ class _Led(_Role):
 
     @property
     def start(self) -> int:
-        manifest = self.state.manifest
-        if not self.log.config.remote_storage_enable and manifest is not None:
-            return manifest.end  # remote.log.delete.on.disable
+        if not self.log.config.remote_storage_enable:
+            # remote.log.delete.on.disable. What the disk has, too, goes with it: the archive may be turned on again.
+            return self.log.log_start_offset
         return self.log.wanted_start_offset
 
     @property
@@ -175,7 +175,7 @@ class ArchiveManager:
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         """`read` makes what a log reads its archive with. `on_step` hears in a thread what is about to be done: "put",
-        "put aux", "commit", "committed"; tests stop there."""
+        "block", "put aux", "commit", "committed"; tests stop there."""
         self._storage = storage
         self._cluster_id = cluster_id
         self._broker_id = broker_id

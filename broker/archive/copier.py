@@ -25,6 +25,7 @@ from broker.log.index import OFFSET_ENTRY, TIME_ENTRY
 from broker.records.aborted_entries import decode_aborted, encode_aborted
 from broker.records.batch import HEADER_SIZE, BatchHeader, parse_header
 from broker.records.crc32c import crc32c
+from broker.storage.storage import discard_output
 
 BLOCK: Final = 4 << 20
 """Bytes that are read and put at a time."""
@@ -91,7 +92,7 @@ class Copier:
     """Puts segments into one store. Several threads may use it."""
 
     def __init__(self, store: Store, throttle: Throttle, on_step: Callable[[str], None] = lambda step: None) -> None:
-        """`on_step` hears what is about to happen: "put", "put aux"; tests stop there."""
+        """`on_step` hears what is about to happen: "put", "block" of a put, "put aux"; tests stop there."""
         self._store = store
         self._throttle = throttle
         self._on_step = on_step
@@ -115,6 +116,7 @@ class Copier:
             with self._output(place.segment(name)) as output:
                 for block in _blocks(descriptor, first, files.size):
                     self._throttle.take(len(block))
+                    self._on_step("block")
                     output.write(block)
                     walk.take(block)
         finally:
@@ -162,7 +164,7 @@ class Copier:
         try:
             yield output
         except BaseException:
-            getattr(output, "discard", output.close)()
+            discard_output(output)
             raise
         output.close()
         self._store.sync(path)

@@ -128,7 +128,10 @@ def _open_object_storage(store: ObjectStore, path: str, options: Mapping[str, st
 
 def discard_output(file: Any) -> None:
     """End an output after an error. On an object store nothing of it appears; elsewhere a part of the file stays."""
-    getattr(file, "discard", file.close)()
+    if isinstance(file, ObjectWriter):
+        file.discard()
+    else:
+        file.close()  # fsspec's local file has a `discard` that always fails
 
 
 def _local(path: str) -> LocalStorage:

@@ -14,7 +14,7 @@ import asyncio
 import collections
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator.group_coordinator import GroupCoordinator
@@ -33,6 +33,9 @@ from broker.replica.follower import Follower
 from broker.replica.partition import Partition
 from broker.security.authorizer import Authorizer
 from broker.web.health import Health
+
+if TYPE_CHECKING:
+    from broker.archive.archive_manager import ArchiveStatus
 
 AT_ONCE = 256
 """Partitions, groups or offsets of one slice: well below a millisecond."""
@@ -164,6 +167,36 @@ _DECLARED = (
     _counter(
         "kafka_server_brokertopicmetrics_reassignmentbytesout_total",
         "Part of the replication bytes out: to replicas that a reassignment adds.",
+        "topic",
+    ),
+    _counter(
+        "kafka_server_brokertopicmetrics_remotecopybytes_total", "Bytes of segments copied to the archive.", "topic"
+    ),
+    _counter("kafka_server_brokertopicmetrics_remotecopyrequests_total", "Segments copied to the archive.", "topic"),
+    _counter(
+        "kafka_server_brokertopicmetrics_remotecopyerrors_total",
+        "Copies and commits to the archive that failed; they are tried again.",
+        "topic",
+    ),
+    _gauge(
+        "kafka_server_brokertopicmetrics_remotecopylagbytes",
+        "Bytes of closed segments, led by this broker, that are not archived yet; they cannot leave the disk.",
+        "topic",
+    ),
+    _gauge(
+        "kafka_server_brokertopicmetrics_remotecopylagsegments",
+        "Closed segments, led by this broker, that are not archived yet.",
+        "topic",
+    ),
+    _counter("kafka_server_brokertopicmetrics_remotedeleterequests_total", "Objects of the archive deleted.", "topic"),
+    _counter(
+        "kafka_server_brokertopicmetrics_remotedeleteerrors_total",
+        "Deletions in the archive that failed; they are tried again.",
+        "topic",
+    ),
+    _gauge(
+        "kafka_server_brokertopicmetrics_remotelogsizebytes",
+        "Bytes of the archived segments of partitions led by this broker.",
         "topic",
     ),
     _gauge(
@@ -299,6 +332,8 @@ class MetricSources:
     authorizer: Authorizer
     quotas: ClientQuotas
     throttled_connections: Callable[[], int]
+    archive: Callable[[], Collection[ArchiveStatus]] | None = None
+    """The archives of the partitions that this broker leads; None without an archive."""
 
 
 class _Collected(collections.defaultdict[str, list[Sample]]):
@@ -328,6 +363,8 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     _authorizer(sources.authorizer, found)
     _quotas(sources, found)
     await _partitions(sources, found)
+    if sources.archive is not None:
+        await _archive(sources.archive(), found)
     await _groups(sources, found)
     await _transactions(sources.transactions, found)
     _cleaner(sources.logs.cleaner_metrics, found)
@@ -416,9 +453,29 @@ async def _partitions(sources: MetricSources, found: _Collected) -> None:
         found.add(f"{prefix}reassignmentbytesin_total", counted.reassignment_bytes_in, topic)
         found.add(f"{prefix}reassignmentbytesout_total", counted.reassignment_bytes_out, topic)
         await found.pause()
+        if sources.archive is not None:
+            found.add(f"{prefix}remotecopybytes_total", counted.remote_copy_bytes, topic)
+            found.add(f"{prefix}remotecopyrequests_total", counted.remote_copy_requests, topic)
+            found.add(f"{prefix}remotecopyerrors_total", counted.remote_copy_errors, topic)
+            found.add(f"{prefix}remotedeleterequests_total", counted.remote_delete_requests, topic)
+            found.add(f"{prefix}remotedeleteerrors_total", counted.remote_delete_errors, topic)
     found.add("kafka_server_replicamanager_partitioncount", len(sources.logs.logs()))
     found.add("kafka_server_replicamanager_leadercount", len(led))
     found.add("kafka_server_replicamanager_produceridcount", producers)
+
+
+async def _archive(statuses: Collection[ArchiveStatus], found: _Collected) -> None:
+    totals: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
+    for status in statuses:
+        size = 0 if status.manifest is None else status.manifest.size
+        for number, value in enumerate((status.lag_bytes, status.lag_segments, size)):
+            totals[status.tp.topic][number] += value
+        await found.pause()
+    prefix = "kafka_server_brokertopicmetrics_"
+    for topic, (lag_bytes, lag_segments, size) in totals.items():
+        found.add(f"{prefix}remotecopylagbytes", lag_bytes, topic)
+        found.add(f"{prefix}remotecopylagsegments", lag_segments, topic)
+        found.add(f"{prefix}remotelogsizebytes", size, topic)
 
 
 async def _replication(sources: MetricSources, found: _Collected) -> None:

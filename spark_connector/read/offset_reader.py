@@ -297,8 +297,8 @@ class OffsetReader:
     def _filtered(
         self, start: dict[TopicPartition, int], end: dict[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """`start` moved to the first record that is young enough to pass, or to the end if there is none, and, with
-        `timestampsGrow`, `end` to the first that is too young.
+        """`start` moved to the first record that is young enough to pass, or after all that brokers looked at if there
+        is none, and, with `timestampsGrow`, `end` to the first that is too young.
 
         Looked up after `end`, because later records are not read. The rows are filtered all the same: other timestamps
         need not grow.
@@ -306,14 +306,23 @@ class OffsetReader:
         filters = self._options.filters
         first, until = filters.timestamps.bounds if filters.timestamps is not None else (LOWEST, NO_END)
         if first >= 0:
-            found = self._list(dict.fromkeys(_backlog(start, end), first))
-            moved = {tp: end[tp] if at < 0 else min(max(start[tp], at), end[tp]) for tp, at in found.items()}
-            start = {**start, **moved}
+            backlog = _backlog(start, end)
+            seen = self._looked_at(backlog, end)
+            found = self._list(dict.fromkeys(backlog, first))
+            after = {tp: seen[tp] if at < 0 else at for tp, at in found.items()}
+            start = {**start, **{tp: min(max(start[tp], at), end[tp]) for tp, at in after.items()}}
         if 0 <= until < NO_END and filters.timestamps_grow:
             found = self._list(dict.fromkeys(_backlog(start, end), until))
             ends = {tp: max(start[tp], at) for tp, at in found.items() if 0 <= at < end[tp]}
             end = {**end, **self._at_records(ends)}
         return start, end
+
+    def _looked_at(self, partitions: Iterable[TopicPartition], end: Offsets) -> Offsets:
+        """Up to where brokers look for a timestamp, at least. An end by `endingOffsets` may lie behind records that are
+        still to come, or, with read_committed, behind transactions that are still open."""
+        if not isinstance(self._options.ending, SpecificOffsets):
+            return end
+        return self._list(dict.fromkeys(partitions, LATEST))
 
     def _at_timestamps(self, limit: Timestamps, assigned: Assigned, which: str) -> dict[TopicPartition, int]:
         if not isinstance(limit.timestamps, int):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable
+from typing import Any
 
 from confluent_kafka import Producer
 from pyspark.sql.datasource import InputPartition
@@ -14,6 +15,7 @@ from spark_connector.read.archive_plan import StoredRange
 from spark_connector.read.planning import OffsetRange
 from spark_connector.read.readers import KafkaBatchReader
 from tests.support.kafka import await_markers
+from tests.support.stream_calls import ALL, Reader, as_spark_does
 
 NOON = 1_700_000_000_000
 
@@ -77,6 +79,11 @@ class Filler:
         self.topic = topic
         self.number = 0
 
+    @property
+    def values(self) -> list[bytes]:
+        """Of all records, sorted."""
+        return sorted([b"%d" % number * (number % 3) for number in range(self.number)] * 2)
+
     def producer(self, name: str | None = None) -> Producer:
         settings = {"bootstrap.servers": self.bootstrap, "batch.num.messages": 7, "log_level": 0}
         if name is None:
@@ -109,6 +116,32 @@ class Filler:
                 long_one.abort_transaction(30) if number % 12 == 5 else long_one.commit_transaction(30)
         assert rounds % 6 == 0, "nothing stays open"
         await_markers(self.bootstrap, self.topic)
+
+
+class StreamQuery:
+    """A stream that counts what came from the store and what from the broker."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.at: dict[str, Any] = as_spark_does(reader.initialOffset())
+        self.values: list[bytes] = []
+        self.stored = self.live = 0
+
+    def run(self, limit: Any = ALL) -> bool:
+        """One batch; False if there is none."""
+        end = as_spark_does(self.reader.latestOffset(self.at, limit))
+        if end == self.at:
+            return False
+        for task in self.reader.partitions(self.at, end):
+            for one in task.value:
+                if isinstance(one, StoredRange):
+                    self.stored += one.size
+                else:
+                    self.live += one.size
+            self.values += [value.as_py() for batch in self.reader.read(task) for value in batch["value"]]
+        self.reader.commit(end)
+        self.at = end
+        return True
 
 
 def bounds(rng: random.Random, topic: str, end: int) -> dict[str, str]:

@@ -56,7 +56,8 @@ class Topic:
             for key, value in config.items()
         ]
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
-        AdminClient({"bootstrap.servers": bootstrap}).incremental_alter_configs([resource])[resource].result(30)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.incremental_alter_configs([resource])[resource].result(30)
 
     def grow(self, partitions: int) -> None:
         """Have it that many partitions in all."""

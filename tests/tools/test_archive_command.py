@@ -14,12 +14,11 @@ from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.producer import Producer
 from broker.storage.storage import open_storage
+from tests.support.archiving_broker import archiving_broker, close_segments
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, verdict_of
 from tests.support.small_archive import SmallArchive
 from tests.support.waiting import eventually
-
-ARCHIVED_TOPIC = {"remote.storage.enable": "true", "segment.bytes": "20000"}
 
 
 @pytest.fixture
@@ -110,21 +109,11 @@ def test_deleted_topics_are_looked_at_only_by_name(archive: SmallArchive) -> Non
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker with an archive, the topic `events` in it and `local`, which has none."""
-    directory = tmp_path_factory.mktemp("archive")
-    settings = {"remote.log.storage.system.enable": "true", "archive.url": str(directory / "archive")}
-    with BrokerProcess(directory / "data", settings, standalone=True) as broker:
+    with archiving_broker(tmp_path_factory.mktemp("archive")) as broker:
+        close_segments(broker, "events")
         with Cluster(broker.bootstrap) as cluster:
-            Admin(cluster).create_topic("events", 1, configs=ARCHIVED_TOPIC)
             Admin(cluster).create_topic("local", 1)
-        produce(broker)
         yield broker
-
-
-def produce(kafka: BrokerProcess) -> None:
-    """Close some segments of `events`."""
-    with Producer(kafka.bootstrap) as producer:
-        for number in range(30):
-            producer.send("events", b"%d" % number * 1000).result()
 
 
 def status(kafka: BrokerProcess, *arguments: str) -> list[dict[str, Any]]:
@@ -154,7 +143,7 @@ def test_status_says_whose_transaction_holds_the_copy_up(kafka: BrokerProcess) -
         slow.init_transactions()
         slow.begin_transaction()
         offset = slow.send("events", b"begun").result().offset
-        produce(kafka)
+        close_segments(kafka, "events")
         (row,) = status(kafka)
         assert row["problem"].endswith(f"has a transaction open since offset {offset}"), row
         assert row["behind"] > 0
@@ -167,7 +156,7 @@ def test_status_says_why_the_archive_does_not_go_on(kafka: BrokerProcess) -> Non
     directory = kafka.data_dir.parent / "archive"
     directory.rename(directory.with_name("away"))
     directory.touch()
-    produce(kafka)
+    close_segments(kafka, "events")
     eventually(lambda: status(kafka)[0]["problem"])
     assert status(kafka)[0]["behind"] > 0
     directory.unlink()

@@ -12,13 +12,15 @@ from broker.client.cluster import Cluster
 from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.protocol.topic_partition import TopicPartition
 from tests.conftest import BrokerFactory
-from tests.support.archive_reads import Filler, Reads, bounds
+from tests.support.archive_reads import Filler, Reads, StreamQuery, bounds
 from tests.support.broker_process import BrokerProcess
 from tests.support.scrape import Scrape
+from tests.support.stream_calls import ReaderOf
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
 EARLIEST_LOCAL = -4
+BYTES_OUT = "kafka_server_brokertopicmetrics_bytesout_total"
 
 
 @pytest.fixture
@@ -91,11 +93,28 @@ def test_the_broker_sends_only_what_is_live(archiving: BrokerProcess, filler: Fi
     reads = Reads(archiving.bootstrap, filler.topic)
 
     def bytes_out(**options: str) -> tuple[int, float]:
-        before = Scrape(archiving.metrics_url).total("pykafka_topic_bytesout_total", topic=filler.topic)
+        before = Scrape(archiving.metrics_url).total(BYTES_OUT, topic=filler.topic)
         rows = len(reads.rows(**options))
-        return rows, Scrape(archiving.metrics_url).total("pykafka_topic_bytesout_total", topic=filler.topic) - before
+        return rows, Scrape(archiving.metrics_url).total(BYTES_OUT, topic=filler.topic) - before
 
     rows, whole = bytes_out()
     direct_rows, direct = bytes_out(archive="direct")
     assert rows == direct_rows == 4000
     assert 0 < direct < whole / 5
+
+
+def test_a_stream_reads_each_record_once_while_segments_move(
+    archiving: BrokerProcess, filler: Filler, reader_of: ReaderOf
+) -> None:
+    """Promise 7 of the archive, in micro-batches."""
+    producer = filler.producer()
+    filler.send(producer, 1000)
+    eventually(lambda: max(offsets(filler, EARLIEST_LOCAL).values()) > 500)
+    where = {"kafka.bootstrap.servers": archiving.bootstrap, "subscribe": filler.topic, "archive": "direct"}
+    query = StreamQuery(reader_of(**where, maxOffsetsPerTrigger="150"))
+    while query.run(query.reader.getDefaultReadLimit()):
+        if filler.number < 1500:
+            filler.send(producer, 100)
+    assert sorted(query.values) == filler.values
+    assert query.stored > 1000
+    assert query.live > 0

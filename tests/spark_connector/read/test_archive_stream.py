@@ -3,52 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker.storage.storage import open_storage
 from spark_connector.read.archive_plan import StoredRange
-from tests.support.archive_reads import Filler, Reads
+from tests.support.archive_reads import Filler, Reads, StreamQuery
 from tests.support.broker_process import BrokerProcess
-from tests.support.stream_calls import ALL, Reader, ReaderOf, as_spark_does
+from tests.support.stream_calls import ReaderOf
 from tests.support.topic_archiver import TopicArchiver
 from tests.support.topics import Topic
-
-
-class Query:
-    """A stream that counts what came from the store and what from the broker."""
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.at: dict[str, Any] = as_spark_does(reader.initialOffset())
-        self.values: list[bytes] = []
-        self.stored = self.live = 0
-
-    def run(self, limit: Any = ALL) -> bool:
-        """One batch; False if there is none."""
-        end = as_spark_does(self.reader.latestOffset(self.at, limit))
-        if end == self.at:
-            return False
-        for task in self.reader.partitions(self.at, end):
-            for one in task.value:
-                if isinstance(one, StoredRange):
-                    self.stored += one.size
-                else:
-                    self.live += one.size
-            self.values += [value.as_py() for batch in self.reader.read(task) for value in batch["value"]]
-        self.reader.commit(end)
-        self.at = end
-        return True
 
 
 @pytest.fixture
 def direct(reads: Reads) -> dict[str, str]:
     return {**reads.where, "maxOffsetsPerTrigger": "200", "maxPrefetchedRecords": "1000"}
-
-
-def sent(filler: Filler) -> list[bytes]:
-    return sorted([b"%d" % number * (number % 3) for number in range(filler.number)] * 2)
 
 
 def test_history_comes_from_the_store_and_the_rest_from_the_broker(
@@ -58,20 +27,20 @@ def test_history_comes_from_the_store_and_the_rest_from_the_broker(
     topic_of_segments.send(producer, 500)
     archiver.archive()
     archived = sum(archiver.store(partition).load().end for partition in (0, 1))
-    query = Query(reader_of(subscribe=archiver.topic, **direct))
+    query = StreamQuery(reader_of(subscribe=archiver.topic, **direct))
     limit = query.reader.getDefaultReadLimit()
     assert query.run(limit)
     topic_of_segments.send(producer, 100)
     while query.run(limit):
         archiver.archive(most=1)
-    assert sorted(query.values) == sent(topic_of_segments)
+    assert sorted(query.values) == topic_of_segments.values
     assert query.stored >= archived, "what was archived when the stream began, or later"
     caught_up = query.stored
     topic_of_segments.send(producer, 20)
     archiver.archive()
     while query.run(limit):
         pass
-    assert sorted(query.values) == sent(topic_of_segments)
+    assert sorted(query.values) == topic_of_segments.values
     assert query.stored == caught_up, "a stream at the end asks the store at most once a minute"
 
 
@@ -79,12 +48,12 @@ def test_a_replayed_batch_reads_the_same_records_from_wherever_they_are_now(
     reader_of: ReaderOf, direct: dict[str, str], archiver: TopicArchiver, topic_of_segments: Filler
 ) -> None:
     topic_of_segments.send(topic_of_segments.producer(), 300)
-    first = Query(reader_of(subscribe=archiver.topic, **direct))
+    first = StreamQuery(reader_of(subscribe=archiver.topic, **direct))
     begin = first.at
     assert first.run()
     assert first.stored == 0
     archiver.archive()
-    again = Query(reader_of(subscribe=archiver.topic, **direct))
+    again = StreamQuery(reader_of(subscribe=archiver.topic, **direct))
     tasks = again.reader.partitions(begin, first.at)
     assert any(isinstance(one, StoredRange) for task in tasks for one in task.value)
     values = [value.as_py() for task in tasks for batch in again.reader.read(task) for value in batch["value"]]
@@ -100,7 +69,7 @@ def test_a_topic_made_again_is_not_read_from_the_old_ones_archive(
     filler.send(filler.producer(), 300)
     storage = open_storage(str(tmp_path))
     TopicArchiver(storage, own_broker.data_dir, own_broker.bootstrap, topic).archive()
-    query = Query(reader_of(subscribe=topic, failOnDataLoss="false", **direct))
+    query = StreamQuery(reader_of(subscribe=topic, failOnDataLoss="false", **direct))
     assert query.run()
     assert query.stored
     made.delete()
@@ -110,7 +79,7 @@ def test_a_topic_made_again_is_not_read_from_the_old_ones_archive(
     query.values.clear()
     while query.run():
         pass
-    assert sorted(query.values) == sent(again)
+    assert sorted(query.values) == again.values
 
 
 def test_a_stream_of_the_archive_alone_grows_with_it(
@@ -118,7 +87,7 @@ def test_a_stream_of_the_archive_alone_grows_with_it(
 ) -> None:
     topic_of_segments.send(topic_of_segments.producer(), 500)
     archiver.archive(most=2)
-    query = Query(reader_of(subscribe=archiver.topic, **{**direct, "archive": "only"}))
+    query = StreamQuery(reader_of(subscribe=archiver.topic, **{**direct, "archive": "only"}))
     ends = []
     for _ in range(20):
         while query.run(query.reader.getDefaultReadLimit()):
