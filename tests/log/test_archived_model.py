@@ -120,7 +120,7 @@ class ArchivedHistory(RuleBasedStateMachine):
         if clean:
             self.log.close()
         start = self.start if has_checkpoint else None
-        if self.manifest.segments == () and start is None:
+        if start is None and not (self.manifest.segments and self.config.remote_storage_enable):
             start = self.start  # nobody else knows it
         self.log = open_log(self.log.directory, self.config, clean=clean, log_start_offset=start)
         self.take_over()
