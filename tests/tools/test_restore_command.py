@@ -212,6 +212,7 @@ def test_a_deleted_topic_comes_back(broker: BrokerProcess, archive: Path) -> Non
     assert "Traceback" not in broker.output
 
 
+@pytest.mark.slow
 def test_a_deleted_topic_comes_back_as_it_was_at_a_time(broker: BrokerProcess, archive: Path) -> None:
     """The transaction that was open then is left out whole, although its first record is older."""
     values = {"bootstrap.servers": broker.bootstrap, "transactional.id": "x", "batch.num.messages": 40}
@@ -249,6 +250,7 @@ def test_a_deleted_topic_comes_back_as_it_was_at_a_time(broker: BrokerProcess, a
     assert "Traceback" not in broker.output
 
 
+@pytest.mark.slow
 def test_a_partition_whose_only_disk_is_lost_begins_where_its_archive_ends(
     broker: BrokerProcess, archive: Path
 ) -> None:
