@@ -36,6 +36,7 @@ _READY = re.compile(
     re.MULTILINE,
 )
 _POLL_S = 0.02
+_LAST_LINES = 20
 
 
 class EmbeddedBroker:
@@ -44,6 +45,9 @@ class EmbeddedBroker:
     `settings` are broker settings in Kafka's names. By default it listens on a free loopback port, and on the same port
     again after a restart.
     """
+
+    module: ClassVar[str] = "broker"
+    """What the process runs."""
 
     def __init__(
         self,
@@ -141,7 +145,7 @@ class EmbeddedBroker:
         overrides = [word for key, value in self._settings.items() for word in ("--override", f"{key}={value}")]
         with self._output.open("wb") as stdout, self.log_file.open("ab") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "broker", "start", "--stop-on-eof", *overrides],
+                [sys.executable, "-m", self.module, "start", "--stop-on-eof", *overrides],
                 stdin=subprocess.PIPE,
                 stdout=stdout,
                 stderr=stderr,
@@ -152,10 +156,13 @@ class EmbeddedBroker:
     def _wait_until_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while (ready := _READY.search(self._output.read_text())) is None:
+            code = None if self._process is None else self._process.poll()
             if not self.running or time.monotonic() > deadline:
                 self.kill()
-                log = self.log_file.read_text(errors="replace")[-2000:]
-                raise PykafkaError(f"the broker did not come up within {timeout_s:g} s:\n{log}")
+                late = f"did not come up within {timeout_s:g} s"
+                what = late if code is None else f"ended with exit code {code} at its start"
+                log = self.log_file.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+                raise PykafkaError("\n".join([f"the broker {what}; the last lines of its log:", *log]))
             time.sleep(_POLL_S)
         bound = [one if "://" in one else f"PLAINTEXT://{one}" for one in ready.group(1).split(", ")]
         self.listeners = dict(one.split("://") for one in bound)

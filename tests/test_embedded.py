@@ -50,6 +50,21 @@ def test_a_setting_that_one_broker_of_a_cluster_cannot_use_is_told(zookeeper: st
     assert not any(broker.running for broker in kafka.brokers.values())
 
 
+def test_a_broker_that_ends_at_its_start_says_so_with_its_exit_code_and_its_log(tmp_path: Path) -> None:
+    kafka = EmbeddedBroker(tmp_path, settings={"log.retention.minuts": "1"}, standalone=True)
+    with pytest.raises(PykafkaError, match="the broker ended with exit code 2 at its start; .*\n.*did you mean .log"):
+        kafka.start()
+    assert not kafka.running
+
+
+def test_a_broker_that_says_nothing_is_given_up_after_the_time_for_it(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path, standalone=True) as kafka:
+        (tmp_path / "broker.out").write_bytes(b"")
+        with pytest.raises(PykafkaError, match="did not come up within 0 s; the last lines of its log:"):
+            kafka._wait_until_ready(0)
+        assert not kafka.running
+
+
 def test_broker_and_zookeeper_end_when_their_owner_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time\n"

@@ -28,6 +28,7 @@ ROWS: list[set[str]] = [
     {"cluster"},
     {"zookeeper"},
     {"replica"},
+    {"archive"},
     {"log", "mirror"},
     {"net", "client"},
     {"records"},
@@ -76,7 +77,12 @@ UI_MAY_IMPORT = (
     *("spark_connector.formats", "spark_connector.errors", "spark_connector.loads", "spark_connector.maintenance"),
     *("spark_connector.cli.session", "spark_connector.cli.load_options", "broker.storage"),
 )
-CONNECTOR_MAY_IMPORT = ("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage")
+CONNECTOR_MAY_IMPORT = (
+    *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage"),
+    # What readers of an archive need.
+    *("broker.archive.layout", "broker.archive.manifest", "broker.archive.manifest_store", "broker.archive.aux_file"),
+    "broker.archive.open_transactions",
+)
 # Its commands have the options of all others, and find Java for Spark as a broker does for ZooKeeper.
 CONNECTOR_PART_MAY_IMPORT = {"spark_connector.cli": ("broker.tools", "broker.zookeeper.java")}
 
@@ -210,8 +216,29 @@ IMPORT_IN_FUNCTION = {
         "spark_connector/spark_versions.py",
         "pyspark.sql.pandas.types.to_arrow_schema",
     ): "pandas, for typed writes only",
-    ("spark_connector/read/readers.py", "spark_connector.read.offset_reader.OffsetReader"): "the same",
+    ("spark_connector/read/readers.py", "spark_connector.read.offset_readers.open_offset_reader"): (
+        "each process of Spark pays for what it needs"
+    ),
+    ("spark_connector/options/selection.py", "spark_connector.options.where.parse_where"): "the same",
+    ("broker/records/columns.py", "broker.records.column_encoder.EncodeOptions"): "the same: a read encodes nothing",
+    ("broker/records/columns.py", "broker.records.column_encoder.encode"): "the same",
+    ("broker/client/client_settings.py", "broker.security.jaas.Login"): "the same: only some clients log in",
+    ("broker/client/client_settings.py", "broker.security.jaas.parse_jaas"): "the same",
+    ("broker/client/client_settings.py", "broker.security.oauthbearer.client_first"): "the same",
+    ("broker/client/client_settings.py", "broker.security.token_source.LOGIN_HANDLERS"): "the same",
+    ("broker/client/client_settings.py", "broker.security.token_source.sasl_extensions"): "the same",
+    ("broker/client/client_settings.py", "broker.security.token_source.token_source"): "the same",
+    ("broker/client/authentication.py", "broker.protocol.sasl_login.sasl_login"): "the same",
+    ("broker/client/denials.py", "broker.protocol.permissions.lacking"): "the same: only for errors",
+    ("broker/client/denials.py", "broker.security.acl_types.AclOperation"): "the same",
+    ("broker/client/denials.py", "broker.security.acl_types.AclResourceType"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.fetch.read_ranges"): "the same",
+    ("spark_connector/read/fetch.py", "spark_connector.read.archive_reader.StoredBatches"): (
+        "fsspec and a store's library behind it, for reads from an archive only"
+    ),
+    ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.ArchiveLookup"): "the same",
+    ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.BrokersArchive"): "the same",
+    ("spark_connector/read/offset_readers.py", "spark_connector.read.archive_topics.ArchiveOffsetReader"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.micro_batches.MicroBatches"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.fetch.prefetch"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.read.row_filter.RowFilter"): (
@@ -238,7 +265,27 @@ IMPORT_IN_FUNCTION = {
     ("broker/security/identity_provider.py", "http.client"): "600 KB, for listeners and clients with tokens only",
     ("broker/security/identity_provider.py", "urllib.error"): "the same",
     ("broker/security/identity_provider.py", "urllib.request"): "the same",
+    ("broker/server.py", "broker.archive.broker_archive.open_archive"): (
+        "fsspec and the libraries of the stores behind it, for brokers with archive.url"
+    ),
     ("broker/server.py", "broker.zookeeper.client.ZooKeeper"): "kazoo behind it, which a standalone broker never needs",
+    (
+        "broker/server.py",
+        "broker.cluster.archive_upkeep.ArchiveUpkeep",
+    ): "fsspec behind it, for an archive only",
+    ("broker/server.py", "broker.cluster.archived_topics.ArchivedTopics"): "the same",
+    ("broker/tools/restore_command.py", "broker.storage.storage.open_storage"): "the same, for `log restore` only",
+    ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_data"): "the same",
+    ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_zookeeper"): "the same",
+    ("broker/tools/restore_command.py", "broker.tools.restored_topics.TopicChoice"): "the same",
+    ("broker/tools/restore_command.py", "broker.tools.restored_topics.restore_topics"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.contents.archived_topics"): (
+        "fsspec behind it, for the commands of `log archive` only"
+    ),
+    ("broker/tools/archive_command.py", "broker.archive.verify.verify_partition"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.prune.delete"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.prune.leftovers"): "the same",
+    ("broker/tools/archive_command.py", "broker.storage.storage.open_storage"): "the same",
     ("broker/web/http_listener.py", "broker.web.app.make_server"): (
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
     ),
@@ -515,9 +562,12 @@ def test_an_executor_loads_no_server_and_no_kazoo() -> None:
     assert done.stdout.split() == []
 
 
-def test_a_broker_loads_neither_numpy_nor_pyarrow() -> None:
-    """40 MB that all it serves does without, zstd left aside."""
-    program = "import sys, broker.server; print(*sorted({'numpy', 'pyarrow'} & set(sys.modules)))"
+def test_a_broker_loads_neither_numpy_nor_pyarrow_nor_a_file_system() -> None:
+    """40 MB that all it serves does without, zstd left aside; stores are for brokers with archive.url."""
+    program = (
+        "import sys, broker.server; "
+        "print(*sorted({'numpy', 'pyarrow', 'fsspec', 'hdfs_native', 'broker.archive.manifest'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []

@@ -13,15 +13,16 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError, ConnectionFailed
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.sasl_login import sasl_login
-from broker.security.jaas import Login
 from broker.security.stores import has_key, has_trust, load_key, load_pem_key, load_trust, read_store
 from broker.security.tls_errors import MAYBE_PLAINTEXT, tls_failure
+
+if TYPE_CHECKING:
+    from broker.security.jaas import Login
 
 
 def client_context(settings: ClientSettings) -> ssl.SSLContext | None:
@@ -114,6 +115,8 @@ def log_in(login: Login, ask: Callable[[ApiKey, Mapping[str, Any]], Any], addres
 
     Raises AuthenticationFailed, and what `ask` and `login.ready` raise.
     """
+    from broker.protocol.sasl_login import sasl_login
+
     messages = sasl_login(login.ready(), address)
     try:
         request = next(messages)

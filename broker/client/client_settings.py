@@ -12,15 +12,14 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import ConfigError
-from broker.security.jaas import Login, parse_jaas
-from broker.security.oauthbearer import client_first
-from broker.security.scram import ScramMechanism
 from broker.security.stores import SECURITY, StoreSettings
-from broker.security.token_source import LOGIN_HANDLERS, sasl_extensions, token_source
 from broker.settings import at_least, between, one_of, parse_properties, setting
+
+if TYPE_CHECKING:
+    from broker.security.jaas import Login  # the clients of identity providers behind it
 
 CLIENT, CONSUMER, PRODUCER = "client", "consumer", "producer"
 
@@ -37,7 +36,7 @@ _INT_MAX: Final = 2**31 - 1
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 OAUTHBEARER = "OAUTHBEARER"
-MECHANISMS = ("PLAIN", *(mechanism.value for mechanism in ScramMechanism), OAUTHBEARER)
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 _MODULES = {"PLAIN": "PlainLoginModule", OAUTHBEARER: "OAuthBearerLoginModule"}
 """By mechanism; ScramLoginModule for the others."""
 
@@ -49,7 +48,11 @@ def _mechanism(value: str | None) -> str | None:
 
 
 def _login_handler(value: str | None) -> str | None:
-    if value is None or value.rpartition(".")[2] in LOGIN_HANDLERS:
+    if value is None:
+        return None
+    from broker.security.token_source import LOGIN_HANDLERS
+
+    if value.rpartition(".")[2] in LOGIN_HANDLERS:
         return None
     return f"there are {' and '.join(LOGIN_HANDLERS)}"
 
@@ -281,6 +284,8 @@ class ClientSettings(StoreSettings):
         protocol = self.security_protocol.upper()
         if not protocol.startswith("SASL_"):
             return None
+        from broker.security.jaas import Login, parse_jaas
+
         user, password, mechanism = self.sasl_username, self.sasl_password, self.sasl_mechanism
         options: Mapping[str, str] = {}
         if self.sasl_jaas_config:
@@ -304,6 +309,10 @@ class ClientSettings(StoreSettings):
 
     def _token_login(self, jaas: Mapping[str, str]) -> Login:
         """From the settings, which win over the options of the login module, as in Kafka."""
+        from broker.security.jaas import Login
+        from broker.security.oauthbearer import client_first
+        from broker.security.token_source import sasl_extensions, token_source
+
         named = {
             "clientId": self.sasl_oauthbearer_client_credentials_client_id or self.sasl_oauthbearer_client_id,
             "clientSecret": self.sasl_oauthbearer_client_credentials_client_secret

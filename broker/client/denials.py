@@ -16,8 +16,6 @@ from typing import Final
 from broker.client.client_settings import ClientSettings
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.permissions import lacking
-from broker.security.acl_types import AclOperation, AclResourceType
 from broker.security.stores import has_key
 
 DENIED: Final = frozenset(
@@ -31,11 +29,6 @@ DENIED: Final = frozenset(
 """The codes that mean: the client lacks a right."""
 
 _ANONYMOUS: Final = "User:ANONYMOUS"
-_WORDS: Final = {
-    AclResourceType.TOPIC: "topic",
-    AclResourceType.GROUP: "group",
-    AclResourceType.TRANSACTIONAL_ID: "transactional id",
-}
 _FOR_PLAIN_WRITES: Final = " (or Write on any topic, as of Kafka 2.8)"
 
 
@@ -47,6 +40,9 @@ def refusal(
     `name`: of the topic, group or transactional id that the code is about; the cluster has none. `also`: what may be
     lacking instead.
     """
+    from broker.protocol.permissions import lacking
+    from broker.security.acl_types import AclOperation, AclResourceType
+
     need = lacking(api, code)
     if need is None:
         return BrokerError(code, what)
@@ -54,7 +50,8 @@ def refusal(
     if kind is AclResourceType.CLUSTER:
         resource, option = "the cluster", "--cluster"
     else:
-        resource, option = f"{_WORDS[kind]} {name}", f"--{_WORDS[kind].replace(' ', '-')} {shlex.quote(name)}"
+        word = kind.name.lower()
+        resource, option = f"{word.replace('_', ' ')} {name}", f"--{word.replace('_', '-')} {shlex.quote(name)}"
     principal, owner = principal_of(settings)
     who = principal or owner
     if need.operation is AclOperation.IDEMPOTENT_WRITE:

@@ -2,6 +2,10 @@
 
 Used by the shards of both coordinators. It sleeps until the earliest deadline and never polls. Belongs to the running
 event loop.
+
+A broker that did not run for a while (its machine or its disk stood still) finds deadlines that passed meanwhile, and
+the heartbeats that would have moved them still in its sockets. So when the timer wakes late, these are read first.
+Otherwise a stall of the broker would cost every member its session.
 """
 
 from __future__ import annotations
@@ -10,8 +14,14 @@ import asyncio
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
+from typing import Final
 
 from broker.clock import Clock
+
+_LATE_S: Final = 0.1
+_GRACE_S: Final = 0.5
+_MOST_GRACES: Final = 10
+"""In a row; a broker that is always late must end sessions, too."""
 
 
 class DeadlineTimer:
@@ -24,6 +34,7 @@ class DeadlineTimer:
         self._order = count()
         self._handle: asyncio.TimerHandle | None = None
         self._armed_for = 0.0
+        self._graces = 0
         self._closed = False
 
     def at(self, deadline: float, callback: Callable[[], None]) -> None:
@@ -64,4 +75,11 @@ class DeadlineTimer:
 
     def _fire(self) -> None:
         self._handle = None
-        self.run_due()
+        now = self._clock.monotonic()
+        if now - self._armed_for <= _LATE_S or self._graces == _MOST_GRACES:
+            self._graces = 0
+            self.run_due()
+        else:
+            self._graces += 1
+            self._armed_for = now + _GRACE_S
+            self._handle = asyncio.get_running_loop().call_later(_GRACE_S, self._fire)

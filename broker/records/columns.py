@@ -18,7 +18,6 @@ from broker.records import native
 from broker.records.batch import Buffer
 from broker.records.builder import DEFAULT_BATCH_BYTES
 from broker.records.column_decoder import FIELDS, HEADERS_TYPE, TIMESTAMP_TYPE, Columns, decode
-from broker.records.column_encoder import EncodeOptions, encode
 from broker.records.compression import DECOMPRESSION_LIMIT, Codec
 from broker.records.key_hash import partition_of_key
 from broker.records.record_sections import NO_LIMIT, DecodeOptions
@@ -99,6 +98,8 @@ def encode_columns(
 
     Raises ConfigError for columns of other types or lengths, BrokerError (message_too_large) for a row above 1 GiB.
     """
+    from broker.records.column_encoder import EncodeOptions, encode
+
     if isinstance(timestamp, int):
         timestamp = pa.repeat(pa.scalar(timestamp, pa.int64()), len(value))
     expected = {

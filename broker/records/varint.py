@@ -25,7 +25,10 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-SMALL_VARINTS: Final[tuple[bytes, ...]] = tuple(encode_varint(number) for number in range(8192))
+SMALL_VARINTS: Final[tuple[bytes, ...]] = (
+    *(bytes((2 * number,)) for number in range(64)),
+    *(bytes((2 * number & 0x7F | 0x80, number >> 6)) for number in range(64, 8192)),
+)
 """The varints of 0 to 8191, which have one or two bytes: a look-up is five times faster than the loop."""
 
 

@@ -239,17 +239,18 @@ class ZooKeeper(MetadataStore):
         return (self.connect.chroot + path).rstrip("/") or "/"
 
     def _call(self, path: str, submit: Callable[[], Any]) -> Any:
-        """Submit until answered or out of time, and translate kazoo's errors."""
+        """Submit until answered or, unless `patient`, out of time, and translate kazoo's errors."""
         deadline = time.monotonic() + self._operation_timeout
         while not self._closing.is_set():
             try:
                 return submit().get(timeout=max(0.0, deadline - time.monotonic()))
             except _RETRIABLE:
                 if time.monotonic() >= deadline:
-                    raise ConnectionFailed(
-                        f"{shown(path)}: no answer from ZooKeeper at {self.connect} within "
-                        f"{self._operation_timeout:g} s"
-                    ) from None
+                    late = f"no answer from ZooKeeper at {self.connect} within {self._operation_timeout:g} s"
+                    if not self.patient:
+                        raise ConnectionFailed(f"{shown(path)}: {late}") from None
+                    log.warning("%s: %s; waiting for it", shown(path), late)
+                    deadline = time.monotonic() + self._operation_timeout
                 self._closing.wait(0.02)
             except kz.ZookeeperError as error:
                 raise _translated(error, path) from error

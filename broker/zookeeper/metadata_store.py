@@ -56,6 +56,8 @@ class MetadataStore(ABC):
 
     session_timeout_ms: int
     """How long the ephemeral nodes of a client that has died are left."""
+    patient = False
+    """Whether calls wait for an answer as long as it takes, until `close`: while a broker starts, as Kafka's do."""
 
     def __init__(self) -> None:
         self._events = _EventThread("metadata-events")

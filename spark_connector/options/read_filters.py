@@ -19,9 +19,8 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.key_hash import partition_of_key
 from spark_connector.options.option_table import OptionValues
-from spark_connector.options.selection import parse_nested
-from spark_connector.options.value_sets import LOWEST, NO_END, Intervals, KeySet, parse_bytes, parse_intervals
-from spark_connector.options.where import Where, parse_where
+from spark_connector.options.selection import parse_nested, where_of
+from spark_connector.options.value_sets import LOWEST, NO_END, Intervals, KeySet, Where, parse_bytes, parse_intervals
 
 _OFFSETS_EXAMPLE = '100-199 or per partition {"topicA":{"0":"100-199","1":"0-9,50-"}}'
 _PARTITIONER = "filterKeyPartitioner"
@@ -41,7 +40,8 @@ class ReadFilters:
     """The filters of one read; None where there is no filter. Timestamps in ms.
 
     `by_key`: a key is only in the partition that murmur2 gives it. `timestamps_grow`: no record has an
-    earlier timestamp than one before it.
+    earlier timestamp than one before it. `of_stream`: a partition that is left out for a while would be read from its
+    beginning when it is back.
     """
 
     offsets: Intervals | Mapping[TopicPartition, Intervals] | None = None
@@ -50,6 +50,7 @@ class ReadFilters:
     header: HeaderFilter | None = None
     by_key: bool = False
     timestamps_grow: bool = False
+    of_stream: bool = False
 
     @property
     def of_rows(self) -> bool:
@@ -63,17 +64,20 @@ class ReadFilters:
         return self.offsets.get(tp, Intervals(()))
 
     def may_hold(self, tp: TopicPartition, partitions: int) -> bool:
-        """Whether records of `tp`, one of so many partitions of its topic, can pass by timestamp and key."""
+        """Whether records of `tp`, one of so many partitions of its topic, can pass by timestamp and key. A stream
+        keeps all partitions where nothing can pass: only murmur2 selects some of them."""
         if self.timestamps is not None and not self.timestamps.parts:
-            return False
+            return self.of_stream
         keys = self.keys.any if self.keys else None
+        if self.of_stream and not (self.by_key and keys):
+            return True
         here = (not self.by_key or partition_of_key(key, partitions) == tp.partition for key in keys or ())
         return keys is None or any(here)
 
 
 def parse_filters(values: OptionValues, *, stream: bool) -> ReadFilters:
     """Raises ConfigError."""
-    where = parse_where(values.text("where"))
+    where = where_of(values)
     grow = values.boolean(_GROW)
     if stream:
         _refuse_batch_only(values, where)
@@ -96,6 +100,7 @@ def parse_filters(values: OptionValues, *, stream: bool) -> ReadFilters:
         _header(values),
         by_key=_by_key(values, keys),
         timestamps_grow=grow,
+        of_stream=stream,
     )
 
 

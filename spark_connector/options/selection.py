@@ -23,8 +23,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.offset_store.base import Offsets
 from spark_connector.options.option_table import OptionValues
-from spark_connector.options.value_sets import Intervals, parse_intervals
-from spark_connector.options.where import parse_where
+from spark_connector.options.value_sets import Intervals, Where, parse_intervals
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _FILTER = "filterPartitions"
@@ -98,6 +97,16 @@ class Selection:
         return wanted is None or tp.partition in wanted
 
 
+def where_of(values: OptionValues) -> Where:
+    """The option `where`, parsed. Raises ConfigError."""
+    text = values.text("where")
+    if text is None:
+        return Where()
+    from spark_connector.options.where import parse_where
+
+    return parse_where(text)
+
+
 def parse_selection(values: OptionValues) -> Selection:
     """The selection of a query. Raises ConfigError."""
     given = [name for name in _STRATEGIES if name in values]
@@ -112,7 +121,7 @@ def parse_selection(values: OptionValues) -> Selection:
     text = {given[0]: _canonical(subscription)}
     if (filtered := values.text(_FILTER)) is not None:
         text[_FILTER] = filtered
-    where = parse_where(values.text("where"))
+    where = where_of(values)
     if where.partition_terms:
         text["where"] = where.partition_terms
     return Selection(subscription, _partitions(filtered), where.partitions, text)

@@ -83,6 +83,20 @@ class KeySet:
         return both if both.any is None else KeySet(frozenset(key for key in both.any if key in both))
 
 
+@dataclass(frozen=True)
+class Where:
+    """What passes; None where no term speaks of the column. Timestamps in ms.
+
+    `partition_terms`: the terms about partitions, for a stream's checkpoint.
+    """
+
+    partitions: Intervals | None = None
+    offsets: Intervals | None = None
+    timestamps: Intervals | None = None
+    keys: KeySet | None = None
+    partition_terms: str = ""
+
+
 def parse_intervals(option: str, text: object, example: str) -> Intervals:
     """Raises ConfigError, which names the option, the value given and an example."""
     parts: list[tuple[int, int]] = []

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, NoReturn
 
 from broker.errors import ConfigError
-from spark_connector.options.value_sets import LOWEST, NO_END, Intervals, KeySet, parse_bytes
+from spark_connector.options.value_sets import LOWEST, NO_END, Intervals, KeySet, Where, parse_bytes
 
 _TOKEN = re.compile(
     r"""(?P<bytes>[xX]'(?:[0-9a-fA-F]{2})*') | (?P<text>'[^']*') | (?P<number>[+-]?[0-9]{1,40}(?![\w.]))
@@ -39,20 +38,6 @@ _SECONDS = range(10**9, 10**10)
 _LAST_MS = 253_402_300_799_999  # of the year 9999
 _US_PER_MS = 1000
 _LONGEST = 200  # characters of a term in a message
-
-
-@dataclass(frozen=True)
-class Where:
-    """What passes; None where no term speaks of the column. Timestamps in ms.
-
-    `partition_terms`: the terms about partitions, for a stream's checkpoint.
-    """
-
-    partitions: Intervals | None = None
-    offsets: Intervals | None = None
-    timestamps: Intervals | None = None
-    keys: KeySet | None = None
-    partition_terms: str = ""
 
 
 def parse_where(text: str | None) -> Where:

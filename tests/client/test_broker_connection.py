@@ -168,7 +168,7 @@ def test_a_slow_trickle_of_bytes_does_not_put_the_deadline_off() -> None:
         done.set()
 
 
-@pytest.mark.parametrize("sent", [b"", b"\0\0", b"\0\0\0\x40half a frame"])
+@pytest.mark.parametrize("sent", [b"", b"\0\0", b"\0\0\0\x40half a frame", b"\0\x40\0\0half of megabytes"])
 def test_a_connection_cut_before_the_reply_has_failed(sent: bytes) -> None:
     def cut(sock: socket.socket) -> None:
         shake_hands(sock)
@@ -278,6 +278,43 @@ def test_close_wakes_a_thread_that_waits_for_a_reply() -> None:
         connection.close()
         with pytest.raises(ConnectionFailed):
             waiting.result(10)
+
+
+def test_close_wakes_a_thread_that_waits_for_the_rest_of_a_large_reply() -> None:
+    begun = threading.Event()
+
+    def begin(sock: socket.socket) -> None:
+        shake_hands(sock)
+        read_frame(sock)
+        sock.sendall((4 << 20).to_bytes(4, "big") + bytes(1 << 20))
+        begun.set()
+        read_frame(sock)
+
+    with TcpPeer(begin) as peer, ThreadPoolExecutor(1) as pool:
+        connection = connect(peer, timeout_s=30)
+        waiting = pool.submit(connection.request, ApiKey.METADATA, ALL_TOPICS)
+        assert begun.wait(10)
+        connection.close()
+        with pytest.raises(ConnectionFailed):
+            waiting.result(10)
+
+
+@pytest.mark.parametrize("size", [6, 255 << 10, 256 << 10, 5 << 20])
+def test_a_reply_that_comes_in_pieces_is_whole(size: int) -> None:
+    body = bytes(range(256)) * (size // 256) + b"z" * (size % 256)
+
+    def answer(sock: socket.socket) -> None:
+        shake_hands(sock)
+        request = decode_request(read_frame(sock))
+        reply = request.correlation_id.to_bytes(4, "big") + body
+        rest = memoryview(len(reply).to_bytes(4, "big") + reply)
+        while rest:
+            rest = rest[sock.send(rest[:100_001]) :]
+
+    with TcpPeer(answer) as peer, connect(peer) as connection:
+        connection.send(ApiKey.METADATA, ALL_TOPICS)
+        assert connection.receive_reply().payload[4:] == body
+        assert not connection.closed
 
 
 def test_receiving_without_a_request_is_refused(connection: BrokerConnection) -> None:

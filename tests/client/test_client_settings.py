@@ -6,9 +6,10 @@ import pickle
 
 import pytest
 
-from broker.client.client_settings import ClientSettings, isolation_id, parse_bootstrap
+from broker.client.client_settings import MECHANISMS, ClientSettings, isolation_id, parse_bootstrap
 from broker.errors import ConfigError
 from broker.security.jaas import Login
+from broker.security.scram import ScramMechanism
 from broker.settings import settings_of
 
 
@@ -129,3 +130,7 @@ def test_an_unknown_isolation_level_is_refused_by_name() -> None:
     assert [isolation_id("read_uncommitted"), isolation_id("read_committed")] == [0, 1]
     with pytest.raises(ConfigError, match=r"isolation\.level=serializable"):
         isolation_id("serializable")
+
+
+def test_every_mechanism_of_scram_is_known() -> None:
+    assert {one.value for one in ScramMechanism} < set(MECHANISMS)

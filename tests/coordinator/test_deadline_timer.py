@@ -80,3 +80,35 @@ async def test_closed_timer_calls_nobody() -> None:
     clock.advance(2_000)
     timer.run_due()
     assert called == []
+
+
+async def test_what_has_arrived_while_the_broker_stood_still_comes_before_the_deadlines() -> None:
+    clock = ManualClock()
+    timer = DeadlineTimer(clock)
+    seen: list[str] = []
+    ended = asyncio.Event()
+
+    def end() -> None:
+        seen.append("deadline")
+        ended.set()
+
+    timer.at(clock.monotonic() + 0.01, end)
+    clock.advance(60_000)
+    asyncio.get_running_loop().call_later(0.1, seen.append, "heartbeat")
+    await asyncio.wait_for(ended.wait(), 60)
+    assert seen == ["heartbeat", "deadline"]
+    timer.close()
+
+
+async def test_a_broker_that_is_always_late_keeps_its_deadlines_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    class RunningClock(ManualClock):
+        def monotonic(self) -> float:
+            self.advance(1_000)
+            return super().monotonic()
+
+    monkeypatch.setattr("broker.coordinator.deadline_timer._GRACE_S", 0.001)
+    timer = DeadlineTimer(RunningClock())
+    ended = asyncio.Event()
+    timer.at(0, ended.set)
+    await asyncio.wait_for(ended.wait(), 60)
+    timer.close()

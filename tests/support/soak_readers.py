@@ -72,8 +72,15 @@ class GroupReader:
         self._consumer.close()
 
 
+LOST_MEMBERSHIP = {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS}
+"""A client that did not get to send a heartbeat for a whole session has left its group, and commits nothing."""
+
+
 class Copier:
-    """Reads committed records and writes them once more, with its offsets in the same transaction."""
+    """Reads committed records and writes them once more, with its offsets in the same transaction.
+
+    When the group has lost it, it aborts, as Kafka asks its users to, and joins again where the group has committed.
+    """
 
     def __init__(self, name: str, bootstrap: str, source: str, target: str, ending: threading.Event) -> None:
         self.name = name
@@ -111,7 +118,8 @@ class Copier:
             self._committed = positions
             self.read += len(messages)
         except KafkaException as failure:
-            self.failures.append(str(failure))
+            if failure.args[0].code() not in LOST_MEMBERSHIP:
+                self.failures.append(str(failure))
             self._producer.abort_transaction(30)
 
 

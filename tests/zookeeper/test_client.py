@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -272,6 +273,36 @@ def test_a_call_without_an_answer_ends_at_its_time_limit(server: ZooKeeperServer
         with pytest.raises(ConnectionFailed, match=f"no answer from ZooKeeper at {server.address} within 0.5 s"):
             zk.get("/x")
         assert time.monotonic() - began < 20  # 30 s without the limit
+
+
+def test_a_patient_client_waits_for_a_server_that_stands_still(
+    server: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        ZooKeeper(server.address, session_timeout_ms=60_000, operation_timeout_s=0.2) as zk,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        zk.create("/x", b"there")
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            zk.patient = True
+            reading = pool.submit(zk.get, "/x")
+            eventually(lambda: "no answer from ZooKeeper" in caplog.text and "waiting for it" in caplog.text)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert reading.result(60)[0] == b"there"
+
+
+def test_a_patient_client_ends_its_calls_when_it_is_closed(server: ZooKeeperServer) -> None:
+    zk = ZooKeeper(server.address, session_timeout_ms=4000, operation_timeout_s=0.2).start()
+    zk.patient = True
+    server.kill()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(zk.get, "/x")
+        zk.close()
+        with pytest.raises(ConnectionFailed, match="is closed"):
+            reading.result(60)
 
 
 def test_close_does_not_hang_when_the_server_is_dead_or_silent(server: ZooKeeperServer) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from spark_connector.options.value_sets import LOWEST, NO_END, Intervals, KeySet
-from spark_connector.options.where import Where, parse_where
+from spark_connector.options.value_sets import LOWEST, NO_END, Intervals, KeySet, Where
+from spark_connector.options.where import parse_where
 
 EIGHT_MS = 1_795_593_600_000
 EIGHT = "2026-11-25T08:00:00"

@@ -333,3 +333,21 @@ def test_a_stream_of_what_cannot_be_is_empty(reader_of: ReaderOf, numbers: Topic
     start = as_spark_does(reader.initialOffset())
     end = as_spark_does(reader.latestOffset(start, ALL))
     assert values(reader, start, end) == []
+
+
+def test_a_restart_with_what_cannot_be_reads_nothing_twice_when_it_can_be_again(
+    reader_of: ReaderOf, numbers: Topic
+) -> None:
+    """A partition that is left out for a while would count as new when it is back."""
+    lenient = {"failOnDataLoss": "false"}
+    end = first_end(reader_of, subscribe=numbers.name, **lenient)
+    for nothing in (
+        {"where": "key = 'a' AND key = 'b'"},
+        {"where": "timestamp > 5 AND timestamp < 5"},
+        {"where": "key = 'a' AND key = 'b'", "filterKeyPartitioner": "murmur2"},
+    ):
+        reader = reader_of(numbers, **nothing, **lenient)
+        during = as_spark_does(reader.latestOffset(end, ALL))
+        assert during["topics"] == end["topics"]
+        again = reader_of(numbers, **lenient)
+        assert planned(again, during, as_spark_does(again.latestOffset(during, ALL))) == []

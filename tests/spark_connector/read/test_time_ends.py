@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
@@ -49,6 +51,24 @@ def test_the_marker_of_a_transaction_ends_nothing(broker: Kafka, topic: str) -> 
     assert plan(made, **until) == [(0, 0, 4)]
     assert plan(made, **{**until, "where": "timestamp < 2000"}) == [(0, 0, 4)], "the first marker is later, too"
     assert plan(made, **{**until, "where": "timestamp < 500"}) == [], "the first record ends it"
+
+
+def test_a_time_jumps_over_no_open_transaction_that_the_end_includes(broker: Kafka, topic: str) -> None:
+    made = Topic(broker.bootstrap, topic)
+    made.produce([b"old"], timestamp=1000)
+    producer = Producer({"bootstrap.servers": made.bootstrap, "transactional.id": topic})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"young", timestamp=9000)
+    producer.flush()
+    committed = {"kafka.isolation.level": "read_committed", "endingOffsets": json.dumps({topic: {"0": 3}})}
+    for bound in ({"filterTimestampFrom": "5000"}, {"where": "timestamp >= 5000"}):
+        assert plan(made, **committed, **bound) == [(0, 1, 3)], "its records are to be waited for"
+    producer.commit_transaction()
+    assert plan(made, **committed, where="timestamp >= 5000") == [(0, 1, 3)]
+    assert plan(made, **committed, where="timestamp >= 99000000000000") == [], "all was looked at"
+    beyond = {"endingOffsets": json.dumps({topic: {"0": 7}}), "where": "timestamp >= 99000000000000"}
+    assert plan(made, **beyond) == [(0, 3, 7)], "nor over records that are still to come"
 
 
 def test_what_cannot_be_found_out_ends_nothing(broker: Kafka, topic: str) -> None:
