@@ -26,8 +26,10 @@ class CutFinder:
         self._manifest = manifest
 
     def before(self, time_ms: int) -> int:
-        """The end of the last batch before which no record has this time or a later one, and nothing was open. The markers
-        of transactions have the broker's time, so theirs does not count."""
+        """The end of the last batch before which no record has this time or a later one, and nothing was open.
+
+        The markers of transactions have the broker's time, so theirs does not count.
+        """
         cut = self._first_since(time_ms)
         while (earlier := self._first_open(cut)) is not None and earlier < cut:
             cut = earlier
