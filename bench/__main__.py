@@ -30,6 +30,7 @@ SUITES = {
     "spark-write": "bench.spark_write_bench:run",
     "spark-typed-write": "bench.typed_write_bench:run",
     "spark-filter": "bench.spark_filter_bench:run",
+    "spark-archive": "bench.spark_archive_bench:run",
     "spark-cost": "bench.spark_cost_bench:run",
     "task": "bench.task_bench:run",
     "loads": "bench.load_bench:run",

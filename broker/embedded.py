@@ -46,6 +46,9 @@ class EmbeddedBroker:
     again after a restart.
     """
 
+    module: ClassVar[str] = "broker"
+    """What the process runs."""
+
     def __init__(
         self,
         data_dir: Path | str | None = None,
@@ -142,7 +145,7 @@ class EmbeddedBroker:
         overrides = [word for key, value in self._settings.items() for word in ("--override", f"{key}={value}")]
         with self._output.open("wb") as stdout, self.log_file.open("ab") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "broker", "start", "--stop-on-eof", *overrides],
+                [sys.executable, "-m", self.module, "start", "--stop-on-eof", *overrides],
                 stdin=subprocess.PIPE,
                 stdout=stdout,
                 stderr=stderr,

@@ -110,6 +110,14 @@ class TopicMetrics:
     reassignment_bytes_in: int = 0
     """Of the bytes of replication, those for replicas that a reassignment adds (KIP-455)."""
     reassignment_bytes_out: int = 0
+    remote_copy_bytes: int = 0
+    """Of segments, to the archive."""
+    remote_copy_requests: int = 0
+    remote_copy_errors: int = 0
+    """Copies and commits to the archive that failed."""
+    remote_delete_requests: int = 0
+    """Objects of the archive that were deleted."""
+    remote_delete_errors: int = 0
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
@@ -29,6 +29,7 @@ from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controlled_shutdown import hand_over
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
+from broker.cluster.group_backup import GroupBackup
 from broker.cluster.isr_writer import IsrWriter
 from broker.cluster.leadership_check import LeadershipCheck
 from broker.cluster.local_replicas import LocalReplicas
@@ -43,6 +44,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener, advertised_listeners
 from broker.coordinator.coordinators import Coordinators
+from broker.coordinator.restored_offsets import RestoredOffsets
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
@@ -63,6 +65,7 @@ from broker.web.collector import MetricSources
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
 from broker.zookeeper.acl_store import AclStore
+from broker.zookeeper.archive_nodes import ArchiveNodes
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
@@ -71,6 +74,9 @@ from broker.zookeeper.membership import Membership
 from broker.zookeeper.metadata_move import METADATA_FILE, MOVING_FILE, move_into_zookeeper, standalone_store
 from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.registry import Registry
+
+if TYPE_CHECKING:
+    from broker.archive.broker_archive import BrokerArchive
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +125,7 @@ class BrokerServer:
         """How this broker connects to others, and what it would need to, if that is not set."""
         self._store: MetadataStore | None = None
         self._acls: Acls | None = None
+        self._archive: BrokerArchive | None = None
         self._parts = contextlib.AsyncExitStack()
 
     async def start(self) -> list[Listener]:
@@ -169,6 +176,7 @@ class BrokerServer:
         self._on_stop_blocking(self._logs.close)
         await self._connect(bound)
         self._on_stop(self._cluster.close)
+        await self._open_archive()
         await self._load_topics()
         await self._start_coordinators()
         self._on_stop(self._tasks.close)
@@ -179,6 +187,7 @@ class BrokerServer:
         self._start_isr_writer()
         self._start_watch()
         self._start_controller()
+        await self._start_archive_upkeep()
         self._on_stop(self._close_listeners)
         self._on_stop(self._hand_over)
         await self._listeners.serve(self._router(), self._users.credential)
@@ -312,8 +321,20 @@ class BrokerServer:
             self.config.broker_id, endpoints, protocols, self.config.broker_rack, timestamp_ms=self._clock.now_ms()
         )
 
+    async def _open_archive(self) -> None:
+        if not self.config.archive_url:
+            return
+        # fsspec and its like behind it, for brokers with an archive
+        from broker.archive.broker_archive import open_archive
+
+        cluster_id = await self._cluster(self._cluster.registry.cluster_id)
+        self._archive = archive = await asyncio.to_thread(open_archive, self.config, cluster_id, self._clock)
+        self._on_stop_blocking(archive.reader.close)
+        self._on_stop(archive.manager.close)
+
     async def _load_topics(self) -> None:
-        replicas = ReplicaManager(self._dynamic.current, self._logs, peers=self._peers)
+        archive = None if self._archive is None else self._archive.manager
+        replicas = ReplicaManager(self._dynamic.current, self._logs, peers=self._peers, archive=archive)
         metadata = await asyncio.to_thread(self._cluster.registry.load_metadata)
         self._topics = MetadataCache(self._cluster, replicas, metadata)
         self._on_stop(self._topics.close)
@@ -322,7 +343,11 @@ class BrokerServer:
 
     async def _start_coordinators(self) -> None:
         self._ids = ProducerIds(lambda: self._cluster.registry.allocate_producer_ids(self.config.broker_id))
-        self._coordinators = Coordinators(self.config, self._topics, self._ids, self._clock, self._coordinator_peer)
+        assert self._store is not None
+        restored = await RestoredOffsets.left_in(self._cluster, ArchiveNodes(self._store), self._clock)
+        self._coordinators = Coordinators(
+            self.config, self._topics, self._ids, self._clock, self._coordinator_peer, restored
+        )
         self._on_stop(self._coordinators.close)
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
         await self._coordinators.start()
@@ -333,6 +358,8 @@ class BrokerServer:
         self._dynamic.subscribe(self._topics.replicas.update_config)
         self._dynamic.subscribe(self._logs.update_broker_config)
         self._dynamic.subscribe(self._listeners.update_config)
+        if self._archive is not None:
+            self._dynamic.subscribe(self._archive.manager.update_config)
         self._users = Users(self._cluster)
         await self._users.refresh()
         await self._load_acls()
@@ -398,6 +425,25 @@ class BrokerServer:
         self._tasks.begin("reassigning partitions", self._reassignments.run())
         self._tasks.begin("the controller", self._controller.run())
 
+    async def _start_archive_upkeep(self) -> None:
+        """Keep backups of the cluster in its archive whenever this broker is the controller."""
+        if self._archive is None:
+            return
+        # fsspec behind them, for brokers with an archive
+        from broker.cluster.archive_upkeep import ArchiveUpkeep
+        from broker.cluster.archived_topics import ArchivedTopics
+
+        assert self._store is not None
+        storage, cluster_id, nodes = self._archive.storage, self._topics.metadata.cluster_id, ArchiveNodes(self._store)
+        self._topic_changes.archives = ArchivedTopics(storage, cluster_id, nodes, self._cluster.registry)
+        connect = functools.partial(self._peer, purpose="archive-upkeep", timeout_s=PEER_TIMEOUT_S)
+        groups = functools.partial(GroupBackup, self._topics, connect)
+        upkeep = ArchiveUpkeep(
+            storage, self._store, self._cluster, self._topics, self._election, groups, self.config, self._clock
+        )
+        self._on_stop(upkeep.close)
+        self._tasks.begin("keeping backups in the archive", upkeep.run())
+
     async def _hand_over(self) -> None:
         """Let others lead, while this broker still serves and ZooKeeper answers (P9)."""
         if self.config.controlled_shutdown_enable and self._is_store_connected():
@@ -429,6 +475,7 @@ class BrokerServer:
             metrics=self._metrics,
             check_threads=self._check_threads,
             quotas=self._quotas,
+            archive=None if self._archive is None else self._archive.manager,
         )
         log = RequestLog(self._metrics, self.config.slow_request_log_ms)
         throttling = Throttling(
@@ -439,7 +486,14 @@ class BrokerServer:
     def _serve_http(self) -> None:
         if self._http is None:
             return
-        health = Health(self.config.broker_id, self._logs, self._is_store_connected, standalone=self.config.standalone)
+        archive = None if self._archive is None else self._archive.manager
+        health = Health(
+            self.config.broker_id,
+            self._logs,
+            self._is_store_connected,
+            standalone=self.config.standalone,
+            archive=None if archive is None else lambda: archive.problem,
+        )
         sources = MetricSources(
             metrics=self._metrics,
             topics=self._topics,
@@ -452,6 +506,7 @@ class BrokerServer:
             authorizer=self._authorizer,
             quotas=self._quotas,
             throttled_connections=lambda: self._listeners.throttled_count,
+            archive=None if archive is None else archive.statuses,
         )
         self._tasks.begin("serving metrics.listener", self._http.serve(sources, health))
 
@@ -460,13 +515,16 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(seconds)
-            for work in (
+            works: list[Callable[[], object]] = [
                 functools.partial(self._logs.tick, lambda job: loop.run_in_executor(None, job)),
                 self._listeners.close_idle,
                 functools.partial(self._quotas.expire, loop.time()),
                 self._listeners.renew_certificates,
                 self._peers.renew_certificates,
-            ):
+            ]
+            if self._archive is not None:
+                works.append(self._archive.manager.tick)
+            for work in works:
                 try:
                     work()
                 except Exception:

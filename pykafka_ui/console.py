@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from broker.client.admin import Admin
 from broker.client.admin_types import GroupDescription, LogDir, NewTopic, TransactionDescription
+from broker.client.archive_status import PartitionArchive, archive_statuses
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.hanging_transactions import OpenInPartition, hanging_transactions
@@ -216,6 +217,11 @@ class Console:
     def log_dirs(self, broker_id: int) -> list[LogDir]:
         """The data directories of a broker. Empty if this client may not see them."""
         return self._asked(("log_dirs", broker_id), lambda: self._admin.describe_log_dirs([broker_id]), [])
+
+    def archives(self) -> list[PartitionArchive]:
+        """Of all partitions that have an archive and that this client may see."""
+        found: list[PartitionArchive] = self._seldom.get("archives", lambda: archive_statuses(self._admin))
+        return found
 
     def open_transactions(self) -> list[OpenTransaction]:
         """The oldest first."""

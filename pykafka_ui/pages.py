@@ -48,6 +48,7 @@ class Pages:
         pages.add_api_route("/brokers", self.brokers)
         pages.add_api_route("/brokers/{broker_id}", self.broker)
         pages.add_api_route("/transactions", self.transactions)
+        pages.add_api_route("/archive", self.archive)
         return pages
 
     def overview(self, request: Request) -> Response:
@@ -256,6 +257,29 @@ class Pages:
             hanging=found,
             problem=problem,
             text=self._console.partitions_text,
+        )
+
+    # --- archive
+
+    def archive(self, request: Request, q: str = "", sort: str = "partition", page: int = 1) -> Response:
+        """What of each partition is local, archived, or waits to be archived, and why."""
+        self._console.sampler.watch()
+        archives = self._console.archives()
+        keys: dict[str, Key] = {
+            "partition": lambda one: one.tp,
+            "bytes": lambda one: (-(one.archived_bytes or 0), one.tp),
+            "behind": lambda one: (-(one.lag_bytes or 0), one.tp),
+            "problem": lambda one: (not one.problem, one.tp),
+        }
+        rows = [one for one in archives if q.lower() in one.tp.topic.lower()]
+        return self._render(
+            request,
+            "archive.html",
+            listing=listing("/archive", rows, keys, sort=sort, page=page, query=q),
+            archived=sum(one.archived_bytes or 0 for one in archives),
+            behind=sum(one.lag_bytes or 0 for one in archives),
+            stuck=sum(bool(one.problem) for one in archives),
+            partitions=len(archives),
         )
 
 

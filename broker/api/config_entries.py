@@ -12,6 +12,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Mapping
 
+from broker.config.archive_settings import OPTIONS_PREFIX
 from broker.config.broker_config import (
     CONNECTION_RATE,
     TOPIC_DEFAULT_KEYS,
@@ -60,7 +61,14 @@ def broker_entries(dynamic: DynamicConfig) -> list[ConfigEntry]:
         if is_connection_rate_of_listener(name):
             synonyms = tuple(_synonyms(dynamic, [name]))
             entries.append(_broker_entry(_key_of(name), synonyms[0].value, synonyms))
-    return entries
+    return entries + [_archive_option(name) for name in sorted(dynamic.static.archive_options)]
+
+
+def _archive_option(name: str) -> ConfigEntry:
+    """An option of the archive's store, whose value nobody sees: which of them are secret only the store knows."""
+    synonym = ConfigSynonym(OPTIONS_PREFIX + name, None, ConfigSource.STATIC_BROKER_CONFIG)
+    doc = "An option of the store that archive.url names."
+    return ConfigEntry(synonym.name, None, synonym.source, _TYPES["password"], doc, (synonym,), True, True)
 
 
 def _key_of(name: str) -> Setting:

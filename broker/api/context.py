@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.api.check_threads import CheckThreads
 from broker.api.fetch_sessions import FetchSessionCache
@@ -42,6 +42,9 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas, ControllerMutations
 from broker.security.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclResourceType
 from broker.security.authorizer import Authorizer
+
+if TYPE_CHECKING:
+    from broker.archive.archive_manager import ArchiveManager
 
 __all__ = ["ApiContext", "Client", "Fields", "Request"]
 
@@ -81,6 +84,8 @@ class ApiContext:
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     check_threads: CheckThreads = dataclasses.field(default_factory=CheckThreads)
     quotas: ClientQuotas = dataclasses.field(default_factory=ClientQuotas)
+    archive: ArchiveManager | None = None
+    """None without archive.url."""
 
     @property
     def config(self) -> BrokerConfig:

@@ -1,6 +1,7 @@
 """DescribeConfigs: the settings in force of topics, of this broker and of all brokers (name ""), and log levels.
 
 Each has a source, type, synonyms and documentation (KIP-133, KIP-226, KIP-412, KIP-569). Passwords are never shown.
+What a broker knows of the archives it fills is asked for like a setting; it is in no list of all settings.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from broker.api.archive_status import archive_status
 from broker.api.config_resources import check_resource, resource
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
-from broker.protocol.described_config import ConfigEntry, ConfigSource
+from broker.protocol.described_config import ARCHIVE_STATUS, ConfigEntry, ConfigSource, ResourceType
 from broker.protocol.messages import field
 from broker.protocol.permissions import DESCRIBE_CONFIGS_CLUSTER, DESCRIBE_CONFIGS_GROUP, DESCRIBE_CONFIGS_TOPIC
 
@@ -32,6 +34,8 @@ def _resource(context: ApiContext, client: Client, asked: Any, body: Any) -> Fie
         return {**answer, "error_code": error.code, "error_message": error.message or None, "configs": ()}
     wanted = asked.configuration_keys
     chosen = [e for e in entries if not wanted or e.name in wanted]
+    if wanted and ARCHIVE_STATUS in wanted and asked.resource_type == ResourceType.BROKER and asked.resource_name:
+        chosen.append(archive_status(context, client))
     return {**answer, "error_code": ErrorCode.none, "error_message": None, "configs": _configs(chosen, body)}
 
 

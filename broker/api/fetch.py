@@ -9,6 +9,10 @@ partition that does not exist: as in Kafka, the answer still waits for the other
 (KIP-227) only the partitions that changed are read and answered, in the order of the session. Index pages that are not
 in the page cache are read by a thread, so that other connections are served meanwhile.
 
+A partition of which the archive must be read first has no records in the answer. All of them begin to be downloaded in
+one pass. If nothing else can be read, the fetch waits for the first of them, at most remote.fetch.max.wait.ms. The
+downloads go on, and a later fetch finds them.
+
 A follower (replica id >= 0) must be a broker (security/authorizer.py); replica_fetch.py reads for it.
 
 From version 11 on consumers may also read from a follower, up to its high watermark (KIP-392). With replica.selector.
@@ -24,14 +28,16 @@ import asyncio
 import dataclasses
 import uuid
 import weakref
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
-from broker.api.cold_reads import warmed
+from broker.api.cold_reads import call_in, warmed
 from broker.api.context import LED_ELSEWHERE, ApiContext, Client, Request
 from broker.api.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchSession, Found
 from broker.api.replica_fetch import follower_of, read_for_follower
 from broker.errors import BrokerError, ErrorCode
+from broker.log.download import Download
 from broker.log.segment_file import ColdRead, FileSlice, unless_cold
 from broker.net.delayed_answer import DelayedAnswer
 from broker.net.response import Part
@@ -70,6 +76,8 @@ class _Read:
     """Bytes found in each of `partitions`."""
     errors: list[int] = dataclasses.field(default_factory=list)
     size: int = 0
+    downloads: list[Download] = dataclasses.field(default_factory=list)
+    """Of the partitions that have no records, because the archive must be read first."""
     complete: bool = False
     found: list[Found] = dataclasses.field(default_factory=list)
     """In a session, instead of `topics`."""
@@ -84,6 +92,7 @@ class _Fetch:
 
     _read: _Read
     _delayed: DelayedFetch
+    _on_download: Callable[[], None]
 
     def __init__(self, context: ApiContext, request: Request, client: Client) -> None:
         self._context = context
@@ -96,6 +105,8 @@ class _Fetch:
         self._answer: DelayedAnswer[Answer] | None = None
         """If it waits."""
         self._reading: asyncio.Task[None] | None = None
+        self._downloads: Sequence[Download] = ()
+        """Those that end the wait."""
 
     def begin(self) -> Answer | Awaitable[Answer]:
         """Answer at once if there is enough to read, otherwise wait for more."""
@@ -125,22 +136,25 @@ class _Fetch:
         read, session = self._read, self._session
         nothing_to_wait_for = not read.partitions and (session is None or not session.has_quiet)
         missing = self._least_bytes() - read.size
-        if read.complete or missing <= 0 or to_ms(self._body.max_wait) <= 0 or nothing_to_wait_for:
+        max_wait_ms = to_ms(self._body.max_wait)
+        if read.complete or missing <= 0 or nothing_to_wait_for or (max_wait_ms <= 0 and not read.downloads):
             return self._respond_with_records()
         eager = self._is_replica and self._context.config.is_rack_aware
+        if read.downloads:
+            return self._wait(missing, self._context.config.remote_fetch_max_wait_ms, eager=eager)
         if self._is_replica and any(_is_news(found, eager=eager) for found in read.found):
             return self._respond_with_records()
-        return self._wait(missing, eager=eager)
+        return self._wait(missing, max_wait_ms, eager=eager)
 
     # --- the wait
 
-    def _wait(self, missing: int, *, eager: bool) -> DelayedAnswer[Answer]:
+    def _wait(self, missing: int, wait_ms: int, *, eager: bool) -> DelayedAnswer[Answer]:
         body, session = self._body, self._session
         self._delayed = DelayedFetch(
             # In a session the partitions that are not read can gain bytes, too, so it waits for all of them itself.
             self._read.partitions if session is None else (),
             missing,
-            to_ms(body.max_wait) / 1000,
+            wait_ms / 1000,
             self._end_wait,
             session.timer if session is not None and session.waiting is None else None,
             committed=body.isolation_level == _COMMITTED and not self._is_replica,
@@ -149,11 +163,17 @@ class _Fetch:
         )
         if session is not None:
             session.begin_wait(self._delayed, self._read.found)
+        self._downloads = self._read.downloads
+        if self._downloads:
+            self._on_download = partial(call_in, asyncio.get_running_loop(), self._delayed.end)
+            for download in self._downloads:
+                download.watch(self._on_download)
         self._answer = DelayedAnswer(self._cancel)
         return self._answer
 
     def _end_wait(self) -> None:
         """Read again and answer."""
+        self._unwatch_downloads()
         answer = self._answer
         if answer is None or answer.is_over:
             return  # the client left after the wait had ended
@@ -179,11 +199,17 @@ class _Fetch:
             answer.complete(response)
 
     def _cancel(self) -> None:
+        self._unwatch_downloads()
         self._delayed.cancel()
         if self._session is not None:
             self._session.end_wait(self._delayed)
         if self._reading is not None:
             self._reading.cancel()
+
+    def _unwatch_downloads(self) -> None:
+        for download in self._downloads:
+            download.unwatch(self._on_download)
+        self._downloads = ()
 
     # --- responses
 
@@ -302,7 +328,8 @@ class _Fetch:
         return found.name if found else None
 
     def _read_partition(self, topic: str | None, asked: Any, budget: int) -> PartitionAnswer:
-        read, diverging, aborted, preferred = self._read, None, None, NO_REPLICA
+        read, diverging, preferred, archived_end = self._read, None, NO_REPLICA, 0
+        found, aborted = None, None
         try:
             if topic is None:
                 raise BrokerError(ErrorCode.unknown_topic_id)
@@ -312,7 +339,7 @@ class _Fetch:
                 is_first = self._answer is None
                 if not is_first and not self._context.allows(self._client, FETCH_AS_FOLLOWER):
                     raise BrokerError(FETCH_TOPIC.code)  # it was taken away during the wait
-                partition, found, diverging = read_for_follower(
+                partition, found, diverging, archived_end = read_for_follower(
                     self._context,
                     self._request,
                     tp,
@@ -326,6 +353,12 @@ class _Fetch:
                 partition, found, aborted, diverging, preferred = self._read_for_consumer(tp, asked, left)
         except BrokerError as error:
             return self._failed(topic, asked, error)
+        except ColdRead as cold:
+            if cold.download is None:
+                raise
+            read.downloads.append(cold.download)
+            partition = self._context.topics.replica(tp)
+            aborted = () if self._body.isolation_level == _COMMITTED and not self._is_replica else None
         read.partitions.append(partition)
         read.sizes.append(0 if found is None else found.length)
         if diverging is not None or preferred >= 0:
@@ -344,6 +377,7 @@ class _Fetch:
             found,
             diverging,
             preferred,
+            archived_end=archived_end,
         )
 
     def _read_for_consumer(

@@ -68,6 +68,7 @@ class CachedPartition:
     __slots__ = (
         "_compared",
         "_partition",
+        "archived_end",
         "asked",
         "high_watermark",
         "log_start_offset",
@@ -90,6 +91,8 @@ class CachedPartition:
         self.metadata: weakref.ref[ClusterMetadata] | None = None
         self.high_watermark = self.log_start_offset = _NO_OFFSET
         """In the last response."""
+        self.archived_end = 0
+        """The same, of a follower."""
         self._partition: Replica | None = None
         self._compared: tuple[int, ...] = ()
 
@@ -145,9 +148,11 @@ class CachedPartition:
         """
         has_records = answer.records is not None and answer.records.length > 0
         has_moved = self.has_moved(answer)
+        is_archived = self.archived_end != answer.archived_end
         self.high_watermark, self.log_start_offset = answer.high_watermark, answer.log_start_offset
+        self.archived_end = answer.archived_end
         redirects = answer.diverging is not None or answer.preferred >= 0
-        return bool(answer.error) or has_records or has_moved or redirects
+        return bool(answer.error) or has_records or has_moved or redirects or is_archived
 
     def has_moved(self, answer: PartitionAnswer) -> bool:
         return (self.high_watermark, self.log_start_offset) != (answer.high_watermark, answer.log_start_offset)

@@ -1,12 +1,13 @@
 """ListOffsets: the earliest and latest offset, or the first at or after a timestamp.
 
 Negative timestamps have a special meaning: -1 latest, -2 earliest, -3 the record with the largest timestamp (KIP-734),
--4 earliest local (here: earliest), -5 latest tiered (here: none). With isolation level read_committed the latest offset
-is the last stable offset, and no later offset is returned (KIP-98). A new leader of several replicas answers
-OFFSET_NOT_AVAILABLE where an earlier leader may have shown a later offset (KIP-207). Replica id -1 is a consumer's; to
-any other one the log end offset is the latest, and with -2 followers answer, too: tools compare replicas so. Pages that
-a look-up by time needs and that are not in the page cache are read by a thread, so that other connections are served
-meanwhile.
+-4 the earliest on this broker's disk (KIP-405), -5 the last archived one (KIP-1005), none without an archive. With
+isolation level read_committed the latest offset is the last stable offset, and no later offset is returned (KIP-98). A
+new leader of several replicas answers OFFSET_NOT_AVAILABLE where an earlier leader may have shown a later offset
+(KIP-207). Replica id -1 is a consumer's; to any other one the log end offset is the latest, and with -2 followers
+answer, too: tools compare replicas so. Pages that a look-up by time needs and that are not in the page cache are read
+by a thread, so that other connections are served meanwhile. What it needs of the archive is waited for up to
+remote.list.offsets.request.timeout.ms.
 The leader epoch of an answer is that of the record, and the present one for the latest offset (KIP-320).
 Version notes: 0 asks for up to `max_num_offsets` offsets, the latest first: those at which segments begin, and the
 end. A segment counts for a timestamp at which it was no longer written to (Kafka's `legacyFetchOffsetsBefore`). Clients
@@ -16,9 +17,10 @@ timestamps get UNSUPPORTED_VERSION, as in Kafka 4.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from broker.api.cold_reads import warmed
@@ -26,7 +28,7 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.log.leader_epochs import NO_EPOCH
 from broker.log.segment_file import ColdRead, unless_cold
-from broker.protocol.messages import field
+from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import LIST_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
@@ -54,16 +56,30 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
             try:
                 found.append(unless_cold(attempt))
             except ColdRead as missed:
-                cold.append((len(found), warmed(attempt, missed)))
+                cold.append((len(found), _warmed(context, request, asked, attempt, missed)))
                 found.append({})
     return _warmed_answer(topics, found, cold) if cold else _answer(topics, found)
+
+
+async def _warmed(
+    context: ApiContext, request: Request, asked: Any, attempt: Callable[[], Answer], cold: ColdRead
+) -> Answer:
+    most_ms = context.config.remote_list_offsets_request_timeout_ms
+    timeout = field(request.body, "timeout")
+    if timeout is not None and to_ms(timeout) > 0:
+        most_ms = min(most_ms, to_ms(timeout))
+    try:
+        return await warmed(attempt, cold, store_s=most_ms / 1000)
+    except BrokerError as error:
+        return _answered(asked, error.code)
 
 
 async def _warmed_answer(
     topics: Sequence[Any], found: list[Answer], cold: Sequence[tuple[int, Awaitable[Answer]]]
 ) -> Answer:
-    for number, answer in cold:
-        found[number] = await answer
+    answers = await asyncio.gather(*(answer for _, answer in cold))  # the archive's store answers many at once
+    for (number, _), answer in zip(cold, answers, strict=True):
+        found[number] = answer
     return _answer(topics, found)
 
 
@@ -124,6 +140,8 @@ def _old_style(context: ApiContext, replica: Replica, asked: Any, end: int) -> l
         _check_caught_up(replica, end)
     begins = [(max(segment.base_offset, log.log_start_offset), segment) for segment in log.segments]
     offsets = [offset for offset, _ in begins]
+    if timestamp == EARLIEST:
+        offsets[0] = log.log_start_offset  # its segment may be archived; those that are do not count
     if begins[-1][1].size > 0:
         offsets.append(log.log_end_offset)
     if timestamp == EARLIEST:
@@ -148,10 +166,13 @@ def _find(replica: Replica, timestamp: int, end: int) -> tuple[int, int]:
     if timestamp == LATEST:
         _check_caught_up(replica, end)
         return end, -1
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return replica.log.log_start_offset, -1
+    log = replica.log
+    if timestamp == EARLIEST:
+        return log.log_start_offset, -1
+    if timestamp == EARLIEST_LOCAL:
+        return log.local_start_offset, -1
     if timestamp == LATEST_TIERED:
-        return -1, -1
+        return log.archived_end - 1 if log.archived_end > log.log_start_offset else -1, -1
     found = replica.log.max_timestamp() if timestamp == MAX_TIMESTAMP else replica.log.offset_for_timestamp(timestamp)
     if found is None or found[0] < end:
         return found or (-1, -1)

@@ -30,11 +30,13 @@ class FollowerId(NamedTuple):
 
 
 class ReadForFollower(NamedTuple):
-    """`diverging` is where the follower has to cut its log, as (leader epoch, end offset)."""
+    """`diverging` is where the follower has to cut its log, as (leader epoch, end offset). `archived_end`: the follower
+    may delete archived records before it."""
 
     partition: Partition
     records: FileSlice | None
     diverging: tuple[int, int] | None
+    archived_end: int = 0
 
 
 def follower_of(body: Any) -> FollowerId:
@@ -73,6 +75,9 @@ def read_for_follower(
     throttled = partition.log.config.leader_replication_throttled_replicas
     if diverging is not None:
         return ReadForFollower(partition, None, diverging)
+    if offset < partition.log.local_start_offset and offset >= partition.log.log_start_offset:
+        text = f"offset {offset} of {tp} is in the archive only: a follower begins at the local start"
+        raise BrokerError(ErrorCode.offset_moved_to_tiered_storage, text)
     if offset != partition.log.log_end_offset and not (throttled and _is_throttled(context, partition, replica)):
         limit = max(min(asked.partition_max_bytes, limit), 0)
         records = partition.log.read(offset, limit)
@@ -82,7 +87,8 @@ def read_for_follower(
             _count_throttled(context, partition, throttled, records.length)
     if counts:
         partition.fetched_by(replica, offset, broker_epoch, asked.log_start_offset)
-    return ReadForFollower(partition, records, None)
+    archived = partition.log.archived
+    return ReadForFollower(partition, records, None, 0 if archived is None else archived.end)
 
 
 def _is_throttled(context: ApiContext, partition: Partition, replica: int) -> bool:

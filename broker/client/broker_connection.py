@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 HIGHEST_USED: Final[Mapping[ApiKey, int]] = {
     ApiKey.PRODUCE: 11,  # 12 begins transactions by itself (KIP-890), 13 names topics by id
     ApiKey.FETCH: 16,  # 17 is for replicas (KIP-853)
-    ApiKey.LIST_OFFSETS: 8,  # 9 is about tiered storage
+    ApiKey.LIST_OFFSETS: 9,
     ApiKey.METADATA: 12,
     ApiKey.OFFSET_COMMIT: 8,  # 9 is for the new group protocol (KIP-848), 10 names topics by id
     ApiKey.OFFSET_FETCH: 8,  # 9 is for the new group protocol (KIP-848)

@@ -30,6 +30,11 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 """As a timestamp: the record with the largest timestamp (KIP-734, Kafka 3.0)."""
 
+EARLIEST_LOCAL: Final = -4
+"""As a timestamp: the first offset that the leader has on its own disk (KIP-405, Kafka 3.6)."""
+LATEST_TIERED: Final = -5
+"""As a timestamp: the last offset that is archived; -1 for none (KIP-1005, Kafka 3.9)."""
+
 _MAX_TIMESTAMP_SINCE = 7
 _AT_ONCE = 1_000
 """Partitions of one request of those who only watch: other requests wait for it at the broker."""

@@ -272,4 +272,6 @@ class Controller:
 
 
 def _state(epoch: ControllerEpoch, after: PartitionInfo) -> PartitionState:
-    return PartitionState(after.leader, after.leader_epoch, after.isr, epoch.epoch, after.version)
+    return PartitionState(
+        after.leader, after.leader_epoch, after.isr, epoch.epoch, after.version, is_restored=after.is_restored
+    )

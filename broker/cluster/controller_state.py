@@ -6,6 +6,7 @@ that stops or starts calls `state_without` or `state_at_start` for its own parti
 compare-and-set on its znode, and every new leader begins a new leader epoch (promise P4). Rules of Kafka's
 `PartitionStateMachine`, `ReplicaStateMachine` and KIP-455:
 
+- A partition that was restored from the archive gets its first live replica, which has no log yet.
 - A partition without a live leader gets the first live replica, in the order of its assignment, that is in the ISR.
 - Without one it has no leader, and keeps its ISR: those are the replicas that have all committed records (P1). A topic
   with `unclean.leader.election.enable` gets the first live replica all the same. Records may be lost then (P5). The
@@ -62,6 +63,8 @@ def next_state(
     reachable = [broker for broker in live if broker not in suspected] if suspected else live
     if now.version == NO_STATE:
         return _first_state(now, reachable)
+    if _is_restored(now):
+        return _begun(now, reachable)
     if now.version == 1 and now.isr and not _members(now, now.replicas):
         return _repaired(now, reachable)
     if _is_reassigned(now, reachable):
@@ -123,10 +126,14 @@ def state_at_start(
     partition leads with its log. Without one it leads if it never had one, or if somebody has accepted the loss
     (`loss_is_accepted`). Otherwise the partition has no leader and an empty ISR, until a start finds the log.
     """
+    if _is_restored(now):
+        return None  # the controller elects its first leader
+    is_first = now.is_restored or now.leader_epoch <= _FIRST_EPOCH_AFTER_CREATION
     if now.replicas == (broker,) and (broker in now.isr or not now.isr):
-        is_new = never_had_log and bool(now.isr) and now.leader_epoch <= _FIRST_EPOCH_AFTER_CREATION
+        is_new = never_had_log and bool(now.isr) and is_first
         if has_log or (not is_offline and (is_new or loss_is_accepted)):
-            return Election(_led_by(now, broker, now.replicas), f"its only replica, broker {broker}, starts")
+            after = dataclasses.replace(_led_by(now, broker, now.replicas), is_restored=now.is_restored and not has_log)
+            return Election(after, f"its only replica, broker {broker}, starts")
         if now.leader == NO_LEADER and not now.isr:
             return None
         return Election(_led_by(now, NO_LEADER, ()), f"broker {broker}, its only replica, has no log of it")
@@ -135,7 +142,7 @@ def state_at_start(
             return None
         return Election(now, f"broker {broker} starts and may have lost records")
     rest = tuple(replica for replica in now.isr if replica != broker)
-    is_new = never_had_log and now.leader_epoch <= _FIRST_EPOCH_AFTER_CREATION
+    is_new = never_had_log and is_first
     if not (has_log or is_offline or rest or is_new):
         return Election(_led_by(now, NO_LEADER, ()), f"broker {broker}, its last in-sync replica, has lost its log")
     if may_have_lost and rest:
@@ -211,6 +218,20 @@ def _first_state(now: PartitionInfo, live: Collection[int]) -> Election | None:
     return Election(dataclasses.replace(now, leader=alive[0], leader_epoch=0, isr=alive), "the partition is new")
 
 
+def _is_restored(now: PartitionInfo) -> bool:
+    """Whether it was restored from the archive and had no leader since."""
+    return now.is_restored and now.leader == NO_LEADER and not now.isr
+
+
+def _begun(now: PartitionInfo, live: Collection[int]) -> Election | None:
+    """The first live replica begins where the archive ends. The others have no log either, and follow it."""
+    leader = next((replica for replica in now.replicas if replica in live), None)
+    if leader is None:
+        return None
+    after = dataclasses.replace(now, leader=leader, leader_epoch=now.leader_epoch + 1, isr=(leader,))
+    return Election(after, "it was restored from the archive")
+
+
 def _repaired(now: PartitionInfo, live: Collection[int]) -> Election | None:
     """No replica is in the ISR. This state is of an earlier topic of that name: the controller wrote it when the topic
     had just been deleted and created again, so that the version fitted. The partition is new. (With version 0 the state
@@ -270,7 +291,7 @@ def _completed(now: PartitionInfo) -> Election:
 
 
 def _led_by(now: PartitionInfo, leader: int, isr: tuple[int, ...]) -> PartitionInfo:
-    return dataclasses.replace(now, leader=leader, leader_epoch=now.leader_epoch + 1, isr=isr)
+    return dataclasses.replace(now, leader=leader, leader_epoch=now.leader_epoch + 1, isr=isr, is_restored=False)
 
 
 def _brokers(ids: Sequence[int]) -> str:

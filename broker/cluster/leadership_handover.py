@@ -78,7 +78,11 @@ def _write(
             if election is not None:
                 after = election.after
                 states[tp] = dataclasses.replace(
-                    state, leader=after.leader, leader_epoch=after.leader_epoch, isr=after.isr
+                    state,
+                    leader=after.leader,
+                    leader_epoch=after.leader_epoch,
+                    isr=after.isr,
+                    is_restored=after.is_restored,
                 )
                 logger.log(log_level, "%s: %s", tp, election)
         written = registry.write_states(states)

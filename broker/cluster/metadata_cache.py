@@ -71,6 +71,9 @@ class MetadataCache:
         if topic is None or tp.partition not in topic.partitions:
             raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
         leader, reason = topic.partitions[tp.partition].leader, self.replicas.offline(tp)
+        if leader == self.replicas.broker_id and self.replicas.awaits_archive(tp):
+            text = f"{tp} begins where its archive ends, and the archive has not answered yet"
+            raise BrokerError(ErrorCode.not_leader_or_follower, text)  # which clients try again
         if reason or leader == self.replicas.broker_id:
             reason = reason or f"{tp} cannot be opened; the broker's log says why"
             raise BrokerError(ErrorCode.kafka_storage_error, reason)

@@ -6,11 +6,14 @@ notified. Lives on the event loop. A call that ZooKeeper does not answer in time
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import functools
 import logging
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from broker.cluster.assignment import assign_replicas, check_assignment
 from broker.cluster.metadata_cache import MetadataCache
@@ -25,8 +28,12 @@ from broker.protocol.topic_names import (
     check_topic_name,
 )
 from broker.replica.cluster_metadata import PartitionInfo, Topic
+from broker.zookeeper.archive_nodes import ARCHIVE_ID_KEY
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.znodes import TopicRecord, new_uuid
+
+if TYPE_CHECKING:
+    from broker.cluster.archived_topics import ArchivedTopics, Claim
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +61,8 @@ class TopicChanges:
         self._registry = store.registry
         self._store = store
         self._topics = topics
+        self.archives: ArchivedTopics | None = None
+        """Set by the server of a broker with an archive."""
 
     async def create(self, new: NewTopic, *, validate_only: bool = False) -> TopicRecord:
         """Create a topic completely or, raising BrokerError or ConfigError, not at all."""
@@ -76,19 +85,38 @@ class TopicChanges:
         config = {key: value for key, value in new.config.items() if value is not None}
         self._check_config(config)
         record = TopicRecord(new.name, new_uuid(), assignment, config)
+        claim = await self._claim(record)
         if validate_only:
             return record
         listings = self._topics.listings
+        create = self._registry.create_topic
+        epochs = claim.first_epochs if claim else {}
+        if claim is not None:
+            create = functools.partial(create, first_epochs=epochs, claim=claim.operations)
         try:
-            await self._store(self._registry.create_topic, new.name, assignment, record.config, record.topic_id)
+            await self._store(create, new.name, assignment, record.config, record.topic_id)
         except BrokerError as error:
             if error.code is ErrorCode.topic_already_exists:
                 await self._topics.refresh([new.name])  # another broker was faster
             raise
-        states = {index: PartitionInfo(ids[0], 0, ids, ids, version=0) for index, ids in assignment.items()}
+        if claim is not None and self.archives is not None:
+            await asyncio.to_thread(self.archives.claimed, claim)
+        states = {
+            index: PartitionInfo(ids[0], epoch := epochs.get(index, 0), ids, ids, version=0, is_restored=epoch > 0)
+            for index, ids in assignment.items()
+        }
         await self._topics.add_created(Topic(new.name, record.topic_id, states, record.config), listings)
         logger.info("created topic %s with %d partitions", new.name, len(assignment))
         return record
+
+    async def _claim(self, record: TopicRecord) -> Claim | None:
+        """The archive of another topic that this one goes on with; None for one of its own."""
+        named = record.config.get(ARCHIVE_ID_KEY, "").strip()
+        if not named:
+            return None
+        if self.archives is None:
+            raise ConfigError(f"{ARCHIVE_ID_KEY}={named}: this broker has no archive; set archive.url")
+        return await self._store(self.archives.claim, named, len(record.assignment))
 
     async def _expect_brokers(self, replication_factor: int) -> None:
         """Read the brokers again if too few are known: some may have registered just now, as when a cluster starts."""
@@ -203,14 +231,21 @@ class TopicChanges:
         topic = self._existing(name)
         merged = {**topic.config, **changes}
         config = {key: value for key, value in merged.items() if value is not None}
-        self._check_config(config)
+        self._check_config(config, self._topics.replicas.log_config(topic))
         if not validate_only:
             await self._store(self._registry.alter_topic_config, name, changes)
             await self._topics.refresh_and_notify(name)
 
-    def _check_config(self, overrides: Mapping[str, str]) -> None:
-        """Raises ConfigError for settings that a topic cannot have."""
-        LogConfig.from_properties(overrides, self._topics.replicas.defaults)
+    def _check_config(self, overrides: Mapping[str, str], before: LogConfig | None = None) -> None:
+        """Raises ConfigError for settings that a topic cannot have, or cannot get after the settings `before`."""
+        config = LogConfig.from_properties(overrides, self._topics.replicas.defaults)
+        if config.remote_storage_enable and not self._config.remote_log_storage_system_enable:
+            raise ConfigError(
+                "remote.storage.enable=true: the brokers have no archive; set archive.url and "
+                "remote.log.storage.system.enable=true in their server.properties"
+            )
+        if before is not None:
+            config.check_change(before)
 
     def _assignment(self, new: NewTopic) -> dict[int, tuple[int, ...]]:
         brokers = sorted(self._topics.metadata.brokers)

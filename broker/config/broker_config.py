@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from broker.config.archive_settings import ArchiveSettings, archive_options
 from broker.config.kafka_settings import is_ignored, why_refused
 from broker.config.listener import Listener, parse_listeners, parse_protocol_map
 from broker.config.security_settings import (
@@ -109,6 +110,7 @@ def _words(text: str) -> list[str]:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BrokerConfig(
     ObservabilitySettings,
+    ArchiveSettings,
     QuotaSettings,
     TransactionSettings,
     GroupSettings,
@@ -126,6 +128,8 @@ class BrokerConfig(
     """Keys that the file or an override sets; DescribeConfigs calls these static."""
     listener_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, hash=False)
     """The keys `listener.name.<name>.<key>`; some are passwords."""
+    archive_options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, hash=False)
+    """The options of the archive's store, `archive.options.<name>`; all are treated as passwords."""
 
     @classmethod
     def load(cls, path: Path | None = None, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
@@ -134,6 +138,7 @@ class BrokerConfig(
         if "log.dir" in properties:
             properties.setdefault("log.dirs", properties.pop("log.dir"))
         _translate_kraft(properties)
+        options = archive_options(properties)
         ignored = [name for name, text in properties.items() if is_ignored(name, text)]
         if ignored:
             logger.info("ignored, as it has no meaning in pykafka: %s", ", ".join(ignored))
@@ -144,6 +149,7 @@ class BrokerConfig(
             parse_properties(cls, properties, why_refused=why_refused),
             named=frozenset(properties),
             listener_overrides=own,
+            archive_options=options,
         )
         config.check_together()
         return config
@@ -165,6 +171,7 @@ class BrokerConfig(
             raise ConfigError("group.min.session.timeout.ms is above group.max.session.timeout.ms")
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
             raise ConfigError("replica.fetch.wait.max.ms is above replica.lag.time.max.ms")
+        self.check_archive(self.archive_options)
         names = {listener.name for listener in self.parsed_listeners()}
         for listener in self.parsed_advertised():
             if listener.name not in names:

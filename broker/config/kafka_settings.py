@@ -37,8 +37,11 @@ IGNORED: Final = (
     # groups of KIP-848, share groups, streams groups, client metrics: clients see that they are not served
     "group.consumer.*", "group.share.*", "share.*", "group.streams.*", "group.coordinator.new.enable",
     "group.coordinator.rebalance.protocols", "telemetry.max.bytes",
-    # tiered storage, which a switch below turns on; moves between log directories
-    "remote.log.*", "remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms", "log.local.retention.*",
+    # the plugins, threads and caches of tiered storage; moves between log directories
+    "remote.log.storage.manager.*", "remote.log.metadata.*", "remote.log.reader.max.*", "remote.log.index.*",
+    "remote.log.manager.*pool.size", "remote.log.manager.task.*", "remote.log.manager.*.quota.window.*",
+    "remote.log.manager.fetch.max.bytes.per.second", "rsm.config.*", "rlmm.config.*",
+    "log.local.retention.*",
     "replica.alter.log.dirs.io.max.bytes.per.second", "alter.log.dirs.replication.quota.window.*",
     # metrics and the JVM
     "metric.reporters", "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
@@ -53,7 +56,6 @@ IGNORED: Final = (
 """Patterns of names that have no meaning here."""
 
 SWITCHES: Final[Mapping[str, str]] = {
-    "remote.log.storage.system.enable": "false",
     "zookeeper.metadata.migration.enable": "false",
     "zookeeper.set.acl": "false",
     "zookeeper.ssl.client.enable": "false",
@@ -65,7 +67,6 @@ _NO_JAVA: Final = "a class of Java cannot be loaded here"
 _PLAIN_ZOOKEEPER: Final = "connections to ZooKeeper are neither encrypted nor logged in here"
 _LISTENERS: Final = "set listeners and advertised.listeners"
 REFUSED: Final[Mapping[str, str]] = {
-    "remote.log.storage.system.enable": "there is no tiered storage here",
     "zookeeper.metadata.migration.enable": "there is no KRaft here",
     "zookeeper.set.acl": "the nodes in ZooKeeper get no ACLs here",
     "zookeeper.ssl.*": _PLAIN_ZOOKEEPER,

@@ -23,7 +23,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.peer_requests import Connect
 from broker.coordinator.read_index import ReadIndex
-from broker.coordinator.record_store import LogRecordStore
+from broker.coordinator.record_store import LogRecordStore, Restored
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_markers import ClusterMarkerWriter, LogMarkerWriter
@@ -46,12 +46,18 @@ class Coordinators:
     """Call `start` once the topics are known, and `close` before the logs are closed."""
 
     def __init__(
-        self, config: BrokerConfig, topics: MetadataCache, producer_ids: ProducerIds, clock: Clock, connect: Connect
+        self,
+        config: BrokerConfig,
+        topics: MetadataCache,
+        producer_ids: ProducerIds,
+        clock: Clock,
+        connect: Connect,
+        restored: Restored | None = None,
     ) -> None:
-        """`connect` makes connections to other brokers."""
+        """`connect` makes connections to other brokers. `restored`: offsets of groups that the log may lack."""
         self._topics = topics
         self._tasks = BackgroundTasks()
-        offsets = LogRecordStore(topics, GROUP_OFFSETS_TOPIC, clock)
+        offsets = LogRecordStore(topics, GROUP_OFFSETS_TOPIC, clock, restored)
         self._read_index = ReadIndex(topics, config.broker_id, connect)
         self.groups = GroupCoordinator(
             offsets,

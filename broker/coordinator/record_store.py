@@ -23,6 +23,8 @@ from broker.records.control import ControlType, read_control_type
 from broker.records.record import decode_batch
 
 READ_BYTES = 1 << 20
+_RESTORED_AT_ONCE = 1000
+_RESTORED_RETRY_S = 0.5
 _NO_LIMIT = 2**31 - 1
 
 # Key and value of one record. A None value is a tombstone.
@@ -62,13 +64,24 @@ class RecordStore(Protocol):
         """Every committed record of a partition, oldest first, with control records as markers. Raises BrokerError."""
 
 
+class Restored(Protocol):
+    """The records of a cluster that was restored without its logs."""
+
+    async def records(self, partition: int) -> Sequence[KeyValue]:
+        """Those that the log of a partition may lack; none in any other cluster. Raises BrokerError."""
+
+    async def loaded(self, partition: int) -> None:
+        """The log has them now. Raises BrokerError."""
+
+
 class LogRecordStore:
     """A `RecordStore` over the partitions of `topic` that this broker leads."""
 
-    def __init__(self, topics: MetadataCache, topic: str, clock: Clock) -> None:
+    def __init__(self, topics: MetadataCache, topic: str, clock: Clock, restored: Restored | None = None) -> None:
         self._topics = topics
         self._topic = topic
         self._clock = clock
+        self._restored = restored
 
     def check(self, partition: int) -> None:
         self._topics.partition(TopicPartition(self._topic, partition)).check_min_isr()
@@ -104,6 +117,8 @@ class LogRecordStore:
         if waiting is not None:
             await asyncio.wait([waiting])
             waiting.result()
+        missing = dict(await self._restored.records(partition) if self._restored else ())
+        is_restored = bool(missing)
         offset = leader.log.log_start_offset
         while (found := leader.read(offset, READ_BYTES)) is not None:
             before = offset
@@ -112,8 +127,29 @@ class LogRecordStore:
                 raise CorruptBatch(f"{self._topic}-{partition} has no whole batch at offset {before}")
             for run in runs:
                 yield run
+                for key, _ in run.records if missing else ():
+                    missing.pop(key, None)
             if self._topics.partition(tp) is not leader:
                 raise BrokerError(ErrorCode.not_leader_or_follower, f"{tp} has another leader epoch")
+        if is_restored and self._restored is not None:
+            await self._append_restored(partition, list(missing.items()))
+            yield RecordRun(list(missing.items()))
+            await self._restored.loaded(partition)
+
+    async def _append_restored(self, partition: int, records: Sequence[KeyValue]) -> None:
+        """In batches that any message.max.bytes takes. While too few replicas are in sync, as when a restored cluster
+        starts, it waits. After a crash the next load appends what is missing."""
+        for first in range(0, len(records), _RESTORED_AT_ONCE):
+            while True:
+                try:
+                    waiting = self.append(partition, records[first : first + _RESTORED_AT_ONCE])
+                    if waiting is not None:
+                        await waiting
+                    break
+                except BrokerError as error:
+                    if error.code is not ErrorCode.not_enough_replicas:
+                        raise
+                    await asyncio.sleep(_RESTORED_RETRY_S)
 
 
 def _decode(found: FileSlice, low: int) -> tuple[list[RecordRun], int]:

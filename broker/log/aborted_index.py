@@ -2,10 +2,7 @@
 
 Owned by log.py, written by log.py and recovery.py. One `.txnindex` file per segment that holds an abort
 marker; a segment without one costs no file and no memory. The file goes with its segment (segment.py
-renames it). Kafka's `TransactionIndex`, its entries big-endian, in the order of their markers:
-
-    version (int16, 0), producer id (int64), first offset (int64), last offset (int64: that of the marker),
-    last stable offset (int64: as it was after the marker)
+renames it). Kafka's `TransactionIndex`; records/aborted_entries.py has its entries.
 
 Entries are searched in the file and not kept in memory, because a log with many aborted transactions would fill it.
 Not thread-safe.
@@ -15,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -24,10 +20,7 @@ from typing import NamedTuple
 from broker.log.disk import wrap_disk_errors
 from broker.log.segment import ABORTED_SUFFIX, segment_path
 from broker.log.segment_file import SegmentFile
-
-_ENTRY = struct.Struct(">hqqqq")
-_VERSION = 0
-ENTRY_SIZE = _ENTRY.size
+from broker.records.aborted_entries import ENTRY_SIZE, AbortedEntry, decode_aborted, encode_aborted
 
 _READ_AT_ONCE = 128
 """Entries; most fetches find theirs among these."""
@@ -38,36 +31,6 @@ class AbortedTransaction(NamedTuple):
 
     producer_id: int
     first_offset: int
-
-
-class AbortedEntry(NamedTuple):
-    """An aborted transaction. `last_offset` is its marker's, `last_stable_offset` was the one after the marker."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
-def encode_aborted(entries: Iterable[AbortedEntry]) -> bytes:
-    return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
-
-
-def decode_aborted(data: bytes) -> list[AbortedEntry]:
-    """The entries of a `.txnindex` file, which is never empty. Raises ValueError."""
-    if not data:
-        raise ValueError("it is empty")
-    if len(data) % ENTRY_SIZE:
-        raise ValueError(f"{len(data)} bytes are no whole number of entries")
-    entries: list[AbortedEntry] = []
-    for version, *fields in _ENTRY.iter_unpack(data):
-        if version != _VERSION:
-            raise ValueError(f"version {version} is not {_VERSION}")
-        entry = AbortedEntry(*fields)
-        if not 0 <= entry.first_offset < entry.last_offset or (entries and entry.last_offset <= entries[-1][2]):
-            raise ValueError(f"an entry from offset {entry.first_offset} to {entry.last_offset} does not fit there")
-        entries.append(entry)
-    return entries
 
 
 class BrokenIndex(ValueError):

@@ -21,8 +21,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from broker.log.aborted_index import AbortedEntry
 from broker.log.compaction_process import LastOfProducer
+from broker.records.aborted_entries import AbortedEntry
 from broker.records.batch import HEADER_SIZE, BatchHeader, Buffer, rebuild_batch, verify_batch
 from broker.records.columns import Columns, decode_columns
 from broker.records.compression import compress, decompress

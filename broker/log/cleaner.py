@@ -19,7 +19,6 @@ from typing import NamedTuple
 from broker.clock import Clock
 from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, CorruptBatch
-from broker.log.aborted_index import AbortedEntry
 from broker.log.checkpoints import CLEAN_OFFSETS
 from broker.log.compaction_process import (
     Compacted,
@@ -36,6 +35,7 @@ from broker.log.producer_state import NO_OFFSET, ProducerEntry
 from broker.log.segment import Segment
 from broker.metrics import CleanerMetrics
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.aborted_entries import AbortedEntry
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.log.aborted_index import AbortedEntry
 from broker.log.segment_swap import CLEANED_SUFFIX
+from broker.records.aborted_entries import AbortedEntry
 
 _WORKER = "broker.log.compaction"
 _ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.errors import ConfigError, CorruptBatch
-from broker.log.aborted_index import ENTRY_SIZE, decode_aborted
 from broker.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_epochs, read_topic_id
 from broker.log.index import OFFSET_ENTRY, TIME_ENTRY
 from broker.log.log_directory import partition_name
@@ -25,6 +24,7 @@ from broker.log.segment import ABORTED_SUFFIX
 from broker.log.segment_file import SegmentFile, scan_headers
 from broker.log.segment_swap import was_compacted
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.aborted_entries import ENTRY_SIZE, decode_aborted
 from broker.records.batch import BatchHeader, verify_batch
 
 _SEGMENT_NAME = re.compile(r"\d{20}\.log")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 
 from broker.errors import ConfigError
@@ -79,6 +80,10 @@ class LeaderEpochs:
         following = bisect_right(entries, epoch, key=lambda entry: entry[0])
         end = entries[following][1] if following < len(entries) else log_end_offset
         return (entries[following - 1][0], end) if following else (epoch, end)
+
+    def begin_with(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Begin with the epochs of records before the log, in place of all that are known."""
+        self._replace(list(entries))
 
     def truncate_from_end(self, offset: int) -> None:
         """Forget epochs that begin at `offset` or later."""

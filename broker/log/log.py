@@ -1,10 +1,10 @@
-"""The log of one partition: append-only segments, and how records are appended, read and deleted.
+"""The log of one partition: append-only segments, and how records are appended and deleted.
 
-The partition's leader or follower appends and reads; manager.py flushes, rolls, applies retention and closes. Batches
-of a leader, checked by append_checks.py, get offsets and the leader epoch in their headers. Those of a follower,
-checked by follower_append.py, stay as they are. A method that raises leaves the log unchanged. The event loop's thread
-owns a log. Two things may run in another thread: `flush`, and the write of a `PendingAppend`. Readers see that write
-when the owner resumes the append. Idea: Kafka's `UnifiedLog`.
+The partition's leader or follower appends and reads (readable_log.py); manager.py flushes, rolls, applies retention and
+closes. Batches of a leader, checked by append_checks.py, get offsets and the leader epoch in their headers. Those of a
+follower, checked by follower_append.py, stay as they are. A method that raises leaves the log unchanged. The event
+loop's thread owns a log. Two things may run in another thread: `flush`, and the write of a `PendingAppend`. Readers see
+that write when the owner resumes the append. Idea: Kafka's `UnifiedLog`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from pathlib import Path
 
 from broker.clock import Clock
 from broker.errors import BrokerError, CorruptBatch, ErrorCode
-from broker.log import timestamps
-from broker.log.aborted_index import AbortedTransaction, BrokenIndex
+from broker.log.aborted_index import BrokenIndex
 from broker.log.append_checks import (
     BatchCheck,
     Batches,
@@ -31,6 +30,7 @@ from broker.log.append_checks import (
     stamp_append_time,
     writable,
 )
+from broker.log.archived_log import ArchivedLog, ArchivedState
 from broker.log.checkpoints import PARTITION_METADATA, known_topic_id, write_topic_id
 from broker.log.disk import Disk, storage_error, wrap_disk_errors
 from broker.log.flushing import Flusher
@@ -49,10 +49,11 @@ from broker.log.recovery import (
     rebuild_producers,
     try_rebuild_producers,
 )
+from broker.log.retained_log import RetainedLog
 from broker.log.segment import OpenSegments, Segment, segment_path
-from broker.log.segment_file import FileSlice, SegmentFile
+from broker.log.segment_file import SegmentFile
 from broker.log.segment_swap import mark_compacted
-from broker.log.segments import Segments, expired_segments, is_aged, must_roll
+from broker.log.segments import Segments, is_aged, must_roll
 from broker.records.batch import NO_TIMESTAMP, Buffer, parse_header
 from broker.records.control import ControlType, EndMarker, end_transaction_marker
 
@@ -63,7 +64,7 @@ DELETED_DIRECTORY_SUFFIX = "-delete"
 WritableBuffer = bytearray | memoryview
 
 
-class Log:
+class Log(RetainedLog):
     """The log of one partition: its segments, producers and leader epochs. Made by `Log.open`."""
 
     def __init__(
@@ -81,14 +82,18 @@ class Log:
         self.topic_id = known_topic_id(directory / PARTITION_METADATA)
         """As in partition.metadata; `assign_topic_id` sets it."""
         self.committed: int | None = None
-        """The high watermark of a replicated partition, set by its owner. Retention, compaction and DeleteRecords stop
-        there: above it records may still be replaced by those of another leader. None: no bound."""
+        self.archived: ArchivedLog | None = None
+        self.archived_state = None
+        self.told_archived_end = 0
+        self.wanted_start_offset = 0
+        self.start_wanted = self.archive_moved = lambda: None
         self.before_truncation: Callable[[int], None] = lambda offset: None
         """Called with an offset before records from there on are dropped, to lower the checkpoints. Raises OSError."""
         self.disk = disk
         self._clock = clock
         self._segments = Segments(directory, loaded.segments, clock, opened)
         self._start = loaded.log_start_offset
+        self._is_start_known = loaded.is_start_known
         self._end = loaded.log_end_offset
         self._is_writing = False
         """Whether a pending append is writing to the active segment, perhaps in another thread."""
@@ -108,13 +113,14 @@ class Log:
         *,
         clean: bool,
         recovery_point: int = 0,
-        log_start_offset: int = 0,
+        log_start_offset: int | None = None,
         opened: OpenSegments | None = None,
         disk: Disk | None = None,
     ) -> Log:
         """Open or create a partition directory. Unless `clean`, verifies everything after `recovery_point`.
 
-        `opened` bounds the open files of many logs. `disk` is the disk of the data directory.
+        `log_start_offset` of None: where its first segment begins. `opened` bounds the open files of many logs. `disk`
+        is the disk of the data directory.
         Raises BrokerError `kafka_storage_error`, CorruptBatch.
         """
         opened = OpenSegments() if opened is None else opened
@@ -140,45 +146,9 @@ class Log:
         return until > 0 and self._clock.monotonic() < until
 
     @property
-    def log_start_offset(self) -> int:
-        return self._start
-
-    @property
-    def log_end_offset(self) -> int:
-        """The offset of the next record."""
-        return self._end
-
-    @property
     def recovery_point(self) -> int:
         """Records before this offset have been fsynced."""
         return self._flusher.recovery_point
-
-    @property
-    def segments(self) -> Sequence[Segment]:
-        """Oldest first; the last is the active one."""
-        return tuple(self._segments)
-
-    @property
-    def active_base_offset(self) -> int:
-        return self._segments.active.base_offset
-
-    @property
-    def size(self) -> int:
-        """Bytes of all segments."""
-        return sum(segment.size for segment in self._segments)
-
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """Where the oldest open transaction begins, or the log start if that is later; None without one."""
-        first = self.producers.first_unstable_offset
-        return first if first is None or first > self._start else self._start
-
-    def end_offset_for_epoch(self, epoch: int, leader_epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest epoch up to `epoch`; (-1, -1) when unknown (KIP-101, KIP-320).
-
-        `leader_epoch` is the current one. The log may hold no record of it yet.
-        """
-        return self.epochs.end_offset(epoch, leader_epoch, self._end)
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """Write the topic's id beside the segments. Raises BrokerError `kafka_storage_error`."""
@@ -273,7 +243,8 @@ class Log:
         for last_offset, header in placed:
             self.epochs.assign(header.leader_epoch, epoch_start)
             epoch_start = last_offset + 1
-        self._start = max(self._start, self._segments.first.base_offset)
+        if not self.config.remote_storage_enable:
+            self._start = max(self._start, self._segments.first.base_offset)
         active, replay = self._segments.active, Replay(self.producers, now, self.aborted)
         moved_by = active.size - len(run.buffer) - run.start
         with self._undo_on_error(base_offset):
@@ -332,50 +303,6 @@ class Log:
         file.pwrite(buffer, position)
         self.disk.wrote(began, self._clock.monotonic())
 
-    # --- reading
-
-    def read(self, offset: int, max_bytes: int, *, up_to: int | None = None) -> FileSlice | None:
-        """Whole batches from the one that holds `offset`, all below offset `up_to`; None when there are none.
-
-        About `max_bytes`, but at least one batch and never past the end of a segment. The cost does not depend on the
-        log's size. Raises BrokerError `offset_out_of_range`, `kafka_storage_error`.
-        """
-        end = self._end
-        if not self._start <= offset <= end:
-            reason = f"offset {offset} is not in [{self._start}, {end}] of {self.directory.name}"
-            raise BrokerError(ErrorCode.offset_out_of_range, reason)
-        if up_to is None or up_to > end:
-            up_to = end
-        if offset >= up_to:
-            return None
-        try:
-            return self._segments.read(offset, max_bytes, up_to, end)
-        except OSError as error:
-            raise storage_error("read", self.directory, error) from error
-
-    def aborted_in(self, offset: int, found: FileSlice, up_to: int) -> list[AbortedTransaction]:
-        """The aborted transactions in `found`, which `read` just returned for `offset` and `up_to`.
-
-        There may be some more, from after `found`.
-        """
-        if not self.aborted:
-            return []
-        past = self._segments.offset_after(offset, found)
-        return self.aborted.transactions_between(offset, up_to if past is None else min(past, up_to))
-
-    def _rebuild_aborted(self, broken: BrokenIndex) -> None:
-        rebuild_aborted(self.directory, tuple(self._segments), broken, self.aborted, self._clock.now_ms())
-
-    def offset_for_timestamp(self, ms: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record with a timestamp of at least `ms`; None when there is none."""
-        with wrap_disk_errors("read", self.directory):
-            return timestamps.first_since(tuple(self._segments), ms, self._start)
-
-    def max_timestamp(self) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record with the newest timestamp; None without timestamps."""
-        with wrap_disk_errors("read", self.directory):
-            return timestamps.newest(tuple(self._segments), self._start)
-
     # --- flushing
 
     def flush_due(self) -> bool:
@@ -408,6 +335,9 @@ class Log:
 
     # --- rolling, retention, compaction, truncation
 
+    def _rebuild_aborted(self, broken: BrokenIndex) -> None:
+        rebuild_aborted(self.directory, tuple(self._segments), broken, self.aborted, self._clock.now_ms())
+
     def roll(self) -> None:
         """Close the active segment and begin a new one, unless it is empty or an append is writing to it."""
         with wrap_disk_errors("roll", self.directory):
@@ -423,53 +353,15 @@ class Log:
             self._segments.roll(base_offset, self.config)
             self._snapshots.take(base_offset, self.producers)  # last, because a refused append is retried again
 
-    def apply_retention(self) -> int:
-        """Delete the segments that retention.ms and retention.bytes let go; returns how many.
+    def begin_after_archive(self, state: ArchivedState) -> None:
+        """Drop everything and begin at `state.offset`: the archive has all records before it.
 
-        Their files are renamed and stay for file.delete.delay.ms: see `take_deleted`.
+        Raises BrokerError `kafka_storage_error`.
         """
-        with wrap_disk_errors("apply retention to", self.directory):
-            count, why = expired_segments(tuple(self._segments), self.config, self._clock.now_ms(), self._start)
-            if count == len(self._segments) and self._end <= self._deletable_end:
-                self._roll(self._end)
-            count = min(count, self._segments.older_than(self._deletable_end))
-            self._delete_oldest(count, why)
-        return count
-
-    @property
-    def _deletable_end(self) -> int:
-        """Records before this offset may be deleted: a follower may lack those above the high watermark."""
-        return self._end if self.committed is None else min(self.committed, self._end)
-
-    def delete_records(self, before: int) -> int:
-        """Let the log start at offset `before`; returns the new start. Raises BrokerError `offset_out_of_range`."""
-        end = self._deletable_end
-        if before > end:
-            what = "the log ends" if end == self._end else "the high watermark is"
-            raise BrokerError(ErrorCode.offset_out_of_range, f"cannot delete before {before}: {what} at {end}")
-        self._start = max(self._start, before)
-        with wrap_disk_errors("delete records of", self.directory):
-            self.epochs.truncate_from_start(self._start)
-            self._delete_oldest(self._segments.older_than(self._start), f"the log starts at offset {self._start}")
-        return self._start
-
-    def _delete_oldest(self, count: int, why: str) -> None:
-        if not count:
-            return
-        segments = tuple(self._segments)
-        first, after = segments[0].base_offset, segments[count].base_offset
-        size = sum(segment.size for segment in segments[:count])
-        text = "%s: deleting offsets %d to %d (segments: %d, bytes: %d): %s"
-        logger.info(text, self.directory, first, after - 1, count, size, why)
-        self._snapshots.keep_before_deletion(after)
-        due = self._clock.now_ms() + self.config.file_delete_delay_ms
-        deleted = self._segments.remove_oldest(count)
-        self._start = max(self._start, after)  # before anything below can fail: these records are gone
-        for segment in deleted:
-            self._segments.deleted.add(due, segment.mark_deleted())
+        producers = state.decode_producers(self._clock.now_ms())
+        self._restart(state.offset, state.epochs, producers)
+        self._start, self._is_start_known = min(state.start, state.offset), True
         self.epochs.truncate_from_start(self._start)
-        self.aborted.forget(0, after)
-        self._snapshots.forget_before(after)
 
     def replace_segments(self, old: Sequence[Segment], cleaned: Path, size: int) -> bool:
         """Replace `old` by the segment of `size` bytes in the directory `cleaned`, which was compacted from them.
@@ -477,8 +369,8 @@ class Log:
         Returns False and does nothing when retention or a truncation has removed some of them meanwhile.
         Raises BrokerError `kafka_storage_error`; the log then takes no more appends until the broker restarts.
         """
-        if self.failure or not self._segments.holds_closed(old):
-            return False
+        if self.failure or self.config.remote_storage_enable or not self._segments.holds_closed(old):
+            return False  # an archived segment never changes
         with wrap_disk_errors("compact", self.directory):
             try:
                 deleted = self._segments.swap_in(old, cleaned, size, self.config)
@@ -499,10 +391,12 @@ class Log:
         """Drop the batch that holds `offset` and everything after it. A follower does this when it diverged.
 
         `producers`: what `producers_before(offset)` has read. Reading that may take seconds.
-        Below its start the log becomes empty and starts at `offset`. Raises BrokerError `kafka_storage_error`.
+        Below its start the log becomes empty and starts at `offset`. Below its local start it becomes empty, too, and
+        begins at the log start: what the archive alone has cannot be cut here.
+        Raises BrokerError `kafka_storage_error`.
         """
-        if offset < self._start:
-            self.truncate_fully_and_start_at(offset)
+        if offset < self.local_start_offset:
+            self.truncate_fully_and_start_at(min(offset, self._start))
         elif offset < self._end:
             self._check_writable()
             with wrap_disk_errors("truncate", self.directory), self._truncation(offset):
@@ -510,7 +404,16 @@ class Log:
                 self.epochs.save_truncation()  # the next records may be of an older epoch
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and start at `offset`, as the leader's log does. Raises BrokerError `kafka_storage_error`."""
+        """Drop everything and start at `offset`, as the leader's log does. Raises BrokerError `kafka_storage_error`.
+
+        With an archive this is where the local log starts.
+        """
+        start = min(self._start, offset) if self.config.remote_storage_enable else offset
+        self._restart(offset, (), ProducerStates())
+        self._start = start
+
+    def _restart(self, offset: int, epochs: Sequence[tuple[int, int]], producers: ProducerStates) -> None:
+        """What was before `offset` is on disk before the new segment: a start without a segment forgets it."""
         self._check_writable()
         self._start = min(self._start, offset)
         with wrap_disk_errors("truncate", self.directory), self._truncation(offset):
@@ -518,7 +421,12 @@ class Log:
             self._forget_after(-1)
             self.epochs.save_truncation()
             self.aborted.forget(0, sys.maxsize)
-            self.producers = ProducerStates()
+            if epochs:
+                self.epochs.begin_with(epochs)
+                self.epochs.save()
+            if len(producers):
+                self._snapshots.write(offset, producers)
+            self.producers = producers
             self._segments.start_at(offset, self.config)
             self._start = self._end = offset
 
@@ -530,6 +438,7 @@ class Log:
         self._forget_after(self._end)
         self._flusher.truncate(self._end)
         self.aborted.truncate(self._end)
+        self.told_archived_end = min(self.told_archived_end, self._end)
         if producers is None:
             producers = rebuild_producers(self.directory, tuple(self._segments), self._end, self._clock.now_ms())
         self.producers = producers
@@ -553,6 +462,8 @@ class Log:
 
     def update_config(self, config: LogConfig) -> None:
         """Use new settings from the next append, roll or retention check on."""
+        if self.config.remote_storage_enable and not config.remote_storage_enable:
+            self._leave_archive()
         self.config = config
         self._segments.active.set_index_interval(config.index_interval_bytes)
 

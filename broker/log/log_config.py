@@ -18,6 +18,8 @@ from broker.settings import Long, Setting, at_least, between, gzip_level, one_of
 
 UNLIMITED = 2**63 - 1
 DAY_MS = 24 * 60 * 60 * 1000
+DERIVED = -2
+"""A local.retention.* that is as the retention.* of its name."""
 
 _cleanup = functools.partial(setting, group="cleanup")
 _segments = functools.partial(setting, group="segments")
@@ -39,6 +41,12 @@ def _throttled_replicas(value: tuple[str, ...]) -> str | None:
     if value == ("*",) or all(re.fullmatch(r"\d+:\d+", item) for item in value):
         return None
     return "name replicas as partition:broker, partition:broker, or all of them as *"
+
+
+def _topic_id(value: str) -> str | None:
+    if not value or re.fullmatch(r"[A-Za-z0-9_-]{22}", value, re.ASCII):
+        return None
+    return "expected the 22 characters of a topic id, as in `pykafka topics describe`"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,19 +132,31 @@ class LogConfig:
         _throttled_replicas,
     )
     remote_storage_enable: bool = _remote(
-        False,
-        "Whether old segments go to remote storage; there is none, so only false is accepted.",
-        lambda value: "there is no remote storage to keep segments in; leave it at false" if value else None,
+        False, "Keep closed segments in the archive (archive.url of the brokers), and read them from there."
     )
     local_retention_ms: Long = _remote(
-        -2,
-        "Accepted but not used without remote storage: age at which a segment leaves the disk; -2 is retention.ms.",
-        at_least(-2),
+        -2, "Age at which a segment that is archived leaves the disk; -2 is retention.ms.", at_least(-2)
     )
     local_retention_bytes: Long = _remote(
         -2,
-        "Accepted but not used without remote storage: size of a partition on disk; -2 is retention.bytes.",
+        "Size of a partition on disk above which its oldest segments leave it, once they are archived; "
+        "-2 is retention.bytes.",
         at_least(-2),
+    )
+    remote_log_copy_disable: bool = _remote(
+        False,
+        "Archive no more segments: what is archived stays readable, and the disk keeps what retention.* keep.",
+    )
+    remote_log_delete_on_disable: bool = _remote(
+        False,
+        "Let remote.storage.enable change from true to false, which deletes the archive: the log then starts where the "
+        "disk does.",
+    )
+    archive_topic_id: str = _remote(
+        "",
+        "Id of the topic whose archive this one goes on with, for a topic that is made from the archive; empty: its "
+        "own. `pykafka log restore` sets it. It cannot be changed.",
+        _topic_id,
     )
 
     @classmethod
@@ -150,7 +170,60 @@ class LogConfig:
                 f"min.compaction.lag.ms={config.min_compaction_lag_ms} is above "
                 f"max.compaction.lag.ms={config.max_compaction_lag_ms}"
             )
+        if config.remote_storage_enable:
+            config._check_archived()
+        elif config.archive_topic_id and not config.remote_log_delete_on_disable:
+            raise ConfigError("archive.topic.id needs remote.storage.enable=true: the records are in the archive")
         return config
+
+    def _check_archived(self) -> None:
+        """Raise ConfigError for what an archived topic cannot have."""
+        if self.is_compacted:
+            raise ConfigError(
+                "remote.storage.enable=true with cleanup.policy=compact: compaction would rewrite segments that are "
+                "archived; set cleanup.policy=delete"
+            )
+        for key, total, local in (
+            ("retention.ms", self.retention_ms, self.local_retention_ms),
+            ("retention.bytes", self.retention_bytes, self.local_retention_bytes),
+        ):
+            if local == DERIVED:
+                continue
+            if self.remote_log_copy_disable and local != total:
+                raise ConfigError(
+                    f"local.{key}={local} with remote.log.copy.disable=true: no more is archived, so the disk "
+                    f"keeps what {key}={total} keeps; set it to -2"
+                )
+            if total != -1 and (local == -1 or local > total):
+                raise ConfigError(f"local.{key}={local} must not be above {key}={total}; -2 is the same")
+
+    def check_change(self, before: LogConfig) -> None:
+        """Raise ConfigError unless a topic with the settings `before` may get these."""
+        if self.archive_topic_id != before.archive_topic_id:
+            raise ConfigError("archive.topic.id cannot be changed: the topic would get the records of another one")
+        if before.remote_storage_enable and not (self.remote_storage_enable or self.remote_log_delete_on_disable):
+            raise ConfigError(
+                "remote.storage.enable=false would leave records in the archive. To keep them and archive no more, set "
+                "remote.storage.enable=true,remote.log.copy.disable=true; to delete them, set "
+                "remote.storage.enable=false,remote.log.delete.on.disable=true"
+            )
+
+    @property
+    def copies_segments(self) -> bool:
+        """Whether closed segments go to the archive. Then only what is archived leaves the disk."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def local_ms(self) -> int:
+        """local.retention.ms as it counts: ms, or -1 for no limit."""
+        derived = self.local_retention_ms == DERIVED or not self.copies_segments
+        return self.retention_ms if derived else self.local_retention_ms
+
+    @property
+    def local_bytes(self) -> int:
+        """local.retention.bytes as it counts: bytes, or -1 for no limit."""
+        derived = self.local_retention_bytes == DERIVED or not self.copies_segments
+        return self.retention_bytes if derived else self.local_retention_bytes
 
     @property
     def may_flush_appends(self) -> bool:

@@ -191,7 +191,7 @@ class LogManager:
                     self._clock,
                     clean=clean,
                     recovery_point=points.get(tp, 0),
-                    log_start_offset=starts.get(tp, 0),
+                    log_start_offset=starts.get(tp),
                     opened=self._opened,
                     disk=directory.disk,
                 )
@@ -438,11 +438,12 @@ class LogManager:
             raise BrokerError(ErrorCode.kafka_storage_error, f"no checkpoint of log start offsets: {error}") from error
 
     def _log_starts(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """Only those that DeleteRecords moved; the others are in the name of the first segment."""
+        """Those that DeleteRecords moved, and those of archived logs, which start before their first segment. The
+        others are in the name of that segment."""
         return {
             tp: log.log_start_offset
             for tp, log in self._logs_in(directory)
-            if log.log_start_offset > log.segments[0].base_offset
+            if log.log_start_offset > log.segments[0].base_offset or log.config.remote_storage_enable
         }
 
     def _watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from broker.clock import Clock
 from broker.durable_files import TEMPORARY_SUFFIX
 from broker.errors import CorruptBatch
-from broker.log.aborted_index import AbortedEntry, AbortedIndex, BrokenIndex
+from broker.log.aborted_index import AbortedIndex, BrokenIndex
 from broker.log.checkpoints import LEADER_EPOCHS
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_config import LogConfig
@@ -30,6 +30,7 @@ from broker.log.segment import ABORTED_SUFFIX, DELETED_SUFFIX, MAX_RELATIVE_OFFS
 from broker.log.segment_file import SegmentFile, scan_headers, scan_verified, waiting
 from broker.log.segment_swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps, was_compacted
 from broker.log.segments import new_segment
+from broker.records.aborted_entries import AbortedEntry
 from broker.records.batch import BatchHeader
 from broker.records.control import ControlType, read_end_marker
 
@@ -48,6 +49,8 @@ class LoadedLog:
     aborted: AbortedIndex
     epochs: LeaderEpochs
     log_start_offset: int
+    is_start_known: bool
+    """False when an archived log lacks the checkpoint of its start, which is taken for its first local offset then."""
     log_end_offset: int
     recovery_point: int
     is_sealed: bool
@@ -62,9 +65,12 @@ def load_log(
     *,
     clean: bool,
     recovery_point: int,
-    log_start_offset: int,
+    log_start_offset: int | None,
 ) -> LoadedLog:
-    """Read a partition directory. Raises OSError, and CorruptBatch for damage before the recovery point."""
+    """Read a partition directory. `log_start_offset` is that of the checkpoint, None without one.
+
+    Raises OSError, and CorruptBatch for damage before the recovery point.
+    """
     now = clock.now_ms()
     sizes, with_aborts = _list_segments(directory)
     aborted = AbortedIndex(directory, with_aborts)
@@ -88,26 +94,30 @@ def load_log(
         end = recovery.run(recovery_point)
         producers = recovery.producers
         clean = False
-    if end is None or end < log_start_offset:
+    known_start = log_start_offset or 0
+    if end is None or end < known_start:
         for segment in segments:
             for path in segment.mark_deleted():
                 path.unlink()
-        end = log_start_offset
+        end = known_start
         segments = [new_segment(directory, end, config, clock, opened)]
         aborted, producers = AbortedIndex(directory), None
     if epochs_lost:
         _find_epochs(segments, epochs)
     drop_snapshots(directory, high=end)
-    start = max(log_start_offset, segments[0].base_offset)
+    start, is_start_known = max(known_start, segments[0].base_offset), True
+    if config.remote_storage_enable:  # the first records may be in the archive
+        is_start_known = log_start_offset is not None
+        start = start if log_start_offset is None else log_start_offset
     epochs.truncate_from_end(end)
-    epochs.truncate_from_start(start)
+    if is_start_known:
+        epochs.truncate_from_start(start)
     epochs.save()
     if producers is None:
         producers = rebuild_producers(directory, segments, end, now)
     sealed = clean and (end == segments[0].base_offset or segment_path(directory, end, SNAPSHOT_SUFFIX).exists())
-    return LoadedLog(
-        segments, producers, aborted, epochs, start, end, end if clean else min(recovery_point, end), sealed
-    )
+    recovered_to = end if clean else min(recovery_point, end)
+    return LoadedLog(segments, producers, aborted, epochs, start, is_start_known, end, recovered_to, sealed)
 
 
 def rebuild_producers(directory: Path, segments: Sequence[Segment], end: int, now_ms: int) -> ProducerStates:

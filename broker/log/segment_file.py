@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from broker.errors import CorruptBatch
+from broker.log.download import Download
 from broker.records.batch import HEADER_SIZE, LENGTH_END, BatchHeader, parse_header, verify_batch
 from broker.records.crc32c import crc32c
 
@@ -31,6 +32,9 @@ _reads = threading.local()
 
 class ColdRead(Exception):
     """A read would wait for the disk. Call `warm` in a thread, then `settle` in the owner's, then repeat the read."""
+
+    download: Download | None = None
+    """Ends when an archive's store has answered, if the read would wait for that: no thread need wait for it."""
 
     def __init__(self, file: SegmentFile, position: int, length: int) -> None:
         self._file = file

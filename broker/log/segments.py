@@ -1,6 +1,6 @@
-"""The segments of one log: which segment holds an offset, when a new one begins, which ones are deleted.
+"""The segments of one log: which segment holds an offset, and when a new one begins.
 
-Owned by log.py. Idea: Kafka's `LogSegments` and the roll and retention rules of `UnifiedLog`.
+Owned by log.py. Idea: Kafka's `LogSegments` and the rules of `UnifiedLog` about a roll.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from broker.clock import Clock
+from broker.log.archived_log import not_read_yet
 from broker.log.log_config import LogConfig
 from broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment
 from broker.log.segment_file import FileSlice
@@ -135,12 +136,14 @@ class Segments:
     def read(self, offset: int, max_bytes: int, up_to: int, end: int) -> FileSlice | None:
         """Whole batches of one segment, from the batch that holds `offset`, all below `up_to`.
 
-        `end` is the log end offset. Raises OSError.
+        `end` is the log end offset. Raises OSError, and BrokerError for an offset before the first segment.
         """
         bases = self._bases
         number = len(bases) - 1
         if offset < bases[number]:
             number = bisect_right(bases, offset) - 1
+            if number < 0:
+                raise not_read_yet(self._directory, offset)
         while number < len(bases):
             segment_end = bases[number + 1] if number + 1 < len(bases) else end
             found = self._segments[number].read(offset, max_bytes, up_to if up_to < segment_end else None)
@@ -220,46 +223,7 @@ def _roll_after(segment: Segment, config: LogConfig) -> int:
     return longest - crc32c(str(segment.path()).encode()) % spread
 
 
-# --- retention
-
-
-def expired_segments(
-    segments: Sequence[Segment], config: LogConfig, now_ms: int, log_start_offset: int
-) -> tuple[int, str]:
-    """(how many of the oldest segments to delete, the reason for the broker's log).
-
-    It may be all of them. A segment that is kept protects all later ones, so offsets never get gaps.
-    """
-    before_start = sum(1 for following in segments[1:] if following.base_offset <= log_start_offset)
-    found = [(before_start, f"the log starts at offset {log_start_offset}")]
-    if "delete" in config.cleanup_policy:
-        found += [
-            (_too_many(segments, config.retention_bytes), f"retention.bytes is {config.retention_bytes}"),
-            (_too_old(segments, config.retention_ms, now_ms), f"retention.ms is {config.retention_ms}"),
-        ]
-    return max(found, key=lambda counted: counted[0])
-
-
-def _too_old(segments: Sequence[Segment], retention_ms: int, now_ms: int) -> int:
-    """A segment is as old as its newest timestamp, or as its file when its records have no timestamps."""
-    if retention_ms < 0:
-        return 0
-    for count, segment in enumerate(segments):
-        if not segment.size or now_ms - segment.newest_ms() <= retention_ms:
-            return count
-    return len(segments)
-
-
-def _too_many(segments: Sequence[Segment], retention_bytes: int) -> int:
-    """How many can go without falling below `retention_bytes`; never the active segment."""
-    if retention_bytes < 0:
-        return 0
-    excess = sum(segment.size for segment in segments) - retention_bytes
-    for count, segment in enumerate(segments[:-1]):
-        excess -= segment.size
-        if excess < 0:
-            return count
-    return len(segments) - 1
+# --- deleted files
 
 
 class DeletedFiles:

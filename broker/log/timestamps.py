@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from broker.errors import CorruptBatch
 from broker.log.segment import Segment, SegmentReader
-from broker.log.segment_file import ColdRead, may_wait
+from broker.log.segment_file import ColdRead, SegmentFile, may_wait
 from broker.records.batch import BatchHeader
 from broker.records.record import decode_batch
 
@@ -58,7 +58,7 @@ def first_since(segments: Sequence[Segment], timestamp: int, log_start_offset: i
             continue
         for position, header in _batches(segment, segment.position_for_timestamp(timestamp), log_start_offset):
             if header.max_timestamp >= timestamp and header.last_offset >= log_start_offset:
-                for offset, at in _record_times(segment, position, header):
+                for offset, at in record_times(segment.file(), position, header):
                     if at >= timestamp and offset >= log_start_offset:
                         return offset, at
     return None
@@ -103,9 +103,9 @@ def _batches(segment: Segment, position: int, log_start_offset: int) -> Iterable
     return segment.batches(position)
 
 
-def _record_times(segment: Segment, position: int, header: BatchHeader) -> Iterable[tuple[int, int]]:
-    """(offset, timestamp ms) of the batch's records, from its header alone if that is enough."""
+def record_times(file: SegmentFile, position: int, header: BatchHeader) -> Iterable[tuple[int, int]]:
+    """(offset, timestamp ms) of the batch's records, from its header alone if that is enough. Raises ColdRead."""
     if header.record_count == header.last_offset_delta + 1 and (header.is_log_append_time or header.record_count == 1):
         return ((offset, header.max_timestamp) for offset in range(header.base_offset, header.next_offset))
-    batch = segment.file().glance(header.size, position)
+    batch = file.glance(header.size, position)
     return [(record.offset, record.timestamp) for record in decode_batch(batch, 0, header)]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+ARCHIVE_STATUS: Final = "archive.status"
+"""Asked for by this name, a broker of pykafka answers with what it knows of the archives that it fills (read-only)."""
 
 
 class ResourceType(IntEnum):

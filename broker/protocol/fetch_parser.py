@@ -33,6 +33,8 @@ class FetchedPartition(NamedTuple):
     """Record batches, a view of the response's buffer; the last one may be incomplete (KIP-74)."""
     diverging: tuple[int, int] | None = None
     """The largest leader epoch up to the follower's last one, and its end offset, where the logs diverge (KIP-595)."""
+    archived_end: int = 0
+    """For followers: so far the leader's archive goes; 0 for none."""
 
 
 class FetchReply(NamedTuple):
@@ -68,6 +70,7 @@ def _partition(topic: str | uuid.UUID, one: Any, new: Any = tuple.__new__) -> Fe
         getattr(one, "preferred_read_replica", -1),
         one.records or _NOTHING,
         None if diverging == _NO_EPOCH else tuple(diverging),
+        max(one.snapshot_id.end_offset, 0) if hasattr(one, "snapshot_id") else 0,
     )
     partition: FetchedPartition = new(FetchedPartition, values)
     return partition

@@ -31,6 +31,9 @@ _DIVERGING_TAG = (0, 13)
 """Tag 0 with 13 bytes, which are the epoch, its end offset, and no further tagged fields."""
 _LEADER = struct.Struct(">BBiiB")
 _LEADER_TAG, _LEADER_SIZE = 1, 9
+_ARCHIVED = struct.Struct(">BBqiB")
+_ARCHIVED_TAG, _ARCHIVED_SIZE = 2, 13
+"""The snapshot of KRaft, of which only the end offset counts here."""
 
 
 class Sized(Protocol):
@@ -64,6 +67,9 @@ class PartitionAnswer(NamedTuple):
     diverging: tuple[int, int] | None = None
     preferred: int = -1
     leader: CurrentLeader | None = None
+    archived_end: int = 0
+    """For followers: the offset after the last archived record, 0 for none. It goes as the end of a snapshot, which has
+    a place in the schema and is not used otherwise."""
 
 
 class TopicAnswer(NamedTuple):
@@ -118,11 +124,13 @@ def encode_fetch_response(
 def _tagged(partition: PartitionAnswer) -> bytes:
     """The tagged fields of a partition."""
     diverging, leader = partition.diverging, partition.leader
-    if diverging is None and leader is None:
+    if diverging is None and leader is None and not partition.archived_end:
         return b"\0"
     fields = [] if diverging is None else [_DIVERGING_EPOCH.pack(*_DIVERGING_TAG, *diverging, 0)]
     if leader is not None:
         fields.append(_LEADER.pack(_LEADER_TAG, _LEADER_SIZE, leader.broker_id, leader.epoch, 0))
+    if partition.archived_end:
+        fields.append(_ARCHIVED.pack(_ARCHIVED_TAG, _ARCHIVED_SIZE, partition.archived_end, -1, 0))
     return bytes((len(fields), *b"".join(fields)))
 
 

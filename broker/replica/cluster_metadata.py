@@ -91,6 +91,9 @@ class PartitionInfo:
     """Replicas that a reassignment adds (KIP-455). They are among `replicas`."""
     removing: tuple[int, ...] = ()
     """Replicas that a reassignment removes at its end. They are among `replicas` until then."""
+    is_restored: bool = False
+    """It was made from an archive, and nothing says yet that a leader had a log of it. With no leader and an empty ISR
+    no leader was elected."""
 
     @property
     def assignment(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

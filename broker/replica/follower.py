@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from broker.errors import BrokerError, ErrorCode
+from broker.log.archived_log import ArchivedState, not_read_yet
 from broker.log.follower_append import FollowerAppend
 from broker.log.log import Log
 from broker.log.pending_append import PendingAppend, complete
@@ -64,7 +65,7 @@ class Follower(Replica):
         self._unsettled: deque[tuple[int, int]] = deque()
         """(last offset of an append, where the oldest transaction open before it or in it begins) for each append that
         is not below the high watermark."""
-        log.committed = self._high_watermark
+        log.committed, log.told_archived_end, log.archive_moved = self._high_watermark, 0, lambda: None
 
     @property
     def high_watermark(self) -> int:
@@ -94,9 +95,15 @@ class Follower(Replica):
     # --- what the leader answers
 
     async def append(
-        self, records: bytearray | memoryview, leader_high_watermark: int, leader_log_start: int
+        self,
+        records: bytearray | memoryview,
+        leader_high_watermark: int,
+        leader_log_start: int,
+        archived_end: int = 0,
     ) -> FollowerAppend | None:
         """Append the batches of an answer, then advance the high watermark and the log's start; None without records.
+
+        Records before `archived_end` are in the archive: they may leave this disk.
 
         While the disk is slow, the write runs in a thread and this waits for it; `records` must stay as they are. Where
         the topic wants records on disk (flush.messages, flush.ms), this waits for an fsync, because the next fetch
@@ -105,7 +112,7 @@ class Follower(Replica):
         replica has another role by now.
         """
         if self.appends_at_once:
-            return self.append_at_once(records, leader_high_watermark, leader_log_start)
+            return self.append_at_once(records, leader_high_watermark, leader_log_start, archived_end)
         appended = None
         if len(records):
             unstable = self.log.first_unstable_offset
@@ -117,7 +124,7 @@ class Follower(Replica):
             if appended.size and self.log.flush_due():
                 await asyncio.get_running_loop().run_in_executor(self._threads, self.log.flush)
         self._check_open()
-        self._advance(leader_high_watermark, leader_log_start)
+        self._advance(leader_high_watermark, leader_log_start, archived_end)
         return appended
 
     @property
@@ -126,7 +133,11 @@ class Follower(Replica):
         return not (self.queue.is_busy or self.log.is_slow or self.log.config.may_flush_appends)
 
     def append_at_once(
-        self, records: bytearray | memoryview, leader_high_watermark: int, leader_log_start: int
+        self,
+        records: bytearray | memoryview,
+        leader_high_watermark: int,
+        leader_log_start: int,
+        archived_end: int = 0,
     ) -> FollowerAppend | None:
         """The same without waiting, while `appends_at_once`."""
         self._check_open()
@@ -134,7 +145,7 @@ class Follower(Replica):
         if len(records):
             unstable = self.log.first_unstable_offset
             appended = self._note(complete(self.log.prepare_follower_append(records, self.leader_epoch)), unstable)
-        self._advance(leader_high_watermark, leader_log_start)
+        self._advance(leader_high_watermark, leader_log_start, archived_end)
         return appended
 
     def _turn(self, records: bytearray | memoryview) -> PendingAppend[FollowerAppend]:
@@ -149,7 +160,7 @@ class Follower(Replica):
             self._unsettled.append((appended.last_offset, appended.first_offset if unstable is None else unstable))
         return appended
 
-    def _advance(self, leader_high_watermark: int, leader_log_start: int) -> None:
+    def _advance(self, leader_high_watermark: int, leader_log_start: int, archived_end: int) -> None:
         before = (self._high_watermark, self.last_stable_offset) if self.waiters else None
         end = self.log.log_end_offset
         self.leader_end_offset = max(end, leader_high_watermark)
@@ -157,9 +168,8 @@ class Follower(Replica):
         self.log.committed = self._high_watermark
         while self._unsettled and self._unsettled[0][0] < self._high_watermark:
             self._unsettled.popleft()
-        start = min(leader_log_start, self._high_watermark)
-        if start > self.log.log_start_offset:
-            self.log.delete_records(start)
+        self.log.told_archived_end = archived_end
+        self.log.advance_start(leader_log_start)
         if before is not None:
             self._notify_advance(before, (self._high_watermark, self.last_stable_offset))
 
@@ -201,20 +211,34 @@ class Follower(Replica):
         await self.queue.add(turn)
         return self.log.log_end_offset
 
-    async def restart_at(self, offset: int) -> int:
-        """Drop the whole log and begin again at `offset`, where the leader's log begins. Raises as `truncate`."""
+    async def restart_at(self, offset: int, leader_log_start: int) -> int:
+        """Drop the whole log and begin again at `offset`, where the leader's local log begins. Raises as `truncate`.
+
+        Of the records that the leader has in the archive only, the leader epochs and the producers are taken from
+        there: this replica may lead one day. Raises `kafka_storage_error` while the archive cannot be read.
+        """
+        state = await self._archived_state(offset) if leader_log_start < offset else None
+        begin = offset if state is None else state.offset
         text = "%s: the leader's log begins at offset %d, this one ends at %d: it begins again there"
-        logger.warning(text, self.tp, offset, self.log.log_end_offset)
+        logger.warning(text, self.tp, begin, self.log.log_end_offset)
         await self.queue.drain()
-        self._cut(offset, lambda: self.log.truncate_fully_and_start_at(offset))
+        if state is None:
+            self._cut(begin, lambda: self.log.truncate_fully_and_start_at(begin))
+        else:
+            self._cut(begin, lambda: self.log.begin_after_archive(state))
         return self.log.log_end_offset
+
+    async def _archived_state(self, offset: int) -> ArchivedState:
+        if self.log.archived_state is None:
+            raise not_read_yet(self.log.directory, offset - 1)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.log.archived_state, offset)
 
     def _cut(self, high_watermark: int, cut: Callable[[], None]) -> None:
         self._check_open()
         self._high_watermark = self.log.committed = min(self._high_watermark, high_watermark)
         cut()
         end = self.log.log_end_offset
-        self._high_watermark = self.log.committed = min(max(high_watermark, self.log.log_start_offset), end)
+        self._high_watermark = self.log.committed = min(max(high_watermark, self.log.local_start_offset), end)
         self._settled_from = min(self._settled_from, end)
         self._unsettled = deque((min(last, end - 1), stable) for last, stable in self._unsettled if stable < end)
         self._notify(0, 0)

@@ -85,7 +85,7 @@ class Partition(Replica):
         """What is known of the followers; None while there is only one replica."""
         self.version = NO_STATE
         """Version of the state in ZooKeeper that this partition knows; only a newer one changes the ISR."""
-        log.committed = None
+        log.committed, log.told_archived_end, log.archive_moved = None, 0, self._archive_moved
         if info is not None:
             self.adding = info.adding
         if info is not None and len(info.replicas) > 1:
@@ -397,6 +397,12 @@ class Partition(Replica):
         self.log.delete_records(before)
         self._notify(0, 0, sys.maxsize)  # ends the waits of followers only
 
+    def _archive_moved(self) -> None:
+        """The archive has grown or starts later: tell the followers, and requests that wait for the start."""
+        if not self._is_closed:
+            self._deletions.advance(self.low_watermark)
+            self._notify(0, 0, sys.maxsize)
+
     def until_deleted(self, before: int) -> asyncio.Future[None] | None:
         """A future that is done when all replicas begin at offset `before` or later; None if they do.
 
@@ -524,7 +530,7 @@ class Partition(Replica):
             info.leader,
             info.replicas,
             info.isr,
-            high_watermark=max(high_watermark, self.log.log_start_offset),
+            high_watermark=max(high_watermark, self.log.local_start_offset),
             log_end_offset=self.log.log_end_offset,
             now=self._clock.monotonic(),
             max_lag_s=self._max_lag_s,

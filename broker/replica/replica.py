@@ -106,8 +106,8 @@ class Replica(abc.ABC):
             waiter.gained(appended if waiter.replica else stable if waiter.committed else gained)
 
     def _bytes_between(self, start: int, end: int) -> int:
-        """The bytes that a fetch from `start` (or the log start offset) gets, which are of one segment."""
-        found = self.log.read(max(start, self.log.log_start_offset), sys.maxsize, up_to=end)
+        """The bytes that a fetch from `start` (or the local start) gets, which are of one segment."""
+        found = self.log.read(max(start, self.log.local_start_offset), sys.maxsize, up_to=end)
         return 0 if found is None else found.length
 
 

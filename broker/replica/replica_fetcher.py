@@ -42,8 +42,9 @@ LONGEST_WAIT_S = 1.0
 """For which a throttled partition waits before it looks at the rate again."""
 STALE_AFTER = 4
 """So many errors in turn mean that this broker has missed a notification. Fewer are usual after an election."""
-_EPOCH_VERSION, _OFFSETS_VERSION = 4, 7
-_EARLIEST = -2
+_EPOCH_VERSION, _OFFSETS_VERSION = 4, 8
+_EARLIEST, _EARLIEST_LOCAL = -2, -4
+_OUT_OF_RANGE = ErrorCode.offset_out_of_range, ErrorCode.offset_moved_to_tiered_storage
 _FULL = 0
 _LAST_SESSION_EPOCH = 2**31 - 1
 _SESSION_ERRORS = frozenset(
@@ -252,7 +253,7 @@ class ReplicaFetcher:
                 follower = followed.follower
                 try:
                     appended = follower.append_at_once(
-                        fetched.records, fetched.high_watermark, fetched.log_start_offset
+                        fetched.records, fetched.high_watermark, fetched.log_start_offset, fetched.archived_end
                     )
                     self._appended(followed, fetched, appended)
                 except Exception as error:
@@ -347,7 +348,7 @@ class ReplicaFetcher:
             if followed is None:
                 continue
             try:
-                if fetched.error is ErrorCode.offset_out_of_range:
+                if fetched.error in _OUT_OF_RANGE:
                     out_of_range.append(followed)
                 else:
                     await self._take_one(followed, fetched)
@@ -415,7 +416,9 @@ class ReplicaFetcher:
                 )
                 raise BrokerError(ErrorCode.invalid_record, text)
             return
-        appended = await follower.append(fetched.records, fetched.high_watermark, fetched.log_start_offset)
+        appended = await follower.append(
+            fetched.records, fetched.high_watermark, fetched.log_start_offset, fetched.archived_end
+        )
         self._appended(followed, fetched, appended)
 
     def _appended(self, followed: _Followed, fetched: FetchedPartition, appended: FollowerAppend | None) -> None:
@@ -437,7 +440,7 @@ class ReplicaFetcher:
             followed.failures, followed.error = 0, ""
 
     async def _take_out_of_range(self, followed: _Followed) -> None:
-        """The leader's log ends before this one, after an unclean election, or begins after it."""
+        """The leader's log ends before this one, after an unclean election, or its local part begins after it."""
         follower, key = followed.follower, (followed.topic_id, followed.follower.tp.partition)
         try:
             end = await self._leader_end(follower)
@@ -445,9 +448,9 @@ class ReplicaFetcher:
             if end < own_end:
                 await follower.truncate_to(end, "the leader's log ends there")
                 return
-            start = await self._leader_start(follower)
+            start = await self._leader_start(follower, _EARLIEST_LOCAL)
             if start > own_end:
-                await follower.restart_at(start)
+                await follower.restart_at(start, await self._leader_start(follower, _EARLIEST))
                 return
             raise BrokerError(ErrorCode.offset_out_of_range, f"the leader has offsets {start} to {end}")
         except BrokerError as error:
@@ -464,11 +467,11 @@ class ReplicaFetcher:
         body = await self._peer.request(ApiKey.OFFSET_FOR_LEADER_EPOCH, _EPOCH_VERSION, fields)
         return self._offset(body, "end_offset")
 
-    async def _leader_start(self, follower: Follower) -> int:
+    async def _leader_start(self, follower: Follower, timestamp: int) -> int:
         asked = {
             "partition_index": follower.tp.partition,
             "current_leader_epoch": follower.leader_epoch,
-            "timestamp": _EARLIEST,
+            "timestamp": timestamp,
         }
         topics = [{"name": follower.tp.topic, "partitions": [asked]}]
         fields = {"replica_id": self._broker_id, "isolation_level": 0, "topics": topics}

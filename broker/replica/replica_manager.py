@@ -15,6 +15,7 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ConfigError
@@ -30,6 +31,9 @@ from broker.replica.fetcher_manager import FetcherManager
 from broker.replica.follower import Follower
 from broker.replica.partition import Partition
 from broker.replica.replication_quota import ReplicationQuota
+
+if TYPE_CHECKING:
+    from broker.archive.archive_manager import ArchiveManager
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +53,9 @@ class ReplicaManager:
         logs: LogManager,
         *,
         peers: PeerSecurity = PeerSecurity(),  # noqa: B008 (immutable)
+        archive: ArchiveManager | None = None,
     ) -> None:
-        """`peers`: how to connect to other brokers."""
+        """`peers`: how to connect to other brokers. `archive`: what copies the logs of this broker to the archive."""
         self._config = config
         self.broker_id = config.broker_id
         self._logs = logs
@@ -88,6 +93,9 @@ class ReplicaManager:
         self.defaults = LogConfig.from_properties(config.topic_defaults())
         """The broker's settings, which those of a topic override."""
         logs.high_watermarks = self.high_watermarks
+        self._archive = archive
+        if archive is not None:
+            archive.on_ready = lambda tp: self.on_stale({tp.topic})
 
     def role(self, tp: TopicPartition) -> Partition | Follower | None:
         """The partition if this broker leads or follows it."""
@@ -101,12 +109,17 @@ class ReplicaManager:
         """Why a partition that this broker leads is offline; empty when only the broker's log tells it."""
         return self._logs.offline.get(tp, "")
 
+    def awaits_archive(self, tp: TopicPartition) -> bool:
+        """Whether this broker will lead a partition as soon as it knows where its archive ends."""
+        return self._archive is not None and tp not in self.led and not self._archive.may_serve(tp)
+
     def begin(self, metadata: ClusterMetadata) -> None:
         """Lead and follow, at start. Each partition that this broker hosts should have a log in one of the directories.
         The state of one that has lost its only replica says so (`state_at_start`)."""
         hosted = dict(self._hosted(metadata, metadata.topics))
-        states = ((tp, topic.partitions[tp.partition]) for tp, topic in hosted.items())
-        self._logs.expect(hosted, {tp for tp, info in states if len(info.replicas) == 1 and not info.isr})
+        states = [(tp, topic.partitions[tp.partition]) for tp, topic in hosted.items()]
+        lost = {tp for tp, info in states if len(info.replicas) == 1 and not info.isr and not info.is_restored}
+        self._logs.expect(hosted, lost)
         self.apply(metadata, metadata.topics)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
@@ -271,6 +284,8 @@ class ReplicaManager:
             role = self.role(tp)
             if role is not None and not (tp in hosted and role.log.topic_id == hosted[tp].topic_id):
                 self._end_role(tp)
+            if self._archive is not None and tp not in hosted:
+                self._archive.forget(tp)
 
     def _moved_away(self, topic: Topic) -> list[TopicPartition]:
         """The partitions of which this broker has a log and is no replica any more: they were reassigned (KIP-455).
@@ -301,6 +316,7 @@ class ReplicaManager:
         partition = self.led.get(tp)
         if partition is not None:
             partition.update_state(info)
+            self._archive_led(tp, topic, partition.log, partition.leader_epoch)
         if partition is not None or self._known_epoch(tp) > info.leader_epoch:
             return False
         if self.broker_id not in info.replicas:
@@ -310,6 +326,9 @@ class ReplicaManager:
         log = self._log_with_id(tp, topic)
         if log is None:
             return False
+        if not self._archive_led(tp, topic, log, info.leader_epoch):
+            self._end_role(tp)
+            return False  # the log is empty, and begins where its archive ends
         high_watermark, queue = self._end_role(tp)
         log.committed = None  # with several replicas the partition sets it
         self.led[tp] = Partition(
@@ -332,6 +351,7 @@ class ReplicaManager:
         follower, is_added = self.followed.get(tp), self.broker_id in info.adding
         if follower is not None and (follower.leader, follower.leader_epoch) == (info.leader, info.leader_epoch):
             follower.is_added = is_added
+            self._archive_followed(tp, topic, follower.log)
             return
         has_role = follower is not None or tp in self.led
         if self._known_epoch(tp) > info.leader_epoch or (info.leader == NO_LEADER and not has_role):
@@ -352,6 +372,7 @@ class ReplicaManager:
             is_added=is_added,
         )
         self.followed[tp] = follower
+        self._archive_followed(tp, topic, log)
         if info.leader != NO_LEADER:
             self._fetchers.add(follower, topic.topic_id)
 
@@ -376,6 +397,22 @@ class ReplicaManager:
                 self._fetchers.remove(follower)
             return follower.high_watermark, follower.queue
         return self._logs.high_watermark(tp), AppendQueue(self._logs.append_threads)
+
+    def _archive_led(self, tp: TopicPartition, topic: Topic, log: Log, epoch: int) -> bool:
+        """Let the archive know that this broker leads; whether the partition may be served, now that it does."""
+        if self._archive is None:
+            return True
+
+        def committed() -> int:
+            partition = self.led.get(tp)
+            return 0 if partition is None else min(partition.high_watermark, partition.last_stable_offset)
+
+        self._archive.lead(tp, log, topic.topic_id, topic.config, epoch, committed, self.metrics[tp.topic])
+        return self._archive.may_serve(tp)
+
+    def _archive_followed(self, tp: TopicPartition, topic: Topic, log: Log) -> None:
+        if self._archive is not None:
+            self._archive.follow(tp, log, topic.topic_id, topic.config)
 
     def _isr_may_change(self, partition: Partition) -> None:
         self.on_isr(partition)

@@ -128,7 +128,10 @@ def _open_object_storage(store: ObjectStore, path: str, options: Mapping[str, st
 
 def discard_output(file: Any) -> None:
     """End an output after an error. On an object store nothing of it appears; elsewhere a part of the file stays."""
-    getattr(file, "discard", file.close)()
+    if isinstance(file, ObjectWriter):
+        file.discard()
+    else:
+        file.close()  # fsspec's local file has a `discard` that always fails
 
 
 def _local(path: str) -> LocalStorage:
@@ -191,6 +194,13 @@ class Storage:
     def read(self, path: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
         return bytes(self._fs.cat_file(self._full(path)))
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """The bytes in [start, end) of a file; fewer where it ends, and behind that some stores raise OSError.
+
+        Raises FileNotFoundError.
+        """
+        return bytes(self._fs.cat_file(self._full(path), start=start, end=end))
 
     def exists(self, path: str) -> bool:
         return bool(self._fs.exists(self._full(path)))

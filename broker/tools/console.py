@@ -205,11 +205,19 @@ def _parse_once(command: Any, parse: Callable[[Any, list[str]], list[str]], ctx:
 def _attach(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]) -> None:
     """Add a group of sub-commands (a Typer app) or a single command (a function)."""
     if isinstance(command, typer.Typer):
-        for registered in command.registered_commands:
-            registered.cls = OneValueCommand
+        _set_classes(command)
         app.add_typer(command, name=name, cls=OneValueGroup)
     else:
         app.command(name, cls=OneValueCommand)(command)
+
+
+def _set_classes(group: typer.Typer) -> None:
+    for registered in group.registered_commands:
+        registered.cls = OneValueCommand
+    for below in group.registered_groups:
+        below.cls = OneValueGroup
+        assert below.typer_instance is not None
+        _set_classes(below.typer_instance)
 
 
 def _print_version(wanted: bool) -> None:

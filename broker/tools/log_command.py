@@ -3,7 +3,8 @@
 `dump` (kafka-dump-log.sh) prints one line per batch; `check` prints every inconsistency and ends with status 1 if
 there is one. Both only read, so a broker may run on the same directory. `dirs` (kafka-log-dirs.sh) asks brokers. With
 `--json`, `dump` and `check` print one object per line. Raises ConfigError for a directory without segments.
-`dirs --adopt` asks nobody: it confirms a directory for the next start of the broker that has it.
+`dirs --adopt` asks nobody: it confirms a directory for the next start of the broker that has it. The commands of
+`archive` are in archive_command.py.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from broker.client.admin_types import LogDir
 from broker.errors import ConfigError, PykafkaError
 from broker.log.inspection import Problem, check_partition, partition_copies, partition_directories, segment_files
 from broker.meta_properties import adopt as adopt_directory
+from broker.tools.archive_command import app as archive_app
 from broker.tools.client_options import JsonOutput, admin_command, complete_topics, flag, option
 from broker.tools.log_dump import SIDE_FILES, print_segment, segment_documents, side_file_rows, side_files
 from broker.tools.output import counted, print_json, print_json_lines, print_table, progress_bar
+from broker.tools.restore_command import restore
 
 app = typer.Typer(
     help="Dump and check the files of partitions; show the data directories of brokers.\n\n\b\nExamples:\n"
@@ -32,6 +35,10 @@ app = typer.Typer(
     "  pykafka log dirs",
     no_args_is_help=True,
 )
+
+app.command()(restore)
+
+app.add_typer(archive_app, name="archive")
 
 Directories = Annotated[
     list[Path],

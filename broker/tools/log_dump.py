@@ -20,11 +20,11 @@ from broker.coordinator.group_records import GroupMetadata, OffsetKey, decode_gr
 from broker.coordinator.record_reader import MalformedRecord
 from broker.coordinator.transaction_records import decode_transaction, decode_transaction_key
 from broker.errors import CorruptBatch, ProtocolError, PykafkaError
-from broker.log.aborted_index import decode_aborted
 from broker.log.inspection import InspectedBatch, inspect_segment
 from broker.log.producer_snapshot import decode_snapshot
 from broker.protocol.consumer_protocol import decode_assignment
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.records.aborted_entries import decode_aborted
 from broker.records.batch import BatchHeader
 from broker.records.compression import Codec
 from broker.records.control import read_end_marker

@@ -1,8 +1,4 @@
-"""Every metric of the broker, declared once, and collected from the broker's parts at each scrape.
-
-docs/reference/metrics.md lists the declarations (tested). Names are those that the usual JMX exporter rules give Apache
-Kafka's metrics, so that dashboards carry over; times are in seconds. Metrics of groups follow kafka_exporter
-(`kafka_consumergroup_…`).
+"""The values of the metrics that families.py declares, collected from the broker's parts at each scrape.
 
 Called by app.py at most once a second, on the event loop, which owns what is read. Nothing is counted here
 (broker/metrics.py), and requests are served between slices: of partitions, of groups and of what they have committed.
@@ -14,7 +10,7 @@ import asyncio
 import collections
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator.group_coordinator import GroupCoordinator
@@ -32,7 +28,11 @@ from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.follower import Follower
 from broker.replica.partition import Partition
 from broker.security.authorizer import Authorizer
+from broker.web.families import FAMILIES, Family
 from broker.web.health import Health
+
+if TYPE_CHECKING:
+    from broker.archive.archive_manager import ArchiveStatus
 
 AT_ONCE = 256
 """Partitions, groups or offsets of one slice: well below a millisecond."""
@@ -41,247 +41,6 @@ Value = float | Histogram
 Sample = tuple[tuple[str, ...], Value]
 Samples = Collection[Sample]
 """The values of a metric, each with the values of its labels in the family's order."""
-
-
-class Family(NamedTuple):
-    """One metric. A counter's name ends in `_total`, as Prometheus shows it."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    labels: tuple[str, ...]
-    doc: str
-
-
-def _counter(name: str, doc: str, *labels: str) -> Family:
-    return Family(name, "counter", labels, doc)
-
-
-def _gauge(name: str, doc: str, *labels: str) -> Family:
-    return Family(name, "gauge", labels, doc)
-
-
-def _histogram(name: str, doc: str, *labels: str) -> Family:
-    return Family(name, "histogram", labels, doc)
-
-
-_PARTITION = ("topic", "partition")
-_GROUP_PARTITION = ("consumergroup", "topic", "partition")
-
-_DECLARED = (
-    _counter("kafka_network_requestmetrics_requests_total", "Requests answered.", "request", "version"),
-    _counter(
-        "kafka_network_requestmetrics_errors_total",
-        "Error codes in responses; NONE is not counted.",
-        "request",
-        "error",
-    ),
-    _histogram(
-        "kafka_network_requestmetrics_totaltime_seconds",
-        "From the last byte of a request until its response is given to the socket.",
-        "request",
-    ),
-    _counter(
-        "kafka_network_requestmetrics_requestqueuetime_seconds_total",
-        "Part of the total time: waiting for earlier requests of the connection.",
-        "request",
-    ),
-    _counter(
-        "kafka_network_requestmetrics_localtime_seconds_total", "Part of the total time: the broker's work.", "request"
-    ),
-    _counter(
-        "kafka_network_requestmetrics_remotetime_seconds_total",
-        "Part of the total time: waiting for records (long poll), members, a flush or ZooKeeper.",
-        "request",
-    ),
-    _counter("kafka_network_requestmetrics_requestbytes_total", "Bytes of requests.", "request"),
-    _counter("kafka_network_requestmetrics_responsebytes_total", "Bytes of responses.", "request"),
-    _counter("kafka_server_brokertopicmetrics_messagesin_total", "Records appended.", "topic"),
-    _counter("kafka_server_brokertopicmetrics_bytesin_total", "Bytes of record batches appended.", "topic"),
-    _counter("kafka_server_brokertopicmetrics_bytesout_total", "Bytes of record batches sent to fetchers.", "topic"),
-    _gauge("kafka_server_socketservermetrics_connection_count", "Open connections.", "listener"),
-    _counter("kafka_server_socketservermetrics_connection_creation_total", "Connections accepted.", "listener"),
-    _counter(
-        "kafka_server_socketservermetrics_connection_close_total",
-        "Connections closed: reason `client` by the client, all others by the broker.",
-        "listener",
-        "reason",
-    ),
-    _counter(
-        "kafka_server_socketservermetrics_successful_authentication_total",
-        "Connections that authenticated.",
-        "listener",
-    ),
-    _counter(
-        "kafka_server_socketservermetrics_failed_authentication_total", "Authentications that failed.", "listener"
-    ),
-    _gauge("kafka_server_authorizermetrics_acls_count", "ACLs in force."),
-    _counter("kafka_server_authorizermetrics_authorization_allowed_total", "Decisions by ACLs that allowed something."),
-    _counter("kafka_server_authorizermetrics_authorization_denied_total", "Decisions by ACLs that denied something."),
-    _counter(
-        "kafka_server_socketservermetrics_connection_accept_throttles_total",
-        "Waits of a listener (limit `listener`: max.connection.creation.rate) and connections that were not served "
-        "(limit `ip`: the quota of their address).",
-        "listener",
-        "limit",
-    ),
-    _counter(
-        "kafka_server_socketservermetrics_connection_accept_throttle_time_seconds_total",
-        "Time of these waits, and until those connections were closed.",
-        "listener",
-        "limit",
-    ),
-    _counter(
-        "kafka_server_quotas_throttles_total",
-        "Responses after which the client was throttled, by the type of quota: Produce, Fetch, Request or "
-        "ControllerMutation.",
-        "type",
-    ),
-    _counter("kafka_server_quotas_throttle_time_seconds_total", "Time for which clients were throttled.", "type"),
-    _gauge("kafka_server_quotas_clients", "Clients with a quota that were active in the last hour.", "type"),
-    _gauge("kafka_server_quotas_throttled_connections", "Connections that are throttled now."),
-    _gauge(
-        "kafka_server_socketservermetrics_memorypoolused_bytes",
-        "Memory of requests being received or waiting; the limit is queued.max.request.bytes.",
-    ),
-    _gauge(
-        "kafka_server_socketservermetrics_memorypoolwaiting", "Connections that wait for memory before they are read."
-    ),
-    _counter(
-        "kafka_server_brokertopicmetrics_replicationbytesin_total",
-        "Bytes of record batches appended as a follower.",
-        "topic",
-    ),
-    _counter(
-        "kafka_server_brokertopicmetrics_replicationbytesout_total",
-        "Bytes of record batches sent to followers.",
-        "topic",
-    ),
-    _counter(
-        "kafka_server_brokertopicmetrics_reassignmentbytesin_total",
-        "Part of the replication bytes in: for replicas that a reassignment adds to this broker.",
-        "topic",
-    ),
-    _counter(
-        "kafka_server_brokertopicmetrics_reassignmentbytesout_total",
-        "Part of the replication bytes out: to replicas that a reassignment adds.",
-        "topic",
-    ),
-    _gauge(
-        "kafka_server_leaderreplication_byte_rate",
-        "Bytes per second to throttled followers; the limit is leader.replication.throttled.rate.",
-    ),
-    _gauge(
-        "kafka_server_followerreplication_byte_rate",
-        "Bytes per second for throttled replicas of this broker; the limit is follower.replication.throttled.rate.",
-    ),
-    _gauge("kafka_server_replicamanager_partitioncount", "Partitions with a log on this broker."),
-    _gauge("kafka_server_replicamanager_leadercount", "Partitions this broker leads."),
-    _gauge("kafka_server_replicamanager_produceridcount", "Producer ids known to the logs."),
-    _gauge(
-        "kafka_server_replicamanager_underreplicatedpartitions",
-        "Partitions led by this broker whose ISR lacks a replica; not 0 for long: a broker is down or too slow.",
-    ),
-    _gauge(
-        "kafka_server_replicamanager_underminisrpartitioncount",
-        "Partitions led by this broker whose ISR is smaller than min.insync.replicas, so acks=all is refused.",
-    ),
-    _gauge(
-        "kafka_server_replicamanager_atminisrpartitioncount",
-        "Partitions led by this broker whose ISR is as small as min.insync.replicas allows.",
-    ),
-    _gauge(
-        "kafka_server_replicamanager_reassigningpartitions",
-        "Partitions led by this broker that are being reassigned.",
-    ),
-    _gauge("kafka_server_replicamanager_offlinereplicacount", "Replicas of this broker whose disk failed."),
-    _counter("kafka_server_replicamanager_isrshrinks_total", "Times an ISR led by this broker has lost a replica."),
-    _counter("kafka_server_replicamanager_isrexpands_total", "Times an ISR led by this broker has got a replica."),
-    _counter(
-        "kafka_server_replicamanager_failedisrupdates_total",
-        "Changes of an ISR that ZooKeeper did not take.",
-    ),
-    _gauge(
-        "kafka_server_replicafetchermanager_maxlag",
-        "Most records by which a replica on this broker is behind its leader's high watermark.",
-    ),
-    _gauge(
-        "kafka_server_fetcherlagmetrics_consumerlag",
-        "Records by which the replica on this broker is behind its leader's high watermark.",
-        *_PARTITION,
-    ),
-    _gauge("kafka_cluster_partition_replicascount", "Replicas of a partition led by this broker.", *_PARTITION),
-    _gauge(
-        "kafka_cluster_partition_insyncreplicascount",
-        "In-sync replicas of a partition led by this broker.",
-        *_PARTITION,
-    ),
-    _gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions (KIP-227)."),
-    _gauge("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", "Partitions of all fetch sessions."),
-    _counter(
-        "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
-        "Fetch sessions that gave way to others; with many, raise max.incremental.fetch.session.cache.slots.",
-    ),
-    _gauge("kafka_log_log_size", "Bytes of a partition's segments.", *_PARTITION),
-    _gauge("kafka_log_log_numlogsegments", "Segments of a partition.", *_PARTITION),
-    _gauge("kafka_log_log_logstartoffset", "First offset of a partition.", *_PARTITION),
-    _gauge("kafka_log_log_logendoffset", "Offset of the next record.", *_PARTITION),
-    _gauge(
-        "kafka_cluster_partition_laststableoffsetlag",
-        "Records that open transactions hide from read_committed consumers.",
-        *_PARTITION,
-    ),
-    _gauge(
-        "kafka_log_logmanager_offlinelogdirectorycount",
-        "Data directories that cannot be written, or have a log that failed.",
-    ),
-    _counter("kafka_log_logcleaner_runs_total", "Completed compactions."),
-    _counter("kafka_log_logcleaner_bytesread_total", "Bytes that compactions read."),
-    _counter("kafka_log_logcleaner_byteswritten_total", "Bytes that compactions kept."),
-    _counter("kafka_log_logcleaner_recordsread_total", "Records that compactions read."),
-    _counter("kafka_log_logcleaner_recordskept_total", "Records that compactions kept."),
-    _gauge(
-        "kafka_log_logcleanermanager_uncleanablepartitionscount",
-        "Partitions whose compaction failed; the broker's log has the reason.",
-    ),
-    _gauge(
-        "kafka_coordinator_transaction_transactionalidcount",
-        "Transactional ids by the state of their transaction.",
-        "state",
-    ),
-    _gauge("kafka_controller_kafkacontroller_activecontrollercount", "1 on the controller."),
-    _gauge("kafka_controller_kafkacontroller_activebrokercount", "Registered brokers, as the controller sees it."),
-    _gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster, as the controller sees it."),
-    _gauge(
-        "kafka_controller_kafkacontroller_globalpartitioncount",
-        "Partitions of the cluster, as the controller sees it.",
-    ),
-    _gauge(
-        "kafka_controller_kafkacontroller_offlinepartitionscount",
-        "Partitions without a leader that is registered, as the controller sees it; they cannot be read or written.",
-    ),
-    _gauge(
-        "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
-        "Partitions that their preferred replica does not lead, as the controller sees it.",
-    ),
-    _counter(
-        "kafka_controller_controllerstats_leaderelections_total", "New leaders that this broker elected as controller."
-    ),
-    _counter(
-        "kafka_controller_controllerstats_uncleanleaderelections_total",
-        "New leaders from outside the ISR: committed records may be lost.",
-    ),
-    _gauge("kafka_server_sessionexpirelistener_connected", "1 while a ZooKeeper server answers."),
-    _gauge("kafka_coordinator_group_groupmetadatamanager_numgroups", "Groups by state.", "state"),
-    _gauge("kafka_consumergroup_members", "Members of a group.", "consumergroup"),
-    _gauge("kafka_consumergroup_current_offset", "Committed offset of a group.", *_GROUP_PARTITION),
-    _gauge(
-        "kafka_consumergroup_lag",
-        "Records between a group's committed offset and the partition's high watermark.",
-        *_GROUP_PARTITION,
-    ),
-)
-
-FAMILIES = {family.name: family for family in _DECLARED}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,6 +58,8 @@ class MetricSources:
     authorizer: Authorizer
     quotas: ClientQuotas
     throttled_connections: Callable[[], int]
+    archive: Callable[[], Collection[ArchiveStatus]] | None = None
+    """The archives of the partitions that this broker leads; None without an archive."""
 
 
 class _Collected(collections.defaultdict[str, list[Sample]]):
@@ -328,6 +89,8 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     _authorizer(sources.authorizer, found)
     _quotas(sources, found)
     await _partitions(sources, found)
+    if sources.archive is not None:
+        await _archive(sources.archive(), found)
     await _groups(sources, found)
     await _transactions(sources.transactions, found)
     _cleaner(sources.logs.cleaner_metrics, found)
@@ -416,9 +179,29 @@ async def _partitions(sources: MetricSources, found: _Collected) -> None:
         found.add(f"{prefix}reassignmentbytesin_total", counted.reassignment_bytes_in, topic)
         found.add(f"{prefix}reassignmentbytesout_total", counted.reassignment_bytes_out, topic)
         await found.pause()
+        if sources.archive is not None:
+            found.add(f"{prefix}remotecopybytes_total", counted.remote_copy_bytes, topic)
+            found.add(f"{prefix}remotecopyrequests_total", counted.remote_copy_requests, topic)
+            found.add(f"{prefix}remotecopyerrors_total", counted.remote_copy_errors, topic)
+            found.add(f"{prefix}remotedeleterequests_total", counted.remote_delete_requests, topic)
+            found.add(f"{prefix}remotedeleteerrors_total", counted.remote_delete_errors, topic)
     found.add("kafka_server_replicamanager_partitioncount", len(sources.logs.logs()))
     found.add("kafka_server_replicamanager_leadercount", len(led))
     found.add("kafka_server_replicamanager_produceridcount", producers)
+
+
+async def _archive(statuses: Collection[ArchiveStatus], found: _Collected) -> None:
+    totals: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
+    for status in statuses:
+        size = 0 if status.manifest is None else status.manifest.size
+        for number, value in enumerate((status.lag_bytes, status.lag_segments, size)):
+            totals[status.tp.topic][number] += value
+        await found.pause()
+    prefix = "kafka_server_brokertopicmetrics_"
+    for topic, (lag_bytes, lag_segments, size) in totals.items():
+        found.add(f"{prefix}remotecopylagbytes", lag_bytes, topic)
+        found.add(f"{prefix}remotecopylagsegments", lag_segments, topic)
+        found.add(f"{prefix}remotelogsizebytes", size, topic)
 
 
 async def _replication(sources: MetricSources, found: _Collected) -> None:

@@ -28,21 +28,32 @@ class Health:
         zookeeper_connected: Callable[[], bool],
         *,
         standalone: bool = False,
+        archive: Callable[[], str] | None = None,
     ) -> None:
+        """`archive` tells why the archive does not go on, and nothing while it does; None without an archive."""
         self._broker_id = broker_id
         self._logs = logs
         self.zookeeper_connected = zookeeper_connected
         self._store = _LOCAL_STORE if standalone else _ZOOKEEPER
+        self._archive = archive
 
     def report(self) -> tuple[bool, dict[str, Any]]:
-        """Whether all checks pass, and the JSON of the response. Blocks: it looks at the directories."""
+        """Whether all checks pass, and the JSON of the response. Blocks: it looks at the directories.
+
+        An archive that does not go on is told, and no reason to restart a broker: it serves, and keeps all records.
+        """
         name, problem = self._store
         checks = {
             name: OK if self.zookeeper_connected() else problem,
             "log.dirs": "; ".join([*self.directory_problems().values(), *self._offline_partitions()]) or OK,
         }
         well = all(result == OK for result in checks.values())
-        return well, {"status": OK if well else "failing", "broker.id": self._broker_id, "checks": checks}
+        status = OK if well else "failing"
+        if self._archive is not None:
+            checks["archive"] = self._archive() or OK
+            if well and checks["archive"] != OK:
+                status = "degraded"
+        return well, {"status": status, "broker.id": self._broker_id, "checks": checks}
 
     def _offline_partitions(self) -> list[str]:
         offline = self._logs.offline

@@ -51,13 +51,13 @@ def move_into_zookeeper(directory: Path, zookeeper: MetadataStore) -> None:
     if file.exists():
         with LocalStore(file) as store:
             _check_empty(store, zookeeper)
-        _rename(file, moving)
+        rename_metadata(file, moving)
     if moving.exists():
         with LocalStore(moving) as store:
             if _cluster_id(zookeeper) != _cluster_id(store):
                 _check_empty(store, zookeeper, resumed=True)
                 _copy(store, zookeeper)
-        _rename(moving, directory / _MOVED_FILE)
+        rename_metadata(moving, directory / _MOVED_FILE)
         log.info("moved the metadata of this standalone broker from %s to %s", file, zookeeper)
 
 
@@ -111,7 +111,8 @@ def _cluster_id(store: MetadataStore) -> str | None:
         return None
 
 
-def _rename(old: Path, new: Path) -> None:
+def rename_metadata(old: Path, new: Path) -> None:
+    """Give a metadata file that is closed another name. Raises ConfigError, OSError."""
     if (wal := old.with_name(f"{old.name}-wal")).exists():  # it would not come along
         raise ConfigError(f"{old} could not take the changes in {wal}; make room on the disk and start again")
     old.rename(new)

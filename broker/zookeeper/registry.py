@@ -71,7 +71,7 @@ class Registry:
         """The topics of which a node could not be read when they were loaded the last time."""
         self._clock = clock or SystemClock()
         self.controller = ControllerNode(zk, self._clock)
-        self.deletions = TopicDeletions(zk)
+        self.deletions = TopicDeletions(zk, self._clock)
         self.wanted_reassignments = ToolRequest(
             zk, znodes.REASSIGN_PARTITIONS, "reassignments", znodes.decode_reassignment, znodes.encode_reassignment
         )
@@ -256,11 +256,16 @@ class Registry:
         assignment: Mapping[int, Sequence[int]],
         config: Mapping[str, str] | None = None,
         topic_id: uuid.UUID | None = None,
+        *,
+        first_epochs: Mapping[int, int] | None = None,
+        claim: Sequence[Operation] = (),
     ) -> TopicRecord:
         """Create a topic with its config and partition states, or nothing.
 
-        `assignment`: partition → broker ids, the leader first. The caller has checked the name. Raises BrokerError
-        `topic_already_exists`, `invalid_partitions` (too many for one transaction).
+        `assignment`: partition → broker ids, the leader first. The caller has checked the name. For a topic that goes
+        on with an archive `claim` is done in the same transaction (archive_nodes.py), and `first_epochs` are the first
+        leader epochs of its partitions. Raises BrokerError `topic_already_exists`, `invalid_partitions` (too many for
+        one transaction), and ZooKeeperError where the claim fails.
         """
         replicas = {partition: tuple(ids) for partition, ids in sorted(assignment.items())}
         record = TopicRecord(name, topic_id or znodes.new_uuid(), replicas, dict(config or {}))
@@ -268,7 +273,8 @@ class Registry:
         operations = [
             Create(znodes.topic_path(name), record.encode()),
             Create(znodes.partitions_path(name)),
-            *_new_partitions(name, replicas),
+            *_new_partitions(name, replicas, first_epochs or {}),
+            *claim,
         ]
         _check_size(name, operations)
         try:
@@ -304,7 +310,7 @@ class Registry:
             operations: list[Operation] = [SetData(znodes.topic_path(name), grown.encode(), version)]
             if not self._zk.exists(znodes.partitions_path(name)):
                 operations.append(Create(znodes.partitions_path(name)))
-            operations += _new_partitions(name, added)
+            operations += _new_partitions(name, added, {})
             _check_size(name, operations)
             try:
                 self._zk.transaction(operations)
@@ -478,11 +484,13 @@ def _state_operation(tp: TopicPartition, state: PartitionState) -> Operation:
     return Create(path, state.encode()) if state.version == NO_STATE else SetData(path, state.encode(), state.version)
 
 
-def _new_partitions(name: str, assignment: Mapping[int, tuple[int, ...]]) -> list[Operation]:
+def _new_partitions(
+    name: str, assignment: Mapping[int, tuple[int, ...]], first_epochs: Mapping[int, int]
+) -> list[Operation]:
     operations: list[Operation] = []
     for partition, replicas in assignment.items():
-        tp = TopicPartition(name, partition)
-        state = PartitionState(replicas[0], 0, replicas, controller_epoch=0)
+        tp, epoch = TopicPartition(name, partition), first_epochs.get(partition, 0)
+        state = PartitionState(replicas[0], epoch, replicas, controller_epoch=0, is_restored=epoch > 0)
         operations += (Create(znodes.partition_path(tp)), Create(znodes.state_path(tp), state.encode()))
     return operations
 

@@ -3,18 +3,21 @@
 A topic is deleted as a whole, in one transaction. One that is too large for that is marked first, so that `resume`
 finishes the deletion if the broker dies meanwhile. For each broker that has logs of the topic the transaction leaves a
 note with the topic's id. The broker deletes its logs and then the note, also when it was away (Kafka keeps the topic
-until then).
+until then). A topic with an archive leaves one more note, for the controller (archive_nodes.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import uuid
 from collections.abc import Callable, Iterable
 
+from broker.clock import Clock
 from broker.errors import BrokerError, ErrorCode
 from broker.zookeeper import znodes
+from broker.zookeeper.archive_nodes import DeletedTopic, archive_id_of, note_of_deletion
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import Create, Delete, NodeExists, NoNode, NotEmpty, Operation, in_transactions
 from broker.zookeeper.znodes import TopicRecord
@@ -25,8 +28,9 @@ logger = logging.getLogger(__name__)
 class TopicDeletions:
     """Its methods block and raise ConnectionFailed as those of the Registry."""
 
-    def __init__(self, zk: MetadataStore) -> None:
+    def __init__(self, zk: MetadataStore, clock: Clock) -> None:
         self._zk = zk
+        self._clock = clock
 
     def delete(self, name: str) -> None:
         """Delete a topic, its config and its states. Raises BrokerError `unknown_topic_or_partition`."""
@@ -103,16 +107,29 @@ class TopicDeletions:
         )
         found = self._zk.get_many(last)
         paths += [path for path, node in zip(last, found, strict=True) if node is not None]
-        return [*self._notes(name, found[-1][0] if found[-1] else b""), *map(Delete, paths)]
+        node, config = (one[0] if one else b"" for one in (found[-1], found[1]))
+        return [*self._notes(name, node, config), *map(Delete, paths)]
 
-    def _notes(self, name: str, node: bytes) -> list[Operation]:
+    def _notes(self, name: str, node: bytes, config: bytes) -> list[Operation]:
         try:
             record = TopicRecord.decode(name, node, {})
         except znodes.MalformedNode:
             return []
+        with contextlib.suppress(znodes.MalformedNode):
+            settings = znodes.decode_config(znodes.topic_config_path(name), config)
+            record = dataclasses.replace(record, config=settings)
         if not record.topic_id.int:  # a topic of Kafka before 2.8
             return []
         brokers = sorted({replica for replicas in record.assignment.values() for replica in replicas})
         parents = map(znodes.deleted_topics_path, brokers)
         paths = [*parents, *(znodes.deleted_topic_path(broker_id, record.topic_id) for broker_id in brokers)]
-        return [Create(path) for path, found in zip(paths, self._zk.get_many(paths), strict=True) if found is None]
+        notes = [Create(path) for path, found in zip(paths, self._zk.get_many(paths), strict=True) if found is None]
+        return [*notes, *self._archive_note(record)]
+
+    def _archive_note(self, record: TopicRecord) -> list[Operation]:
+        archive_id = archive_id_of(record.topic_id, record.config)
+        if archive_id is None:
+            return []
+        now_ms = self._clock.now_ms()
+        deleted = DeletedTopic(archive_id, record.name, len(record.assignment), record.config, now_ms)
+        return note_of_deletion(self._zk, deleted)

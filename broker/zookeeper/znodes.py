@@ -192,7 +192,16 @@ class TopicRecord:
         replicas, adding, removing = self.replicas_of(partition)
         if state is None:
             return PartitionInfo(NO_LEADER, 0, replicas, (), adding=adding, removing=removing)
-        return PartitionInfo(state.leader, state.leader_epoch, replicas, state.isr, state.version, adding, removing)
+        return PartitionInfo(
+            state.leader,
+            state.leader_epoch,
+            replicas,
+            state.isr,
+            state.version,
+            adding,
+            removing,
+            is_restored=state.is_restored,
+        )
 
     def topic(self, states: Mapping[TopicPartition, PartitionState]) -> Topic:
         """The topic in the metadata."""
@@ -234,8 +243,11 @@ class PartitionState:
     isr: tuple[int, ...]
     controller_epoch: int
     version: int = field(default=0, compare=False)
+    is_restored: bool = False
+    """As in PartitionInfo. Kafka has no such field."""
 
     def encode(self) -> bytes:
+        restored = {"restored": True} if self.is_restored else {}
         return _encode(
             {
                 "controller_epoch": self.controller_epoch,
@@ -243,6 +255,7 @@ class PartitionState:
                 "version": 1,
                 "leader_epoch": self.leader_epoch,
                 "isr": list(self.isr),
+                **restored,
             }
         )
 
@@ -251,7 +264,10 @@ class PartitionState:
         try:
             node = json.loads(data)
             isr = tuple(map(int, node["isr"]))
-            return cls(int(node["leader"]), int(node["leader_epoch"]), isr, int(node["controller_epoch"]), version)
+            leader, leader_epoch, controller_epoch = (
+                int(node[key]) for key in ("leader", "leader_epoch", "controller_epoch")
+            )
+            return cls(leader, leader_epoch, isr, controller_epoch, version, bool(node.get("restored")))
         except _UNREADABLE as error:
             raise MalformedNode(state_path(tp), data, error) from error
 

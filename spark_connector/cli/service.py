@@ -41,7 +41,7 @@ from spark_connector.offset_store.base import OffsetStoreUnavailable
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.options.selection import Position
 from spark_connector.progress.prometheus import LoadMetrics
-from spark_connector.read.offset_reader import OffsetReader
+from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.watch import Breaker
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class LoadLag:
         if loaded is None:
             return {}
         try:
-            with contextlib.closing(OffsetReader(self._source)) as reader:
+            with contextlib.closing(open_offset_reader(self._source)) as reader:
                 assigned = reader.assigned()
                 earliest = reader.earliest(assigned.partitions)
                 latest = reader.resolve(Position.LATEST, assigned, which="end")

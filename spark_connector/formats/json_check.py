@@ -2,8 +2,8 @@
 
 record_encoder.py uses it for writes with the id of a JSON Schema. What the columns decide is checked once, when it is
 made, on the driver: their names and their types. Of the rows are checked, at the cost of one pass over their nulls:
-fields that the schema requires, nulls where it admits none, the values of an enumeration of texts, numbers that JSON
-has not. What else a schema may ask for (`minimum`, `pattern`, `format`, `maxItems`, …) is not checked.
+fields and keys that the schema requires, nulls where it admits none, the values of an enumeration of texts, numbers
+that JSON has not. What else a schema may ask for (`minimum`, `pattern`, `format`, `maxItems`, …) is not checked.
 """
 
 from __future__ import annotations
@@ -57,12 +57,15 @@ class CheckedJson:
 
     def _of(self, shape: Shape, kind: pa.DataType, path: str) -> _Check | None:
         """The check of a column, whose nulls are the business of what it is in; None if there is nothing to check."""
-        if shape.kind == "any" or pa.types.is_null(kind):
+        is_any = shape.kind == "any"
+        if (is_any and not shape.required) or pa.types.is_null(kind):
             return None
-        if pa.types.is_struct(kind) and shape.kind in {"struct", "map"}:
+        if pa.types.is_struct(kind) and (is_any or shape.kind in {"struct", "map"}):
             return self._of_object(shape, kind, path)
-        if pa.types.is_map(kind) and shape.kind in {"struct", "map"}:
-            return None if shape.item is None else self._of_elements(shape.item, kind.item_type, f"{path}[]")
+        if pa.types.is_map(kind) and (is_any or shape.kind in {"struct", "map"}):
+            return self._of_map(shape, kind, path)
+        if is_any:
+            return None
         if pa.types.is_list(kind) and shape.item is not None and shape.kind == "list":
             return self._of_elements(shape.item, kind.value_type, f"{path}[]")
         if not _is_written_as(kind, shape):
@@ -101,6 +104,55 @@ class CheckedJson:
 
         return run
 
+    def _of_map(self, shape: Shape, kind: pa.MapType, path: str) -> _Check | None:
+        """A map is an object of which each row has its own fields."""
+        known = shape.fields or {}
+        if not known and not shape.required and not shape.is_closed:
+            return None if shape.item is None else self._of_elements(shape.item, kind.item_type, f"{path}[]")
+        if not pa.types.is_string(kind.key_type):
+            raise ConfigError(
+                f"{_field(path)} has keys of type {kind.key_type}, of which the JSON Schema says more: cast them"
+            )
+        named = {name: self._of_value(one, kind.item_type, _named(path, name)) for name, one in known.items()}
+        others = None if shape.item is None else self._of_value(shape.item, kind.item_type, f"{path}[]")
+
+        def run(column: pa.Array, rows: _Rows) -> _Found:
+            there, rows = _valid(column, rows)
+            keys, items, places = _elements(there)
+            rest: np.ndarray = np.ones(len(keys), np.bool_)
+            for name in sorted({*named, *shape.required}):
+                mask = pc.equal(keys, _text(name)).to_numpy(zero_copy_only=False)
+                if name in shape.required and len(lacking := np.setdiff1d(np.arange(len(there)), places[mask])):
+                    yield rows[lacking], f"{_field(path)} has no key '{name}', but the JSON Schema requires it"
+                if name in named:
+                    rest = rest & ~mask
+                    yield from named[name](items.filter(pa.array(mask)), rows[places[mask]])
+            if shape.is_closed and rest.any():
+                yield rows[places[rest]], f"{_field(path)} has a key that the JSON Schema does not admit"
+            elif others is not None:
+                yield from others(items.filter(pa.array(rest)), rows[places[rest]])
+
+        return run
+
+    def _of_value(self, shape: Shape, kind: pa.DataType, path: str) -> _Check:
+        """Of the values of some keys of a map, which no row need have."""
+        why = f"{_field(path)} is null, where the JSON Schema asks for {shape}"
+        check, misfit = None, ""
+        try:
+            check = self._of(shape, kind, path)
+        except ConfigError as error:
+            misfit = str(error)
+
+        def run(values: pa.Array, rows: _Rows) -> _Found:
+            if misfit:
+                yield rows, misfit
+            if values.null_count and not shape.nullable:
+                yield rows[values.is_null().to_numpy(zero_copy_only=False)], why
+            if check is not None:
+                yield from check(values, rows)
+
+        return run
+
     def _of_elements(self, shape: Shape, kind: pa.DataType, path: str) -> _Check | None:
         """Of the elements of a list, or the values of a map: a null among them is always written."""
         check = self._of(shape, kind, path)
@@ -110,10 +162,8 @@ class CheckedJson:
 
         def run(column: pa.Array, rows: _Rows) -> _Found:
             there, rows = _valid(column, rows)
-            ends = there.offsets.to_numpy()
-            begin, end = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
-            inner = (there.items if pa.types.is_map(there.type) else there.values)[begin:end]
-            places = np.repeat(rows, np.diff(ends))
+            _, inner, places = _elements(there)
+            places = rows[places]
             if inner.null_count and not shape.nullable:
                 yield places[inner.is_null().to_numpy(zero_copy_only=False)], why
             if check is not None:
@@ -162,6 +212,20 @@ def _is_written_as(kind: pa.DataType, shape: Shape) -> bool:
         any(test(wanted) for test in tests) and any(test(kind) for test in tests)
         for tests in (_TEXT, _NUMBER, (pa.types.is_boolean,))
     )
+
+
+def _elements(column: pa.Array) -> tuple[pa.Array, pa.Array, _Rows]:
+    """(keys of a map, its values, the place in `column` of each); of a list the elements twice."""
+    ends = column.offsets.to_numpy()
+    begin, end = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
+    places = np.repeat(np.arange(len(column)), np.diff(ends))
+    if pa.types.is_map(column.type):
+        return column.keys[begin:end], column.items[begin:end], places
+    return column.values[begin:end], column.values[begin:end], places
+
+
+def _text(name: str) -> pa.Scalar:
+    return pa.scalar(name, pa.string())
 
 
 def _valid(column: pa.Array, rows: _Rows) -> tuple[pa.Array, _Rows]:

@@ -33,6 +33,8 @@ _OLD: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
 """Drafts in which what stands beside a $ref does not count."""
 _IN_UNION: Final = ("anyOf", "oneOf")
 _NO_SCHEMAS: Final = frozenset({"enum", "const", "default", "examples", "example"})
+_OBJECTS: Final = ("struct", "map", "any")
+"""Kinds that may be an object."""
 _REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -193,21 +195,22 @@ class _Reader:
         properties, others = schema.get("properties", {}), schema.get("additionalProperties")
         if not isinstance(properties, dict):
             raise ConfigError(f"JSON Schema has properties that are no object: {json.dumps(properties)[:60]}")
+        names = schema.get("required")
+        required = frozenset(map(str, names)) if isinstance(names, list) else frozenset()
         if properties and schema.get("connect.type") != "map":
             ordered = sorted(properties.items(), key=_place)
             shapes = {name: self.shape(one, within, depth) for name, one in ordered}
-            required = schema.get("required")
             return Shape(
                 "struct",
                 fields={name: one for name, one in shapes.items() if one.kind != "never"},
-                required=frozenset(map(str, required)) if isinstance(required, list) else frozenset(),
+                required=required,
                 is_closed=others is False and not schema.get("patternProperties"),
             )
         patterns = list(_mapping(schema.get("patternProperties")).values())
         if others is None and not patterns:
-            return replace(ANY, nullable=False)
+            return replace(ANY, nullable=False, required=required)
         item = reduce(_either, [self.shape(one, within, depth) for one in (*patterns, others or False)])
-        return Shape("map", item=ANY if item.kind == "never" else item)
+        return Shape("map", item=ANY if item.kind == "never" else item, required=required)
 
 
 def _implied(schema: dict[str, Any]) -> str | None:
@@ -257,7 +260,8 @@ def _either(one: Shape, other: Shape) -> Shape:
             required, closed = one.required & other.required, one.is_closed and other.is_closed
             return Shape("struct", nullable, fields, required=required, is_closed=closed)
         values = None if one.values is None or other.values is None else one.values | other.values
-        return Shape(one.kind, nullable, item=_items(one, other, _either), values=values)
+        required = one.required & other.required
+        return Shape(one.kind, nullable, item=_items(one, other, _either), required=required, values=values)
     numbers = [shape.kind for shape in (one, other) if shape.kind in (*_WIDTHS, *_FLOATS.values())]
     if len(numbers) == 2:
         whole = all(kind in _WIDTHS for kind in numbers)
@@ -270,7 +274,8 @@ def _both(one: Shape, other: Shape) -> Shape:
     nullable = one.nullable and other.nullable
     for first, second in ((one, other), (other, one)):
         if first.kind == "any":
-            return replace(second, nullable=nullable)
+            required = first.required | second.required if second.kind in _OBJECTS else second.required
+            return replace(second, nullable=nullable, required=required)
         if first.kind in {"never", "null"}:
             return first
     if one.kind == other.kind == "struct":
@@ -279,7 +284,7 @@ def _both(one: Shape, other: Shape) -> Shape:
         return Shape("struct", nullable, fields, required=one.required | other.required, is_closed=closed)
     for first, second in ((one, other), (other, one)):
         if first.kind == "struct" and second.kind == "map":
-            return replace(first, nullable=nullable)
+            return replace(first, nullable=nullable, required=first.required | second.required)
         if first.kind == pa.string() and second.kind in (*_TEXTS.values(), pa.binary()):
             return replace(second, nullable=nullable)
         if first.kind in _FLOATS.values() and second.kind in _WIDTHS:

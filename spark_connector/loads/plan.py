@@ -34,6 +34,7 @@ from spark_connector.options.selection import (
     Timestamps,
 )
 from spark_connector.read.offset_reader import Assigned, OffsetReader
+from spark_connector.read.offset_readers import open_offset_reader
 
 _MANY = 8  # names in a message
 
@@ -51,7 +52,7 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
     _refuse_changed_reading(request, [newest] if newest else [])
     _refuse_other_mode(request, newest)
     if request.from_load is None:
-        with contextlib.closing(OffsetReader(request.source)) as reader:
+        with contextlib.closing(open_offset_reader(request.source)) as reader:
             stored, positions, bounds, assigned = look_up(
                 reader, request.source, lambda partitions: (destination.log.offsets(partitions), newest)
             )
@@ -206,7 +207,7 @@ def _report_other_cluster(load: LoadRecord | None, assigned: Assigned, *, fail: 
 
 
 def _current(options: SourceOptions, optional: Collection[str] = ()) -> Assigned:
-    with contextlib.closing(OffsetReader(options)) as reader:
+    with contextlib.closing(open_offset_reader(options)) as reader:
         return reader.assigned(optional=optional)
 
 
@@ -257,7 +258,7 @@ def _unstable(options: SourceOptions, beyond: Mapping[TopicPartition, int]) -> d
     if not beyond or options.client.isolation_level == "read_uncommitted":
         return {}
     client = replace(options.client, isolation_level="read_uncommitted")
-    with contextlib.closing(OffsetReader(replace(options, client=client))) as reader:
+    with contextlib.closing(open_offset_reader(replace(options, client=client))) as reader:
         ends = reader.resolve(Position.LATEST, reader.assigned(), which="end")
     return {tp: offset for tp, offset in beyond.items() if offset <= ends.get(tp, -1)}
 

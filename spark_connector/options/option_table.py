@@ -21,6 +21,9 @@ KAFKA_PREFIX = "kafka."
 """Options with this prefix that are not in a table are properties of the Kafka client (`kafka.security.protocol`)."""
 
 
+ARCHIVE_PREFIX = "archive.option."
+"""Options with this prefix are storage options for the archive."""
+
 Kind = Literal["boolean", "long", "optional_long", "bytes", "optional_bytes", "duration_ms"]
 
 
@@ -282,6 +285,28 @@ OPTIONS: tuple[Option, ...] = (
         "group", "name under which the offset store keeps the offsets; with `history`, the group of the loads (ours)"
     ),
     Option(
+        "archive",
+        "from where to read archived records: broker, like all others; direct, from the store, and the rest from the "
+        "brokers; only, what is archived from the store, without any broker. The store asks for no ACLs, and wants "
+        "credentials of the reader's own (ours; docs/how-to/archive.md)",
+        "broker",
+    ),
+    Option(
+        "archive.url",
+        "where the archive is: `s3://…`, `hdfs://…`, `file:///…`, as the brokers' `archive.url`, from which `direct` "
+        "takes it by default (ours)",
+    ),
+    Option(
+        "archive.cluster",
+        "id of the cluster whose archive `only` reads; needed where several there have a topic of the name (ours)",
+    ),
+    Option(
+        "archive.option.*",
+        "storage options for the archive, each by the name that fsspec's users know: `archive.option.endpoint_url`. "
+        "What is not given comes from the environment of driver and executors. `archive.option.secret.NAME` is the "
+        "same, by a name that Spark hides in plans (ours)",
+    ),
+    Option(
         "history",
         "a table that loads fill from these topics: `iceberg:NAMESPACE.TABLE`, `delta:URL` or the directory of loads "
         "into parquet files. The read returns the table's rows at one moment, and the topics' records after that "
@@ -356,6 +381,7 @@ _CATALOG_NAMES = {"provider", "owner", "comment", "location", "external", "is_ma
 _CATALOG_PREFIX = "option."
 """Spark's catalog adds these names to the options of `CREATE TABLE … USING pykafka`, and each option a second time with
 this prefix (Spark's `TableCatalog`)."""
+_PREFIXES = (KAFKA_PREFIX, _CATALOG_PREFIX)
 
 
 def check_names(names: Iterable[str], declared: Iterable[Option] = OPTIONS) -> None:
@@ -364,9 +390,10 @@ def check_names(names: Iterable[str], declared: Iterable[Option] = OPTIONS) -> N
     Client properties (`kafka.…`) are checked by the client, and names that a catalog adds are ignored.
     """
     known = {option.name.lower(): option.name for option in declared}
+    prefixes = (*_PREFIXES, *(name[:-1] for name in known if name.endswith("*")))
     for name in names:
         lower = name.lower()
-        if lower in known or lower.startswith((KAFKA_PREFIX, _CATALOG_PREFIX)) or lower in _CATALOG_NAMES:
+        if lower in known or lower.startswith(prefixes) or lower in _CATALOG_NAMES:
             continue
         raise ConfigError(
             f"Unknown option '{name}' for format pykafka. {did_you_mean(name, known) or _hint(lower, known)}"
@@ -404,6 +431,10 @@ class OptionValues:
     def text(self, name: str) -> str | None:
         """The value; None when the option is not set."""
         return self._values.get(name.lower())
+
+    def prefixed(self, prefix: str) -> dict[str, str]:
+        """The options whose names begin with `prefix`, by the rest of their names, in lower case."""
+        return {name[len(prefix) :]: value for name, value in self._values.items() if name.startswith(prefix)}
 
     def plain(self, declared: Iterable[Option]) -> dict[str, Any]:
         """The options whose kind is declared, by the name of their field."""
@@ -464,11 +495,11 @@ class OptionValues:
         The user's properties win over `ours`. `rejected` maps properties that must not be set to the reason. `role`
         (consumer or producer) is used in messages. Equal options give equal, hashable settings.
         """
-        properties = {n[len(KAFKA_PREFIX) :]: v for n, v in self._values.items() if n.startswith(KAFKA_PREFIX)}
+        properties = self.prefixed(KAFKA_PREFIX)
         for name, why in rejected.items():
             if name in properties:
                 raise ConfigError(f"Kafka option '{name}' {why}")
-        if not properties.get("bootstrap.servers"):
+        if not {**ours, **properties}.get("bootstrap.servers"):
             raise ConfigError(
                 f"Option 'kafka.bootstrap.servers' must be specified for configuring Kafka {role}, "
                 "e.g. 'localhost:9092'"

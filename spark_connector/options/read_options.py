@@ -39,6 +39,7 @@ from spark_connector.formats.value_format import (
     SchemaSubject,
 )
 from spark_connector.offset_store.base import STORE_KINDS, check_group
+from spark_connector.options.archive_options import ArchiveOptions, parse_archive
 from spark_connector.options.option_table import OPTIONS, OptionValues, check_names, did_you_mean
 from spark_connector.options.protobuf_options import NEEDS, PROTOBUF_OPTIONS, SCHEMA, parse_protobuf_rules
 from spark_connector.options.read_filters import ReadFilters, parse_filters, refuse_push_down
@@ -63,6 +64,9 @@ from spark_connector.options.selection import (
 logger = logging.getLogger("pykafka.spark")
 
 _FETCH_BYTES = 4 << 20  # the input of one decode; the column decoder is fastest with 1 to 4 MB at a time
+
+_NO_BROKER = "no-broker.invalid:9092"
+"""In place of addresses where only the archive is read. No such name can exist."""
 
 _STREAM_REFUSES = {
     "endingOffsets": "ending offset not valid in streaming queries",
@@ -125,6 +129,8 @@ class SourceOptions:
     offset_store: str | None
     store_options: Mapping[str, str] = field(repr=False)  # may hold passwords
     group: str | None
+    archive: ArchiveOptions | None = None
+    """Where archived records come from the store; None: from the brokers, as all others."""
 
     @property
     def subscription(self) -> Subscription:
@@ -169,6 +175,9 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
     columns = parse_columns(values)
     client_id = "spark-kafka-relation" if mode is Mode.BATCH else "spark-kafka-source"
     ours = {"client.id": values.text("groupIdPrefix") or client_id, "max.partition.fetch.bytes": str(_FETCH_BYTES)}
+    archive = parse_archive(values)
+    if archive is not None and archive.only and not _asks_brokers(values, offset_store):
+        ours["bootstrap.servers"] = _NO_BROKER
     client, _ = values.client_settings("consumer", ours, _REJECTED_PROPERTIES)
     return SourceOptions(
         selection=selection,
@@ -181,8 +190,14 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         offset_store=offset_store,
         store_options=values.store_options(),
         group=group,
+        archive=archive,
         **plain,
     )
+
+
+def _asks_brokers(values: OptionValues, offset_store: str | None) -> bool:
+    """Whether a read of the archive only has another use for a broker."""
+    return offset_store == "group" or "badRecordsTopic" in values
 
 
 def _check_effects(values: OptionValues, mode: Mode, *, from_committed: bool) -> None:

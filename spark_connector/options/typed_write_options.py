@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from broker.errors import ConfigError
-from spark_connector.formats.value_format import Schema, SchemaFile
+from spark_connector.formats.value_format import Schema, SchemaFile, SchemaSubject
 from spark_connector.formats.write_format import (
     ALL_COLUMNS,
     TO_JSON,
@@ -36,6 +36,11 @@ def parse_write_formats(values: OptionValues, topic: str | None) -> WriteFormats
     _refuse_without(values, _JSON, made, ("json",))
     _refuse_without(values, (URL, *ACCESS), made, ("json", *_WITH_SCHEMA))
     _refuse_without(values, ("autoRegister",), made, ("json", *_WITH_SCHEMA))
+    if values.boolean("autoRegister") and not any(_may_register(one) for one in (key, value)):
+        raise ConfigError(
+            "Option 'autoRegister' has no effect beside the id of a schema or its address in the registry: that one is "
+            "registered"
+        )
     mode, bad_rows_topic = _mode(values, topic)
     formats = WriteFormats(key, value, mode, bad_rows_topic, registry_settings(values, registries))
     if not formats.columns:
@@ -44,6 +49,11 @@ def parse_write_formats(values: OptionValues, topic: str | None) -> WriteFormats
         needy = (*(f"{name}{what}" for name in ("key", "value") for what in ("SchemaId", "SubjectStrategy")),)
         refuse_options(values, (*needy, "autoRegister"), f"needs '{URL}'")
     return formats
+
+
+def _may_register(one: ColumnWrite) -> bool:
+    """Whether the schema of a column can be new to the registry."""
+    return one.name in {"json", *_WITH_SCHEMA} and one.schema_id is None and not isinstance(one.schema, SchemaSubject)
 
 
 def _column_write(values: OptionValues, column: str, registries: list[str]) -> ColumnWrite:
@@ -74,10 +84,18 @@ def _column_write(values: OptionValues, column: str, registries: list[str]) -> C
             f"Option '{column}Format'={name} takes one column, but '{column}Columns' names {len(columns)}: "
             f"{', '.join(columns)}. Set '{column}Format' to json, avro or protobuf"
         )
+    schema = _schema(values, f"{column}Schema", name, registries)
+    for option, names_schema in (
+        ("Schema", isinstance(schema, SchemaSubject)),
+        ("SchemaId", f"{column}SchemaId" in values),
+    ):
+        if names_schema:
+            why = f"chooses a subject, but '{column}{option}' names the schema in the registry"
+            refuse_options(values, (f"{column}SubjectStrategy",), why)
     return ColumnWrite(
         name,
         columns if columns or name == "binary" else ALL_COLUMNS,
-        _schema(values, f"{column}Schema", name, registries),
+        schema,
         values.text(f"{column}Message"),
         values.optional_long(f"{column}SchemaId"),
         SubjectStrategy(values.one_of(f"{column}SubjectStrategy", tuple(one.value for one in SubjectStrategy))),
@@ -141,6 +159,11 @@ def _schema(values: OptionValues, option: str, name: str, registries: list[str])
 
 
 def _json_text(values: OptionValues) -> JsonText:
+    for option in _JSON[1:]:
+        if values.text(option) == "":
+            raise ConfigError(
+                f"Option '{option}' is empty: every time would be written as \"\"; leave it out, or set a pattern"
+            )
     return JsonText(
         values.boolean("ignoreNullFields"),
         values.text("timestampFormat") or TO_JSON.timestamp_format,

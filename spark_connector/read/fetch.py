@@ -28,6 +28,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import decode_columns
 from spark_connector.errors import report_data_loss
 from spark_connector.options.read_options import SourceOptions
+from spark_connector.read.archive_plan import StoredRange
 from spark_connector.read.arrow_batches import MAX_BYTES, MAX_ROWS, BatchMaker, arrow_schema
 from spark_connector.read.planning import OffsetRange
 from spark_connector.worker_clients import keep_imports, worker_clients
@@ -61,7 +62,10 @@ def read_ranges(
     `bad_records` takes the records that cannot be decoded, in place of the topic that the options name.
     """
     keep_imports()
-    reading, left = _Reading(options, ids, bad_records=bad_records), list(planned)
+    reading = _Reading(options, ids, bad_records=bad_records)
+    for stored in (one for one in planned if isinstance(one, StoredRange)):
+        yield from reading.stored(stored)
+    left = [one for one in planned if not isinstance(one, StoredRange)]
     if len(left) > 1:
         yield from _joined(reading.together(left))
     for one in left:
@@ -76,10 +80,13 @@ def prefetch(
     bad_records: BadRecords | None = None,
 ) -> list[pa.RecordBatch] | None:
     """The records of all ranges, if one response of each leader holds them; else None: tasks read them and raise.
+    What is in the store of an archive tasks read, too.
 
     `cluster`: instead of the client that a worker process keeps. `bad_records` as in `read_ranges`; it may also have
     got some if the result is None.
     """
+    if any(isinstance(one, StoredRange) for one in planned):
+        return None
     try:
         rows = _Reading(options, ids, cluster, bad_records).at_once(planned)
     except (PykafkaError, OSError) as error:
@@ -123,6 +130,26 @@ class _Reading:
                     position = self._first_left(planned, position)
         except UnknownTopic as error:
             self._report(planned, position, error.message, until)
+
+    def stored(self, planned: StoredRange) -> Iterator[pa.RecordBatch]:
+        """From the store of the archive. What is not there any more a broker is asked for."""
+        from spark_connector.read.archive_reader import StoredBatches
+
+        settings, archive = self._options.client, self._options.archive
+        assert archive is not None, "only a plan with an archive has stored ranges"
+        maker, committed = self._maker(planned.tp), settings.isolation_level == "read_committed"
+        position = planned.from_offset
+        batches = StoredBatches(archive, planned, committed=committed)
+        try:
+            for fetched in batches:
+                yield from decode_fetched(maker, planned, fetched, position, check_crcs=settings.check_crcs)
+                position = max(position, min(fetched.next_offset, planned.until_offset))
+        except FileNotFoundError as error:
+            if archive.only:
+                self._report(planned, position, f"The archive no longer has {error}.", planned.until_offset)
+                return
+            logger.warning("%s is gone from the archive from offset %d on: %s", planned, position, error)
+            yield from self.one(OffsetRange(planned.tp, position, planned.until_offset))
 
     def together(self, left: list[OffsetRange]) -> Iterator[pa.RecordBatch]:
         """Repeat joint fetches while they make progress. What they do not bring stays in `left`."""

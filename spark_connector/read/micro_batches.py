@@ -27,7 +27,7 @@ from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.offset_store.base import Offsets
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.options.selection import LATEST, Position, SpecificOffsets, format_partitions, read_selection
-from spark_connector.read.offset_reader import OffsetReader
+from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.read.planning import OffsetRange, limit_bytes, limit_offsets, stream_ranges
 from spark_connector.read.stream_offset import Document, StreamOffset, batch_of, plan_start
 
@@ -46,7 +46,7 @@ class MicroBatches:
     def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._monotonic = monotonic
-        self._offsets = OffsetReader(options)
+        self._offsets = open_offset_reader(options)
         self._initial: Document | None = None
         self._refused: ConfigError | ConnectorError | None = None
         self._ends: StreamOffset | None = None
@@ -128,8 +128,8 @@ class MicroBatches:
             return BatchPlan([], {})
         first, last = batch_of(start, end)
         fail = self._options.fail_on_data_loss
-        ranges = self._offsets.split(stream_ranges(plan_start(first, last), last.offsets, fail_on_data_loss=fail))
-        return BatchPlan(ranges, last.topic_ids)
+        whole = stream_ranges(plan_start(first, last), last.offsets, fail_on_data_loss=fail)
+        return BatchPlan(self._offsets.split(whole, last.topic_ids), last.topic_ids)
 
     def tasks(self, plan: BatchPlan) -> list[tuple[OffsetRange, ...]]:
         """The ranges of each task. Asks brokers for sizes, so that small ranges share a task."""

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata, UnknownTopic
@@ -41,10 +41,14 @@ from spark_connector.options.selection import (
     format_partitions,
 )
 from spark_connector.options.value_sets import LOWEST, NO_END
+from spark_connector.read.archive_plan import StoredRange, stored_bytes_per_offset
 from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
-from spark_connector.read.size_estimator import SizeEstimator
+from spark_connector.read.size_estimator import BytesPerOffset, SizeEstimator
 from spark_connector.read.stream_offset import StreamOffset
 from spark_connector.read.time_ends import at_records
+
+if TYPE_CHECKING:
+    from spark_connector.read.archive_lookup import ArchiveLookup  # a store's library behind it
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -87,9 +91,19 @@ class OffsetReader:
         self._bad_records_topic_found = False
 
     @functools.cached_property
-    def sizes(self) -> SizeEstimator:
+    def sizes(self) -> BytesPerOffset:
         limited = (self._options.max_bytes_per_trigger, self._options.max_bytes_per_partition) != (None, None)
         return SizeEstimator(self._cluster, only_to_share=not limited)
+
+    @functools.cached_property
+    def archive(self) -> ArchiveLookup | None:
+        """The archive, if records are read from its store."""
+        if self._options.archive is None:
+            return None
+        from spark_connector.read.archive_lookup import ArchiveLookup, BrokersArchive
+
+        source = BrokersArchive(self._cluster, self._options.archive, self._options.poll_timeout_ms / 1000)
+        return ArchiveLookup(self._options, self._options.archive, source)
 
     def close(self) -> None:
         """May be called again."""
@@ -145,28 +159,40 @@ class OffsetReader:
         at_times = {tp: offset if offset >= 0 else now[tp] for tp, offset in self._list(timestamps).items()}
         return {**found, **earliest, **at_times}, earliest
 
-    def split(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Split the ranges by the options. Asks brokers for sizes only if `maxBytesPerPartition` is set."""
-        limit = self._options.max_bytes_per_partition
-        estimate = {} if limit is None else self._bytes_per_offset(ranges)
+    def split(self, ranges: Sequence[OffsetRange], ids: Mapping[str, str]) -> list[OffsetRange]:
+        """Split the ranges by the options. Asks brokers for sizes only if `maxBytesPerPartition` is set.
+
+        With an archive, what tasks read from its store is a StoredRange. `ids`: the ids of the topics.
+        """
+        if self.archive is not None:
+            return self.archive.split(ranges, ids, self._split_by_bytes)
         return split_ranges(
-            ranges,
+            self._split_by_bytes(ranges),
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
-            most_of={tp: max((limit or 0) // size, 1) for tp, size in estimate.items()},
         )
+
+    def _split_by_bytes(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        limit = self._options.max_bytes_per_partition
+        estimate = {} if limit is None else self._bytes_per_offset(ranges)
+        return split_ranges(ranges, most_of={tp: max((limit or 0) // size, 1) for tp, size in estimate.items()})
 
     def tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
         """The ranges of each task. Asks brokers for sizes, unless every range has its own task anyway."""
-        least_bytes = self._options.min_bytes_per_partition
-        fewest = self._options.min_partitions
-        if len(ranges) <= max(fewest or 1, 1) or not least_bytes:
+        if len(ranges) <= max(self._options.min_partitions or 1, 1) or not self._options.min_bytes_per_partition:
             return [(one,) for one in ranges]
+        stored = [one for one in ranges if isinstance(one, StoredRange)]
+        live = [one for one in ranges if not isinstance(one, StoredRange)]
+        return self._shared(stored, stored_bytes_per_offset(stored)) + self._shared(live, self._bytes_per_offset(live))
+
+    def _shared(
+        self, ranges: Sequence[OffsetRange], bytes_per_offset: Mapping[TopicPartition, int]
+    ) -> list[tuple[OffsetRange, ...]]:
         return share_tasks(
             ranges,
-            self._bytes_per_offset(ranges),
-            least_bytes=least_bytes,
-            min_partitions=fewest,
+            bytes_per_offset,
+            least_bytes=self._options.min_bytes_per_partition,
+            min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )
 
@@ -229,7 +255,7 @@ class OffsetReader:
         return Assigned(
             partitions,
             {name: str(value) for name, value in sorted(ids.items()) if value is not None},
-            self._cluster.cluster_id(),
+            self._cluster_id(),
             tuple(sorted({*kept} - {*partitions})),
         )
 
@@ -288,7 +314,7 @@ class OffsetReader:
         if 0 <= until < NO_END and filters.timestamps_grow:
             found = self._list(dict.fromkeys(_backlog(start, end), until))
             ends = {tp: max(start[tp], at) for tp, at in found.items() if 0 <= at < end[tp]}
-            end = {**end, **at_records(self._cluster, ends)}
+            end = {**end, **self._at_records(ends)}
         return start, end
 
     def _looked_at(self, partitions: Iterable[TopicPartition], end: Offsets) -> Offsets:
@@ -311,6 +337,13 @@ class OffsetReader:
                     "Set startingOffsetsByTimestampStrategy to latest to start such a partition at its end."
                 )
         return {tp: offset if offset >= 0 else LATEST for tp, offset in found.items()}
+
+    def _at_records(self, ends: Offsets) -> dict[TopicPartition, int]:
+        """Those that were found by a time and are no marker of a transaction; see time_ends.py."""
+        return at_records(self._cluster, ends)
+
+    def _cluster_id(self) -> str | None:
+        return self._cluster.cluster_id()
 
     def _topics(self, optional: Collection[str]) -> dict[str, TopicMetadata]:
         subscription = self._options.subscription

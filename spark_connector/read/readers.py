@@ -72,12 +72,12 @@ class KafkaBatchReader(DataSourceReader):
     @entry_point
     def partitions(self) -> list[InputPartition]:
         """The tasks; looks up start and end once. Raises ConnectorError, ConfigError and the client's errors."""
-        from spark_connector.read.offset_reader import OffsetReader  # for the driver only; tasks do not load it
+        from spark_connector.read.offset_readers import open_offset_reader  # for the driver only; tasks do not load it
 
-        with closing(OffsetReader(self._options)) as reader:
+        with closing(open_offset_reader(self._options)) as reader:
             bounds = reader.batch_bounds()
             whole = keep_offsets(batch_ranges(bounds.start, bounds.end), self._options.filters)
-            tasks = reader.tasks(reader.split(whole))
+            tasks = reader.tasks(reader.split(whole, bounds.topic_ids))
         return [KafkaInputPartition(task, bounds.topic_ids) for task in tasks]
 
     @entry_point

@@ -15,6 +15,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection
+from typing import Protocol
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
@@ -32,6 +33,13 @@ _MOST_SAMPLES = 16
 _SAMPLE_BYTES = 64 << 10
 _UNKNOWN = 1024
 """The estimate where neither sizes nor samples could be had; records could not be fetched there either."""
+
+
+class BytesPerOffset(Protocol):
+    """Estimates of sizes, wherever they come from."""
+
+    def estimate(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
+        """Bytes per offset, at least 1, of each partition that has offsets between `start` and `end`."""
 
 
 class SizeEstimator:

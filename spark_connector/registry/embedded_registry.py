@@ -8,16 +8,18 @@
         spark.read.format("pykafka").option("schema.registry.url", registry.url)…
 
 It keeps its schemas in the topic `_schemas`, in the format of Confluent's registry, which can take the topic over; so
-can the next EmbeddedRegistry. Of several over one topic each sees what the others have registered, but two must not
-register at the same moment. It has no login, listens on the loopback address
+can the next EmbeddedRegistry. Several over one topic see what the others have registered, and take turns: a change is a
+transaction under one name, so who begins one reads what the others wrote before, and stops those that have not. It has
+no login, listens on the loopback address
 only, and checks the compatibility of Avro schemas only.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Final, Self
 
 from broker.client.admin import Admin, ResourceType
@@ -25,6 +27,7 @@ from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
+from broker.client.transaction_errors import TransactionError
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.registry.rest import Api, serving
@@ -33,6 +36,7 @@ from spark_connector.registry.subjects import Record, Reference, Refusal, Schema
 __all__ = ["EmbeddedRegistry"]
 
 _CAUGHT_UP_S: Final = 60.0
+_MOST_TURNS: Final = 100
 _POLICY: Final = "cleanup.policy"
 
 
@@ -51,7 +55,7 @@ class EmbeddedRegistry:
         self._port = port
         self._tp = TopicPartition(topic, 0)
         self._subjects = Subjects()
-        self._api = Api(self._subjects, self._write, self._catch_up)
+        self._api = Api(self._subjects, self._write, self._catch_up, self._turn)
         self._parts = ExitStack()
         self.url = ""
         """For `schema.registry.url`; empty before `start`."""
@@ -61,8 +65,7 @@ class EmbeddedRegistry:
         ConfigError for a topic that deletes old records."""
         with ExitStack() as parts:
             self._create_topic()
-            self._producer = parts.enter_context(Producer(self._settings))
-            self._consumer = parts.enter_context(Consumer(self._settings))
+            self._consumer = parts.enter_context(Consumer(replace(self._settings, isolation_level="read_committed")))
             self._consumer.assign([self._tp])
             self._consumer.seek_to_beginning()
             self._catch_up()
@@ -110,16 +113,31 @@ class EmbeddedRegistry:
                         f"topic {topic} would lose its schemas: set its {_POLICY} to compact, not {policy}"
                     ) from None
 
-    def _write(self, record: Record) -> None:
-        """Append a record and read the topic up to it: what counts is what the topic says."""
-        key, value = record
-        future = self._producer.send(self._tp.topic, value, key=key, partition=self._tp.partition)
-        self._producer.flush()
-        future.result()
-        self._catch_up()
+    def _turn(self, change: Callable[[], int]) -> int:
+        """What `change` returns, which no other registry over the topic has disturbed: one that was overtaken is asked
+        again."""
+        settings = replace(self._settings, transactional_id=f"pykafka-registry-{self._tp.topic}")
+        for _ in range(_MOST_TURNS):
+            try:
+                with Producer(settings) as self._producer:
+                    self._producer.init_transactions()
+                    self._catch_up()
+                    return change()
+            except TransactionError as error:
+                overtaken = error
+        raise PykafkaError(f"other registries over topic {self._tp.topic} change it all the time: {overtaken}")
 
-    def _catch_up(self) -> None:
-        end = self._consumer.end_offsets([self._tp])[self._tp]
+    def _write(self, record: Record) -> None:
+        """Append a record and read the topic up to it: what counts is what the topic says. Within `_turn`."""
+        key, value = record
+        self._producer.begin_transaction()
+        future = self._producer.send(self._tp.topic, value, key=key, partition=self._tp.partition)
+        self._producer.commit_transaction()
+        self._catch_up(future.result().offset + 1)
+
+    def _catch_up(self, at_least: int = 0) -> None:
+        """Apply what is committed, and wait until that is `at_least` the records before this offset."""
+        end = max(self._consumer.end_offsets([self._tp])[self._tp], at_least)
         deadline = time.monotonic() + _CAUGHT_UP_S
         while self._consumer.position(self._tp) < end:
             if time.monotonic() > deadline:

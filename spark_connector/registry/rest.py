@@ -43,14 +43,19 @@ _LARGEST: Final = 16 << 20
 
 class Api:
     """The API over `subjects`. `write` keeps a record, and has applied it when it returns; `read` applies what others
-    have written, before each answer. Thread-safe."""
+    have written, before each answer; `turn` runs a change while nobody else writes. Thread-safe."""
 
     def __init__(
-        self, subjects: Subjects, write: Callable[[Record], None], read: Callable[[], None] = lambda: None
+        self,
+        subjects: Subjects,
+        write: Callable[[Record], None],
+        read: Callable[[], None] = lambda: None,
+        turn: Callable[[Callable[[], int]], int] = lambda change: change(),
     ) -> None:
         self._subjects = subjects
         self._write = write
         self._read = read
+        self._turn = turn
         self._lock = threading.RLock()
 
     def answer(self, method: str, path: str, _authorization: str, body: bytes) -> tuple[int, Any]:
@@ -68,9 +73,13 @@ class Api:
         with self._lock:
             self._read()
             schema_id, record = self._subjects.register(subject, schema)
-            if record is not None:
-                self._write(record)
-            return schema_id
+            return schema_id if record is None else self._turn(lambda: self._registered(subject, schema))
+
+    def _registered(self, subject: str, schema: Schema) -> int:
+        schema_id, record = self._subjects.register(subject, schema)
+        if record is not None:
+            self._write(record)
+        return schema_id
 
     def _asked(self, name: str, named: dict[str, str], body: bytes) -> tuple[int, Any]:
         try:
@@ -121,7 +130,13 @@ class Api:
         return {"compatibilityLevel": self._subjects.level(named.get("subject"))}
 
     def _set_level(self, named: dict[str, str], given: Any) -> Any:
-        self._write(self._subjects.set_level(named.get("subject"), given.get("compatibility")))
+        record = self._subjects.set_level(named.get("subject"), given.get("compatibility"))
+
+        def change() -> int:
+            self._write(record)
+            return 0
+
+        self._turn(change)
         return {"compatibility": given["compatibility"]}
 
     def _is_compatible(self, named: dict[str, str], given: Any) -> Any:

@@ -19,7 +19,7 @@ from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rules import plan_starts
 from spark_connector.loads.table_snapshot import TableFile, TableSnapshot
 from spark_connector.offset_store.base import Offsets
-from spark_connector.read.offset_reader import OffsetReader
+from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets
 from spark_connector.union_read.sides import Sides, open_table, refuse_changed_reading
 
@@ -47,7 +47,7 @@ def plan_union(sides: Sides) -> UnionPlan:
         return dict(snapshot.offsets), snapshot.newest
 
     options = sides.topics
-    with open_table(sides.history) as destination, contextlib.closing(OffsetReader(options)) as reader:
+    with open_table(sides.history) as destination, contextlib.closing(open_offset_reader(options)) as reader:
         stored, positions, bounds, assigned = look_up(reader, options, stored_at)
         snapshot = found[-1]
         refuse_changed_reading(sides, snapshot.newest)
@@ -55,7 +55,7 @@ def plan_union(sides: Sides) -> UnionPlan:
         starts = plan_starts(stored, bounds, fail_on_data_loss=options.fail_on_data_loss)
         ends = {tp: max(bounds.ends[tp], start) for tp, start in starts.items()}
         whole = keep_offsets(batch_ranges(starts, ends), options.filters)
-        tasks = reader.tasks(reader.split(whole))
+        tasks = reader.tasks(reader.split(whole, assigned.topic_ids))
     epochs = {
         tp: position.leader_epoch
         for tp, position in positions.items()

@@ -101,7 +101,9 @@ async def answer(handler: Any, partition: Partition, api: ApiKey, body: SimpleNa
         return {TP: partition}[tp]
 
     topics = SimpleNamespace(partition=find, replica=find)
-    config = SimpleNamespace(fetch_max_bytes=1 << 20, is_rack_aware=False)
+    config = SimpleNamespace(
+        fetch_max_bytes=1 << 20, is_rack_aware=False, remote_list_offsets_request_timeout_ms=30_000
+    )
     context = SimpleNamespace(
         topics=topics, config=config, metrics=None, quotas=ClientQuotas(), check=lambda client, need, name: None
     )

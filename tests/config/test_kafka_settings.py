@@ -96,7 +96,7 @@ def test_all_that_is_unknown_is_named_at_once(tmp_path: Path) -> None:
         "log.retention.minuts": "5",
         "some.plugin.setting": "x",
         "ssl.engine.factory.class": "com.example.Engine",
-        "remote.log.storage.system.enable": "true",
+        "zookeeper.set.acl": "true",
         "host.name": "a",
     }
     with pytest.raises(ConfigError) as refused:
@@ -106,7 +106,7 @@ def test_all_that_is_unknown_is_named_at_once(tmp_path: Path) -> None:
     assert "'log.retention.minuts'; did you mean 'log.retention.minutes'?" in told
     assert "'some.plugin.setting'," in told
     assert "'ssl.engine.factory.class' (a class of Java cannot be loaded here)" in told
-    assert "'remote.log.storage.system.enable' (there is no tiered storage here)" in told
+    assert "'zookeeper.set.acl' (the nodes in ZooKeeper get no ACLs here)" in told
     assert "'host.name' (set listeners and advertised.listeners)" in told
 
 

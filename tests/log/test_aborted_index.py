@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.aborted_index import (
-    ENTRY_SIZE,
-    AbortedEntry,
-    AbortedIndex,
-    BrokenIndex,
-    decode_aborted,
-    encode_aborted,
-)
+from broker.log.aborted_index import AbortedIndex, BrokenIndex
+from broker.records.aborted_entries import ENTRY_SIZE, AbortedEntry, decode_aborted, encode_aborted
 
 FIRST, SECOND = AbortedEntry(1, 0, 5, 3), AbortedEntry(2, 3, 9, 10)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.aborted_index import AbortedEntry, encode_aborted
 from broker.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, write_epochs
 from broker.log.inspection import check_partition
 from broker.log.log_config import LogConfig
 from broker.log.segment import segment_path
+from broker.records.aborted_entries import AbortedEntry, encode_aborted
 from broker.records.batch import patch_base_offset
 from broker.records.control import ControlType
 from tests.support.batches import NOW, append, append_marker, batch, open_log

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from broker.config.broker_config import BrokerConfig
@@ -46,6 +48,9 @@ def test_the_defaults_are_kafkas() -> None:
         "remote.storage.enable": "false",
         "local.retention.ms": "-2",
         "local.retention.bytes": "-2",
+        "remote.log.copy.disable": "false",
+        "remote.log.delete.on.disable": "false",
+        "archive.topic.id": "",
     }
 
 
@@ -97,7 +102,18 @@ def test_the_brokers_settings_give_the_defaults() -> None:
         ({"compression.gzip.level": "0"}, "must lie between 1 and 9, or be -1"),
         ({"compression.zstd.level": "23"}, "must lie between -131072 and 22"),
         ({"leader.replication.throttled.replicas": "0:1,z"}, "partition:broker"),
-        ({"remote.storage.enable": "true"}, "no remote storage"),
+        ({"remote.storage.enable": "true", "cleanup.policy": "compact"}, "set cleanup.policy=delete"),
+        ({"remote.storage.enable": "true", "cleanup.policy": "compact,delete"}, "set cleanup.policy=delete"),
+        ({"remote.storage.enable": "true", "retention.ms": "8", "local.retention.ms": "9"}, "above retention.ms=8"),
+        ({"remote.storage.enable": "true", "retention.ms": "8", "local.retention.ms": "-1"}, "above retention.ms=8"),
+        (
+            {"remote.storage.enable": "true", "retention.bytes": "8", "local.retention.bytes": "9"},
+            "local.retention.bytes=9 must not be above retention.bytes=8",
+        ),
+        (
+            {"remote.storage.enable": "true", "remote.log.copy.disable": "true", "local.retention.ms": "9"},
+            "set it to -2",
+        ),
         ({"message.downconversion.enable": "true"}, "Kafka 4 has removed it"),
         ({"message.timestamp.type": "Now"}, "not one of CreateTime, LogAppendTime"),
         ({"preallocate": "yes"}, "expected a value of type boolean"),
@@ -107,3 +123,25 @@ def test_the_brokers_settings_give_the_defaults() -> None:
 def test_what_is_wrong_is_said(properties: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         LogConfig.from_properties(properties)
+
+
+def test_local_retention_is_retention_unless_it_is_set() -> None:
+    config = LogConfig.from_properties(
+        {"remote.storage.enable": "true", "retention.ms": "8", "local.retention.ms": "-2", "local.retention.bytes": "5"}
+    )
+    assert (config.local_ms, config.local_bytes) == (8, 5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}])
+def test_without_copies_retention_counts_for_the_disk(settings: dict[str, str]) -> None:
+    config = dataclasses.replace(LogConfig.from_properties(settings), retention_ms=8, local_retention_ms=5)
+    assert (config.local_ms, config.local_bytes) == (8, -1)
+
+
+def test_an_archive_is_turned_off_only_together_with_its_records() -> None:
+    before = LogConfig(remote_storage_enable=True)
+    with pytest.raises(ConfigError, match="set remote.storage.enable=true,remote.log.copy.disable=true"):
+        LogConfig().check_change(before)
+    LogConfig(remote_log_delete_on_disable=True).check_change(before)
+    LogConfig(remote_storage_enable=True, remote_log_copy_disable=True).check_change(before)
+    LogConfig().check_change(LogConfig())

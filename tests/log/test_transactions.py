@@ -9,11 +9,12 @@ import pytest
 
 from broker.clock import ManualClock
 from broker.errors import ErrorCode
-from broker.log.aborted_index import AbortedEntry, AbortedIndex, decode_aborted
+from broker.log.aborted_index import AbortedIndex
 from broker.log.inspection import check_partition
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.segment import segment_path
+from broker.records.aborted_entries import AbortedEntry, decode_aborted
 from broker.records.builder import BatchBuilder
 from broker.records.control import ControlType
 from tests.support.batches import NOW, append, append_as_coordinator, append_marker, batch, open_log

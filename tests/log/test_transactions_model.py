@@ -15,10 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.log.aborted_index import AbortedEntry
 from broker.log.inspection import check_partition
 from broker.log.log_config import LogConfig
 from broker.log.segment import segment_path
+from broker.records.aborted_entries import AbortedEntry
 from broker.records.batch import walk_batches
 from broker.records.control import ControlType
 from tests.support.batches import append, batch, open_log

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.aborted_index import AbortedEntry
 from broker.log.log import Log
 from broker.log.producer_snapshot import snapshot_offsets
 from broker.log.segment import segment_path
+from broker.records.aborted_entries import AbortedEntry
 from broker.records.control import ControlType
 from tests.support.batches import append, batch, open_log
 from tests.support.log_transactions import ALICE, BOB, Producers, committed_records, index_files

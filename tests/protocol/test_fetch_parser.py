@@ -74,6 +74,7 @@ def as_it_is_decoded(version: int, payload: bytes) -> dict[str, Any]:
             field(p, "preferred_read_replica", -1),
             bytes(p.records or b""),
             (epoch.epoch, epoch.end_offset) if (epoch := field(p, "diverging_epoch")) is not None else NO_EPOCH,
+            max(snapshot.end_offset, 0) if (snapshot := field(p, "snapshot_id")) is not None else 0,
         )
         for topic in body.responses
         for p in topic.partitions
@@ -92,7 +93,9 @@ def test_it_reads_every_version(version: int, body: dict[str, Any]) -> None:
     payload = encoded(version, body)
     reply = parse_fetch_response(version, memoryview(payload))
     ours = reply._asdict()
-    ours["partitions"] = [(*p[:-2], bytes(p.records), p.diverging or NO_EPOCH) for p in reply.partitions]
+    ours["partitions"] = [
+        (*p[:-3], bytes(p.records), p.diverging or NO_EPOCH, p.archived_end) for p in reply.partitions
+    ]
     assert ours == as_it_is_decoded(version, payload)
 
 

@@ -52,6 +52,7 @@ partitions = st.builds(
         st.integers(-1, 65535),
         st.none() | st.text("abc", max_size=9),
     ),
+    st.integers(0, 2**62),
 )
 topics = st.builds(
     TopicAnswer,
@@ -82,6 +83,9 @@ def test_kio_reads_back_what_was_written(version: int, answer: list[TopicAnswer]
             diverging = field(got, "diverging_epoch")
             if diverging is not None:
                 assert (diverging.epoch, diverging.end_offset) == (sent.diverging or (-1, -1))
+            archived = field(got, "snapshot_id")
+            if archived is not None:
+                assert max(archived.end_offset, 0) == sent.archived_end
             leader = field(got, "current_leader")
             if leader is not None:
                 assert (leader.leader_id, leader.leader_epoch) == (sent.leader[:2] if sent.leader else (-1, -1))

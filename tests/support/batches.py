@@ -48,7 +48,7 @@ def open_log(
     *,
     clean: bool = True,
     recovery_point: int = 0,
-    log_start_offset: int = 0,
+    log_start_offset: int | None = None,
 ) -> Log:
     """The log in `directory`, with a clock that stands still."""
     return Log.open(

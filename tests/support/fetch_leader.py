@@ -41,6 +41,7 @@ class FetchLeader:
         self.topic_ids: dict[uuid.UUID, str] = {}
         self.reads: list[TopicPartition] = []
         """Every look at a partition."""
+        self.config = BrokerConfig(fetch_max_bytes=1 << 20)
         self.metrics = Metrics()
         self.quotas = ClientQuotas()
         self.throttled = False
@@ -129,7 +130,7 @@ class FetchLeader:
         authorizer = Authorizer(open_listener="PLAINTEXT")
         context = SimpleNamespace(
             topics=topics,
-            config=BrokerConfig(fetch_max_bytes=1 << 20),
+            config=self.config,
             metrics=self.metrics,
             fetch_sessions=cache,
             authorizer=authorizer,

@@ -15,6 +15,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_request, encode_response, to_ms
 from broker.replica.replica import UNKNOWN_EPOCH
 
+_EARLIEST_LOCAL = -4
 Fields = dict[str, Any]
 Script = Callable[[Any], Fields | bytes | None]
 """Takes the body of a Fetch: the fields of the answer, or raw bytes after which the connection ends; None leaves it to
@@ -36,6 +37,7 @@ class LedLog:
         start, end = self.log.log_start_offset, self.log.log_end_offset
         found: Fields = {"partition_index": asked.partition, "high_watermark": end, "log_start_offset": start}
         found["high_watermark"] = end if self.high_watermark is None else self.high_watermark
+        found["snapshot_id"] = {"end_offset": self.log.archived_end, "epoch": -1}
         error = self.error
         if error is ErrorCode.none and asked.current_leader_epoch != self.epoch:
             older = asked.current_leader_epoch < self.epoch
@@ -48,6 +50,8 @@ class LedLog:
                 return found | {"diverging_epoch": {"epoch": known[0], "end_offset": known[1]}}
         if error is ErrorCode.none and not start <= asked.fetch_offset <= end:
             error = ErrorCode.offset_out_of_range
+        if error is ErrorCode.none and asked.fetch_offset < self.log.local_start_offset:
+            error = ErrorCode.offset_moved_to_tiered_storage
         if error is not ErrorCode.none:
             return found | {"error_code": error, "high_watermark": -1, "log_start_offset": -1}
         piece = self.log.read(asked.fetch_offset, asked.partition_max_bytes)
@@ -169,7 +173,9 @@ class ScriptedLeader:
         return {"partition": asked.partition, "leader_epoch": epoch, "end_offset": end}
 
     def _start(self, led: LedLog, asked: Any) -> Fields:
-        return {"partition_index": asked.partition_index, "offset": led.log.log_start_offset, "timestamp": -1}
+        is_local = asked.timestamp == _EARLIEST_LOCAL
+        offset = led.log.local_start_offset if is_local else led.log.log_start_offset
+        return {"partition_index": asked.partition_index, "offset": offset, "timestamp": -1}
 
 
 def _led(logs: Mapping[tuple[str, int], LedLog], topic: Any, name: str, one: Any) -> LedLog:

@@ -35,6 +35,7 @@ TITLES = {
     "controller": "Leadership",
     "transactions": "Transactions",
     "quotas": "Quotas of clients",
+    "archive": "Archive",
     "observability": "Metrics and logs",
 }
 

@@ -89,8 +89,8 @@ class SparkHome:
         """
         with (self._directory / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if self._archive.exists():
-                return
+            if self._archive.exists() and self._archive.stat().st_mtime > (_installed() / "jars").stat().st_ctime:
+                return  # the JVM warns of one that was made before PySpark was installed anew
             made, rows = self._directory / "made.jsa", self._directory / f"warm-up-{os.getpid()}"
             flags = {"SPARK_SUBMIT_OPTS": f"{_QUICK} -XX:ArchiveClassesAtExit={made}"}
             environment = {**os.environ, **self.environment(), **flags}

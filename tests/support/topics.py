@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 
 from tests.support.kafka import await_topics
 
@@ -40,6 +47,17 @@ class Topic:
         given = TopicPartition(topic, partition, before)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.delete_records([given])[given].result(30)
+
+    @staticmethod
+    def configure(bootstrap: str, topic: str, **config: str) -> None:
+        """Set config keys, with `_` for `.`."""
+        changes = [
+            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.incremental_alter_configs([resource])[resource].result(30)
 
     def grow(self, partitions: int) -> None:
         """Have it that many partitions in all."""

@@ -30,7 +30,7 @@ from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.fetch import prefetch, read_ranges
-from spark_connector.read.offset_reader import OffsetReader
+from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.read.planning import OffsetRange, keep_offsets
 
 _FEW = 20_000  # offsets that the driver tries to load itself
@@ -77,12 +77,13 @@ class TaskJob:
         Raises the client's errors, DataLoss, OSError and Spark's errors.
         """
         wanted = keep_offsets(ranges, self.options.filters)
-        if self.options.fits_one_task(sum(one.size for one in wanted), _FEW):
-            result = self._run_here(wanted)
-            if result is not None:
-                return result
-        with closing(OffsetReader(self.options)) as reader:
-            tasks = reader.tasks(reader.split(wanted))
+        with closing(open_offset_reader(self.options)) as reader:
+            ranges = reader.split(wanted, self.topic_ids)
+            if self.options.fits_one_task(sum(one.size for one in wanted), _FEW):
+                result = self._run_here(ranges)
+                if result is not None:
+                    return result
+            tasks = reader.tasks(ranges)
         if not tasks:
             return TaskResult()
         return _run_in_spark(session(), self, tasks)

@@ -16,6 +16,7 @@ AFTER_MAX = Difference(
 )
 
 _REMOVED = {"message.downconversion.enable", "message.format.version", "message.timestamp.difference.max.ms"}
+_NEW = {"archive.topic.id", "remote.log.copy.disable", "remote.log.delete.on.disable"}
 
 PRODUCE = [
     Difference(
@@ -89,12 +90,6 @@ TOPICS = [
             "replication_factor": -1,
             "topic_id": None,
         },
-    ),
-    Difference(
-        "A new topic has 31 settings",
-        "3.8.1 has 34: the three above, too",
-        ("CreateTopics *",),
-        {"configs": "31 configs"},
     ),
     Difference(
         "A topic created by its first use is there at once",
@@ -232,13 +227,20 @@ CONFIGS = [
         "Nor are they listed",
         "where all settings of a topic are asked for",
         ("DescribeConfigs key list",),
-        {"": lambda one: one.ours == [name for name in one.kafka if name not in _REMOVED]},
+        {"": lambda one: set(one.ours) == {*one.kafka, *_NEW} - {*_REMOVED}},
     ),
     Difference(
         "`local.retention.*` have no broker settings behind them",
-        "there is no remote storage: the topic's settings are taken, and not used",
+        "a topic has them for itself",
         ("DescribeConfigs topic synonyms",),
         {"local.retention.bytes": [], "local.retention.ms": []},
+    ),
+    Difference(
+        "A topic has more settings for its archive",
+        "`remote.log.copy.disable` and `remote.log.delete.on.disable` (KIP-950) are as of 3.9, "
+        "`archive.topic.id` is ours",
+        ("DescribeConfigs topic*",),
+        dict.fromkeys(map("*{}".format, sorted(_NEW)), ANYTHING),
     ),
     *BROKER,
     Difference(

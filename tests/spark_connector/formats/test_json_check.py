@@ -83,6 +83,19 @@ def test_a_row_that_the_schema_refuses_is_bad_and_says_why(change: dict[str, Any
     assert why is None or made.bad[1].startswith(why)
 
 
+def test_a_map_has_the_keys_that_the_schema_requires() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"m": {"type": "object", "required": ["a"], "additionalProperties": True}},
+    }
+    kind = pa.struct([("m", pa.map_(pa.string(), pa.int64()))])
+    rows: list[Any] = [{"m": [("a", 1)]}, {"m": [("b", 1)]}, {"m": []}, {"m": None}, {"m": [("b", 1), ("a", None)]}]
+    why = "field m has no key 'a', but the JSON Schema requires it"
+    assert encode(schema, kind, rows).bad == {1: why, 2: why}
+    with pytest.raises(ConfigError, match="field m has keys of type int64"):
+        encode(schema, pa.struct([("m", pa.map_(pa.int64(), pa.int64()))]), [])
+
+
 def test_nulls_that_are_written_must_be_admitted() -> None:
     rows = [{**GOOD, "lines": None}, {**GOOD, "note": None}]
     assert encode(ORDER, KIND, rows, omits=False).bad == {
@@ -148,8 +161,24 @@ def _wider(inner: st.SearchStrategy[Drawn]) -> st.SearchStrategy[Drawn]:
                 st.dictionaries(st.sampled_from("xyz"), nulls | one.values, max_size=2).map(lambda d: list(d.items())),
             )
         ),
+        _maps(inner),
         _objects(inner),
     )
+
+
+@st.composite
+def _maps(draw: st.DrawFn, inner: st.SearchStrategy[Drawn]) -> Drawn:
+    """Of an object with named fields and others, which a map of one type writes."""
+    value = draw(inner)
+    named = draw(st.dictionaries(st.sampled_from("xy"), st.just(value) | inner, max_size=2))
+    schema = {
+        "type": "object",
+        "properties": {name: one.schema for name, one in named.items()},
+        "required": draw(st.lists(st.sampled_from("xyz"), unique=True)),
+        "additionalProperties": draw(st.booleans() | st.just(value.schema)),
+    }
+    keys = st.dictionaries(st.sampled_from("wxyz"), st.none() | value.values, max_size=3)
+    return Drawn(schema, pa.map_(pa.string(), value.kind), keys.map(lambda d: list(d.items())))
 
 
 @st.composite

@@ -39,6 +39,8 @@ NOT_KEPT = {
     ),
     *("kafkaConsumer.pollTimeoutMs", "badRecordsTopic", "schema.registry.basic.auth.user.info"),
     *("schema.registry.bearer.auth.token", "schema.registry.ssl.ca.location"),
+    # from where the same records are read
+    *("archive", "archive.url", "archive.cluster", "archive.option.*"),
     # the table of a load that is read with its topic: a load reads topics only
     *("history", "catalog", "historyColumn", "historyStorageSecrets"),
     # what the columns of the rows show

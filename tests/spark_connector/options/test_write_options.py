@@ -80,6 +80,10 @@ TYPED = {
 JSON = {"ignoreNullFields": "false", "timestampFormat": "yyyy", "timestampNTZFormat": "MM", "dateFormat": "dd"}
 
 
+def without(options: dict[str, str], names: set[str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if name not in names}
+
+
 def test_every_declared_option_is_read() -> None:
     values = {"delivery": "exactly-once", "includeHeaders": "true", "transactionalIdPrefix": "x", "topic": "t"}
     values |= {"txnAppId": "a", "txnVersion": "1"}
@@ -88,16 +92,20 @@ def test_every_declared_option_is_read() -> None:
     assert declared == {*values, *SERVERS, *TYPED, *JSON, *REGISTRY, *logins}
     changed = parse_write_options({**SERVERS, **values}, stream=False)
     assert (changed.topic, changed.include_headers, changed.transactional_id_prefix) == ("t", True, "x")
-    typed = parse_write_options({**SERVERS, **TYPED, **REGISTRY}, stream=False).formats
+    by_subject, by_id = {"valueSubjectStrategy", "keySubjectStrategy", "autoRegister"}, {"valueSchemaId", "keySchemaId"}
+    typed = parse_write_options({**SERVERS, **REGISTRY, **without(TYPED, by_id)}, stream=False).formats
     assert (typed.mode, typed.bad_rows_topic) == (WriteMode.DROPMALFORMED, "bad")
     assert typed.registry == RegistrySettings(("https://r",), ca_location="ca.pem")
     record, both = SubjectStrategy.RECORD, SubjectStrategy.TOPIC_RECORD
-    assert typed.value == ColumnWrite("protobuf", ("a", "b"), SchemaFile("x.desc"), "m.V", 7, record, True)
-    assert typed.key == ColumnWrite("protobuf", ("k",), SchemaFile("y.desc"), "m.K", 8, both, True)
+    assert typed.value == ColumnWrite("protobuf", ("a", "b"), SchemaFile("x.desc"), "m.V", None, record, True)
+    assert typed.key == ColumnWrite("protobuf", ("k",), SchemaFile("y.desc"), "m.K", None, both, True)
+    typed = parse_write_options({**SERVERS, **REGISTRY, **without(TYPED, by_subject)}, stream=False).formats
+    assert (typed.value.schema_id, typed.key.schema_id) == (7, 8)
     json = parse_write_options({**SERVERS, **JSON, "valueFormat": "json"}, stream=False).formats.value
     assert json == ColumnWrite("json", ALL_COLUMNS, json=JsonText(False, "yyyy", "MM", "dd"))
     for login, field in zip(sorted(logins), ("user_info", "bearer_token"), strict=True):
-        registry = parse_write_options({**SERVERS, **TYPED, **REGISTRY, login: "geheim"}, stream=False).formats.registry
+        given = {**SERVERS, **REGISTRY, **without(TYPED, by_id), login: "geheim"}
+        registry = parse_write_options(given, stream=False).formats.registry
         assert getattr(registry, field) == "geheim"
 
 
@@ -111,6 +119,24 @@ def test_a_key_of_one_column_is_text_and_of_several_json() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"valueFormat": "json", "timestampFormat": ""}, "'timestampFormat' is empty"),
+        ({"valueFormat": "json", "dateFormat": ""}, "'dateFormat' is empty"),
+        (
+            {"valueFormat": "avro", **REGISTRY, "valueSchemaId": "7", "autoRegister": "true"},
+            "'autoRegister' has no effect beside the id of a schema",
+        ),
+        (
+            {"valueFormat": "avro", "valueSchema": "https://r/subjects/s/versions/1", "autoRegister": "true"},
+            "'autoRegister' has no effect beside the id of a schema or its address",
+        ),
+        (
+            {"valueFormat": "avro", **REGISTRY, "valueSchemaId": "7", "valueSubjectStrategy": "record"},
+            "'valueSubjectStrategy' has no effect: it chooses a subject, but 'valueSchemaId' names the schema",
+        ),
+        (
+            {"valueFormat": "json", "valueSchema": "https://r/subjects/s/versions/1", "valueSubjectStrategy": "topic"},
+            "'valueSubjectStrategy' has no effect: it chooses a subject, but 'valueSchema' names the schema",
+        ),
         ({"valueFormat": "csv"}, "'valueFormat' must be binary or string or json or avro or protobuf, not 'csv'"),
         ({"valueColumns": "a"}, "'valueColumns' has no effect: it needs 'valueFormat'"),
         ({"valueFormat": "json", "valueColumns": "a,a"}, "names a column twice"),

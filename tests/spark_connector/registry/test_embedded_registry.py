@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -61,6 +63,27 @@ def test_a_registry_knows_what_another_registers(broker: Kafka, topic: str) -> N
         clients = [SchemaRegistryClient({"url": registry.url}) for registry in (one, other)]
         for schema_id, text in ((2, '"long"'), (3, '"int"')):
             assert [client.get_schema(schema_id).schema_str for client in clients] == [text, text]
+
+
+def test_registries_that_register_at_one_moment_take_turns(broker: Kafka, topic: str) -> None:
+    """Each schema has an id of its own, and both know the same."""
+    with (
+        EmbeddedRegistry(broker.bootstrap, topic=topic) as one,
+        EmbeddedRegistry(broker.bootstrap, topic=topic) as other,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        start = threading.Barrier(2)
+
+        def register(registry: EmbeddedRegistry, name: str) -> list[int]:
+            start.wait(30)
+            texts = [json.dumps({"type": "fixed", "name": f"{name}{number}", "size": 1}) for number in range(4)]
+            return [registry.register(text, text) for text in texts]
+
+        ids = [task.result() for task in [pool.submit(register, one, "A"), pool.submit(register, other, "B")]]
+        assert sorted(ids[0] + ids[1]) == [1, 2, 3, 4, 5, 6, 7, 8]
+        clients = [SchemaRegistryClient({"url": registry.url}) for registry in (one, other)]
+        for schema_id, name in ((ids[0][3], "A3"), (ids[1][3], "B3")):
+            assert all(name in str(client.get_schema(schema_id).schema_str) for client in clients)
 
 
 def test_a_topic_that_deletes_old_records_is_refused(broker: Kafka, topic: str) -> None:

@@ -1,0 +1,72 @@
+"""Where an archive has to end so that it holds nothing from a time on, and no open transaction.
+
+`pykafka log restore --until` cuts there. An archived range never has an open transaction, because its readers know the
+aborted ones only: what was open there would count as committed. So the cut goes back to before the first record of each
+transaction that was open. Blocks on the store. Raises OSError, BrokenAux.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker.archive.aux_file import decode_aux
+from broker.archive.layout import PartitionPlace
+from broker.archive.manifest import ArchivedSegment, Manifest
+from broker.archive.open_transactions import first_open_offset
+from broker.records.batch import BatchHeader, walk_batches
+from broker.storage.storage import Storage
+
+
+class CutFinder:
+    """Of one partition, whose manifest is given."""
+
+    def __init__(self, storage: Storage, place: PartitionPlace, manifest: Manifest) -> None:
+        self._storage = storage
+        self._place = place
+        self._manifest = manifest
+
+    def before(self, time_ms: int) -> int:
+        """The end of the last batch before which no record has this time or a later one, and nothing was open.
+
+        The markers of transactions have the broker's time, so theirs does not count.
+        """
+        cut = self._first_since(time_ms)
+        while (earlier := self._first_open(cut)) is not None and earlier < cut:
+            cut = earlier
+        return max(cut, self._manifest.start)
+
+    def _first_since(self, time_ms: int) -> int:
+        for segment in self._manifest.segments:
+            if segment.max_timestamp >= time_ms:
+                for header in self._headers(segment):
+                    if header.max_timestamp >= time_ms and not header.is_control:
+                        return header.base_offset
+        return self._manifest.end
+
+    def _first_open(self, cut: int) -> int | None:
+        """The first record of the oldest transaction that is open at `cut`; None without one."""
+        begun: dict[int, int] = {}
+        for before, segment in zip((None, *self._manifest.segments), self._manifest.segments, strict=False):
+            if not segment.base < cut <= segment.end:
+                continue
+            carried = None if before is None else self._open_at_end(before)
+            for header in self._headers(segment):
+                if header.base_offset >= cut:
+                    break
+                if header.is_control:
+                    begun.pop(header.producer_id, None)
+                elif header.is_transactional:
+                    begun.setdefault(header.producer_id, header.base_offset)
+            # What was open before this segment may have ended in it: to go back too far loses no whole transaction.
+            return min((offset for offset in (*begun.values(), carried) if offset is not None), default=None)
+        return None
+
+    def _open_at_end(self, segment: ArchivedSegment) -> int | None:
+        if not segment.transactional:
+            return None
+        snapshot = decode_aux(self._storage.read(self._place.aux(segment.name))).producer_snapshot
+        return first_open_offset(snapshot) if snapshot else None
+
+    def _headers(self, segment: ArchivedSegment) -> Iterator[BatchHeader]:
+        data = self._storage.read(self._place.segment(segment.name))
+        return (header for _, header in walk_batches(data) if header.base_offset < segment.end)

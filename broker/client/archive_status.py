@@ -1,0 +1,125 @@
+"""How far the archives of partitions are: what is archived, what is local, how much waits, and why.
+
+`pykafka log archive status` and the console in the browser show it. Any Kafka with tiered storage answers where the
+offsets are (ListOffsets -2, -5, -4, -1). Bytes and problems only pykafka's brokers know, each of what it leads. A
+broker that does not answer hides nothing else: what it knows is None.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from broker.client.admin import Admin
+from broker.client.partition_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, known_offsets
+from broker.errors import PykafkaError
+from broker.protocol.described_config import ARCHIVE_STATUS, ResourceType
+from broker.protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionArchive(NamedTuple):
+    """One partition. Offsets are those of records; an end is the offset after the last one. None: not known."""
+
+    tp: TopicPartition
+    start: int | None
+    archived_end: int | None
+    """The offset after the last archived record; None if none is archived, too."""
+    local_start: int | None
+    end: int | None
+    archived_bytes: int | None
+    lag_bytes: int | None
+    """Of closed segments that are not archived yet."""
+    lag_segments: int | None
+    problem: str
+    """Why the archive does not go on; empty if nothing is known to be wrong."""
+
+
+class _OfLeader(NamedTuple):
+    archived_bytes: int | None = None
+    lag_bytes: int | None = None
+    lag_segments: int | None = None
+    problem: str = ""
+
+
+def archive_statuses(admin: Admin, topics: Iterable[str] = ()) -> list[PartitionArchive]:
+    """Of the partitions of `topics`; without topics, of all partitions that have an archive. Raises UnknownTopic."""
+    named = list(topics)
+    described = admin.describe_topics(named or None)
+    partitions = [TopicPartition(name, index) for name, one in sorted(described.items()) for index in one.partitions]
+    offsets = {time: known_offsets(admin.cluster, partitions, time) for time in (LATEST_TIERED, EARLIEST_LOCAL)}
+    known = _of_leaders(admin)
+    if not named:
+        partitions = [tp for tp in partitions if tp in known or offsets[LATEST_TIERED].get(tp, -1) >= 0]
+    offsets |= {time: known_offsets(admin.cluster, partitions, time) for time in (EARLIEST, LATEST)}
+    waiting = [tp for tp in partitions if known.get(tp, _OfLeader()).lag_segments and not known[tp].problem]
+    open_ = _open_transactions(admin, waiting)
+    return [_status(tp, offsets, known.get(tp, _OfLeader()), open_.get(tp, "")) for tp in partitions]
+
+
+def _status(
+    tp: TopicPartition, offsets: dict[int, dict[TopicPartition, int]], known: _OfLeader, open_transaction: str
+) -> PartitionArchive:
+    tiered = offsets[LATEST_TIERED].get(tp, -1)
+    end = offsets[LATEST].get(tp)
+    problem = known.problem or open_transaction or ("" if end is not None else "its leader does not answer")
+    return PartitionArchive(
+        tp,
+        offsets[EARLIEST].get(tp),
+        tiered + 1 if tiered >= 0 else None,
+        offsets[EARLIEST_LOCAL].get(tp),
+        end,
+        known.archived_bytes,
+        known.lag_bytes,
+        known.lag_segments,
+        problem,
+    )
+
+
+def _of_leaders(admin: Admin) -> dict[TopicPartition, _OfLeader]:
+    found = {}
+    for node in admin.cluster.brokers():
+        try:
+            entries = admin.describe_configs(ResourceType.BROKER, str(node.id), [ARCHIVE_STATUS])
+        except PykafkaError as error:
+            logger.debug("broker %s does not say how far its archives are: %s", node.id, error)
+            continue
+        entry = entries.get(ARCHIVE_STATUS)  # no other Kafka has it
+        if entry is not None:
+            found.update(_read(entry.value or "[]"))
+    return found
+
+
+def _read(text: str) -> dict[TopicPartition, _OfLeader]:
+    try:
+        rows: list[dict[str, Any]] = json.loads(text)
+        return {
+            TopicPartition(str(row["topic"]), int(row["partition"])): _OfLeader(
+                row["archivedBytes"], row["lagBytes"], row["lagSegments"], str(row["problem"])
+            )
+            for row in rows
+        }
+    except (ValueError, TypeError, KeyError) as error:
+        logger.warning("a broker's %s cannot be read: %r", ARCHIVE_STATUS, error)
+        return {}
+
+
+def _open_transactions(admin: Admin, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
+    """Whose open transaction holds the copy up: only what lies before it is copied."""
+    if not partitions:
+        return {}
+    try:
+        producers = admin.describe_producers(partitions)
+    except PykafkaError as error:
+        logger.debug("the open transactions are not known: %s", error)
+        return {}
+    found = {}
+    for tp, states in producers.items():
+        begun = [(one.transaction_start_offset, one.producer_id) for one in states if one.transaction_start_offset >= 0]
+        if begun:
+            offset, producer_id = min(begun)
+            found[tp] = f"producer {producer_id} has a transaction open since offset {offset}"
+    return found

@@ -1,0 +1,371 @@
+"""The archives of a broker's partitions, on real logs and a real directory: copies, deletions, leaders that come late.
+
+The store can be taken away. Time is the test's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.archive.archive_manager import ArchiveManager, ArchiveStatus
+from broker.archive.archived_read import ArchiveReader
+from broker.archive.layout import PartitionPlace
+from broker.archive.manifest import Add, Manifest, Truncate
+from broker.archive.manifest_store import ManifestStore
+from broker.archive.verify import verify_partition
+from broker.clock import ManualClock
+from broker.config.archive_settings import ArchiveSettings
+from broker.log.log import Log
+from broker.log.log_config import LogConfig
+from broker.metrics import TopicMetrics
+from broker.protocol.topic_partition import TopicPartition
+from broker.storage.storage import open_storage
+from tests.support.batches import NOW, append, batch, fill, open_log
+
+TP = TopicPartition("t", 0)
+TOPIC_ID = uuid.UUID(int=7)
+PLACE = PartitionPlace("cluster", TOPIC_ID, 0)
+ARCHIVED = LogConfig(
+    remote_storage_enable=True,
+    segment_bytes=1_000,
+    local_retention_bytes=1_000,
+    retention_ms=-1,
+    file_delete_delay_ms=0,
+)
+DELAY_MS = 60_000
+
+
+class AwayStore:
+    """A Storage that can be taken away."""
+
+    def __init__(self, url: str) -> None:
+        self.storage = open_storage(url)
+        self.is_away = False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.storage, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            if self.is_away:
+                raise ConnectionError("cannot reach https://me:hunter2@store/")
+            return found(*arguments, **named)
+
+        return call
+
+
+class Broker:
+    """One broker's manager and its log of the partition."""
+
+    def __init__(self, tmp_path: Path, store: AwayStore, number: int = 1, log: Log | None = None) -> None:
+        self.clock = ManualClock(NOW)
+        self.log = log or open_log(tmp_path / f"broker-{number}" / "t-0", ARCHIVED, self.clock)
+        self.metrics = TopicMetrics()
+        self.epoch = 0
+        reader = ArchiveReader(
+            store,  # type: ignore[arg-type]
+            tmp_path / f"cache-{number}",
+            max_bytes=1 << 26,
+            threads=1,
+            clock=self.clock,
+        )
+        settings = ArchiveSettings(archive_delete_delay_ms=DELAY_MS)
+        self.manager = ArchiveManager(
+            store,  # type: ignore[arg-type]
+            "cluster",
+            number,
+            settings,
+            self.clock,
+            reader.partition,
+        )
+
+    def lead(self, epoch: int) -> None:
+        log, self.epoch = self.log, epoch
+        self.manager.lead(TP, log, TOPIC_ID, {}, epoch, lambda: log.log_end_offset, self.metrics)
+
+    @property
+    def status(self) -> ArchiveStatus:
+        (status,) = self.manager.statuses()
+        return status
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Tick until it is so. A second passes with each tick."""
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline, (self.status, self.manager.problem)
+            self.log.flush()
+            self.manager.tick()
+            await asyncio.sleep(0.005)
+            self.clock.advance(1_000)
+
+    async def until_archived(self) -> None:
+        """All but the active segment, by this leader."""
+
+        def is_archived() -> bool:
+            known, end = self.status.manifest, self.log.active_base_offset
+            return known is not None and known.epoch >= self.epoch and end <= known.end == self.log.archived_end
+
+        await self.until(is_archived)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> AwayStore:
+    return AwayStore(str(tmp_path / "archive"))
+
+
+def manifest(store: AwayStore) -> Manifest:
+    return ManifestStore(store.storage, "cluster", TOPIC_ID, 0).load()
+
+
+def objects(store: AwayStore) -> int:
+    return sum(name.endswith((".log", ".aux")) for name in store.storage.names(PLACE.directory))
+
+
+def is_clean(store: AwayStore, *, orphans: int = 0) -> bool:
+    report = verify_partition(store.storage, PLACE, deep=True, orphan_ms=10**15, now_ms=10**14)
+    return not report.problems and report.unnamed <= orphans
+
+
+def test_closed_segments_are_archived_and_may_leave_the_disk_then(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        broker = Broker(tmp_path, store)
+        broker.lead(0)
+        fill(broker.log, 60)
+        await broker.until_archived()
+        assert broker.log.apply_retention() > 0
+        assert broker.log.local_start_offset > 0 == broker.log.log_start_offset
+        assert broker.metrics.remote_copy_requests == len(manifest(store).segments) > 3
+        assert broker.metrics.remote_copy_bytes == manifest(store).size
+        assert is_clean(store)
+        await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_while_the_store_is_away_nothing_leaves_the_disk(tmp_path: Path, store: AwayStore) -> None:
+    """Promise 1."""
+
+    async def scenario() -> None:
+        broker = Broker(tmp_path, store)
+        store.is_away = True
+        broker.lead(0)
+        for _ in range(10):  # times local.retention.bytes
+            fill(broker.log, 10)
+            broker.log.flush()
+            assert broker.log.apply_retention() == 0
+        await broker.until(lambda: bool(broker.manager.problem))
+        closed = broker.log.segments[:-1]
+        assert (broker.status.lag_segments, broker.status.lag_bytes) == (len(closed), sum(one.size for one in closed))
+        assert "hunter2" not in broker.manager.problem
+        assert "cannot reach" in broker.status.problem
+        assert broker.metrics.remote_copy_errors > 0
+        assert broker.log.local_start_offset == 0
+        store.is_away = False
+        await broker.until_archived()
+        assert broker.manager.problem == ""
+        assert broker.log.apply_retention() > 0
+        assert manifest(store).end == broker.log.active_base_offset
+        assert is_clean(store)
+        await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_deleted_records_leave_the_archive_after_a_while(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        broker = Broker(tmp_path, store)
+        broker.lead(0)
+        fill(broker.log, 60)
+        await broker.until_archived()
+        before, start = objects(store), broker.log.segments[3].base_offset + 1
+        broker.log.delete_records(start)
+        await broker.until(lambda: broker.log.log_start_offset == start)
+        assert manifest(store).start == start
+        assert objects(store) == before  # a reader may have a plan that names them
+        broker.clock.advance(DELAY_MS)
+        await broker.until(lambda: objects(store) == before - 2 * 3)
+        await broker.until(lambda: broker.metrics.remote_delete_requests == 2 * 3)
+        assert is_clean(store)
+        await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_next_leader_goes_on_and_an_old_one_commits_nothing(tmp_path: Path, store: AwayStore) -> None:
+    """Its segments end elsewhere. Promises 3 and 4."""
+
+    async def scenario() -> None:
+        old, new = Broker(tmp_path, store, 1), Broker(tmp_path, store, 2)
+        new.log.update_config(LogConfig(remote_storage_enable=True, segment_bytes=1_700, retention_ms=-1))
+        for number in range(60):
+            data = batch(b"%d" % number + b"x" * 100)
+            append(old.log, data, leader_epoch=0)
+            append(new.log, data, leader_epoch=0)
+        old.lead(0)
+        await old.until_archived()
+        fill(old.log, 20)
+        new.lead(1)
+        fill(new.log, 20)
+        await new.until_archived()
+        assert manifest(store).epoch == 1
+        old.log.flush()
+        old.manager.tick()
+        await asyncio.sleep(0.2)
+        await old.until(lambda: old.status.manifest is not None and old.status.manifest.epoch == 1)
+        assert manifest(store).end == new.log.active_base_offset
+        assert is_clean(store, orphans=2)  # of the copy that came too late
+        for broker in (old, new):
+            await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_lost_its_disk_begins_where_its_archive_ends(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        old = Broker(tmp_path, store, 1)
+        old.lead(0)
+        append(old.log, batch(b"one", b"two", producer_id=9, producer_epoch=0, sequence=0))
+        fill(old.log, 40)
+        await old.until_archived()
+        await old.manager.close()
+        end = manifest(store).end
+
+        new, ready = Broker(tmp_path, store, 2), []
+        new.manager.on_ready = ready.append
+        store.is_away = True
+        new.lead(4)
+        assert not new.manager.may_serve(TP)
+        await new.until(lambda: bool(new.manager.problem))
+        assert not new.manager.may_serve(TP)
+        store.is_away = False
+        await new.until(lambda: new.manager.may_serve(TP))
+        assert ready == [TP]
+        assert (new.log.log_start_offset, new.log.local_start_offset, new.log.log_end_offset) == (0, end, end)
+        assert new.log.epochs.entries == old.log.epochs.entries
+        assert new.log.producers.get(9) is not None
+        assert {one.end for one in changes(store) if isinstance(one, Truncate)} <= {0, end}  # only epochs, no records
+        fill(new.log, 40)
+        await new.until_archived()
+        assert manifest(store).start == 0
+        assert is_clean(store)
+        await new.manager.close()
+
+    asyncio.run(scenario())
+
+
+def changes(store: AwayStore) -> list[Any]:
+    entries = ManifestStore(store.storage, "cluster", TOPIC_ID, 0)
+    return [entry.change for entry in entries._entries(range(manifest(store).next_number))]
+
+
+def test_after_an_unclean_election_the_archive_follows_the_new_leader(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        old, new = Broker(tmp_path, store, 1), Broker(tmp_path, store, 2)
+        for number in range(60):
+            data = batch(b"%d" % number + b"x" * 100)
+            append(old.log, data, leader_epoch=0)
+            if number < 25:
+                append(new.log, data, leader_epoch=0)
+        old.lead(0)
+        await old.until_archived()
+        await old.manager.close()
+        for number in range(30):
+            append(new.log, batch(b"new %d" % number + b"x" * 100), leader_epoch=1)
+        new.lead(1)
+        await new.until_archived()
+        assert Truncate(25) in changes(store)
+        assert [(one.epoch, one.start) for one in manifest(store).epochs] == [(0, 0), (1, 25)]
+        assert is_clean(store, orphans=100)  # what was truncated
+        await new.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_without_copies_nothing_more_is_archived(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        broker = Broker(tmp_path, store)
+        broker.lead(0)
+        fill(broker.log, 30)
+        await broker.until_archived()
+        end = manifest(store).end
+        broker.log.update_config(
+            LogConfig(remote_storage_enable=True, segment_bytes=1_000, retention_ms=-1, remote_log_copy_disable=True)
+        )
+        fill(broker.log, 30)
+        for _ in range(20):
+            await broker.until(lambda: True)
+            broker.manager.tick()
+            await asyncio.sleep(0)
+        assert manifest(store).end == end
+        assert broker.status.lag_segments == 0
+        await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_archive_that_is_turned_off_is_deleted(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        broker = Broker(tmp_path, store)
+        broker.lead(0)
+        fill(broker.log, 30)
+        await broker.until_archived()
+        broker.log.apply_retention()
+        assert objects(store) > 0
+        broker.log.update_config(
+            LogConfig(remote_storage_enable=False, segment_bytes=1_000, remote_log_delete_on_disable=True)
+        )
+        assert broker.log.log_start_offset == broker.log.local_start_offset > 0
+        await broker.until(lambda: not manifest(store).segments)
+        broker.clock.advance(DELAY_MS)
+        await broker.until(lambda: objects(store) == 0)
+        await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_reads_the_manifest_as_its_leader_goes_on(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        leader, follower = Broker(tmp_path, store, 1), Broker(tmp_path, store, 2)
+        leader.lead(0)
+        fill(leader.log, 30)
+        await leader.until_archived()
+        follower.manager.follow(TP, follower.log, TOPIC_ID, {})
+        await follower.until(lambda: follower.log.archived is not None)
+        fill(leader.log, 30)
+        await leader.until_archived()
+        end = follower.log.told_archived_end = manifest(store).end
+        await follower.until(lambda: follower.log.archived is not None and follower.log.archived.end == end)
+        follower.manager.forget(TP)
+        for broker in (leader, follower):
+            await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_made_from_an_archive_goes_on_with_that_archive(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        old = Broker(tmp_path, store, 1)
+        old.lead(0)
+        fill(old.log, 30)
+        await old.until_archived()
+        await old.manager.close()
+        new, before = Broker(tmp_path, store, 2), manifest(store)
+        config = {"archive.topic.id": "AAAAAAAAAAAAAAAAAAAABw"}
+        log = new.log
+        new.manager.lead(TP, log, uuid.UUID(int=8), config, 1, lambda: log.log_end_offset, new.metrics)
+        await new.until(lambda: new.manager.may_serve(TP))
+        fill(log, 30)
+        await new.until_archived()
+        assert manifest(store).end > before.end
+        assert sum(isinstance(change, Add) for change in changes(store)) > len(before.segments)
+        await new.manager.close()
+
+    asyncio.run(scenario())
