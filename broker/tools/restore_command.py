@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from broker.config.archive_settings import OPTIONS_PREFIX, archive_options
 from broker.errors import ConfigError
+from broker.tools.archive_command import store_options
 from broker.tools.client_options import (
     BootstrapServer,
     ConfigFile,
@@ -18,7 +18,6 @@ from broker.tools.client_options import (
     administration,
     flag,
     option,
-    parse_pairs,
     parse_time,
 )
 
@@ -80,7 +79,7 @@ def restore(
     from broker.tools.cluster_restoration import restore_data, restore_zookeeper
     from broker.tools.restored_topics import TopicChoice, restore_topics
 
-    storage = open_storage(archive, _options(archive_option))
+    storage = open_storage(archive, store_options(archive_option))
     of_topics = {"--topic": topic, "--topic-id": topic_id, "--as": as_name, "--until": until}
     if data is None and zookeeper is None:
         if cluster_id is not None:
@@ -97,8 +96,3 @@ def restore(
         restore_data(storage, cluster_id, data, dry_run=dry_run, as_json=as_json)
     else:
         restore_zookeeper(storage, cluster_id, str(zookeeper), dry_run=dry_run, as_json=as_json)
-
-
-def _options(pairs: list[str] | None) -> dict[str, str]:
-    prefixed = {f"{OPTIONS_PREFIX}{name}": value for name, value in parse_pairs(pairs, "--archive-option").items()}
-    return archive_options(prefixed)
