@@ -8,6 +8,7 @@ takes part where it is at hand (spark_common.py).
 from __future__ import annotations
 
 import functools
+import gc
 import tempfile
 import time
 from collections.abc import Iterator
@@ -65,6 +66,7 @@ class MemoryReader(DataSourceReader):
         return [InputPartition(i) for i in range(PARTITIONS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        gc.freeze()  # as the connector: else Spark's daemon looks through all modules after each task
         n = CHUNK_ROWS
         columns = [
             keys() if self._keyed else pa.nulls(n, pa.binary()),
@@ -76,8 +78,9 @@ class MemoryReader(DataSourceReader):
             pa.array([0] * n, pa.int32()),
         ]
         batch = pa.RecordBatch.from_arrays(columns, names=NAMES)
-        # As many rows in a batch as the connector puts there: at most 4 MiB of keys and values.
-        slices = [batch.slice(start, 4_000) for start in range(0, n, 4_000)] if self._size > 400 else [batch]
+        # As many rows in a batch as the connector puts there: at most 1 MiB of keys and values.
+        most = (1 << 20) // (self._size + 13 * self._keyed)
+        slices = [batch.slice(start, most) for start in range(0, n, most)]
         for _ in range(self._rows // PARTITIONS // n):
             yield from slices
 

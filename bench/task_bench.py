@@ -41,7 +41,7 @@ SIZES = {
     "4 MiB": (10_000, 4 << 20),
     "8 MiB": (64_000, 8 << 20),
 }
-"""Most rows and bytes of a batch; 10,000 and 4 MiB are what the connector has."""
+"""Most rows and bytes of a batch; 10,000 and 1 MiB are what the connector has."""
 
 _FIRST = """
 import pickle, sys, time, types

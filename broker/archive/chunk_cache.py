@@ -56,8 +56,8 @@ class RangeStore(Protocol):
         """Those bytes of an object, fewer where it ends. Blocks. Raises whatever a store raises."""
 
 
-Key = tuple[str, int]
-"""The path of the object, and the position in it."""
+Key = tuple[str | int, ...]
+"""Begins with the path of the object."""
 
 
 class StoreRead(ColdRead):
@@ -161,7 +161,7 @@ class ChunkCache:
 
     def find(self, chunk: Chunk) -> CachedChunk | None:
         """The chunk if it is on this disk. Raises BrokerError `kafka_storage_error` if a download failed just now."""
-        key = chunk[:2]
+        key = chunk.key
         with self._lock:
             found = self._cached.get(key)
             if found is not None:
@@ -173,11 +173,11 @@ class ChunkCache:
 
     def fetch(self, chunk: Chunk) -> Download:
         """Begin to download a chunk, or join its download. When it ends it is worth looking again."""
-        return self._ask(chunk[:2], chunk.length, lambda: self._download(chunk))
+        return self._ask(chunk.key, chunk.length, lambda: self._download(chunk))
 
     def fetch_ahead(self, chunk: Chunk) -> None:
         """Download a chunk that nobody has asked for yet, if a thread has nothing else to do."""
-        key = chunk[:2]
+        key = chunk.key
         with self._lock:
             is_idle = not self._waiting and len(self._ahead) < self._threads
             if is_idle and key not in self._cached and key not in self._tasks and key not in self._failures:
@@ -197,13 +197,13 @@ class ChunkCache:
         with self._lock:
             if not cached.is_finished:
                 cached.is_finished = True
-                self._finished += self._cached.get(cached.chunk[:2]) is cached
+                self._finished += self._cached.get(cached.chunk.key) is cached
                 self._employ()
 
     def drop(self, cached: CachedChunk) -> None:
         """Forget a chunk whose file is gone."""
         with self._lock:
-            if self._cached.get(cached.chunk[:2]) is cached:
+            if self._cached.get(cached.chunk.key) is cached:
                 self._forget(cached)
 
     def close(self) -> None:
@@ -292,7 +292,7 @@ class ChunkCache:
         return deleted
 
     def _forget(self, cached: CachedChunk) -> None:
-        del self._cached[cached.chunk[:2]]
+        del self._cached[cached.chunk.key]
         self._size -= cached.chunk.length
         self._finished -= cached.is_finished
 
@@ -344,7 +344,7 @@ class ChunkCache:
             path.unlink(missing_ok=True)
             raise OSError(f"cannot write to archive.cache.dir {self._directory}: {error.strerror}") from error
         with self._lock:
-            self._cached[chunk[:2]] = CachedChunk(chunk, path, index, self._clock.monotonic())
+            self._cached[chunk.key] = CachedChunk(chunk, path, index, self._clock.monotonic())
 
     def _note_failure(self, key: Key, error: Exception) -> None:
         """Log it, but not each time again."""
@@ -352,7 +352,7 @@ class ChunkCache:
         reason = error.message if isinstance(error, BrokerError) else text_without_secrets(f"{error}" or repr(error))
         if isinstance(error, FileNotFoundError):
             reason = "the object is missing"
-        text = f"archived object {key[0]}, from byte {key[1]}: {reason}"
+        text = f"archived object {key[0]}: {reason}"
         if before is None or before.reason != text:
             kind = "is damaged" if isinstance(error, CorruptBatch) else "cannot be read"
             logger.error("%s (it %s; fetches of it get KAFKA_STORAGE_ERROR)", text, kind)

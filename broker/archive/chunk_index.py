@@ -37,6 +37,11 @@ class Chunk(NamedTuple):
     epochs: Sequence[tuple[int, int]]
     """(leader epoch, its first offset) of the segment, in order."""
 
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Not that of the chunk before a truncation has cut off its end."""
+        return self.path, self.position, self.end_offset
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkIndex:

@@ -26,7 +26,10 @@ class CutFinder:
         self._manifest = manifest
 
     def before(self, time_ms: int) -> int:
-        """The end of the last batch before which no record has this time or a later one, and nothing was open."""
+        """The end of the last batch before which no record has this time or a later one, and nothing was open.
+
+        The markers of transactions have the broker's time, so theirs does not count.
+        """
         cut = self._first_since(time_ms)
         while (earlier := self._first_open(cut)) is not None and earlier < cut:
             cut = earlier
@@ -36,7 +39,7 @@ class CutFinder:
         for segment in self._manifest.segments:
             if segment.max_timestamp >= time_ms:
                 for header in self._headers(segment):
-                    if header.max_timestamp >= time_ms:
+                    if header.max_timestamp >= time_ms and not header.is_control:
                         return header.base_offset
         return self._manifest.end
 

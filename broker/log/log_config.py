@@ -172,7 +172,7 @@ class LogConfig:
             )
         if config.remote_storage_enable:
             config._check_archived()
-        elif config.archive_topic_id:
+        elif config.archive_topic_id and not config.remote_log_delete_on_disable:
             raise ConfigError("archive.topic.id needs remote.storage.enable=true: the records are in the archive")
         return config
 

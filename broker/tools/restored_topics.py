@@ -10,7 +10,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from broker.archive.cut_offset import CutFinder
 from broker.archive.layout import parse_topic_id
+from broker.archive.manifest import Manifest, Truncate
+from broker.archive.manifest_store import ManifestStore
 from broker.client.admin import Admin, NewTopic
 from broker.cluster.cluster_restore import read_deleted
 from broker.cluster.deleted_archives import topic_path
@@ -21,6 +24,7 @@ from broker.tools.output import counted, print_json, print_lines
 from broker.zookeeper.archive_nodes import ARCHIVE_ID_KEY, DeletedTopic
 from broker.zookeeper.znodes import MalformedNode, uuid_to_text
 
+_NO_BROKER = -1
 _NOT_DELETED = -1
 """As the time of a deletion: the archive has no `deleted.json`."""
 
@@ -36,12 +40,16 @@ class TopicChoice(NamedTuple):
 
 def restore_topics(admin: Admin, storage: Storage, choice: TopicChoice, *, dry_run: bool, as_json: bool) -> None:
     """Make each chosen topic again. Raises ConfigError for a choice that is none, BrokerError."""
+    cluster_id = admin.cluster.cluster_id()
     chosen = _chosen(_archived(admin, storage), choice, set(admin.list_topics(internal=True)))
     done: list[NewTopic] = []
     for archived in chosen:
         new = _new_topic(archived, choice.as_name or archived.name)
-        admin.create_topics([new], validate_only=True)
+        admin.create_topics([new], validate_only=True)  # before anything is cut: the archive belongs to no topic
+        cuts = [] if choice.until_ms is None else _cuts(storage, str(cluster_id), archived, choice.until_ms)
         if not dry_run:
+            for store, manifest, cut in cuts:
+                store.commit(manifest, manifest.epoch, _NO_BROKER, Truncate(cut))
             admin.create_topics([new])
         done.append(new)
     if as_json:
@@ -108,6 +116,20 @@ def _with_id(choice: TopicChoice) -> str:
 
 def _deleted_ms(one: DeletedTopic) -> int:
     return one.deleted_ms
+
+
+def _cuts(
+    storage: Storage, cluster_id: str, archived: DeletedTopic, until_ms: int
+) -> list[tuple[ManifestStore, Manifest, int]]:
+    """The partitions that have records from that time on, and where they have to end."""
+    found = []
+    for partition in range(archived.partitions):
+        store = ManifestStore(storage, cluster_id, archived.archive_id, partition)
+        manifest = store.load()
+        cut = CutFinder(storage, store.place, manifest).before(until_ms)
+        if cut < manifest.end:
+            found.append((store, manifest, cut))
+    return found
 
 
 def _new_topic(archived: DeletedTopic, name: str) -> NewTopic:

@@ -26,8 +26,8 @@ from starlette.routing import Route
 from broker.metrics import LATENCY_BOUNDS_S, Histogram
 from broker.security.http_credentials import CHALLENGE, Credentials
 from broker.web.collector import MetricSources, Samples, collect
+from broker.web.families import Family
 from broker.web.health import Health
-from broker.web.metric_families import Family
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Collects every metric of the broker from its parts at each scrape; metric_families.py declares them.
+"""The values of the metrics that families.py declares, collected from the broker's parts at each scrape.
 
 Called by app.py at most once a second, on the event loop, which owns what is read. Nothing is counted here
 (broker/metrics.py), and requests are served between slices: of partitions, of groups and of what they have committed.
@@ -28,8 +28,8 @@ from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.follower import Follower
 from broker.replica.partition import Partition
 from broker.security.authorizer import Authorizer
+from broker.web.families import FAMILIES, Family
 from broker.web.health import Health
-from broker.web.metric_families import FAMILIES, Family
 
 if TYPE_CHECKING:
     from broker.archive.archive_manager import ArchiveStatus

@@ -27,7 +27,12 @@ TEXT_ONLY: Final = (
     "--descriptor_set_out, and valueMessage to the message"
 )
 _EVERYWHERE: Final = re.compile(r"google/protobuf/([a-z_]+)\.proto")
+_IN_REGISTRIES: Final = ("google/protobuf/", "google/type/", "confluent/")
 _UNNAMED: Final = "schema.proto"
+
+
+ProtoFile = Any
+"""A FileDescriptor."""
 
 
 class OnlyText(ConfigError):
@@ -145,14 +150,19 @@ def _with_nested(message: Proto) -> list[Proto]:
 
 def file_of(schema: ProtobufSchema) -> bytes:
     """The FileDescriptorProto of the file that has the message."""
+    return bytes_of(message_of(schema).file)
+
+
+def bytes_of(file: ProtoFile) -> bytes:
+    """A FileDescriptorProto."""
     made = FileDescriptorProto()
-    message_of(schema).file.CopyToProto(made)
+    file.CopyToProto(made)
     return bytes(made.SerializeToString(deterministic=True))
 
 
-def imports_of(schema: ProtobufSchema) -> list[str]:
-    """What that file imports, beside what every Protobuf has."""
-    return [one.name for one in message_of(schema).file.dependencies if not _EVERYWHERE.fullmatch(one.name)]
+def imports_of(file: ProtoFile) -> list[ProtoFile]:
+    """What a file imports, beside what every registry has."""
+    return [one for one in file.dependencies if not one.name.startswith(_IN_REGISTRIES)]
 
 
 def indexes_of(message: Proto) -> tuple[int, ...]:

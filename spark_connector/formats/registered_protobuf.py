@@ -1,7 +1,7 @@
 """The Protobuf schema of a write, from a file or in the registry, and the prefix of its values.
 
-As registered_schema.py for Avro: on the driver, once per query. A schema that imports others (beside google/protobuf/)
-is registered by its owner, with its references; here it is found by its id or by its subject. Raises ConfigError, and
+As registered_schema.py for Avro: on the driver, once per query. The files that a schema imports are its references.
+Raises ConfigError, and
 ConnectorError if the registry does not answer.
 """
 
@@ -13,17 +13,18 @@ from typing import Any
 
 from broker.errors import ConfigError
 from spark_connector.formats.protobuf_descriptors import (
-    file_of,
+    ProtoFile,
+    bytes_of,
     imports_of,
     indexes_of,
     message_of,
     schema_of_file,
     schema_of_registry,
 )
-from spark_connector.formats.registered_schema import Place, prefix, schema_id
-from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
+from spark_connector.formats.registered_schema import Place, SchemaKind, found_or_registered, prefix, schema_id
+from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.schema_text import read_file
-from spark_connector.formats.value_format import ProtobufSchema, SchemaFile, SchemaSubject
+from spark_connector.formats.value_format import ProtobufSchema, SchemaFile
 from spark_connector.formats.write_format import ColumnWrite
 
 
@@ -33,41 +34,36 @@ def registered_protobuf(one: ColumnWrite, registry: SchemaRegistry | None, place
         one = replace(one, schema=schema_of_file(read_file(one.schema.url), one.message))
     if registry is None:
         return one
-    try:
-        return _in_registry(one, registry, place)
-    except UnknownSchema as error:
-        raise ConfigError(f"the schema registry says: {error}") from None
+
+    def by_id(number: int) -> ProtobufSchema:
+        return schema_of_registry(registry.protobuf(number), one.message)
+
+    def by_version(subject: str, version: str) -> tuple[int, ProtobufSchema]:
+        number, files = registry.protobuf_version(subject, version)
+        return number, schema_of_registry(files, one.message)
+
+    def request(schema: ProtobufSchema) -> dict[str, Any]:
+        return _request(registry, message_of(schema).file, auto_register=one.auto_register)
+
+    def made() -> ProtobufSchema:
+        raise ConfigError(f"'autoRegister' needs '{place.column}Schema': a file of protoc --descriptor_set_out")
+
+    kind = SchemaKind(by_id, by_version, lambda schema: message_of(schema).full_name, request, made, one.message)
+    number, schema = found_or_registered(one, registry, place, kind)
+    return replace(one, schema=schema, prefix=prefix(number) + indexes_prefix(indexes_of(message_of(schema))))
 
 
-def _in_registry(one: ColumnWrite, registry: SchemaRegistry, place: Place) -> ColumnWrite:
-    schema, found = one.schema, one.schema_id
-    if found is not None:
-        if schema is not None:
-            raise ConfigError(f"set one of '{place.column}Schema' and '{place.column}SchemaId', not both")
-        schema = schema_of_registry(registry.protobuf(found), one.message)
-    elif isinstance(schema, ProtobufSchema):
-        subject = place.subject(one.strategy, schema.message)
-        found = schema_id(registry, subject, _request(schema, place), auto_register=one.auto_register)
-    else:
-        if schema is None:
-            if one.auto_register:
-                raise ConfigError(f"'autoRegister' needs '{place.column}Schema': a file of protoc --descriptor_set_out")
-            schema = SchemaSubject(place.subject(one.strategy, one.message))
-        assert schema.subject is not None
-        found, files = registry.protobuf_version(schema.subject, schema.version)
-        schema = schema_of_registry(files, one.message)
-    return replace(one, schema=schema, prefix=prefix(found) + indexes_prefix(indexes_of(message_of(schema))))
-
-
-def _request(schema: ProtobufSchema, place: Place) -> dict[str, Any]:
-    """The file of the message, as requests have it."""
-    imports = imports_of(schema)
-    if imports:
-        raise ConfigError(
-            f"the schema imports {', '.join(imports)}: register it with its references, and set "
-            f"'{place.column}SchemaId', or '{place.column}Schema' to http(s)://registry/subjects/NAME/versions/latest"
-        )
-    return {"schemaType": "PROTOBUF", "schema": base64.b64encode(file_of(schema)).decode()}
+def _request(registry: SchemaRegistry, file: ProtoFile, *, auto_register: bool) -> dict[str, Any]:
+    """A .proto file as requests have it. What it imports is registered first, each file under its name and with what it
+    imports itself, as Confluent's serializer does."""
+    references = []
+    for imported in imports_of(file):
+        asked = _request(registry, imported, auto_register=auto_register)
+        schema_id(registry, imported.name, asked, auto_register=auto_register)
+        version = registry.version_of(imported.name, asked)
+        references.append({"name": imported.name, "subject": imported.name, "version": version})
+    made: dict[str, Any] = {"schemaType": "PROTOBUF", "schema": base64.b64encode(bytes_of(file)).decode()}
+    return {**made, "references": references} if references else made
 
 
 def indexes_prefix(indexes: tuple[int, ...]) -> bytes:

@@ -8,7 +8,8 @@ not, its own words are shown. Raises ConfigError, and ConnectorError if the regi
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from spark_connector.formats.avro_schema import parse_avro
 from spark_connector.formats.json_schema import title
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.schema_text import read_json_schema, read_schema
-from spark_connector.formats.value_format import FRAME, SchemaFile, SchemaSubject
+from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, SchemaFile, SchemaSubject
 from spark_connector.formats.write_format import ColumnWrite, SubjectStrategy
 
 _MOST_WORDS: Final = 2000
@@ -51,6 +52,43 @@ class Place(NamedTuple):
         return record if strategy is SubjectStrategy.RECORD else f"{self.topic}-{record}"
 
 
+@dataclass(frozen=True)
+class SchemaKind:
+    """What the schemas of a format have for themselves. They raise UnknownSchema, ConfigError, ConnectorError."""
+
+    by_id: Callable[[int], Any]
+    by_version: Callable[[str, str], tuple[int, Any]]
+    """(subject, version) → (id, schema)"""
+    record: Callable[[Any], str | None]
+    """The name that a subject has of a schema."""
+    request: Callable[[Any], dict[str, Any]]
+    """A schema as requests have it."""
+    made: Callable[[], Any]
+    """The schema to register where the user has given none."""
+    named: str | None = None
+    """The name that a subject has where the user has given no schema."""
+
+
+def found_or_registered(one: ColumnWrite, registry: SchemaRegistry, place: Place, kind: SchemaKind) -> tuple[int, Any]:
+    """(id, schema) of a write, of which `one` says what the user has chosen."""
+    schema, chosen = one.schema, one.schema_id
+    try:
+        if chosen is not None:
+            if schema is not None:
+                raise ConfigError(f"set one of '{place.column}Schema' and '{place.column}SchemaId', not both")
+            return chosen, kind.by_id(chosen)
+        if isinstance(schema, SchemaSubject):
+            assert schema.subject is not None
+            return kind.by_version(schema.subject, schema.version)
+        if schema is None and not one.auto_register:
+            return kind.by_version(place.subject(one.strategy, kind.named), "latest")
+        schema = kind.made() if schema is None else schema
+        subject = place.subject(one.strategy, kind.record(schema))
+        return schema_id(registry, subject, kind.request(schema), auto_register=one.auto_register), schema
+    except UnknownSchema as error:
+        raise ConfigError(f"the schema registry says: {error}") from None
+
+
 def registered_avro(
     one: ColumnWrite, registry: SchemaRegistry | None, place: Place, columns: pa.StructType
 ) -> ColumnWrite:
@@ -59,55 +97,33 @@ def registered_avro(
         one = replace(one, schema=read_schema(one.schema, avro=True, registry=None))
     if registry is None:
         return one
-    try:
-        return _in_registry(one, registry, place, columns)
-    except UnknownSchema as error:
-        raise ConfigError(f"the schema registry says: {error}") from None
 
-
-def _in_registry(one: ColumnWrite, registry: SchemaRegistry, place: Place, columns: pa.StructType) -> ColumnWrite:
-    schema, found = one.schema, one.schema_id
-    if found is not None:
-        if schema is not None:
-            raise ConfigError(f"set one of '{place.column}Schema' and '{place.column}SchemaId', not both")
-        schema = registry.schema(found)
-    elif isinstance(schema, SchemaSubject):
-        assert schema.subject is not None
-        found, schema = registry.avro_version(schema.subject, schema.version)
-    elif schema is None and not one.auto_register:
-        found, schema = registry.avro_version(place.subject(one.strategy, None))
-    else:
-        schema = derived_schema(columns) if schema is None else schema
+    def record(schema: AvroSchema) -> str | None:
         root = parse_avro(schema)
-        subject = place.subject(one.strategy, root.name if root.kind == "record" else None)
-        found = schema_id(registry, subject, {"schema": schema.text}, auto_register=one.auto_register)
+        return root.name if root.kind == "record" else None
+
+    def request(schema: AvroSchema) -> dict[str, Any]:
+        return {"schema": schema.text}
+
+    kind = SchemaKind(registry.schema, registry.avro_version, record, request, lambda: derived_schema(columns))
+    found, schema = found_or_registered(one, registry, place, kind)
     return replace(one, schema=schema, prefix=prefix(found))
 
 
 def registered_json(one: ColumnWrite, registry: SchemaRegistry, place: Place) -> ColumnWrite:
     """`one` with its JSON Schema, and with the prefix of the schema's id. What Avro calls the name of a record is the
     title of a JSON Schema, as for Confluent's serializer."""
-    schema, found = one.schema, one.schema_id
-    if isinstance(schema, SchemaFile):
-        schema = read_json_schema(schema)
-    try:
-        if found is not None:
-            if schema is not None:
-                raise ConfigError(f"set one of '{place.column}Schema' and '{place.column}SchemaId', not both")
-            schema = registry.json_schema(found)
-        elif isinstance(schema, SchemaSubject):
-            assert schema.subject is not None
-            found, schema = registry.json_version(schema.subject, schema.version)
-        elif schema is None:
-            if one.auto_register:
-                raise ConfigError(f"'autoRegister' needs '{place.column}Schema': a JSON Schema")
-            found, schema = registry.json_version(place.subject(one.strategy, None))
-        else:
-            asked = {"schema": schema.text, "schemaType": "JSON"}
-            subject = place.subject(one.strategy, title(schema))
-            found = schema_id(registry, subject, asked, auto_register=one.auto_register)
-    except UnknownSchema as error:
-        raise ConfigError(f"the schema registry says: {error}") from None
+    if isinstance(one.schema, SchemaFile):
+        one = replace(one, schema=read_json_schema(one.schema))
+
+    def request(schema: JsonSchema) -> dict[str, Any]:
+        return {"schema": schema.text, "schemaType": "JSON"}
+
+    def made() -> JsonSchema:
+        raise ConfigError(f"'autoRegister' needs '{place.column}Schema': a JSON Schema")
+
+    kind = SchemaKind(registry.json_schema, registry.json_version, title, request, made)
+    found, schema = found_or_registered(one, registry, place, kind)
     return replace(one, schema=schema, prefix=prefix(found))
 
 

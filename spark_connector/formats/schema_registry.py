@@ -184,6 +184,14 @@ class SchemaRegistry:
                 return None
             raise
 
+    def version_of(self, subject: str, schema: Mapping[str, Any]) -> int:
+        """The version of a subject that is a schema, as `look_up` takes it. Raises UnknownSchema, ConnectorError."""
+        answer = self._get(_subject(subject), schema)
+        try:
+            return int(answer["version"])
+        except (KeyError, TypeError, ValueError):
+            raise UnknownSchema("the registry did not answer with the version of a schema") from None
+
     def complaints(self, subject: str, schema: Mapping[str, Any]) -> list[str]:
         """Why the registry finds a schema incompatible with the latest one of a subject; empty if it does not.
         Raises UnknownSchema, ConnectorError."""

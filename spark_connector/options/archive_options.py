@@ -12,6 +12,9 @@ from spark_connector.options.option_table import ARCHIVE_PREFIX, OptionValues
 
 SOURCES = ("broker", "direct", "only")
 _URL, _CLUSTER = "archive.url", "archive.cluster"
+_SECRET = "secret."
+_SECRETS_SHOWN = {"account_key"}
+"""Secret storage options in whose names Spark (spark.redaction.regex) finds no secret."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,21 @@ def parse_archive(values: OptionValues) -> ArchiveOptions | None:
         )
     if url is not None and without_secrets(url) != url:
         raise ConfigError("Option 'archive.url' holds a login: give it by options 'archive.option.*'")
-    if "" in given:
-        raise ConfigError(f"Option '{ARCHIVE_PREFIX}' lacks the name of a storage option")
     cluster = values.text(_CLUSTER)
     if cluster is not None and source != "only":
         raise ConfigError(f"Option '{_CLUSTER}' has no effect without 'archive'=only: the brokers say who they are")
-    return ArchiveOptions(source == "only", url, given, cluster)
+    return ArchiveOptions(source == "only", url, _storage_options(given), cluster)
+
+
+def _storage_options(given: Mapping[str, str]) -> dict[str, str]:
+    """By the names of the store. Spark shows the options of a stream in its plan, but hides those whose names say that
+    they are secret."""
+    named = {name.removeprefix(_SECRET): value for name, value in given.items()}
+    if "" in named:
+        raise ConfigError(f"Option '{ARCHIVE_PREFIX}' lacks the name of a storage option")
+    for name in _SECRETS_SHOWN & given.keys():
+        raise ConfigError(
+            f"Spark would show option '{ARCHIVE_PREFIX}{name}' in plans: write '{ARCHIVE_PREFIX}{_SECRET}{name}', "
+            "whose name hides it"
+        )
+    return named

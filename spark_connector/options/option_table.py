@@ -303,7 +303,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "archive.option.*",
         "storage options for the archive, each by the name that fsspec's users know: `archive.option.endpoint_url`. "
-        "What is not given comes from the environment of driver and executors (ours)",
+        "What is not given comes from the environment of driver and executors. `archive.option.secret.NAME` is the "
+        "same, by a name that Spark hides in plans (ours)",
     ),
     Option(
         "history",

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 MAX_ROWS = 10_000
 """Most rows of one record batch."""
 
-MAX_BYTES = 4 << 20
-"""Most bytes of keys, values and headers in one record batch; a larger row gets a batch of its own."""
+MAX_BYTES = 1 << 20
+"""Most bytes of keys, values and headers in one record batch; a larger row gets a batch of its own. The JVM copies each
+value three times, and a batch of this size stays in the cache of its core meanwhile."""
+
+DECODED_BYTES = 4 << 20
+"""The same where a decoder makes typed values of them, which has its price for each batch."""
 
 _TYPES = {
     "key": pa.binary(),
@@ -71,13 +75,14 @@ class BatchMaker:
             self.fields |= {"offset"}  # to name the record of a timestamp that does not fit
 
     def batches(self, columns: Columns, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
-        """`columns` of the partition `tp` in non-empty slices of at most MAX_ROWS rows and about MAX_BYTES bytes."""
+        """`columns` of the partition `tp` in non-empty slices of at most MAX_ROWS rows and about MAX_BYTES bytes, or
+        DECODED_BYTES."""
         if self._rows is not None:
             columns = self._rows.apply(columns)
         whole = {name: _array(columns, name, tp) for name in self._columns if name in _DECODED}
         schema = arrow_schema(self._columns)
         constants = _constants(tp)
-        for start, count in _slices(columns):
+        for start, count in _slices(columns, MAX_BYTES if self._decoder is None else DECODED_BYTES):
             arrays = [
                 whole[name].slice(start, count) if name in whole else constants[name].slice(0, count)
                 for name in self._columns
@@ -124,7 +129,7 @@ def _constants(tp: TopicPartition) -> dict[str, pa.Array]:
     }
 
 
-def _slices(columns: Columns) -> Iterator[tuple[int, int]]:
+def _slices(columns: Columns, most_bytes: int) -> Iterator[tuple[int, int]]:
     """(first row, number of rows ≥ 1) of each batch."""
     rows = columns.num_rows
     ends = np.zeros(rows + 1, np.int64)
@@ -136,7 +141,7 @@ def _slices(columns: Columns) -> Iterator[tuple[int, int]]:
     start = 0
     while start < rows:
         begin = ends[start]
-        fitting = int(np.searchsorted(ends, begin + MAX_BYTES, side="right")) - 1
+        fitting = int(np.searchsorted(ends, begin + most_bytes, side="right")) - 1
         stop = min(max(fitting, start + 1), start + MAX_ROWS, rows)
         yield start, stop - start
         start = stop

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.archive.chunk_index import INDEX_INTERVAL, Chunk, index_chunk
 from broker.errors import CorruptBatch
@@ -43,6 +45,19 @@ def test_every_changed_bit_is_noticed() -> None:
             flipped[at] ^= 1 << bit
             with pytest.raises(CorruptBatch):
                 index_chunk(chunk, bytes(flipped))
+
+
+@given(st.binary(max_size=300), st.integers(0, 400), st.booleans())
+def test_any_other_bytes_are_refused(noise: bytes, at: int, whole: bool) -> None:
+    data = bytearray(batches(3, 228))
+    if whole:
+        data[at : at + len(noise)] = noise
+    else:
+        data = bytearray(noise)
+    chunk = chunk_of(bytes(data), 228, 237)
+    if data != batches(3, 228):
+        with pytest.raises(CorruptBatch):
+            index_chunk(chunk, bytes(data))
 
 
 def test_missing_bytes_and_batches_are_noticed() -> None:

@@ -240,3 +240,40 @@ def test_leaders_are_imbalanced_above_the_share_and_only_if_the_preferred_can_le
     partitions[TopicPartition("t", 0)] = dataclasses.replace(away, isr=(2, 3))
     partitions[TopicPartition("t", 1)] = dataclasses.replace(away, adding=(3,))
     assert imbalanced_partitions(partitions.items(), ALL, 10) == []
+
+
+RESTORED = PartitionInfo(NO_LEADER, 7, (1, 2, 3), (), version=0, is_restored=True)
+
+
+def test_a_restored_partition_begins_with_its_first_live_replica() -> None:
+    assert next_state(RESTORED, live=[]) is None
+    begun = next_state(RESTORED, live=[3, 2])
+    assert begun is not None
+    assert not begun.unclean
+    assert (begun.after.leader, begun.after.leader_epoch, begun.after.isr) == (2, 8, (2,))
+    assert next_state(begun.after, live=[1, 2, 3]) is None
+
+
+def test_a_broker_that_starts_leaves_a_restored_partition_to_the_controller() -> None:
+    for replicas in ((1,), (1, 2, 3)):
+        restored = dataclasses.replace(RESTORED, replicas=replicas)
+        assert state_at_start(restored, 1, may_have_lost=True, has_log=False, never_had_log=True) is None
+
+
+def test_a_leader_that_died_before_it_made_its_log_leads_the_restored_partition_again() -> None:
+    for replicas in ((1,), (1, 2, 3)):
+        begun = dataclasses.replace(RESTORED, replicas=replicas, leader=1, isr=(1,), leader_epoch=8)
+        again = state_at_start(begun, 1, may_have_lost=True, has_log=False, never_had_log=True)
+        assert again is not None
+        assert (again.after.leader, again.after.leader_epoch) == (1, 9)
+        lost = state_at_start(begun, 1, may_have_lost=True, has_log=False, never_had_log=False)
+        assert lost is not None
+        assert lost.after.leader == NO_LEADER
+
+
+def test_a_partition_is_not_restored_any_more_when_it_has_a_second_leader() -> None:
+    begun = dataclasses.replace(RESTORED, leader=1, isr=(1, 2), leader_epoch=8)
+    second = next_state(begun, live=[2, 3])
+    assert second is not None
+    assert second.after.leader == 2
+    assert not second.after.is_restored

@@ -19,6 +19,7 @@ import pytest
 import typer.main
 
 from broker.client.client_settings import ClientSettings
+from broker.config.archive_settings import OPTIONS_PREFIX
 from broker.config.broker_config import BrokerConfig
 from broker.settings import settings_of
 from broker.tools.console import build
@@ -166,4 +167,5 @@ def test_settings_exist(snippet: Snippet) -> None:
     aliases = {"ssl.ca.location", "sasl.username", "sasl.password", handler}
     for line in re.sub(r"\\\n", "", snippet.text).splitlines():
         name = re.sub(r"^listener\.name\.[a-z]+\.", "", line.partition("=")[0])
-        assert name in known | aliases or name.endswith(".sasl.jaas.config"), name
+        is_free = name.endswith(".sasl.jaas.config") or name.startswith(OPTIONS_PREFIX)
+        assert name in known | aliases or is_free, name

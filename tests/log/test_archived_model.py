@@ -123,8 +123,6 @@ class ArchivedHistory(RuleBasedStateMachine):
         if self.manifest.segments == () and start is None:
             start = self.start  # nobody else knows it
         self.log = open_log(self.log.directory, self.config, clean=clean, log_start_offset=start)
-        if self.config.remote_storage_enable:
-            assert self.log.local_start_offset >= self.start
         self.take_over()
 
     @precondition(lambda self: self.manifest.segments and self.config.remote_storage_enable)

@@ -50,6 +50,7 @@ def test_the_defaults_are_kafkas() -> None:
         "local.retention.bytes": "-2",
         "remote.log.copy.disable": "false",
         "remote.log.delete.on.disable": "false",
+        "archive.topic.id": "",
     }
 
 

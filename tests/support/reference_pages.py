@@ -22,7 +22,7 @@ from broker.security.acl_types import SUPPORTED_OPERATIONS
 from broker.security.stores import SECURITY
 from broker.settings import Setting, read_properties_file, settings_of
 from broker.tools.console import build, commands, summary
-from broker.web.metric_families import FAMILIES
+from broker.web.families import FAMILIES
 from spark_connector.options.option_table import OPTIONS, Option
 from spark_connector.options.write_option_table import WRITE_OPTIONS
 from tests.support.job_rights import job_rights

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Partition
+from confluent_kafka import Producer
 
 from broker.archive.manifest_store import ManifestStore
 from broker.client.admin import Admin, ResourceType
@@ -28,6 +27,8 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of
 from tests.support.raw_requests import Requests
 from tests.support.waiting import eventually
+from tests.tools import archived_records
+from tests.tools.archived_records import Records
 
 
 @pytest.fixture
@@ -75,29 +76,9 @@ def end_of(broker: BrokerProcess, topic: str) -> int:
     return found[-1]
 
 
-def consumed(broker: BrokerProcess, topic: str, offset: int = 0) -> list[tuple[int, bytes | None, int]]:
-    """(offset, value, timestamp) of each record of partition 0, as another client reads it."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "c",
-            "auto.offset.reset": "error",
-            "enable.auto.commit": False,
-        }
-    )
-    try:
-        end = end_of(broker, topic)
-        consumer.assign([Partition(topic, 0, offset)])
-        found: list[tuple[int, bytes | None, int]] = []
-        while not found or found[-1][0] < end - 1:
-            for message in consumer.consume(end - (found[-1][0] + 1 if found else offset), 10):
-                assert message.error() is None, message.error()
-                at = message.offset()
-                assert at is not None
-                found.append((at, message.value(), message.timestamp()[1]))
-        return found
-    finally:
-        consumer.close()
+def consumed(broker: BrokerProcess, topic: str) -> Records:
+    end_of(broker, topic)
+    return archived_records.consumed(broker.bootstrap, topic)
 
 
 def archived_end(archive: Path, cluster_id: str, topic_id: uuid.UUID) -> int:
@@ -228,4 +209,41 @@ def test_a_deleted_topic_comes_back(broker: BrokerProcess, archive: Path) -> Non
         after = consumed(broker, "u")
         broker.restart()
         assert consumed(broker, "u") == after
+    assert "Traceback" not in broker.output
+
+
+def test_a_deleted_topic_comes_back_as_it_was_at_a_time(broker: BrokerProcess, archive: Path) -> None:
+    """The transaction that was open then is left out whole, although its first record is older."""
+    values = {"bootstrap.servers": broker.bootstrap, "transactional.id": "x", "batch.num.messages": 40}
+    producer = Producer(values)
+    producer.init_transactions()
+    times = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000))
+    with Requests(broker.bootstrap) as ask:
+        topic_id = ask.create("t", 1, **ARCHIVED)
+        cluster_id = ask.metadata("t").cluster_id
+        for _ in range(3):
+            producer.begin_transaction()
+            for number in range(300):
+                producer.produce("t", bytes(100), timestamp=next(times))
+                if number % 40 == 0:
+                    producer.flush(30)
+            producer.commit_transaction()
+        before = consumed(broker, "t")
+        producer.begin_transaction()
+        for _ in range(400):
+            producer.produce("t", bytes(100), timestamp=next(times))
+        producer.commit_transaction()
+        eventually(lambda: archived_end(archive, cluster_id, topic_id) > 1000)
+        assert ask.delete("t") is ErrorCode.none
+        eventually(lambda: read_deleted(open_storage(str(archive)), cluster_id, topic_id) is not None)
+        restore = ["log", "restore", "--archive", str(archive), "--bootstrap-server", broker.bootstrap]
+        restore += ["--topic", "t", "--until", str(before[650][2])]
+        end = archived_end(archive, cluster_id, topic_id)
+        answer_of(*restore, "--dry-run")
+        assert archived_end(archive, cluster_id, topic_id) == end
+        answer_of(*restore)
+        second = [record for record in before if record[0] < 602]  # two transactions of 300 records and a marker
+        assert consumed(broker, "t") == second
+        produce(broker, "t", 40)
+        assert len(consumed(broker, "t")) == len(second) + 40
     assert "Traceback" not in broker.output

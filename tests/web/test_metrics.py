@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker.protocol.api_keys import ApiKey
-from broker.web.metric_families import FAMILIES
+from broker.web.families import FAMILIES
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, batch
 from tests.support.scrape import Scrape

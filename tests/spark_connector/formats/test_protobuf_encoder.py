@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.message_factory import GetMessageClass
 
 from broker.errors import ConfigError
@@ -94,7 +94,40 @@ def test_a_schema_is_registered_only_if_asked_and_under_its_subject(registry: Re
     assert registry.subjects == {"t.Flight": [1]}
     with pytest.raises(ConfigError, match="'autoRegister' needs 'valueSchema': a file of protoc"):
         written(registry, auto_register=True)
-    (tmp_path / "t.desc").write_bytes(every_kind().descriptors)
+
+
+def with_imports() -> ProtobufSchema:
+    """trip.proto imports leg.proto, and this place.proto and Google's."""
+    place = FileDescriptorProto(name="geo/place.proto", package="geo", syntax="proto3")
+    place.message_type.add(name="Place")
+    add(place.message_type[0], "to", 1, "string")
+    leg = FileDescriptorProto(name="leg.proto", package="t", syntax="proto3", dependency=["geo/place.proto"])
+    leg.message_type.add(name="Leg")
+    add(leg.message_type[0], "place", 1, "geo.Place")
+    imports = ["google/protobuf/timestamp.proto", "leg.proto", "geo/place.proto"]
+    trip = FileDescriptorProto(name="trip.proto", package="t", syntax="proto3", dependency=imports)
+    trip.message_type.add(name="Trip")
+    for number, (name, kind) in enumerate({"id": "int64", "carrier": "string", "leg": "geo.Place"}.items(), 1):
+        add(trip.message_type[0], name, number, kind)
+    add(trip.message_type[0], "legs", 4, "t.Leg")
+    return schema_with(place, leg, trip, message="t.Trip")
+
+
+def test_files_that_are_imported_are_registered_as_by_confluents_serializer(registry: Registry, tmp_path: Path) -> None:
+    schema = with_imports()
+    (tmp_path / "t.desc").write_bytes(schema.descriptors)
+    file: dict[str, Any] = {"schema": SchemaFile(str(tmp_path / "t.desc")), "message": "Trip"}
+    with pytest.raises(ConfigError, match="the schema is not registered under subject 'geo/place.proto'"):
+        written(registry, **file)
+    ours = written(registry, **file, auto_register=True)
+    assert registry.subjects == {"geo/place.proto": [1], "leg.proto": [2], "t-value": [3]}
+    with schema_registry() as another:
+        assert by_confluent(another, schema) == ours
+        assert another.subjects == registry.subjects
+        assert [another.text(number) for number in (1, 2, 3)] == [registry.text(number) for number in (1, 2, 3)]
+        assert written(another, **file) == ours, "what it has registered is found"
+        assert another.subjects == registry.subjects
+    assert written(registry, message="Trip") == ours
 
 
 @pytest.mark.parametrize(

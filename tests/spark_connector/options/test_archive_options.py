@@ -25,6 +25,12 @@ def test_where_records_come_from() -> None:
     assert found == ArchiveOptions(True, "s3://b/kafka", {"endpoint_url": "http://here", "secret": "hush"}, "c1")
 
 
+def test_a_storage_option_may_have_a_name_that_spark_hides() -> None:
+    found = parsed(archive="direct", **BROKER, **{"archive.option.secret.account_key": "hush"}).archive
+    assert found is not None
+    assert found.storage_options == {"account_key": "hush"}
+
+
 def test_no_secret_is_shown() -> None:
     storage = {"archive.option.secret": "hush", "archive.url": "s3://quiet/kafka"}
     shown = repr(parsed(archive="direct", **BROKER, **storage))
@@ -43,6 +49,7 @@ def test_no_secret_is_shown() -> None:
         ({"archive": "direct", "archive.cluster": "c"}, "'archive.cluster' has no effect without 'archive'=only"),
         ({"archive": "direct", "archive.url": "s3://u:hush@b/k"}, "'archive.url' holds a login"),
         ({"archive": "direct", "archive.option.": "hush"}, "lacks the name of a storage option"),
+        ({"archive": "direct", "archive.option.account_key": "hush"}, r"write 'archive\.option\.secret\.account_key'"),
         ({"archive": "direct", "archive.urls": "x"}, "Unknown option 'archive.urls'.*'archive.url'"),
     ],
 )

@@ -1,8 +1,8 @@
-"""Every metric of the broker, declared once; collector.py collects them at each scrape.
+"""Every metric of the broker, declared once: name, kind, labels and text.
 
-docs/reference/metrics.md lists the declarations (tested). Names are those that the usual JMX exporter rules give Apache
-Kafka's metrics, so that dashboards carry over; times are in seconds. Metrics of groups follow kafka_exporter
-(`kafka_consumergroup_…`).
+docs/reference/metrics.md lists them (tested). Names are those that the usual JMX exporter rules give Apache Kafka's
+metrics, so that dashboards carry over; times are in seconds. Metrics of groups follow kafka_exporter
+(`kafka_consumergroup_…`). collector.py gives them values.
 """
 
 from __future__ import annotations

@@ -1,0 +1,150 @@
+"""A backup is written into an empty store: what is there then, what is refused, and a restore that ends anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cluster.cluster_backup import ClusterBackup, CommittedOffset, read_backup
+from broker.cluster.cluster_restore import PRODUCER_IDS_SKIPPED, MovedOffset, plan_restore, restore_into
+from broker.cluster.deleted_archives import deleted_path
+from broker.errors import ConfigError, ConnectionFailed
+from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cluster_metadata import NO_LEADER
+from broker.storage.storage import Storage, open_storage
+from broker.zookeeper import znodes
+from broker.zookeeper.acl_store import AclStore
+from broker.zookeeper.archive_nodes import ArchiveNodes, DeletedTopic
+from broker.zookeeper.local_store import LocalStore
+from broker.zookeeper.operations import Operation
+from broker.zookeeper.registry import Registry
+
+GROUPS = "__consumer_offsets"
+
+
+class FailingStore(LocalStore):
+    """Answers some writes and then no more."""
+
+    writes_left = 1_000_000
+
+    def transaction(self, operations: Iterable[Operation]) -> list[Any]:
+        self._count()
+        return super().transaction(operations)
+
+    def create(self, path: str, data: bytes = b"", **how: Any) -> str:
+        self._count()
+        return super().create(path, data, **how)
+
+    def _count(self) -> None:
+        if self.writes_left == 0:
+            raise ConnectionFailed("of the test")
+        self.writes_left -= 1
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return open_storage(str(tmp_path / "archive"))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[FailingStore]:
+    with FailingStore(tmp_path / "target") as store:
+        yield store
+
+
+@pytest.fixture
+def backup(tmp_path: Path) -> ClusterBackup:
+    """Of a cluster with two topics, a user, generated ids, and two groups."""
+    with LocalStore(tmp_path / "source") as zk:
+        registry = Registry(zk)
+        registry.ensure_paths()
+        AclStore(zk).ensure_paths()
+        registry.create_topic("t", {0: [1, 2], 1: [2, 1]}, {"retention.ms": "5"})
+        registry.create_topic(GROUPS, {0: [1], 1: [2]})
+        registry.alter_user_config("alice", {"SCRAM-SHA-256": "x"})
+        registry.allocate_producer_ids(1)
+        registry.generate_broker_id()
+        offsets = {
+            "g": {TopicPartition("t", 0): CommittedOffset(7, 1), TopicPartition("t", 1): CommittedOffset(0)},
+            "h": {TopicPartition("gone", 0): CommittedOffset(3)},
+        }
+        return read_backup(zk, registry.load_metadata(), 4, 0, offsets)
+
+
+def restore(store: LocalStore, storage: Storage, backup: ClusterBackup) -> None:
+    restore_into(store, plan_restore(storage, backup), lambda group, count: len(group) % count)
+
+
+def dump(store: LocalStore) -> dict[str, bytes]:
+    return {node.path: node.data for node in store.nodes()}
+
+
+def test_everything_is_there_and_waits_for_its_first_leader(
+    storage: Storage, backup: ClusterBackup, target: LocalStore
+) -> None:
+    found = plan_restore(storage, backup)
+    assert found.moved == (
+        MovedOffset("g", TopicPartition("t", 0), 7, 0),
+        MovedOffset("h", TopicPartition("gone", 0), 3, None),
+    )
+    assert (found.brokers, found.without_archive) == ([1, 2], [GROUPS, "t"])
+    restore(target, storage, backup)
+    registry = Registry(target)
+    assert registry.cluster_id() == backup.cluster_id
+    assert registry.topics() == backup.topics()
+    states = registry.partition_states([TopicPartition("t", 0), TopicPartition(GROUPS, 1)])
+    assert {(one.leader, one.isr, one.is_restored) for one in states.values()} == {(NO_LEADER, (), True)}
+    assert registry.user_configs() == {"alice": {"SCRAM-SHA-256": "x"}}
+    assert registry.allocate_producer_ids(1)[0] > backup.last_producer_id + PRODUCER_IDS_SKIPPED
+    assert registry.generate_broker_id() == 1002
+    nodes = ArchiveNodes(target)
+    (paths,) = nodes.restored_partitions().values()
+    assert nodes.restored_offsets(paths) == {"g": [["t", 0, 0, -1, ""], ["t", 1, 0, -1, ""]]}
+
+
+@pytest.mark.parametrize("writes", range(12))
+def test_a_restore_that_ended_anywhere_is_done_again(
+    storage: Storage, backup: ClusterBackup, target: FailingStore, tmp_path: Path, writes: int
+) -> None:
+    """The second one may have a later backup, without a topic of the first."""
+    later = ClusterBackup.decode(backup.encode())
+    first = ClusterBackup(
+        **{**vars(backup), "nodes": {**backup.nodes, "/brokers/topics/x": backup.nodes["/brokers/topics/t"]}}
+    )
+    target.writes_left = writes
+    try:
+        restore(target, storage, first)
+    except ConnectionFailed:
+        assert target.exists(znodes.CLUSTER_ID) is None
+    else:
+        return
+    target.writes_left = 1_000_000
+    restore(target, storage, later)
+    with LocalStore(tmp_path / "whole") as whole:
+        restore(whole, storage, later)
+        assert dump(target) == dump(whole)
+
+
+def test_a_store_with_a_cluster_or_topics_is_refused(
+    storage: Storage, backup: ClusterBackup, target: LocalStore, tmp_path: Path
+) -> None:
+    restore(target, storage, backup)
+    before = dump(target)
+    with pytest.raises(ConfigError, match=f"has cluster {backup.cluster_id}"):
+        restore(target, storage, backup)
+    assert dump(target) == before
+    with LocalStore(tmp_path / "other") as other:
+        Registry(other).ensure_paths()
+        Registry(other).create_topic("t", {0: [1]})
+        with pytest.raises(ConfigError, match="has 1 topics and 0 brokers"):
+            restore(other, storage, backup)
+
+
+def test_deleted_topics_are_still_known(storage: Storage, backup: ClusterBackup, target: LocalStore) -> None:
+    deleted = DeletedTopic(znodes.new_uuid(), "old", 3, {"remote.storage.enable": "true"}, 5)
+    storage.create(deleted_path(backup.cluster_id, deleted.archive_id), deleted.encode())
+    restore(target, storage, backup)
+    assert [one for one, _ in ArchiveNodes(target).deleted()] == [deleted]

@@ -1,0 +1,173 @@
+"""The imports within functions that tests/test_layers.py lets be, each with its reason."""
+
+from __future__ import annotations
+
+# (file, imported module): why this import waits until the function is called.
+IMPORT_IN_FUNCTION = {
+    ("spark_connector/options/read_options.py", "spark_connector.formats.record_decoder.column_decoder"): (
+        "fastavro, fsspec and an HTTP client behind it, for reads with formats only"
+    ),
+    ("spark_connector/options/read_options.py", "spark_connector.formats.schema_text.parse_registry_url"): "the same",
+    ("spark_connector/options/read_options.py", "spark_connector.formats.schema_text.parse_schema_text"): "the same",
+    ("spark_connector/formats/record_decoder.py", "spark_connector.formats.protobuf_decoder"): (
+        "the library of the extra [protobuf]"
+    ),
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.protobuf_encoder"): "the same",
+    ("spark_connector/options/typed_write_options.py", "spark_connector.formats.schema_text.parse_registry_url"): (
+        "the same, for writes"
+    ),
+    ("spark_connector/options/typed_write_options.py", "spark_connector.formats.schema_text.parse_schema_text"): (
+        "the same"
+    ),
+    ("spark_connector/options/typed_write_options.py", "spark_connector.formats.schema_text.parse_json_text"): (
+        "the same"
+    ),
+    ("spark_connector/write/rows_writer.py", "spark_connector.formats.record_encoder.RecordEncoder"): "the same",
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.avro_encoder.AvroEncoder"): "the same",
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.json_check.CheckedJson"): "the same",
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.registered_schema.Place"): "the same",
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.registered_schema.registered_avro"): (
+        "the same"
+    ),
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.registered_schema.registered_json"): (
+        "the same"
+    ),
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.schema_registry.registry_of"): "the same",
+    ("spark_connector/read/fetch.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
+    ("spark_connector/read/offset_reader.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
+    ("spark_connector/read/fetch.py", "spark_connector.formats.record_decoder.RecordDecoder"): "the same",
+    ("spark_connector/read/schema.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
+    ("spark_connector/read/schema.py", "spark_connector.formats.record_decoder.loaded"): "the same",
+    ("spark_connector/loads/write.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
+    ("spark_connector/loads/destination.py", "pyspark.sql.pandas.types.from_arrow_schema"): (
+        "a repair and the commands that list loads need no Spark"
+    ),
+    ("pykafka_demo/lake.py", "pyiceberg.catalog.load_catalog"): "an extra; the demo says how to install it",
+    ("spark_connector/source.py", "spark_connector.read.readers.KafkaBatchReader"): (
+        "Spark asks for schema, partitions and rows in processes of their own: each pays for what it needs"
+    ),
+    ("spark_connector/source.py", "spark_connector.read.readers.make_reader"): "the same",
+    ("spark_connector/source.py", "spark_connector.read.readers.RefusedStreamReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.union_read.union_readers.UnionBatchReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.union_read.sides.fit_sides"): "the same",
+    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_plan.plan_union"): "the same",
+    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_plan.share_files"): "the same",
+    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_batches.UnionBatches"): (
+        "the same"
+    ),
+    ("spark_connector/source.py", "spark_connector.union_read.union_readers.UnionStreamReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.union_read.sides.for_query"): "the same",
+    ("spark_connector/union_read/sides.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.writers.KafkaBatchWriter"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.write_plan.plan_write"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.writers.KafkaStreamWriter"): "the same",
+    ("spark_connector/source.py", "spark_connector.options.write_options.parse_write_options"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.input_columns.check_columns"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.input_columns.chosen_columns"): "the same",
+    ("spark_connector/source.py", "spark_connector.formats.record_encoder.loaded"): "the same",
+    (
+        "spark_connector/spark_versions.py",
+        "pyspark.sql.pandas.types.to_arrow_schema",
+    ): "pandas, for typed writes only",
+    ("spark_connector/read/readers.py", "spark_connector.read.offset_readers.open_offset_reader"): (
+        "each process of Spark pays for what it needs"
+    ),
+    ("spark_connector/options/selection.py", "spark_connector.options.where.parse_where"): "the same",
+    ("broker/records/columns.py", "broker.records.column_encoder.EncodeOptions"): "the same: a read encodes nothing",
+    ("broker/records/columns.py", "broker.records.column_encoder.encode"): "the same",
+    ("broker/client/client_settings.py", "broker.security.jaas.Login"): "the same: only some clients log in",
+    ("broker/client/client_settings.py", "broker.security.jaas.parse_jaas"): "the same",
+    ("broker/client/client_settings.py", "broker.security.oauthbearer.client_first"): "the same",
+    ("broker/client/client_settings.py", "broker.security.token_source.LOGIN_HANDLERS"): "the same",
+    ("broker/client/client_settings.py", "broker.security.token_source.sasl_extensions"): "the same",
+    ("broker/client/client_settings.py", "broker.security.token_source.token_source"): "the same",
+    ("broker/client/authentication.py", "broker.protocol.sasl_login.sasl_login"): "the same",
+    ("broker/client/denials.py", "broker.protocol.permissions.lacking"): "the same: only for errors",
+    ("broker/client/denials.py", "broker.security.acl_types.AclOperation"): "the same",
+    ("broker/client/denials.py", "broker.security.acl_types.AclResourceType"): "the same",
+    ("spark_connector/read/readers.py", "spark_connector.read.fetch.read_ranges"): "the same",
+    ("spark_connector/read/fetch.py", "spark_connector.read.archive_reader.StoredBatches"): (
+        "fsspec and a store's library behind it, for reads from an archive only"
+    ),
+    ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.ArchiveLookup"): "the same",
+    ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.BrokersArchive"): "the same",
+    ("spark_connector/read/offset_readers.py", "spark_connector.read.archive_topics.ArchiveOffsetReader"): "the same",
+    ("spark_connector/read/readers.py", "spark_connector.read.micro_batches.MicroBatches"): "the same",
+    ("spark_connector/read/readers.py", "spark_connector.read.fetch.prefetch"): "the same",
+    ("spark_connector/read/fetch.py", "spark_connector.read.row_filter.RowFilter"): (
+        "pyarrow.compute behind it, a fifth of what a new worker imports"
+    ),
+    ("broker/records/column_encoder.py", "pyarrow.compute"): "the same, for headers only",
+    ("spark_connector/read/schema.py", "pyspark.sql.pandas.types.from_arrow_schema"): "the same",
+    ("spark_connector/read/schema.py", "spark_connector.read.arrow_batches.arrow_schema"): "the same",
+    ("pykafka_ui/command.py", "pykafka_ui.serve.serve"): "the libraries of the extra [ui]",
+    ("broker/records/crc32c.py", "crc32c.crc32c"): "optional: the hardware checksum, where it has a wheel",
+    ("broker/records/crc32c.py", "crcmod.predefined.mkPredefinedCrcFun"): "for processes without crc32c",
+    ("broker/tools/main.py", "broker.tools.console.build"): "typer behind it: 9 MB that a broker has no use for",
+    ("broker/tools/main.py", "broker.tools.console.fail"): "the same",
+    ("broker/tools/main.py", "broker.tools.run_broker.BrokerOptions"): "a server behind it, for `broker start` only",
+    ("broker/tools/main.py", "broker.tools.run_broker.run_broker"): "the same",
+    ("broker/tools/main.py", "broker.errors.PykafkaError"): "kio behind it would double the time of `pykafka --help`",
+    ("broker/tools/main.py", "broker.errors.ConnectionFailed"): "the same",
+    ("broker/tools/main.py", "broker.errors.ConfigError"): "the same",
+    ("broker/security/stores.py", "cryptography.hazmat.primitives.serialization"): "optional: for PKCS12 files only",
+    ("broker/security/stores.py", "cryptography.hazmat.primitives.serialization.pkcs12"): "the same",
+    ("broker/net/token_verifier.py", "broker.security.signed_tokens.SigningKeys"): (
+        "the libraries of the extra [oauth], for listeners with signed tokens only"
+    ),
+    ("broker/security/identity_provider.py", "http.client"): "600 KB, for listeners and clients with tokens only",
+    ("broker/security/identity_provider.py", "urllib.error"): "the same",
+    ("broker/security/identity_provider.py", "urllib.request"): "the same",
+    ("broker/server.py", "broker.archive.broker_archive.open_archive"): (
+        "fsspec and the libraries of the stores behind it, for brokers with archive.url"
+    ),
+    ("broker/server.py", "broker.zookeeper.client.ZooKeeper"): "kazoo behind it, which a standalone broker never needs",
+    (
+        "broker/server.py",
+        "broker.cluster.archive_upkeep.ArchiveUpkeep",
+    ): "fsspec behind it, for an archive only",
+    ("broker/server.py", "broker.cluster.archived_topics.ArchivedTopics"): "the same",
+    ("broker/tools/restore_command.py", "broker.storage.storage.open_storage"): "the same, for `log restore` only",
+    ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_data"): "the same",
+    ("broker/tools/restore_command.py", "broker.tools.cluster_restoration.restore_zookeeper"): "the same",
+    ("broker/tools/restore_command.py", "broker.tools.restored_topics.TopicChoice"): "the same",
+    ("broker/tools/restore_command.py", "broker.tools.restored_topics.restore_topics"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.contents.archived_topics"): (
+        "fsspec behind it, for the commands of `log archive` only"
+    ),
+    ("broker/tools/archive_command.py", "broker.archive.verify.verify_partition"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.prune.delete"): "the same",
+    ("broker/tools/archive_command.py", "broker.archive.prune.leftovers"): "the same",
+    ("broker/tools/archive_command.py", "broker.storage.storage.open_storage"): "the same",
+    ("broker/web/http_listener.py", "broker.web.app.make_server"): (
+        "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
+    ),
+    ("broker/records/compression.py", "pyarrow"): "heavy: 40 MB and 0.15 s that a broker has no use for",
+    ("broker/api/list_transactions.py", "pyarrow"): "the same, for the few who filter by a pattern",
+    ("broker/api/list_transactions.py", "pyarrow.compute"): "the same",
+    ("spark_connector/progress/lag_bar.py", "IPython.display.display"): "only there in a notebook, and loaded by then",
+    ("spark_connector/cli/session.py", "pyspark.sql.SparkSession"): "half a second --help and --recover need not pay",
+    ("spark_connector/cli/load_command.py", "spark_connector.load.run_load"): "the same",
+    ("spark_connector/cli/load_command.py", "spark_connector.cli.service.serve"): "the same",
+    ("spark_connector/destinations.py", "spark_connector.loads.files.zookeeper_log.ZooKeeperCommitLog"): (
+        "kazoo behind it, for those who keep offsets in ZooKeeper"
+    ),
+    ("spark_connector/destinations.py", "spark_connector.offset_store.zookeeper.ZooKeeperOffsetStore"): "the same",
+    ("spark_connector/destinations.py", "spark_connector.loads.delta.delta_table.open_delta"): (
+        "optional: the extra `delta`"
+    ),
+    ("spark_connector/destinations.py", "spark_connector.loads.iceberg.iceberg_table.open_iceberg"): (
+        "optional: the extra `iceberg`"
+    ),
+    ("spark_connector/destinations.py", "spark_connector.loads.iceberg.iceberg_listing.list_tables"): "the same",
+    ("spark_connector/destinations.py", "spark_connector.loads.database.database_table.open_database"): (
+        "optional: the extra `sql`"
+    ),
+    ("spark_connector/maintenance.py", "pyspark.sql.SparkSession"): "half a second, for a recount of orc and json only",
+    ("spark_connector/loads/files/directory.py", "spark_connector.loads.files.avro_files.write_rows"): (
+        "half a second of Spark that a repair need not pay"
+    ),
+    ("spark_connector/loads/database/database_table.py", "spark_connector.loads.database.staged_rows.write_rows"): (
+        "the same"
+    ),
+}
