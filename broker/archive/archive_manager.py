@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.archive.archive_state import ArchiveState, Begin, ClosedSegment, Commit, Copy, Load, Step, Sweep
 from broker.archive.copier import Copier, CopyStopped, SegmentFiles, Throttle
 from broker.archive.layout import is_object_name, parse_topic_id
-from broker.archive.log_beginning import state_at_end
+from broker.archive.log_beginning import state_at_end, state_from
 from broker.archive.manifest import Manifest
 from broker.archive.manifest_store import CommitLost, ManifestStore
 from broker.archive.store_threads import StoreThreads
@@ -242,6 +242,7 @@ class ArchiveManager:
         self.forget(tp)
         if log.config.remote_storage_enable:
             self._followed[tp] = follower = _Follower(tp, log, self._store(topic_id, config, tp), epoch)
+            log.archived_state = partial(state_from, follower.store)
             self._refresh(follower)
 
     def forget(self, tp: TopicPartition) -> None:

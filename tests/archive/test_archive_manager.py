@@ -343,6 +343,8 @@ def test_a_follower_reads_the_manifest_as_its_leader_goes_on(tmp_path: Path, sto
         fill(leader.log, 30)
         await leader.until_archived()
         end = follower.log.told_archived_end = manifest(store).end
+        assert follower.log.archived_state is not None
+        assert follower.log.archived_state(end).offset == end  # where its log may begin anew
         await follower.until(lambda: follower.log.archived is not None and follower.log.archived.end == end)
         follower.manager.forget(TP)
         for broker in (leader, follower):
