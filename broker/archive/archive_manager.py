@@ -155,9 +155,15 @@ class _Led(_Role):
 
 
 class _Follower(_Role):
-    is_busy = False
-    """Whether the manifest is being read."""
-    next_at = 0.0
+    def __init__(self, tp: TopicPartition, log: Log, store: ManifestStore, epoch: int) -> None:
+        super().__init__(tp, log, store)
+        self.epoch = epoch
+        """Of its leader."""
+        self.is_busy = False
+        """Whether the manifest is being read."""
+        self.next_at = 0.0
+        self.manifest = Manifest()
+        """As it was last read."""
 
 
 class ArchiveManager:
@@ -228,14 +234,14 @@ class ArchiveManager:
         state = led.state
         return not state.must_begin(led) if state.manifest is not None else state.epoch == 0
 
-    def follow(self, tp: TopicPartition, log: Log, topic_id: uuid.UUID, config: Mapping[str, str]) -> None:
-        """This broker follows another leader. Called again it changes nothing."""
+    def follow(self, tp: TopicPartition, log: Log, topic_id: uuid.UUID, config: Mapping[str, str], epoch: int) -> None:
+        """This broker follows another leader, of that epoch. Called again for it, it changes nothing."""
         follower = self._followed.get(tp)
-        if follower is not None and follower.log is log:
+        if follower is not None and follower.log is log and follower.epoch == epoch:
             return
         self.forget(tp)
         if log.config.remote_storage_enable:
-            self._followed[tp] = follower = _Follower(tp, log, self._store(topic_id, config, tp))
+            self._followed[tp] = follower = _Follower(tp, log, self._store(topic_id, config, tp), epoch)
             log.archived_state = partial(state_from, follower.store)
             self._refresh(follower)
 
@@ -314,7 +320,8 @@ class ArchiveManager:
             led.state.failed(_shown(error), self._clock.monotonic())
         if self._led.get(led.tp) is not led:
             return
-        self._show(led, led.state.manifest)
+        if led.state.is_ready:  # before, it may name records that this log lacks, and nothing may be deleted for it
+            self._show(led, led.state.manifest)
         if not could_serve and self.may_serve(led.tp):
             self.on_ready(led.tp)
         self._advance(led)
@@ -405,17 +412,17 @@ class ArchiveManager:
         self._tasks.begin(f"reading the archive of {follower.tp}", self._reload(follower))
 
     async def _reload(self, follower: _Follower) -> None:
-        known = follower.archived.manifest if follower.archived is not None else Manifest()
         try:
-            call = partial(follower.store.refresh, known)
+            call = partial(follower.store.refresh, follower.manifest)
             manifest = await asyncio.get_running_loop().run_in_executor(self._calls, call)
         except Exception as error:
             logger.warning("the archive of %s cannot be read: %s", follower.tp, _shown(error))
             return
         finally:
             follower.is_busy = False
-        if self._followed.get(follower.tp) is follower:
-            self._show(follower, manifest)
+        follower.manifest = manifest
+        if self._followed.get(follower.tp) is follower and manifest.epoch >= follower.epoch:
+            self._show(follower, manifest)  # before its leader has written, records may be named that it truncates
 
 
 def _has_archive(log: Log) -> bool:

@@ -351,7 +351,7 @@ class ReplicaManager:
         follower, is_added = self.followed.get(tp), self.broker_id in info.adding
         if follower is not None and (follower.leader, follower.leader_epoch) == (info.leader, info.leader_epoch):
             follower.is_added = is_added
-            self._archive_followed(tp, topic, follower.log)
+            self._archive_followed(tp, topic, follower.log, info.leader_epoch)
             return
         has_role = follower is not None or tp in self.led
         if self._known_epoch(tp) > info.leader_epoch or (info.leader == NO_LEADER and not has_role):
@@ -372,7 +372,7 @@ class ReplicaManager:
             is_added=is_added,
         )
         self.followed[tp] = follower
-        self._archive_followed(tp, topic, log)
+        self._archive_followed(tp, topic, log, info.leader_epoch)
         if info.leader != NO_LEADER:
             self._fetchers.add(follower, topic.topic_id)
 
@@ -410,9 +410,9 @@ class ReplicaManager:
         self._archive.lead(tp, log, topic.topic_id, topic.config, epoch, committed, self.metrics[tp.topic])
         return self._archive.may_serve(tp)
 
-    def _archive_followed(self, tp: TopicPartition, topic: Topic, log: Log) -> None:
+    def _archive_followed(self, tp: TopicPartition, topic: Topic, log: Log, epoch: int) -> None:
         if self._archive is not None:
-            self._archive.follow(tp, log, topic.topic_id, topic.config)
+            self._archive.follow(tp, log, topic.topic_id, topic.config, epoch)
 
     def _isr_may_change(self, partition: Partition) -> None:
         self.on_isr(partition)

@@ -71,7 +71,7 @@ class Broker:
         self.metrics = TopicMetrics()
         self.epoch = 0
         reader = ArchiveReader(
-            store,  # type: ignore[arg-type]
+            store,
             tmp_path / f"cache-{number}",
             max_bytes=1 << 26,
             threads=1,
@@ -238,7 +238,8 @@ def test_a_log_that_lost_its_disk_begins_where_its_archive_ends(tmp_path: Path, 
         await old.manager.close()
         end = manifest(store).end
 
-        new, ready = Broker(tmp_path, store, 2), []
+        new = Broker(tmp_path, store, 2)
+        ready: list[TopicPartition] = []
         new.manager.on_ready = ready.append
         store.is_away = True
         new.lead(4)
@@ -311,21 +312,21 @@ def test_without_copies_nothing_more_is_archived(tmp_path: Path, store: AwayStor
     asyncio.run(scenario())
 
 
-def test_an_archive_that_is_turned_off_is_deleted(tmp_path: Path, store: AwayStore) -> None:
+def test_of_an_archive_that_is_turned_off_what_the_disk_lacks_is_deleted(tmp_path: Path, store: AwayStore) -> None:
     async def scenario() -> None:
         broker = Broker(tmp_path, store)
         broker.lead(0)
         fill(broker.log, 30)
         await broker.until_archived()
         broker.log.apply_retention()
-        assert objects(store) > 0
         broker.log.update_config(
             LogConfig(remote_storage_enable=False, segment_bytes=1_000, remote_log_delete_on_disable=True)
         )
-        assert broker.log.log_start_offset == broker.log.local_start_offset > 0
-        await broker.until(lambda: not manifest(store).segments)
+        start = broker.log.log_start_offset
+        assert start == broker.log.local_start_offset > 0
+        await broker.until(lambda: manifest(store).start == start)
         broker.clock.advance(DELAY_MS)
-        await broker.until(lambda: objects(store) == 0)
+        await broker.until(lambda: objects(store) == 2 * len(manifest(store).segments))
         await broker.manager.close()
 
     asyncio.run(scenario())
@@ -337,14 +338,45 @@ def test_a_follower_reads_the_manifest_as_its_leader_goes_on(tmp_path: Path, sto
         leader.lead(0)
         fill(leader.log, 30)
         await leader.until_archived()
-        follower.manager.follow(TP, follower.log, TOPIC_ID, {})
+        follower.manager.follow(TP, follower.log, TOPIC_ID, {}, 0)
         await follower.until(lambda: follower.log.archived is not None)
         fill(leader.log, 30)
         await leader.until_archived()
         end = follower.log.told_archived_end = manifest(store).end
+        assert follower.log.archived_state is not None
+        assert follower.log.archived_state(end).offset == end  # where its log may begin anew
         await follower.until(lambda: follower.log.archived is not None and follower.log.archived.end == end)
         follower.manager.forget(TP)
         for broker in (leader, follower):
+            await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_archive_that_the_leader_may_truncate_lets_nothing_leave_the_disk(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        away = AwayStore(str(tmp_path / "archive"))
+        old, new, follower = Broker(tmp_path, store, 1), Broker(tmp_path, away, 2), Broker(tmp_path, store, 3)
+        old.lead(0)
+        fill(old.log, 60)
+        await old.until_archived()
+        await old.manager.close()
+        fill(new.log, 20)
+        fill(follower.log, 20)
+        away.is_away = True
+        new.lead(1)
+        follower.manager.follow(TP, follower.log, TOPIC_ID, {}, 1)
+        await asyncio.sleep(0.2)
+        for broker in (new, follower):
+            assert broker.log.archived_end == 0
+            broker.log.flush()
+            assert broker.log.apply_retention() == 0
+        away.is_away = False
+        fill(new.log, 20)
+        await new.until_archived()
+        await follower.until(lambda: follower.log.archived is not None)
+        assert follower.log.archived_end == manifest(store).end <= new.log.log_end_offset
+        for broker in (new, follower):
             await broker.manager.close()
 
     asyncio.run(scenario())

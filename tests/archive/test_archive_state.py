@@ -274,7 +274,7 @@ class Archives(RuleBasedStateMachine):
             return
         step, replica.step = replica.step, None
         self._end(replica, replica.state, step, answer)
-        if replica.state.manifest is not None:
+        if replica.state.is_ready and replica.state.manifest is not None:
             replica.archived_end = replica.state.manifest.end
 
     @precondition(lambda self: self.late)
