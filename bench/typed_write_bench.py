@@ -1,26 +1,29 @@
 """Typed writes against Spark's own functions: `valueFormat` of this sink, and `to_json` before a write of bytes.
 
-Five columns (number, double, text, timestamp, boolean) are made by the JVM as it goes. CPU seconds of all of Spark (JVM
-and Python workers) are counted, because a busy machine changes these less than the time. Cases of one size alternate in
-one session. `to_avro` takes part where `PYKAFKA_BENCH_SPARK_AVRO` names the jar of spark-avro.
+Five columns (number, double, text, timestamp, boolean) are made by the JVM as it goes. CPU seconds of all of Spark are
+counted, those of the JVM and those of Python, because a busy machine changes these less than the time. Cases of one
+size alternate in one session. Two ceilings take part: the same columns to a sink that forgets them (what Spark takes
+to hand five columns to Python), and bytes made beforehand to our sink. `to_avro` takes part where
+`PYKAFKA_BENCH_SPARK_AVRO` names the jar of spark-avro.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pyarrow as pa
+from google.protobuf import descriptor_pb2, timestamp_pb2
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from bench.measure import Row, broker_target
+from bench.measure import Row, Target, broker_target
 from bench.spark_common import PARTITIONS, bench_session
 from bench.spark_write_bench import Nowhere
 from broker.client.admin import Admin
@@ -41,6 +44,7 @@ _COLUMNS = (
     "timestamp_millis(1700000000000 + id) AS at",
     "id % 3 = 0 AS paid",
 )
+_LIMIT = "maxBytesPerBatch"
 _SCHEMA = (
     '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, {"name": "amount", "type": '
     '["null", "double"]}, {"name": "customer", "type": "string"}, {"name": "at", "type": {"type": "long", '
@@ -59,7 +63,8 @@ def run(scale: float = 1.0) -> Iterator[Row]:
         bench_session(Nowhere) as spark,
     ):
         yield from _functions(spark, count)
-        yield from _writes(spark, target.bootstrap, count)
+        for rows in dict.fromkeys((PARTITIONS, max(count // 4, PARTITIONS), count)):
+            yield from _writes(spark, target, Path(directory), rows)
 
 
 def _orders(spark: SparkSession, count: int) -> DataFrame:
@@ -90,47 +95,88 @@ def _functions(spark: SparkSession, count: int) -> Iterator[Row]:
     for format in _formats():
         made = _by_spark(frame, format)
         ways = [functools.partial(_to_noop, frame), functools.partial(_to_noop, made)]
-        plain, with_function = _alternate(ways)
+        plain, with_function = (one.total for one in _alternate(ways))
         ours = min(_process_s(encoders[format], rows) for _ in range(20)) / BATCH
         spark_s = max(with_function - plain, 1e-9) / count
         yield Row(f"encoding 5 columns to {format}", 1 / ours, "rows/CPU s", 1 / spark_s)
 
 
-def _writes(spark: SparkSession, bootstrap: str, count: int) -> Iterator[Row]:
+def _writes(spark: SparkSession, target: Target, directory: Path, count: int) -> Iterator[Row]:
+    """Each way with its CPU in JVM and Python, and how much less it takes than `to_json`; the ceiling is the sink that
+    forgets the columns. What making the rows takes is in all. Spark measures a batch after every row that it adds,
+    unless `maxBytesPerBatch` is off, which costs the more the more columns there are."""
     frame = _orders(spark, count)
-    for format in _formats():
-        options = {"valueFormat": format, **({"valueSchema": _SCHEMA} if format == "avro" else {})}
-        ways = [
-            functools.partial(_to_topic, frame, bootstrap, options),
-            functools.partial(_to_topic, _by_spark(frame, format), bootstrap, {}),
-        ]
-        typed, by_hand = _alternate(ways)
-        yield Row(f"batch write of 5 columns as {format}", count / typed, "rows/CPU s", count / by_hand)
+    made = _by_spark(frame, "json").selectExpr("cast(value AS binary) AS value")
+    ready = made.cache()
+    ready.count()
+    schema = directory / "order.desc"
+    schema.write_bytes(_descriptor())
+    to_topic = functools.partial(_to_topic, bootstrap=target.bootstrap)
+    ways: dict[str, Callable[[], None]] = {
+        "rows to Spark's noop sink": functools.partial(_to_noop, frame),
+        "to a Python sink that forgets them": functools.partial(_to_nowhere, frame),
+        "to_json, then bytes": functools.partial(to_topic, _by_spark(frame, "json")),
+        "bytes made beforehand": functools.partial(to_topic, ready),
+        "valueFormat json": functools.partial(to_topic, frame, valueFormat="json"),
+        "valueFormat avro": functools.partial(to_topic, frame, valueFormat="avro", valueSchema=_SCHEMA),
+        "valueFormat protobuf": functools.partial(
+            to_topic, frame, valueFormat="protobuf", valueSchema=str(schema), valueMessage="Order"
+        ),
+    }
+    if AVRO_JAR:
+        ways["to_avro, then bytes"] = functools.partial(to_topic, _by_spark(frame, "avro"))
+    unlimited = (way for way in ways if way.startswith(("valueFormat", "to")))
+    ways |= {f"{way}, {_LIMIT} off": functools.partial(_without_limit, spark, ways[way]) for way in list(unlimited)}
+    taken = dict(zip(ways, _alternate(list(ways.values())), strict=True))
+    ready.unpersist()
+    nowhere, peer = taken["to a Python sink that forgets them"], taken["to_json, then bytes"]
+    for way, one in taken.items():
+        note = f"(JVM {one.jvm:.2f} s, Python {one.python:.2f} s, {peer.total / one.total:.2f} × to_json)"
+        yield Row(f"{count:,} rows, {way}", count / one.total, "rows/CPU s", count / nowhere.total, note)
 
 
-def _alternate(ways: Sequence[Callable[[], None]]) -> list[float]:
+class Cpu(NamedTuple):
+    """CPU seconds of a way."""
+
+    jvm: float
+    python: float
+
+    @property
+    def total(self) -> float:
+        return self.jvm + self.python
+
+
+def _alternate(ways: Sequence[Callable[[], None]]) -> list[Cpu]:
     """The median CPU seconds of each way, after a round that does not count."""
-    taken: list[list[float]] = [[] for _ in ways]
+    taken: list[list[Cpu]] = [[] for _ in ways]
     for turn in range(ROUNDS + 1):
         for way, found in zip(ways, taken, strict=True):
-            before = _spark_cpu_s()
+            before = _spark_cpu()
             way()
             if turn:
-                found.append(_spark_cpu_s() - before)
-    return [statistics.median(one) for one in taken]
+                after = _spark_cpu()
+                found.append(Cpu(after.jvm - before.jvm, after.python - before.python))
+    return [sorted(found, key=lambda one: one.total)[len(found) // 2] for found in taken]
 
 
-def _spark_cpu_s() -> float:
-    """Of the JVM, its Python workers, and those that have ended."""
-    seconds = 0.0
+def _spark_cpu() -> Cpu:
+    """Of the JVM, and of its Python workers with those that have ended."""
+    jvm = python = 0.0
     for process in psutil.Process().children(recursive=True):
         try:
-            if "broker" not in " ".join(process.cmdline()[:4]):
-                times = process.cpu_times()
-                seconds += times.user + times.system + times.children_user + times.children_system
+            command = process.cmdline()
+            if "broker" in " ".join(command[:4]):
+                continue
+            times = process.cpu_times()
         except psutil.Error:
             continue  # it has ended meanwhile
-    return seconds
+        own = times.user + times.system
+        if "java" in command[0]:
+            jvm += own
+        else:
+            python += own
+        python += times.children_user + times.children_system
+    return Cpu(jvm, python)
 
 
 def _process_s(encoder: ValueEncoder, rows: pa.StructArray) -> float:
@@ -143,7 +189,19 @@ def _to_noop(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _to_topic(frame: DataFrame, bootstrap: str, options: dict[str, str]) -> None:
+def _to_nowhere(frame: DataFrame) -> None:
+    frame.write.format("nowhere_ceiling").mode("append").save()
+
+
+def _without_limit(spark: SparkSession, way: Callable[[], None]) -> None:
+    spark.conf.set(f"spark.sql.execution.arrow.{_LIMIT}", 2**31 - 1)
+    try:
+        way()
+    finally:
+        spark.conf.unset(f"spark.sql.execution.arrow.{_LIMIT}")
+
+
+def _to_topic(frame: DataFrame, bootstrap: str, **options: str) -> None:
     """A topic for each write, as in spark_write_bench.py."""
     with Cluster(bootstrap) as cluster:
         Admin(cluster).create_topic("typed", PARTITIONS)
@@ -152,3 +210,18 @@ def _to_topic(frame: DataFrame, bootstrap: str, options: dict[str, str]) -> None
             frame.write.format("pykafka").options(**given).mode("append").save()
         finally:
             Admin(cluster).delete_topics(["typed"])
+
+
+def _descriptor() -> bytes:
+    """What protoc writes for the message Order, with Google's Timestamp."""
+    files = descriptor_pb2.FileDescriptorSet()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(files.file.add())
+    file = files.file.add(name="order.proto", syntax="proto3", dependency=["google/protobuf/timestamp.proto"])
+    message = file.message_type.add(name="Order")
+    kinds = {"id": "INT64", "amount": "DOUBLE", "customer": "STRING", "at": "MESSAGE", "paid": "BOOL"}
+    for number, (name, kind) in enumerate(kinds.items(), 1):
+        field = message.field.add(name=name, number=number, label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL)
+        field.type = getattr(descriptor_pb2.FieldDescriptorProto, f"TYPE_{kind}")
+        if kind == "MESSAGE":
+            field.type_name = ".google.protobuf.Timestamp"
+    return files.SerializeToString()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from broker.archive.aux_file import decode_aux
 from broker.archive.layout import PartitionPlace
 from broker.archive.manifest import ArchivedSegment, Manifest
-from broker.archive.open_transactions import first_open_offset
+from broker.archive.open_transactions import open_transactions
 from broker.records.batch import BatchHeader, walk_batches
 from broker.storage.storage import Storage
 
@@ -45,27 +45,24 @@ class CutFinder:
 
     def _first_open(self, cut: int) -> int | None:
         """The first record of the oldest transaction that is open at `cut`; None without one."""
-        begun: dict[int, int] = {}
-        for before, segment in zip((None, *self._manifest.segments), self._manifest.segments, strict=False):
-            if not segment.base < cut <= segment.end:
-                continue
-            carried = None if before is None else self._open_at_end(before)
-            for header in self._headers(segment):
-                if header.base_offset >= cut:
-                    break
-                if header.is_control:
-                    begun.pop(header.producer_id, None)
-                elif header.is_transactional:
-                    begun.setdefault(header.producer_id, header.base_offset)
-            # What was open before this segment may have ended in it: to go back too far loses no whole transaction.
-            return min((offset for offset in (*begun.values(), carried) if offset is not None), default=None)
-        return None
-
-    def _open_at_end(self, segment: ArchivedSegment) -> int | None:
-        if not segment.transactional:
+        segments = self._manifest.segments
+        number = next((n for n, segment in enumerate(segments) if segment.base < cut <= segment.end), None)
+        if number is None:
             return None
+        begun = self._open_after(segments[number - 1]) if number else {}
+        for header in self._headers(segments[number]):
+            if header.base_offset >= cut:
+                break
+            if header.is_control:
+                begun.pop(header.producer_id, None)
+            elif header.is_transactional:
+                begun.setdefault(header.producer_id, header.base_offset)
+        return min(begun.values(), default=None)
+
+    def _open_after(self, segment: ArchivedSegment) -> dict[int, int]:
+        """Producer id → the first record of its transaction that was open at the end of a segment."""
         snapshot = decode_aux(self._storage.read(self._place.aux(segment.name))).producer_snapshot
-        return first_open_offset(snapshot) if snapshot else None
+        return open_transactions(snapshot) if snapshot else {}
 
     def _headers(self, segment: ArchivedSegment) -> Iterator[BatchHeader]:
         data = self._storage.read(self._place.segment(segment.name))

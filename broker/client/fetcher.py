@@ -168,8 +168,9 @@ class FetchStream:
     """Iterates over a partition from `start` up to `end` (exclusive), with one fetch ahead.
 
     With `end=None` it never ends, and yields empty results when there is nothing new. With an end all results have
-    records, and the last one may extend beyond `end`; it raises RequestTimedOut when nothing arrives for `stall_s`
-    seconds (`default.api.timeout.ms`). Other errors are those of `Fetcher.fetch`.
+    records, and the last one may extend beyond `end`; it raises RequestTimedOut when nothing can be read for `stall_s`
+    seconds (`default.api.timeout.ms`). Records that a broker has to get from its archive may take longer. Other errors
+    are those of `Fetcher.fetch`.
     """
 
     def __init__(self, fetcher: Fetcher, start: int, end: int | None = None, *, stall_s: float | None = None) -> None:
@@ -187,9 +188,9 @@ class FetchStream:
         progress = time.monotonic()
         while self._end is None or self._position < self._end:
             fetched = self._fetcher.fetch(self._position)
-            if fetched.next_offset > self._position:
-                progress = time.monotonic()
-            elif self._end is not None:
+            if fetched.next_offset > self._position or self._position < fetched.last_stable_offset:
+                progress = time.monotonic()  # or there are records, which the broker has to get from its archive
+            if fetched.next_offset <= self._position and self._end is not None:
                 self._check_progress(max(progress, self._fetcher.throttled_until), fetched)
                 continue
             self._position = fetched.next_offset

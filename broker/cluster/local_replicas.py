@@ -20,6 +20,7 @@ from broker.log.manager import LogManager
 from broker.meta_properties import adopted, check_meta_properties, end_adoption, unconfirmed
 from broker.protocol.topic_partition import TopicPartition, some_of
 from broker.replica.replica_manager import stored_log_config
+from broker.zookeeper.archive_nodes import archive_id_of
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import TopicRecord
 
@@ -85,9 +86,17 @@ class LocalReplicas:
         if self._adopted and not self._logs.failures:
             anew = [tp for tp in changed if self._is_single(tp) and self._logs.get(tp) is None]
             if anew:
-                text = "these partitions begin anew, empty, because their logs are gone and %s was adopted: %s"
-                logger.warning(text, self._adopted[0], some_of(anew))
+                archived = [tp for tp in anew if self._is_archived(tp)]
+                empty = [tp for tp in anew if tp not in archived]
+                text = "these partitions begin anew, %s, because their logs are gone and %s was adopted: %s"
+                for where, those in (("empty", empty), ("where their archives end", archived)):
+                    if those:
+                        logger.warning(text, where, self._adopted[0], some_of(those))
         return changed
+
+    def _is_archived(self, tp: TopicPartition) -> bool:
+        record = self._topics[tp.topic]
+        return archive_id_of(record.topic_id, record.config) is not None
 
     def _is_single(self, tp: TopicPartition) -> bool:
         return len(self._topics[tp.topic].assignment[tp.partition]) == 1

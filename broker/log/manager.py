@@ -240,7 +240,7 @@ class LogManager:
         reason = failures or (
             f"its log is gone, and no other broker has one. Mount the disk that has it and restart the broker, or "
             f"accept the loss with `pykafka log dirs --adopt {self._directories[0].path}` and restart: it begins anew, "
-            "empty"
+            "empty, or where its archive ends"
         )
         gone = [tp for tp in partitions if tp not in self._logs and tp not in self.offline and (failures or tp in lost)]
         for tp in gone:

@@ -107,7 +107,7 @@ class ReadableLog:
         There may be some more, from after `found`.
         """
         archived = self.archived
-        if archived is not None and offset < self.local_start_offset:
+        if archived is not None and offset < self.local_start_offset and not self._segments.first.holds(found):
             # Where a transaction spans several segments, its marker may be in none of the archived ones.
             later = self.aborted.transactions_between(archived.end, min(up_to, archived.end))
             return [*archived.aborted_in(offset, found, up_to), *later]

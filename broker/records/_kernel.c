@@ -17,6 +17,7 @@ static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, NULL},
     {"decode_avro", decode_avro, METH_VARARGS, NULL},
     {"encode", encode, METH_VARARGS, NULL},
+    {"json_objects", json_objects, METH_VARARGS, NULL},
     {"partitions", partitions, METH_VARARGS, NULL},
     {"protobuf_decode", protobuf_decode, METH_VARARGS, NULL},
     {"protobuf_encode", protobuf_encode, METH_VARARGS, NULL},

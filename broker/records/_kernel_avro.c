@@ -217,34 +217,6 @@ static inline uint64_t read_little(bytes_at p, int size)
     return number;
 }
 
-/* As Python reads it: no surrogates, no overlong forms. */
-static int is_utf8(bytes_at p, int64_t size)
-{
-    bytes_at end = p + size;
-    while (p < end) {
-        uint64_t eight;
-        while (end - p >= 8 && (memcpy(&eight, p, 8), !(eight & 0x8080808080808080u)))
-            p += 8;
-        while (p < end && *p < 0x80)
-            p++;
-        if (p == end)
-            break;
-        int more = *p >= 0xF0 ? 3 : *p >= 0xE0 ? 2 : 1;
-        uint32_t least = more == 3 ? 0x10000 : more == 2 ? 0x800 : 0x80, point = *p & (0x3F >> more);
-        if (*p < 0xC2 || *p > 0xF4 || end - p <= more)
-            return 0;
-        for (int i = 1; i <= more; i++) {
-            if ((p[i] & 0xC0) != 0x80)
-                return 0;
-            point = point << 6 | (p[i] & 0x3F);
-        }
-        if (point < least || point > 0x10FFFF || (point >= 0xD800 && point <= 0xDFFF))
-            return 0;
-        p += more + 1;
-    }
-    return 1;
-}
-
 /* Two's complement of 1 to 16 bytes, the highest first; smaller than the limit, without its sign. */
 static inline int append_decimal(decoder_t *d, sink_t *s, bytes_at from, int64_t size, const int64_t *limit)
 {

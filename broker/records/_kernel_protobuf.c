@@ -85,34 +85,6 @@ static inline bytes_at read_length(bytes_at p, bytes_at end, int64_t *length)
     return p;
 }
 
-static int is_utf8(bytes_at p, int64_t length)
-{
-    bytes_at end = p + length;
-    while (p < end) {
-        uint64_t word;
-        while (end - p >= 8 && (memcpy(&word, p, 8), !(word & 0x8080808080808080u)))
-            p += 8;
-        if (p == end)
-            return 1;
-        uint32_t first = *p;
-        if (first < 0x80) {
-            p++;
-            continue;
-        }
-        int more = first >= 0xC2 && first < 0xE0 ? 1 : first >= 0xE0 && first < 0xF0 ? 2 : first >= 0xF0 && first < 0xF5 ? 3 : 0;
-        if (more == 0 || end - p <= more)
-            return 0;
-        for (int i = 1; i <= more; i++)
-            if ((p[i] & 0xC0) != 0x80)
-                return 0;
-        if ((first == 0xE0 && p[1] < 0xA0) || (first == 0xED && p[1] > 0x9F) || (first == 0xF0 && p[1] < 0x90) ||
-            (first == 0xF4 && p[1] > 0x8F))
-            return 0;
-        p += more + 1;
-    }
-    return 1;
-}
-
 /* ---- fields that nobody wants ---- */
 
 static bytes_at read_tag(struct decoder *d, bytes_at p, bytes_at end, uint32_t *tag)

@@ -26,7 +26,7 @@ Buffer = Any
 BinaryColumn = tuple[Buffer, Buffer | None, Buffer | None, int]
 """Edges, validity, data and first row of an Arrow binary array."""
 
-KERNEL_VERSION: Final = 5
+KERNEL_VERSION: Final = 6
 """The `VERSION` that a kernel must have. Raise it here and in `_kernel.h` with every change of the C sources."""
 
 NATIVE_VARIABLE: Final = "PYKAFKA_NATIVE"
@@ -83,6 +83,15 @@ class Kernel(Protocol):
         refused: Buffer,
         /,
     ) -> int: ...
+
+    def json_objects(
+        self,
+        rows: int,
+        prefix: bytes,
+        ignore_nulls: bool,
+        fields: list[tuple[int, bytes, bytes, bytes, Buffer | None, Buffer | None, Buffer | None, bytes, int, int]],
+        /,
+    ) -> tuple[bytes, bytes] | None: ...
 
     def partitions(self, rows: int, keys: BinaryColumn, partitions: int, out: Buffer, /) -> None: ...
 

@@ -41,7 +41,7 @@ _SYNCS_AT_ONCE = 8
 _PART = 8 << 20  # bytes of a part of an upload, which waits in memory
 _PUTS = 20  # tries of a conditional put while another one of the same name is under way
 _PAUSE = 0.1  # seconds between them
-_probed: set[tuple[str, str]] = set()  # (bucket, endpoint) of the stores that obey the condition
+_probed: set[tuple[str, str, str]] = set()  # (scheme, bucket, endpoint) of the stores that obey the condition
 
 
 @contextlib.contextmanager
@@ -164,7 +164,34 @@ class Storage:
         return self.options or None
 
     def probe(self) -> None:
-        """Raise ConfigError where `create` would replace a file: commits would overwrite each other. For writers."""
+        """Raise ConfigError where `create` would replace a file: commits would overwrite each other. For writers.
+
+        Once per process and store, by creating twice; the first one may find its own file, see `ObjectStorage.create`.
+        """
+        if self.renames_directories:
+            return  # which is how `create` works there
+        if getattr(type(self._fs), "pipe_file", None) is fsspec.AbstractFileSystem.pipe_file:
+            raise ConfigError(
+                f"'{self.shown}': fsspec cannot create a file only if there is none there: it looks, then writes. Of "
+                "two commits at the same time one would be lost. Use a local directory, hdfs://, s3://, gs:// or abfs://"
+            )
+        store = (self.url.partition("://")[0], self._root.partition("/")[0], self.options.get("endpoint_url", ""))
+        if store in _probed:
+            return
+        path = f"_probe-{secrets.token_hex(6)}"
+        try:
+            with contextlib.suppress(FileExistsError):
+                self.create(path, b"first")
+            self.create(path, b"second")
+        except FileExistsError:
+            _probed.add(store)
+            return
+        finally:
+            self.remove(path)
+        raise ConfigError(
+            f"'{self.shown}': this store ignores the condition of a conditional put (If-None-Match) and overwrites: of "
+            "two commits at the same time one would be lost. Use a store that obeys it, as Amazon S3 does"
+        )
 
     def below(self, path: str) -> Storage:
         """The directory `path` as its own storage."""
@@ -362,26 +389,6 @@ class ObjectStorage(Storage):
     def open_output(self, path: str) -> Any:
         """A binary file object to write. The object appears as a whole at `close`; after an error, not at all."""
         return ObjectWriter(self._fs.open(self._full(path), "wb", block_size=_PART))
-
-    def probe(self) -> None:
-        """Once per process and store, by putting twice. The first put may find its own file, see `create`."""
-        store = (self._root.partition("/")[0], self.options.get("endpoint_url", ""))
-        if store in _probed:
-            return
-        path = f"_probe-{secrets.token_hex(6)}"
-        try:
-            with contextlib.suppress(FileExistsError):
-                self.create(path, b"first")
-            self.create(path, b"second")
-        except FileExistsError:
-            _probed.add(store)
-            return
-        finally:
-            self.remove(path)
-        raise ConfigError(
-            f"'{self.shown}': this store ignores the condition of a conditional put (If-None-Match) and overwrites: of "
-            "two commits at the same time one would be lost. Use a store that obeys it, as Amazon S3 does"
-        )
 
     def _entries(self, path: str) -> dict[str, dict[str, Any]]:
         """Without the empty object that some programs make for a directory."""

@@ -129,7 +129,8 @@ def dirs(
         list[Path] | None,
         option(
             "Confirm a directory of log.dirs on this machine as it is, for the broker's next start: a new one, or "
-            "one whose disk is lost. Partitions whose only log is gone begin anew, empty. May be repeated.",
+            "one whose disk is lost. Partitions whose only log is gone begin anew, empty, or where their "
+            "archive ends. May be repeated.",
             "DIR",
         ),
     ] = None,
@@ -167,7 +168,7 @@ def _adopt(directories: list[Path]) -> None:
             raise ConfigError(f"--adopt {directory}: {error.strerror}") from error
         typer.echo(
             f"{directory} is confirmed for the next start of its broker. Partitions whose only log is gone begin anew "
-            "then, empty."
+            "then, empty, or where their archive ends."
         )
 
 

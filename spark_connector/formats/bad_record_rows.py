@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE
-from spark_connector.formats.value_format import FRAME, ReadFormats
+from spark_connector.formats.value_format import ReadFormats, framed_id
 
 BAD_RECORD_SCHEMA = pa.schema(
     [
@@ -100,10 +100,8 @@ class BadRecordRows:
 
 def schema_id_of(raw: bytes | None) -> int | None:
     """The id of the writer's schema, if the bytes begin as those of a schema registry's client do."""
-    if raw is None or len(raw) < FRAME or raw[0]:
-        return None
-    id_ = int.from_bytes(raw[1:FRAME])
-    return id_ if id_ <= _LARGEST else None  # no registry gives such an id
+    found = None if raw is None else framed_id(raw)
+    return None if found is None or found > _LARGEST else found  # no registry gives such an id
 
 
 def sum_bad(counts: Iterable[BadCount]) -> Mapping[TopicPartition, BadCount]:

@@ -8,18 +8,16 @@ schema, as most are, is one group and is neither copied nor put back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_connector.formats.value_decoder import Decoded, scattered
-from spark_connector.formats.value_format import FRAME
+from spark_connector.formats.value_format import FRAME, NO_FRAME, framed_id
 
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-NO_FRAME: Final = "not in the wire format of a schema registry, which begins with a zero byte and the schema's id"
 
 
 class Group(NamedTuple):
@@ -99,9 +97,8 @@ def _only_id(values: pa.Array) -> int | None:
     if len(values) == 0 or values.null_count:
         return None
     prefix = values[0].as_py()[:FRAME]
-    if len(prefix) < FRAME or prefix[0] or not pc.all(pc.starts_with(values, pattern=prefix)).as_py():
-        return None
-    return int.from_bytes(prefix[1:])
+    found = framed_id(prefix)
+    return found if found is not None and pc.all(pc.starts_with(values, pattern=prefix)).as_py() else None
 
 
 def _ids(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from broker.errors import ConfigError
-from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema, unframed
+from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema
 from spark_connector.formats.text_casts import cast_texts, fit_decimal, fit_float, fit_integer, parse_text
 from spark_connector.formats.value_decoder import BadValue, Decoded, as_lines, in_two_ways, one_by_one, skipping_nulls
-from spark_connector.formats.value_format import FRAME
+from spark_connector.formats.value_format import FRAME, NO_FRAME, framed_id
 
 _BEGINS: Final = r"\A[ \t\r\n]*\{"
 _ENDS: Final = r"\}[ \t\r\n]*\z"
@@ -140,10 +140,9 @@ class FramedJson:
 
     def _refusal(self, prefix: bytes) -> str | None:
         """Why values with this prefix cannot be read."""
-        try:
-            schema_id, _ = unframed(prefix)
-        except BadValue as error:
-            return str(error)
+        schema_id = framed_id(prefix)
+        if schema_id is None:
+            return NO_FRAME
         try:
             self._registry.check_json(schema_id)
         except UnknownSchema as error:

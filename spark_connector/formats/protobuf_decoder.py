@@ -21,7 +21,6 @@ import pyarrow as pa
 from broker.errors import ConfigError
 from broker.records import native
 from broker.storage.url_secrets import without_secrets
-from spark_connector.formats.frames import NO_FRAME
 from spark_connector.formats.protobuf_columns import Message, column_of
 from spark_connector.formats.protobuf_descriptors import (
     OnlyText,
@@ -38,11 +37,13 @@ from spark_connector.formats.schema_text import read_file
 from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one, scattered
 from spark_connector.formats.value_format import (
     FRAME,
+    NO_FRAME,
     PLAIN_RULES,
     ProtobufRules,
     ProtobufSchema,
     SchemaFile,
     SchemaSubject,
+    framed_id,
 )
 
 _MOST_PREFIXES: Final = 64
@@ -194,7 +195,8 @@ class ProtobufDecoder:
 def unframed(raw: bytes) -> tuple[int, tuple[int, ...], int]:
     """(id of the writer's schema, place of the message in it, begin of the message) of a value in Confluent's wire
     format. Raises BadValue."""
-    if len(raw) <= FRAME or raw[0]:
+    schema_id = framed_id(raw)
+    if schema_id is None or len(raw) == FRAME:
         raise BadValue(NO_FRAME)
     count, at = _zigzag(raw, FRAME)
     if not 0 <= count <= _LONGEST_PATH:
@@ -203,7 +205,7 @@ def unframed(raw: bytes) -> tuple[int, tuple[int, ...], int]:
     for _ in range(count):
         index, at = _zigzag(raw, at)
         indexes.append(index)
-    return int.from_bytes(raw[1:FRAME]), tuple(indexes) or (0,), at
+    return schema_id, tuple(indexes) or (0,), at
 
 
 def _zigzag(raw: bytes, at: int) -> tuple[int, int]:

@@ -24,8 +24,7 @@ from typing import Any, Final
 
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
-from spark_connector.formats.value_decoder import BadValue
-from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
+from spark_connector.formats.value_format import AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
 
 UNASKED: Final = (
     "; it begins with a zero byte, as what a schema registry's serializer writes: if one did, set the option "
@@ -43,13 +42,6 @@ _LARGEST: Final = 16 << 20
 _MOST_SCHEMAS: Final = 1000
 _ASK_AGAIN_S: Final = 30.0
 """How long an unknown id is cached."""
-
-
-def unframed(raw: bytes) -> tuple[int, int]:
-    """(id of the writer's schema, begin of the data) of a value in Confluent's wire format. Raises BadValue."""
-    if len(raw) < FRAME or raw[0]:
-        raise BadValue("not in the wire format of a schema registry, which begins with a zero byte and the schema's id")
-    return int.from_bytes(raw[1:FRAME]), FRAME
 
 
 class UnknownSchema(Exception):

@@ -28,6 +28,8 @@ _DATE_PARTS: Final = frozenset({"yyyy", "MM", "dd"})
 _OFFSETS: Final = {letter * count for letter in "Xx" for count in range(1, 6)}
 _TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([\[\]])|([^A-Za-z'{}#])")
 _FIXED: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
+_LITERAL: Final = 255
+"""In the place of a digit: the next byte is written as it is."""
 _US_OF_DAY: Final = 86_400_000_000
 _FIRST, _LAST = (int(np.datetime64(day, "D").astype(np.int64)) for day in ("0000-01-01", "9999-12-31"))
 _CYCLE: Final = 146_097
@@ -61,25 +63,49 @@ class TimePattern:
 
     def texts(self, column: pa.Array) -> pa.Array:
         """string; null where `column` is null."""
-        days_only = self._is_date
-        utc = (
-            column.cast(pa.int32()).cast(pa.int64())
-            if days_only
-            else column.cast(pa.timestamp("us", self._zone)).view(pa.int64())
-        )
-        numbers = utc.fill_null(0).to_numpy()
-        if self._zone is None:
-            shifts = None
-            local = numbers
-        else:
-            local = local_micros(numbers, self._zone)
-            shifts = (local - numbers) // 1_000_000
-        days = local if days_only else local // _US_OF_DAY
+        local, shifts = self._local(column)
+        days = local if self._is_date else local // _US_OF_DAY
         made = self._whole(days, local, shifts)
         odd = (days < _FIRST) | (days > _LAST)
         if odd.any():
             made = self._far(made, np.flatnonzero(odd), days, local, shifts)
         return made if not column.null_count else pc.if_else(column.is_valid(), made, None)
+
+    def of_one_width(self, column: pa.Array) -> tuple[Int64s, bytes] | None:
+        """The microseconds of each row in local time, and two bytes for each byte of its text: a place in `_DIGITS`, or
+        _LITERAL and the byte. None if a year has not four digits, or offsets differ."""
+        local, shifts = self._local(column)
+        if self._is_date:
+            local = local * _US_OF_DAY
+        if not len(local) or local.min() < _FIRST * _US_OF_DAY or local.max() >= (_LAST + 1) * _US_OF_DAY:
+            return None
+        shift = 0
+        if shifts is not None:
+            shift = int(shifts[0])
+            if shifts.min() != shifts.max():
+                return None
+        made = bytearray()
+        for part in self._parts:
+            literal = _offset_text(shift, part.offset).encode() if part.offset else part.literal
+            for byte in literal:
+                made += bytes((_LITERAL, byte))
+            if not literal:
+                for place in range(part.begin, part.end):
+                    made += bytes((place, 0))
+        return local, bytes(made)
+
+    def _local(self, column: pa.Array) -> tuple[Int64s, Int64s | None]:
+        """Days or microseconds in local time, 1970 for null, and the seconds of their offsets."""
+        utc = (
+            column.cast(pa.int32()).cast(pa.int64())
+            if self._is_date
+            else column.cast(pa.timestamp("us", self._zone)).view(pa.int64())
+        )
+        numbers = utc.fill_null(0).to_numpy()
+        if self._zone is None:
+            return numbers, None
+        local = local_micros(numbers, self._zone)
+        return local, np.zeros_like(numbers) if local is numbers else (local - numbers) // 1_000_000
 
     def _whole(self, days: Int64s, local: Int64s, shifts: Int64s | None) -> pa.Array:
         if ((days < _FIRST) | (days > _LAST)).any():  # written by _far

@@ -19,6 +19,12 @@ MOST_PROTOBUF_LEVELS = 10
 FORMATS = ("binary", "string", "json", "avro", "protobuf", "csv")
 FRAME: Final = 5
 """Bytes before the data of a client of a schema registry: a zero byte and the id of the writer's schema."""
+NO_FRAME: Final = "not in the wire format of a schema registry, which begins with a zero byte and the schema's id"
+
+
+def framed_id(raw: bytes) -> int | None:
+    """The id of the writer's schema before the data; None if `raw` does not begin with one."""
+    return int.from_bytes(raw[1:FRAME]) if len(raw) >= FRAME and not raw[0] else None
 
 
 class ParseMode(enum.Enum):

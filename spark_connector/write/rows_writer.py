@@ -32,6 +32,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import encode_columns, partitions_of_keys
 from broker.records.compression import Codec
+from spark_connector.errors import ConnectorError
 from spark_connector.options.write_options import WriteOptions
 from spark_connector.write.input_columns import refuse_too_large, to_rows
 
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
 _COLLECTED_BYTES: Final = 16 << 20
 """Rows sorted at a time: enough for batches of a good size in topics with many partitions."""
+
+_MOST_AT_ONCE: Final = 256 << 20
+"""Bytes of a batch that are encoded at a time. The rest is for what they become, because a column holds 2 GiB."""
+_MOST_COLLECTED: Final = (1 << 31) - 1
 
 _MOST_PARTITIONS_OF_INT16: Final = 1 << 15
 
@@ -85,20 +90,40 @@ class RowsWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Collect the rows of `batch`; send when there are enough."""
-        if self._encoder is None:
+        if batch.nbytes > _MOST_AT_ONCE and batch.num_rows > 1:
+            self._write_halves(batch)
+        elif self._encoder is None:
             self._collect(self._collected, batch, self._options)
         elif batch.num_rows:
-            rows, bad = self._encoder.encode(batch)
-            self._collect(self._collected, rows, self._options)
-            if bad is not None:
-                options = replace(self._options, topic=self._options.formats.bad_rows_topic, include_headers=None)
-                self._collect(self._bad, bad, options)
+            self._encode(self._encoder, batch)
         if self._collected_bytes >= _COLLECTED_BYTES:
             self._send_collected()
+
+    def _encode(self, encoder: RecordEncoder, batch: pa.RecordBatch) -> None:
+        try:
+            rows, bad = encoder.encode(batch)
+        except (OverflowError, pa.ArrowInvalid, pa.ArrowCapacityError) as error:  # a column holds 2 GiB
+            if batch.num_rows > 1:
+                self._write_halves(batch)
+                return
+            raise ConnectorError(
+                "PYKAFKA_SINK_MALFORMED_ROW", f"a row of {batch.nbytes:,} bytes cannot be encoded: {error}"
+            ) from error
+        self._collect(self._collected, rows, self._options)
+        if bad is not None:
+            options = replace(self._options, topic=self._options.formats.bad_rows_topic, include_headers=None)
+            self._collect(self._bad, bad, options)
+
+    def _write_halves(self, batch: pa.RecordBatch) -> None:
+        half = batch.num_rows // 2
+        self.write(batch.slice(0, half))
+        self.write(batch.slice(half))
 
     def _collect(self, collected: list[pa.Table], batch: pa.RecordBatch, options: WriteOptions) -> None:
         if batch.num_rows:
             rows = to_rows(batch, options)
+            if self._collected_bytes + rows.nbytes > _MOST_COLLECTED:
+                self._send_collected()
             collected.append(rows)
             self._collected_bytes += rows.nbytes
 

@@ -139,11 +139,12 @@ async def test_a_cold_partition_of_a_session_is_answered_later(leader: ColdLeade
     leader.store.release()
     leader.wait_at_most(LONG_MS)
     found: dict[int, list[bytes | None]] = {}
-    for epoch in range(3, 20):
-        answer = await leader.fetch(session_id=made.session_id, session_epoch=epoch)
+    epoch = 3
+    while len(found) < 2:
+        read = [(partition, 3) for partition in found]
+        answer = await leader.fetch(*read, session_id=made.session_id, session_epoch=epoch, max_wait=LONG_MS)
         found.update((partition, values) for partition, values in seen(answer) if values)
-        if len(found) == 2:
-            break
+        epoch += 1
     assert found == {0: [b"a0"], 1: [b"b1"]}
 
 

@@ -12,19 +12,21 @@ from typing import ParamSpec, TypeVar, cast
 
 import pytest
 
-from broker.archive.archived_read import ArchivedPartition, cut_chunks
+from broker.archive.archived_read import ArchivedPartition, ArchiveReader, cut_chunks
 from broker.archive.aux_sections import AuxSections
 from broker.archive.chunk_cache import ChunkCache, StoreRead
 from broker.archive.manifest import ArchivedSegment, Entry, Manifest, Mark, Truncate
-from broker.clock import ManualClock
+from broker.clock import ManualClock, SystemClock
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.records.batch import BatchHeader, parse_header
 from broker.records.record import decode_records
+from broker.storage.storage import open_storage
 from tests.support.archived_segments import archived_segment
-from tests.support.archiving import MIB, PLACE, ArchiveOfLog
+from tests.support.archiving import MIB, PLACE, ArchiveOfLog, archive_closed
 from tests.support.batches import NOW, append, batch, open_log
+from tests.support.fake_s3 import FakeS3
 from tests.support.log_transactions import Producers, stable_end
 
 P = ParamSpec("P")
@@ -297,3 +299,22 @@ def test_an_empty_manifest_has_nothing() -> None:
     assert (empty.start, empty.end, empty.size, list(empty.segments)) == (None, 0, 0, [])
     assert empty.read(0, 10, 10) is None
     assert empty.max_timestamp(0, 10) is None
+
+
+def test_the_objects_of_an_s3_are_read_by_ranges(
+    log: Log, tmp_path: Path, s3: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.archive.archived_read.CHUNK_BYTES", 20_000)
+    storage = open_storage("s3://lake/kafka", s3.options)
+    reader = ArchiveReader(storage, tmp_path / "cache", max_bytes=MIB, threads=4, clock=SystemClock())
+    partition = reader.partition(PLACE, archive_closed(log, storage, mark_bytes=8_000))
+    end = log.log_end_offset
+    assert read_all(partition, 0, end, 1 << 30) == read_all(log, 0, end, 1 << 30)
+    segment = partition.segments[1]
+    storage.remove(PLACE.segment(segment.name))
+    reader.close()
+    reader = ArchiveReader(storage, tmp_path / "cache", max_bytes=MIB, threads=4, clock=SystemClock())
+    partition = reader.partition(PLACE, partition.manifest)
+    with pytest.raises(BrokerError, match=r"the object is missing"):
+        read_all(partition, segment.base, segment.end, 1 << 30)
+    reader.close()

@@ -107,3 +107,18 @@ def test_committed_records_are_the_same_wherever_the_markers_are(tmp_path: Path,
     let_go(log, tmp_path)
     for start in range(0, log.log_end_offset, 7):
         assert answer(committed_records, log, start) == [one for one in before if one[0] >= start]
+
+
+def test_a_read_that_goes_on_locally_tells_the_aborted_transactions_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compaction, before the topic was archived, may have removed the last archived records."""
+    log = open_log(tmp_path / "t-0")
+    append(log, batch(b"archived"))
+    log.roll()
+    producers = Producers(log)
+    producers.send(1, b"dropped")
+    producers.abort(1)
+    let_go(log, tmp_path)
+    monkeypatch.setattr(log.archived, "read", lambda *_: None)
+    assert answer(committed_records, log, 0) == []

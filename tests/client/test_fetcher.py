@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -150,6 +152,22 @@ def test_a_stream_that_stalls_says_where(fetcher: Fetcher) -> None:
     stalled = rf"{fetcher.tp}: nothing came at offset 1000 .* ends at 1005, the high watermark is 1000"
     with pytest.raises(RequestTimedOut, match=stalled):
         list(FetchStream(fetcher, 995, 1005, stall_s=2))
+
+
+def test_a_stream_waits_for_what_a_broker_gets_from_its_archive(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer without records says by its offsets that there are some."""
+    cold = iter([True] * 5)
+    fetch, now = fetcher.fetch, itertools.count(step=1.5)
+
+    def fetch_cold(offset: int) -> Fetched:
+        found = fetch(offset)
+        return found._replace(records=memoryview(b""), next_offset=offset) if next(cold, False) else found
+
+    monkeypatch.setattr(fetcher, "fetch", fetch_cold)
+    monkeypatch.setattr("broker.client.fetcher.time", SimpleNamespace(monotonic=lambda: next(now)))
+    assert sum(len(values(fetched)) for fetched in FetchStream(fetcher, 0, RECORDS, stall_s=2)) == RECORDS
 
 
 def test_a_stream_without_end_yields_the_silence_too(fetcher: Fetcher) -> None:

@@ -258,6 +258,16 @@ class TestProbe:
         with pytest.raises(PermissionError):
             place.probe()
 
+    def test_a_store_where_fsspec_looks_and_then_writes_is_refused(self) -> None:
+        """Alone its second create would fail, as it should; but not against a rival."""
+        with pytest.raises(ConfigError, match="it looks, then writes"):
+            open_storage("webhdfs://127.0.0.1:1/archive").probe()
+
+    def test_another_store_is_tried(self) -> None:
+        place = open_storage("memory://probed/archive")
+        place.probe()
+        assert place.names("") == []
+
     def test_a_local_directory_needs_none(self, tmp_path: Path) -> None:
         open_storage(str(tmp_path)).probe()
         assert list(tmp_path.iterdir()) == []

@@ -212,6 +212,7 @@ def test_a_deleted_topic_comes_back(broker: BrokerProcess, archive: Path) -> Non
     assert "Traceback" not in broker.output
 
 
+@pytest.mark.slow
 def test_a_deleted_topic_comes_back_as_it_was_at_a_time(broker: BrokerProcess, archive: Path) -> None:
     """The transaction that was open then is left out whole, although its first record is older."""
     values = {"bootstrap.servers": broker.bootstrap, "transactional.id": "x", "batch.num.messages": 40}
@@ -247,3 +248,27 @@ def test_a_deleted_topic_comes_back_as_it_was_at_a_time(broker: BrokerProcess, a
         produce(broker, "t", 40)
         assert len(consumed(broker, "t")) == len(second) + 40
     assert "Traceback" not in broker.output
+
+
+@pytest.mark.slow
+def test_a_partition_whose_only_disk_is_lost_begins_where_its_archive_ends(
+    broker: BrokerProcess, archive: Path
+) -> None:
+    with Requests(broker.bootstrap) as ask:
+        topic_id = ask.create("t", 1, **ARCHIVED)
+        produce(broker, "t", 1000)
+        before, cluster_id = consumed(broker, "t"), ask.metadata("t").cluster_id
+    eventually(lambda: archived_end(archive, cluster_id, topic_id) > 600)
+    broker.kill()
+    end, directory = archived_end(archive, cluster_id, topic_id), broker.data_dir / "broker"
+    shutil.rmtree(directory / "t-0")
+    broker.start()
+    with Requests(broker.bootstrap) as ask:
+        assert ask.list_offset("t", LATEST).error_code is not ErrorCode.none
+    broker.kill()
+    assert "or where their archive ends" in answer_of("log", "dirs", "--adopt", str(directory))
+    broker.start()
+    assert f"begin anew, where their archives end, because their logs are gone and {directory}" in broker.output
+    assert consumed(broker, "t") == before[:end]
+    produce(broker, "t", 400)
+    assert [one[0] for one in consumed(broker, "t")] == list(range(end + 400))

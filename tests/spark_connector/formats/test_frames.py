@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_connector.formats.frames import NO_FRAME, Group, decoded_by_schema, split
+from spark_connector.formats.frames import Group, decoded_by_schema, split
 from spark_connector.formats.value_decoder import Decoded
+from spark_connector.formats.value_format import NO_FRAME
 
 
 def framed(schema_id: int, data: bytes) -> bytes:

@@ -24,6 +24,7 @@ from spark_connector.formats.number_text import decimal_texts, float_texts
 from spark_connector.formats.text_encoder import TextEncoder, narrowed
 from spark_connector.formats.time_text import TimePattern
 from spark_connector.formats.write_format import TO_JSON, JsonText
+from tests.support.codec_choice import in_turn
 
 INNER = pa.struct([("x", pa.int32()), ("é", pa.string())])
 ROW = pa.struct(
@@ -62,11 +63,17 @@ ROWS = st.fixed_dictionaries(
 
 
 def encode(rows: pa.StructArray, text: JsonText = TO_JSON, prefix: bytes = b"") -> list[bytes]:
-    encoded = JsonEncoder(rows.type, text, prefix).encode(rows)
-    assert encoded.bad == {}
-    assert encoded.values.type == pa.binary()
-    assert encoded.values.null_count == 0
-    return encoded.values.to_pylist()
+    """By the kernel and without it, which must agree."""
+    made: list[list[bytes]] = []
+    for _ in in_turn():
+        encoded = JsonEncoder(rows.type, text, prefix).encode(rows)
+        assert encoded.bad == {}
+        assert encoded.values.type == pa.binary()
+        assert encoded.values.null_count == 0
+        encoded.values.validate(full=True)
+        made.append(encoded.values.to_pylist())
+    assert all(one == made[0] for one in made)
+    return made[0]
 
 
 def expected(value: Any, kind: pa.DataType, *, ignore: bool) -> Any:
@@ -96,6 +103,46 @@ def test_what_is_written_is_read_back(rows: list[dict[str, Any]], cut: int, igno
 def test_bytes_are_base64(values: list[bytes | None], cut: int) -> None:
     texts = base64_texts(pa.array(values, pa.binary()).slice(cut)).to_pylist()
     assert texts == [None if one is None else base64.b64encode(one).decode() for one in values[cut:]]
+
+
+FLAT = {
+    "i8": (pa.int8(), st.integers(-128, 127)),
+    "i16": (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    "i32": (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    "i64": (pa.int64(), LONGS),
+    "f32": (pa.float32(), st.floats(width=32)),
+    "few": (pa.float64(), st.decimals(-(10**7), 10**7, places=4).map(float) | st.just(-0.0)),
+    "any": (pa.float64(), st.floats() | st.integers(-(2**53), 2**53).map(float)),
+    "text": (pa.string(), st.text(st.characters(max_codepoint=130) | st.sampled_from('"\\\x00\n🦀'), max_size=9)),
+    "day": (pa.date32(), st.integers(-800_000, 3_000_000)),
+    "local": (pa.timestamp("us"), st.integers(-(10**17), 10**18)),
+    "utc": (pa.timestamp("us", "UTC"), st.integers(-(10**17), 10**18)),
+    "paris": (pa.timestamp("us", "Europe/Paris"), st.integers(0, 10**16)),
+}
+
+
+@settings(max_examples=300)
+@given(st.data(), st.integers(0, 3), st.booleans())
+def test_the_kernel_writes_every_type_as_arrow_does(data: st.DataObject, cut: int, ignore: bool) -> None:
+    names = data.draw(st.lists(st.sampled_from(sorted(FLAT)), min_size=1, max_size=5, unique=True))
+    rows = data.draw(st.integers(0, 12))
+    columns = []
+    for name in names:
+        kind, values = FLAT[name]
+        drawn = data.draw(st.lists(st.none() | values, min_size=rows, max_size=rows))
+        plain = pa.int32() if pa.types.is_date(kind) else pa.int64() if pa.types.is_timestamp(kind) else kind
+        columns.append(pa.array(drawn, plain).cast(kind))
+    struct = pa.StructArray.from_arrays(columns, names=names)[cut:]
+    assert len(encode(struct, JsonText(ignore_null_fields=ignore), b"\0id")) == len(struct)
+
+
+def test_a_batch_of_longer_doubles_and_those_after_it_are_whole() -> None:
+    """The kernel leaves these doubles to Arrow."""
+    encoder = JsonEncoder(pa.struct([("d", pa.float64()), ("i", pa.int64())]))
+    for doubles in ([0.5, 1.25], [0.5, 1 / 3], [1e300, -0.0], [2.0, math.nan]):
+        rows = pa.StructArray.from_arrays([pa.array(doubles), pa.array([1, 2])], names=["d", "i"])
+        found = [json.loads(one)["d"] for one in encoder.encode(rows).values.to_pylist()]
+        assert found == [one if math.isfinite(one) else "NaN" for one in doubles]
 
 
 def java(number: float, shortest: str) -> str:

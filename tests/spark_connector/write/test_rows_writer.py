@@ -20,6 +20,7 @@ from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.records.columns import HEADERS_TYPE
 from broker.records.key_hash import partition_of_key
 from broker.records.record import size_bound
+from spark_connector.errors import ConnectorError
 from spark_connector.formats import record_encoder
 from spark_connector.formats.value_encoder import Encoded
 from spark_connector.options.write_options import parse_write_options
@@ -224,6 +225,36 @@ def test_the_partitioner_may_ignore_keys(sink: Sink, broker: Kafka, topic: str, 
     counts = Counter(partition for partition, _, _ in sink.read(topic))
     assert len(counts) == spread
     assert set(counts.values()) == {40 // spread}
+
+
+class TakesTwo:
+    """Stands for a format in which a column of more rows would pass 2 GiB, as one of an 8 would."""
+
+    def encode(self, rows: pa.StructArray) -> Encoded:
+        if len(rows) > 2 or "8" in rows.field(0).to_pylist():
+            raise OverflowError("more than 2 GiB")
+        return Encoded(rows.field(0).cast(pa.binary()))
+
+
+def test_rows_that_become_too_large_together_are_written_in_parts(
+    sink: Sink, broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_encoder, "column_encoder", lambda *_: TakesTwo())
+    Topic(broker.bootstrap, topic, 1)
+    assert sink.write(batch(range(7)), topic=topic, valueFormat="json", valueColumns="value").rows == 7
+    assert [value for _, _, value in sink.read(topic)] == [b"%d" % number for number in range(7)]
+    with pytest.raises(ConnectorError, match="a row of .* bytes cannot be encoded: more than 2 GiB"):
+        sink.write(batch(range(10)), topic=topic, valueFormat="json", valueColumns="value")
+
+
+@pytest.mark.parametrize("limit", ["_MOST_AT_ONCE", "_MOST_COLLECTED"])
+def test_no_column_grows_beyond_what_arrow_holds(
+    sink: Sink, broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(rows_writer, limit, 20)
+    Topic(broker.bootstrap, topic, 1)
+    assert sink.write(batch(range(7)), batch(range(7, 9)), topic=topic).rows == 9
+    assert [value for _, _, value in sink.read(topic)] == [b"%d" % number for number in range(9)]
 
 
 class RefusesSevens:
