@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from broker.client.cluster import Cluster
 from broker.client.partition_offsets import list_offsets
@@ -16,7 +17,7 @@ from tests.support.replicated_cluster import ReplicatedCluster
 from tests.support.waiting import eventually
 
 TP = topic_partition.TopicPartition("events", 0)
-EARLIEST, EARLIEST_LOCAL = -2, -4
+LATEST, EARLIEST, EARLIEST_LOCAL = -1, -2, -4
 
 
 @pytest.fixture
@@ -134,3 +135,8 @@ def test_a_rebuilt_broker_follows_from_the_local_start_and_then_leads(kafka: Rep
         writer.abort()
         assert read_committed(kafka.bootstrap) == sorted(writer.sent)
         assert epochs_of(kafka, rebuilt)[0] == [0, 0], "it answers for epochs that it never saw"
+    everything = TopicPartition(TP.topic, TP.partition, OFFSET_END)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    (deleted,) = admin.delete_records([everything]).values()
+    assert deleted.result(60).low_watermark == start_of(kafka, LATEST), "of all replicas"
+    assert start_of(kafka, EARLIEST) == start_of(kafka, EARLIEST_LOCAL) == start_of(kafka, LATEST)
