@@ -68,6 +68,12 @@ def is_object_name(name: str) -> bool:
     return _OBJECT.fullmatch(name) is not None
 
 
+def begin_of(name: str) -> tuple[int, int]:
+    """(base offset, leader epoch of the writer) in a name that `new_object_name` gave."""
+    base, epoch, _ = name.split("-")
+    return int(base), int(epoch)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionPlace:
     """The paths of one partition."""
