@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from broker.archive.manifest import Entry, Start
+from broker.archive.manifest import Entry, Start, Truncate
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
 from broker.log.archived_log import ArchivedState
@@ -121,6 +121,25 @@ class TestReading:
                 attempt()
             assert code_of(error) is ErrorCode.kafka_storage_error
         assert [offset for offset, _ in read_all(archived.log, 9)] == [9], "what is here is read as ever"
+
+    def test_what_lies_between_an_old_manifest_and_the_disk_is_not_skipped(self, archived: Archived) -> None:
+        """A follower deletes what its leader says is archived, and reads the manifest later."""
+        log, manifest = archived.log, archived.archive.manifest
+        archived.archive.partition.manifest = manifest.apply(Entry(manifest.next_number, 9, 0, Truncate(6)))
+        found = patiently(partial(log.read, 0, 1 << 20))
+        assert found is not None, "what the old manifest has is read"
+        for attempt in (
+            lambda: patiently(partial(log.read, 6, 100)),
+            lambda: log.read(8, 100, up_to=9),
+            lambda: log.aborted_in(0, found, 10),
+            lambda: log.offset_for_timestamp(NOW + HOUR),
+            log.max_timestamp,
+        ):
+            with pytest.raises(BrokerError, match="its archive is not read yet") as error:
+                attempt()
+            assert code_of(error) is ErrorCode.kafka_storage_error
+        archived.archive.partition.manifest = manifest
+        assert read_patiently(log, 6) == archived.before[6:]
 
     def test_times_are_found_in_both_parts(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "t-0", ARCHIVED)
