@@ -118,6 +118,10 @@ class TopicMetrics:
     remote_delete_requests: int = 0
     """Objects of the archive that were deleted."""
     remote_delete_errors: int = 0
+    remote_fetch_bytes: int = 0
+    """Of archived segments, from the archive. The threads that read it count these, under the lock of its cache."""
+    remote_fetch_requests: int = 0
+    remote_fetch_errors: int = 0
 
 
 @dataclasses.dataclass(slots=True, eq=False)

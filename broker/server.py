@@ -486,13 +486,13 @@ class BrokerServer:
     def _serve_http(self) -> None:
         if self._http is None:
             return
-        archive = None if self._archive is None else self._archive.manager
+        archive = self._archive
         health = Health(
             self.config.broker_id,
             self._logs,
             self._is_store_connected,
             standalone=self.config.standalone,
-            archive=None if archive is None else lambda: archive.problem,
+            archive=None if archive is None else lambda: archive.manager.problem,
         )
         sources = MetricSources(
             metrics=self._metrics,
@@ -506,7 +506,7 @@ class BrokerServer:
             authorizer=self._authorizer,
             quotas=self._quotas,
             throttled_connections=lambda: self._listeners.throttled_count,
-            archive=None if archive is None else archive.statuses,
+            archive=archive,
         )
         self._tasks.begin("serving metrics.listener", self._http.serve(sources, health))
 

@@ -49,6 +49,8 @@ CALLS_AT_ONCE: Final = 8
 """Short calls of the store: manifests that are read, entries that are committed."""
 REFRESH_S: Final = 10.0
 """How often a follower reads the manifest again, while its leader says that there is more."""
+UNFENCED_S: Final = 1.0
+"""The same, while its leader has not written an entry yet. Until then the follower's log has no archive."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,11 @@ class ArchiveStatus:
 class _Role:
     """A partition that this broker leads or follows."""
 
-    def __init__(self, tp: TopicPartition, log: Log, store: ManifestStore) -> None:
+    def __init__(self, tp: TopicPartition, log: Log, store: ManifestStore, metrics: TopicMetrics) -> None:
         self.tp = tp
         self.log = log
         self.store = store
+        self.metrics = metrics
         self.archived: ArchivedPartition | None = None
 
 
@@ -89,9 +92,8 @@ class _Led(_Role):
         committed: Callable[[], int],
         metrics: TopicMetrics,
     ) -> None:
-        super().__init__(tp, log, store)
+        super().__init__(tp, log, store, metrics)
         self.state = state
-        self.metrics = metrics
         self._committed = committed
         self.told = ""
         """The problem that was logged last."""
@@ -156,8 +158,8 @@ class _Led(_Role):
 
 
 class _Follower(_Role):
-    def __init__(self, tp: TopicPartition, log: Log, store: ManifestStore, epoch: int) -> None:
-        super().__init__(tp, log, store)
+    def __init__(self, tp: TopicPartition, log: Log, store: ManifestStore, epoch: int, metrics: TopicMetrics) -> None:
+        super().__init__(tp, log, store, metrics)
         self.epoch = epoch
         """Of its leader."""
         self.is_busy = False
@@ -177,7 +179,7 @@ class ArchiveManager:
         broker_id: int,
         settings: ArchiveSettings,
         clock: Clock,
-        read: Callable[[PartitionPlace, Manifest], ArchivedPartition],
+        read: Callable[[PartitionPlace, Manifest, TopicMetrics], ArchivedPartition],
         *,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
@@ -235,22 +237,34 @@ class ArchiveManager:
         state = led.state
         return not state.must_begin(led) if state.manifest is not None else state.epoch == 0
 
-    def follow(self, tp: TopicPartition, log: Log, topic_id: uuid.UUID, config: Mapping[str, str], epoch: int) -> None:
+    def follow(
+        self,
+        tp: TopicPartition,
+        log: Log,
+        topic_id: uuid.UUID,
+        config: Mapping[str, str],
+        epoch: int,
+        metrics: TopicMetrics,
+    ) -> None:
         """This broker follows another leader, of that epoch. Called again for it, it changes nothing."""
         follower = self._followed.get(tp)
         if follower is not None and follower.log is log and follower.epoch == epoch:
             return
         self.forget(tp)
         if log.config.remote_storage_enable:
-            self._followed[tp] = follower = _Follower(tp, log, self._store(topic_id, config, tp), epoch)
+            self._followed[tp] = follower = _Follower(tp, log, self._store(topic_id, config, tp), epoch, metrics)
             log.archived_state = partial(state_from, follower.store)
             self._refresh(follower)
 
     def forget(self, tp: TopicPartition) -> None:
-        """This broker neither leads nor follows the partition any more. What runs in a thread ends by itself."""
+        """This broker neither leads nor follows the partition any more. What runs in a thread ends by itself.
+
+        The next leader may truncate the archive. So the log must not read what the manifest has named so far, nor
+        delete a record because of it, before it is known what that leader has made of it.
+        """
         role = self._led.pop(tp, None) or self._followed.pop(tp, None)
         if role is not None:
-            role.log.start_wanted, role.log.archived_state = lambda: None, None
+            role.log.start_wanted, role.log.archived_state, role.log.archived = lambda: None, None, None
 
     def _store(self, topic_id: uuid.UUID, config: Mapping[str, str], tp: TopicPartition) -> ManifestStore:
         """A topic that was made from the archive of another one continues that archive."""
@@ -395,7 +409,7 @@ class ArchiveManager:
         if manifest is None or not log.config.remote_storage_enable:
             return
         if role.archived is None:
-            role.archived = self._read(role.store.place, manifest)
+            role.archived = self._read(role.store.place, manifest, role.metrics)
         role.archived.manifest = manifest
         log.archived = role.archived
         try:
@@ -425,8 +439,12 @@ class ArchiveManager:
         finally:
             follower.is_busy = False
         follower.manifest = manifest
-        if self._followed.get(follower.tp) is follower and manifest.epoch >= follower.epoch:
-            self._show(follower, manifest)  # before its leader has written, records may be named that it truncates
+        if self._followed.get(follower.tp) is not follower:
+            return
+        if manifest.epoch >= follower.epoch:
+            self._show(follower, manifest)
+        else:  # before its leader has written, records may be named that it truncates
+            follower.next_at = self._clock.monotonic() + UNFENCED_S
 
 
 def _has_archive(log: Log) -> bool:

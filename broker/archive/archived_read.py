@@ -10,23 +10,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.archive.aux_sections import AuxSections
-from broker.archive.chunk_cache import CachedChunk, ChunkCache, RangeStore, StoreRead
+from broker.archive.chunk_cache import CachedChunk, ChunkCache, ChunkFile, RangeStore, StoreRead
 from broker.archive.chunk_index import Chunk
 from broker.archive.layout import PartitionPlace
 from broker.archive.manifest import SNAPSHOT_MARK_BYTES, ArchivedSegment, Manifest
 from broker.clock import Clock
-from broker.errors import BrokerError
+from broker.errors import BrokerError, CorruptBatch
 from broker.log.aborted_index import AbortedTransaction
 from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, boundary_before, find_batch, scan_headers
 from broker.log.timestamps import record_times
+from broker.metrics import TopicMetrics
+
+T = TypeVar("T")
 
 CHUNK_BYTES: Final = 4 << 20
 """Marks closer than that are joined to one chunk."""
@@ -43,11 +47,13 @@ class ArchiveReader:
     def __init__(self, storage: RangeStore, directory: Path, *, max_bytes: int, threads: int, clock: Clock) -> None:
         """`directory` is archive.cache.dir, which is emptied. `storage` is the archive's root. Raises ConfigError."""
         self.cache = ChunkCache(directory, storage, max_bytes=max_bytes, threads=threads, clock=clock)
-        self._sections = AuxSections(self.cache, storage)
+        self._sections = AuxSections(self.cache, storage, clock)
 
-    def partition(self, place: PartitionPlace, manifest: Manifest) -> ArchivedPartition:
-        """For `Log.archived`; give it each new manifest."""
-        return ArchivedPartition(place, manifest, self.cache, self._sections)
+    def partition(
+        self, place: PartitionPlace, manifest: Manifest, metrics: TopicMetrics | None = None
+    ) -> ArchivedPartition:
+        """For `Log.archived`; give it each new manifest. `metrics` are those of its topic."""
+        return ArchivedPartition(place, manifest, self.cache, self._sections, metrics or TopicMetrics())
 
     def close(self) -> None:
         self.cache.close()
@@ -56,17 +62,23 @@ class ArchiveReader:
 class ArchivedPartition:
     """Implements `ArchivedLog`."""
 
-    def __init__(self, place: PartitionPlace, manifest: Manifest, cache: ChunkCache, sections: AuxSections) -> None:
+    def __init__(
+        self,
+        place: PartitionPlace,
+        manifest: Manifest,
+        cache: ChunkCache,
+        sections: AuxSections,
+        metrics: TopicMetrics,
+    ) -> None:
         """Made by `ArchiveReader.partition`."""
         self._place = place
+        self._metrics = metrics
         self._cache = cache
         self._sections = sections
         self.manifest = manifest
         """As it was last read; the owner replaces it."""
         self._chunks: OrderedDict[tuple[str, int], Sequence[Chunk]] = OrderedDict()
         """Of the segments that were read last."""
-        self._served: tuple[SegmentFile, CachedChunk] | None = None
-        """Where the last slice came from."""
 
     @property
     def start(self) -> int | None:
@@ -89,22 +101,25 @@ class ArchivedPartition:
     def read(self, offset: int, max_bytes: int, up_to: int) -> FileSlice | None:
         """See `ArchivedLog.read`."""
         for chunk in self._chunks_from(offset, up_to):
-            cached, file = self._open(chunk)
-            found = _slice(cached, file, offset, max_bytes, up_to)
+            cached, found = self._in(chunk, lambda cached, file: _slice(cached, file, offset, max_bytes, up_to))
             if found is not None:
-                self._served = file, cached
                 self._note_progress(cached, found)
                 return found
         return None
 
-    def _open(self, chunk: Chunk) -> tuple[CachedChunk, SegmentFile]:
-        cached = self._cache.find(chunk)
+    def _in(self, chunk: Chunk, look: Callable[[CachedChunk, SegmentFile], T]) -> tuple[CachedChunk, T]:
+        """What `look` finds in a chunk. What was checked, and is not on this disk as it was, is downloaded again."""
+        cached, error = self._cache.find(chunk), None
         if cached is not None:
-            file = cached.open()
-            if file is not None:
-                return cached, file
-            self._cache.drop(cached)
-        raise StoreRead(self._cache.fetch(chunk))
+            try:
+                file = cached.open()
+                if file is not None:
+                    return cached, look(cached, file)
+            except (OSError, CorruptBatch) as damage:
+                error = OSError(f"a file of archive.cache.dir cannot be read: {damage}")
+            self._cache.drop(cached, error)
+            self._cache.find(chunk)  # which raises the error, if there was one
+        raise StoreRead(self._cache.fetch(chunk, self._metrics))
 
     def _note_progress(self, cached: CachedChunk, found: FileSlice) -> None:
         end = found.position + found.length
@@ -114,14 +129,14 @@ class ArchivedPartition:
             ahead = self._chunks_from(cached.chunk.end_offset, self.manifest.end)
             with suppress(ColdRead, BrokerError):  # marks of the next segment that are not known yet
                 for chunk in islice(ahead, READ_AHEAD):
-                    self._cache.fetch_ahead(chunk)
+                    self._cache.fetch_ahead(chunk, self._metrics)
 
     # --- transactions
 
     def aborted_in(self, offset: int, found: FileSlice, up_to: int) -> list[AbortedTransaction]:
         """See `ArchivedLog.aborted_in`."""
-        if self._served is not None and self._served[0] is found.file:
-            cached = self._served[1]
+        if isinstance(found.file, ChunkFile):
+            cached = found.file.cached
             past = cached.index.offset_after(found.position + found.length)
             up_to = min(up_to, cached.chunk.end_offset if past is None else past)
         segments = self.manifest.segments_between(offset, up_to)
@@ -132,7 +147,7 @@ class ArchivedPartition:
             if not segment.aborted:
                 continue
             aux = self._place.aux(segment.name)
-            for entry in self._sections.aborted_since(aux, segment.aux_size, offset):
+            for entry in self._sections.aborted_since(aux, segment.aux_size, offset, self._metrics):
                 if entry.last_offset >= segment.end:
                     break  # a truncation has cut off the marker
                 if entry.first_offset < up_to:
@@ -149,7 +164,7 @@ class ArchivedPartition:
             if segment.max_timestamp < ms:
                 continue
             for chunk in self._chunks_from(max(start, self._first_since(segment, ms)), min(up_to, segment.end)):
-                found = self._first_in(chunk, ms, start, up_to)
+                _, found = self._in(chunk, partial(_first_since, ms=ms, start=start, up_to=up_to))
                 if found is not None:
                     return found
         return None
@@ -158,19 +173,6 @@ class ArchivedPartition:
         """An offset of the segment before which every record is older than `ms`."""
         following = bisect_right(segment.marks, ms - 1, key=lambda mark: mark.max_timestamp)
         return segment.marks[max(following - 1, 0)].offset
-
-    def _first_in(self, chunk: Chunk, ms: int, start: int, up_to: int) -> tuple[int, int] | None:
-        cached, file = self._open(chunk)
-        position = cached.index.position_for_timestamp(ms)
-        if position is None:
-            return None
-        position = max(position, cached.index.position_of(start))
-        for at, header in scan_headers(file, position, cached.index.end):
-            if header.max_timestamp >= ms and header.last_offset >= start:
-                for offset, time in record_times(file, at, header):
-                    if time >= ms and start <= offset < up_to:
-                        return offset, time
-        return None
 
     def max_timestamp(self, start: int, up_to: int) -> tuple[int, int] | None:
         """See `ArchivedLog.max_timestamp`."""
@@ -190,16 +192,8 @@ class ArchivedPartition:
                 newest = segment.max_timestamp
             elif segment.max_timestamp >= ms:
                 for chunk in self._chunks_from(max(start, segment.base), min(up_to, segment.end)):
-                    newest = max(newest, self._newest_in(chunk, ms, start))
+                    newest = max(newest, self._in(chunk, partial(_newest_below, ms=ms, start=start))[1])
         return newest
-
-    def _newest_in(self, chunk: Chunk, ms: int, start: int) -> int:
-        cached, file = self._open(chunk)
-        newest = cached.index.newest[-1]
-        if newest < ms:
-            return newest
-        headers = scan_headers(file, cached.index.position_of(start), cached.index.end)
-        return max((one.max_timestamp for _, one in headers if one.max_timestamp < ms), default=-1)
 
     # --- chunks
 
@@ -228,7 +222,7 @@ class ArchivedPartition:
         bounds = [*(mark.position for mark in segment.marks), segment.size]
         if max(after - position for position, after in pairwise(bounds)) <= CHUNK_BYTES:
             return segment
-        marks = self._sections.marks(self._place.aux(segment.name), segment.aux_size)
+        marks = self._sections.marks(self._place.aux(segment.name), segment.aux_size, self._metrics)
         kept = tuple(mark for mark in marks if mark.offset < segment.end)
         return replace(segment, marks=kept) if kept else segment
 
@@ -263,3 +257,26 @@ def _slice(cached: CachedChunk, file: SegmentFile, offset: int, max_bytes: int, 
         beyond = find_batch(file, index.position_of(up_to), index.end, up_to)
         end = end if beyond is None else min(end, beyond[0])
     return FileSlice(file, start, end - start) if end > start else None
+
+
+def _first_since(cached: CachedChunk, file: SegmentFile, *, ms: int, start: int, up_to: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record of a chunk in [start, up_to) that is at least as new as `ms`."""
+    position = cached.index.position_for_timestamp(ms)
+    if position is None:
+        return None
+    position = max(position, cached.index.position_of(start))
+    for at, header in scan_headers(file, position, cached.index.end):
+        if header.max_timestamp >= ms and header.last_offset >= start:
+            for offset, time in record_times(file, at, header):
+                if time >= ms and start <= offset < up_to:
+                    return offset, time
+    return None
+
+
+def _newest_below(cached: CachedChunk, file: SegmentFile, *, ms: int, start: int) -> int:
+    """At least the newest timestamp below `ms` of a chunk's records from `start` on; -1 for none."""
+    newest = cached.index.newest[-1]
+    if newest < ms:
+        return newest
+    headers = scan_headers(file, cached.index.position_of(start), cached.index.end)
+    return max((one.max_timestamp for _, one in headers if one.max_timestamp < ms), default=-1)

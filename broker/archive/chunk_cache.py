@@ -10,10 +10,11 @@ however many readers ask for it, is checked as a whole (chunk_index.py), and onl
 - What was downloaded for a reader stays until he has read it to its end, or has not come back for `UNUSED_S`. So many
   readers at once cannot take each other's chunks away before anybody has read them.
 - At most `threads` chunks are in memory, those that are being downloaded.
-- The chunks that somebody waits for come first. Those ahead of a reader are fetched only while a thread is idle.
+- What takes no room comes first: a reader may need it before it gives back the room of its chunk.
+- Then come the chunks that somebody waits for. Those ahead of a reader are fetched only while a thread is idle.
 
-Files of an earlier process are deleted at the start. A file that vanishes or shrinks is downloaded again. Safe to call
-from any thread.
+Files of an earlier process are deleted at the start. A file that vanishes, shrinks or cannot be read is downloaded
+again. Safe to call from any thread.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from broker.clock import Clock
 from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode
 from broker.log.download import Download
 from broker.log.segment_file import ColdRead, SegmentFile
+from broker.metrics import TopicMetrics
 from broker.storage.url_secrets import text_without_secrets
 
 logger = logging.getLogger(__name__)
@@ -84,25 +86,27 @@ class CachedChunk:
     is_finished: bool = False
     """Whether a reader has got its last byte."""
 
-    def open(self) -> SegmentFile | None:
-        """Its file; None if it is not there any more as a whole."""
+    def open(self) -> ChunkFile | None:
+        """Its file; None if it is not there any more as a whole. Raises OSError."""
         try:
-            file = _ChunkFile(self.path)
+            file = ChunkFile(self)
         except FileNotFoundError:
             return None
         return file if os.fstat(file.fileno()).st_size == self.chunk.length else None
 
 
-class _ChunkFile(SegmentFile):
-    __slots__ = ("path",)
+class ChunkFile(SegmentFile):
+    """The file of a chunk. Whoever sends from it keeps it, also when the cache has deleted it."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, writable=False)
-        self.path = path
+    __slots__ = ("cached",)
+
+    def __init__(self, cached: CachedChunk) -> None:
+        super().__init__(cached.path, writable=False)
+        self.cached = cached
 
     def failed(self, position: int, error: OSError) -> None:
         """What this disk cannot read is downloaded again."""
-        self.path.unlink(missing_ok=True)
+        self.cached.path.unlink(missing_ok=True)
 
 
 @dataclass(slots=True)
@@ -113,6 +117,7 @@ class _Task:
     work: Callable[[], None]
     asked_s: float
     is_ahead: bool
+    metrics: TopicMetrics
     is_running: bool = False
     done: Download = field(default_factory=Download)
 
@@ -142,13 +147,15 @@ class ChunkCache:
         self._finished = 0
         """How many of them a reader has read to the end."""
         self._tasks: dict[Key, _Task] = {}
+        self._small: deque[_Task] = deque()
+        """Tasks that need no room."""
         self._waiting: deque[_Task] = deque()
         self._ahead: deque[_Task] = deque()
         self._workers = 0
         self._failures: OrderedDict[Key, _Failure] = OrderedDict()
         self._next_file = 0
         self._is_closed = False
-        self.downloads = self.downloaded_bytes = self.errors = 0
+        self.downloads = 0
         """Since the start."""
         _empty(directory)
 
@@ -157,7 +164,12 @@ class ChunkCache:
         """Bytes that the files take, with those that are being downloaded."""
         return self._size
 
-    # --- for readers
+    @property
+    def waiting(self) -> int:
+        """Reads of the store that wait for a thread or for room."""
+        return len(self._small) + len(self._waiting)
+
+    # --- for readers; the store is asked on account of the topic with these `metrics`
 
     def find(self, chunk: Chunk) -> CachedChunk | None:
         """The chunk if it is on this disk. Raises BrokerError `kafka_storage_error` if a download failed just now."""
@@ -171,26 +183,27 @@ class ChunkCache:
             self._raise_failure(key)
         return None
 
-    def fetch(self, chunk: Chunk) -> Download:
+    def fetch(self, chunk: Chunk, metrics: TopicMetrics) -> Download:
         """Begin to download a chunk, or join its download. When it ends it is worth looking again."""
-        return self._ask(chunk.key, chunk.length, lambda: self._download(chunk))
+        return self._ask(chunk.key, chunk.length, lambda: self._download(chunk, metrics), metrics)
 
-    def fetch_ahead(self, chunk: Chunk) -> None:
+    def fetch_ahead(self, chunk: Chunk, metrics: TopicMetrics) -> None:
         """Download a chunk that nobody has asked for yet, if a thread has nothing else to do."""
         key = chunk.key
         with self._lock:
-            is_idle = not self._waiting and len(self._ahead) < self._threads
+            is_idle = not self.waiting and len(self._ahead) < self._threads
             if is_idle and key not in self._cached and key not in self._tasks and key not in self._failures:
-                self._add(_Task(key, chunk.length, lambda: self._download(chunk), self._clock.monotonic(), True))
+                now = self._clock.monotonic()
+                self._add(_Task(key, chunk.length, lambda: self._download(chunk, metrics), now, True, metrics))
 
-    def run(self, key: Key, work: Callable[[], None]) -> Download:
+    def run(self, key: Key, work: Callable[[], None], metrics: TopicMetrics) -> Download:
         """Run other work that asks the store in these threads, once for all that ask. `work` keeps its result.
 
         Raises BrokerError `kafka_storage_error` if it failed just now.
         """
         with self._lock:
             self._raise_failure(key)
-        return self._ask(key, 0, work)
+        return self._ask(key, 0, work, metrics)
 
     def finish(self, cached: CachedChunk) -> None:
         """A reader has got the last byte of a chunk: it may give way to others."""
@@ -200,19 +213,25 @@ class ChunkCache:
                 self._finished += self._cached.get(cached.chunk.key) is cached
                 self._employ()
 
-    def drop(self, cached: CachedChunk) -> None:
-        """Forget a chunk whose file is gone."""
+    def drop(self, cached: CachedChunk, error: Exception | None = None) -> None:
+        """Forget a chunk of which this disk does not have what was written, and delete its file. With an `error` its
+        readers get that, before it is downloaded again."""
         with self._lock:
             if self._cached.get(cached.chunk.key) is cached:
                 self._forget(cached)
+                with contextlib.suppress(OSError):
+                    cached.path.unlink(missing_ok=True)
+                if error is not None:
+                    self._note_failure(cached.chunk.key, error)
+                self._employ()
 
     def close(self) -> None:
         """Begin nothing more, and delete the files. Downloads that are under way are not waited for."""
         with self._lock:
             self._is_closed = True
             tasks, self._tasks = list(self._tasks.values()), {}
-            self._waiting.clear()
-            self._ahead.clear()
+            for queue in (self._small, self._waiting, self._ahead):
+                queue.clear()
         for task in tasks:
             if not task.is_running:
                 task.done.end()
@@ -221,11 +240,11 @@ class ChunkCache:
 
     # --- the queue; the lock is held
 
-    def _ask(self, key: Key, size: int, work: Callable[[], None]) -> Download:
+    def _ask(self, key: Key, size: int, work: Callable[[], None], metrics: TopicMetrics) -> Download:
         with self._lock:
             now, task = self._clock.monotonic(), self._tasks.get(key)
             if task is None:
-                task = _Task(key, size, work, now, is_ahead=False)
+                task = _Task(key, size, work, now, is_ahead=False, metrics=metrics)
                 self._add(task)
             elif task.is_ahead and not task.is_running:
                 task.is_ahead = False
@@ -239,7 +258,7 @@ class ChunkCache:
             task.done.end()
             return
         self._tasks[task.key] = task
-        (self._ahead if task.is_ahead else self._waiting).append(task)
+        (self._ahead if task.is_ahead else self._waiting if task.size else self._small).append(task)
         self._employ()
 
     def _employ(self) -> None:
@@ -251,7 +270,7 @@ class ChunkCache:
     def _take(self) -> tuple[_Task, list[CachedChunk]] | None:
         """The next task, which has its room now, and the chunks to delete for it; None if there is none with room."""
         now = self._clock.monotonic()
-        while not self._is_closed and (queue := self._waiting or self._ahead):
+        while not self._is_closed and (queue := self._small or self._waiting or self._ahead):
             task = queue[0]
             if task.is_running or task.done.has_ended or task.is_ahead is not (queue is self._ahead):
                 queue.popleft()  # it was asked for since it was fetched ahead, and is in the other queue, too
@@ -262,6 +281,7 @@ class ChunkCache:
             elif (deleted := self._make_room(task.size, now)) is not None:
                 queue.popleft()
                 task.is_running = True
+                task.metrics.remote_fetch_requests += 1
                 return task, deleted
             elif task.is_ahead:
                 queue.popleft()
@@ -326,14 +346,16 @@ class ChunkCache:
                 self._failures.pop(task.key, None)
             else:
                 self._size -= task.size
+                task.metrics.remote_fetch_errors += 1
                 self._note_failure(task.key, failed)
             self._tasks.pop(task.key, None)
         task.done.end()
 
-    def _download(self, chunk: Chunk) -> None:
+    def _download(self, chunk: Chunk, metrics: TopicMetrics) -> None:
         data = self._store.read_range(chunk.path, chunk.position, chunk.position + chunk.length)
-        self.downloads += 1
-        self.downloaded_bytes += len(data)
+        with self._lock:
+            self.downloads += 1
+            metrics.remote_fetch_bytes += len(data)
         index = index_chunk(chunk, data)
         with self._lock:
             self._next_file += 1
@@ -358,7 +380,6 @@ class ChunkCache:
             logger.error("%s (it %s; fetches of it get KAFKA_STORAGE_ERROR)", text, kind)
         pause = FIRST_RETRY_S if before is None else min(2 * before.pause_s, LAST_RETRY_S)
         self._failures[key] = _Failure(text, pause, self._clock.monotonic() + pause)
-        self.errors += 1
         if len(self._failures) > _MOST_FAILURES:
             self._failures.popitem(last=False)
 

@@ -93,10 +93,11 @@ class ReadableLog:
             return None
         if self.archived is not None and offset < self.local_start_offset:
             found = self.archived.read(offset, max_bytes, up_to)
-            if found is not None or up_to <= self.local_start_offset:
+            if found is not None:
                 return found
-            if self.archived.end < self.local_start_offset:
-                raise not_read_yet(self.directory, max(offset, self.archived.end))
+            self._check_joined(self.archived, offset)
+            if up_to <= self.local_start_offset:
+                return None
             offset = self.local_start_offset
         try:
             return self._segments.read(offset, max_bytes, up_to, end)
@@ -110,6 +111,7 @@ class ReadableLog:
         """
         archived = self.archived
         if archived is not None and offset < self.local_start_offset and not self._segments.first.holds(found):
+            self._check_joined(archived, offset)  # or the marker may be in what nobody here knows
             # Where a transaction spans several segments, its marker may be in none of the archived ones.
             later = self.aborted.transactions_between(archived.end, min(up_to, archived.end))
             return [*archived.aborted_in(offset, found, up_to), *later]
@@ -144,6 +146,16 @@ class ReadableLog:
         """The archive, if it alone has the log's first records. Raises BrokerError while it is not known."""
         if self._start >= self._segments.first.base_offset:
             return None
-        if self.archived is None or self.archived.end < self.local_start_offset:
+        if self.archived is None:
             raise not_read_yet(self.directory, self._start)
+        self._check_joined(self.archived, self._start)
         return self.archived
+
+    def _check_joined(self, archived: ArchivedLog, offset: int) -> None:
+        """Raise BrokerError if the archive, as this broker has read it, ends before the local log begins.
+
+        A follower deletes what its leader says is archived, and reads the manifest a little later: until then nobody
+        here knows the records between.
+        """
+        if archived.end < self.local_start_offset:
+            raise not_read_yet(self.directory, max(offset, archived.end))

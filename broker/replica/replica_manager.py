@@ -412,7 +412,7 @@ class ReplicaManager:
 
     def _archive_followed(self, tp: TopicPartition, topic: Topic, log: Log, epoch: int) -> None:
         if self._archive is not None:
-            self._archive.follow(tp, log, topic.topic_id, topic.config, epoch)
+            self._archive.follow(tp, log, topic.topic_id, topic.config, epoch, self.metrics[tp.topic])
 
     def _isr_may_change(self, partition: Partition) -> None:
         self.on_isr(partition)

@@ -32,7 +32,7 @@ from broker.web.families import FAMILIES, Family
 from broker.web.health import Health
 
 if TYPE_CHECKING:
-    from broker.archive.archive_manager import ArchiveStatus
+    from broker.archive.broker_archive import BrokerArchive
 
 AT_ONCE = 256
 """Partitions, groups or offsets of one slice: well below a millisecond."""
@@ -58,8 +58,7 @@ class MetricSources:
     authorizer: Authorizer
     quotas: ClientQuotas
     throttled_connections: Callable[[], int]
-    archive: Callable[[], Collection[ArchiveStatus]] | None = None
-    """The archives of the partitions that this broker leads; None without an archive."""
+    archive: BrokerArchive | None = None
 
 
 class _Collected(collections.defaultdict[str, list[Sample]]):
@@ -90,7 +89,7 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     _quotas(sources, found)
     await _partitions(sources, found)
     if sources.archive is not None:
-        await _archive(sources.archive(), found)
+        await _archive(sources.archive, found)
     await _groups(sources, found)
     await _transactions(sources.transactions, found)
     _cleaner(sources.logs.cleaner_metrics, found)
@@ -185,14 +184,20 @@ async def _partitions(sources: MetricSources, found: _Collected) -> None:
             found.add(f"{prefix}remotecopyerrors_total", counted.remote_copy_errors, topic)
             found.add(f"{prefix}remotedeleterequests_total", counted.remote_delete_requests, topic)
             found.add(f"{prefix}remotedeleteerrors_total", counted.remote_delete_errors, topic)
+            found.add(f"{prefix}remotefetchbytes_total", counted.remote_fetch_bytes, topic)
+            found.add(f"{prefix}remotefetchrequests_total", counted.remote_fetch_requests, topic)
+            found.add(f"{prefix}remotefetcherrors_total", counted.remote_fetch_errors, topic)
     found.add("kafka_server_replicamanager_partitioncount", len(sources.logs.logs()))
     found.add("kafka_server_replicamanager_leadercount", len(led))
     found.add("kafka_server_replicamanager_produceridcount", producers)
 
 
-async def _archive(statuses: Collection[ArchiveStatus], found: _Collected) -> None:
+async def _archive(archive: BrokerArchive, found: _Collected) -> None:
+    cache = archive.reader.cache
+    found.add("kafka_server_archivecache_size_bytes", cache.size)
+    found.add("kafka_server_archivecache_waiting", cache.waiting)
     totals: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
-    for status in statuses:
+    for status in archive.manager.statuses():
         size = 0 if status.manifest is None else status.manifest.size
         for number, value in enumerate((status.lag_bytes, status.lag_segments, size)):
             totals[status.tp.topic][number] += value

@@ -158,6 +158,27 @@ _DECLARED = (
         "Deletions in the archive that failed; they are tried again.",
         "topic",
     ),
+    _counter(
+        "kafka_server_brokertopicmetrics_remotefetchbytes_total", "Bytes of segments read from the archive.", "topic"
+    ),
+    _counter(
+        "kafka_server_brokertopicmetrics_remotefetchrequests_total",
+        "Reads from the archive. What the cache holds needs none.",
+        "topic",
+    ),
+    _counter(
+        "kafka_server_brokertopicmetrics_remotefetcherrors_total",
+        "Reads from the archive that failed; fetches that need them get KAFKA_STORAGE_ERROR.",
+        "topic",
+    ),
+    _gauge(
+        "kafka_server_archivecache_size_bytes",
+        "Bytes of the cache of what is read from the archive; the limit is archive.cache.bytes.",
+    ),
+    _gauge(
+        "kafka_server_archivecache_waiting",
+        "Reads from the archive that wait for a thread (remote.log.reader.threads) or for room in the cache.",
+    ),
     _gauge(
         "kafka_server_brokertopicmetrics_remotelogsizebytes",
         "Bytes of the archived segments of partitions led by this broker.",

@@ -294,6 +294,32 @@ def test_after_an_unclean_election_the_archive_follows_the_new_leader(tmp_path: 
     asyncio.run(scenario())
 
 
+def test_a_new_leader_deletes_nothing_for_what_an_older_one_has_archived(tmp_path: Path, store: AwayStore) -> None:
+    """After an unclean election the archive holds other records there, until the new leader has truncated it."""
+
+    async def scenario() -> None:
+        old, new = Broker(tmp_path, store, 1), Broker(tmp_path, store, 2)
+        fill(old.log, 60)
+        fill(new.log, 25)
+        old.lead(0)
+        await old.until_archived()
+        await old.manager.close()
+        new.manager.follow(TP, new.log, TOPIC_ID, {}, 0, new.metrics)
+        await new.until(lambda: new.log.archived is not None)
+        store.is_away = True
+        new.lead(1)
+        for number in range(30):
+            append(new.log, batch(b"new %d" % number + b"x" * 100), leader_epoch=1)
+        new.log.apply_retention()
+        assert new.log.local_start_offset == 0
+        store.is_away = False
+        await new.until_archived()
+        assert [(one.epoch, one.start) for one in manifest(store).epochs] == [(0, 0), (1, 25)]
+        await new.manager.close()
+
+    asyncio.run(scenario())
+
+
 def test_without_copies_nothing_more_is_archived(tmp_path: Path, store: AwayStore) -> None:
     async def scenario() -> None:
         broker = Broker(tmp_path, store)
@@ -342,7 +368,7 @@ def test_a_follower_reads_the_manifest_as_its_leader_goes_on(tmp_path: Path, sto
         leader.lead(0)
         fill(leader.log, 30)
         await leader.until_archived()
-        follower.manager.follow(TP, follower.log, TOPIC_ID, {}, 0)
+        follower.manager.follow(TP, follower.log, TOPIC_ID, {}, 0, follower.metrics)
         await follower.until(lambda: follower.log.archived is not None)
         fill(leader.log, 30)
         await leader.until_archived()
@@ -369,7 +395,7 @@ def test_an_archive_that_the_leader_may_truncate_lets_nothing_leave_the_disk(tmp
         fill(follower.log, 20)
         away.is_away = True
         new.lead(1)
-        follower.manager.follow(TP, follower.log, TOPIC_ID, {}, 1)
+        follower.manager.follow(TP, follower.log, TOPIC_ID, {}, 1, follower.metrics)
         await asyncio.sleep(0.2)
         for broker in (new, follower):
             assert broker.log.archived_end == 0
@@ -439,7 +465,7 @@ def test_an_archive_that_is_turned_on_again_is_known_at_once(tmp_path: Path, sto
         leader.lead(0)
         fill(leader.log, 30)
         await leader.until_archived()
-        follower.manager.follow(TP, follower.log, TOPIC_ID, {}, 0)
+        follower.manager.follow(TP, follower.log, TOPIC_ID, {}, 0, follower.metrics)
         await follower.until(lambda: follower.log.archived is not None)
         for broker in (leader, follower):
             broker.log.update_config(LogConfig(remote_log_delete_on_disable=True))

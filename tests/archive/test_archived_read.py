@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -14,12 +15,14 @@ import pytest
 
 from broker.archive.archived_read import ArchivedPartition, ArchiveReader, cut_chunks
 from broker.archive.aux_sections import AuxSections
-from broker.archive.chunk_cache import ChunkCache, StoreRead
+from broker.archive.chunk_cache import UNUSED_S, ChunkCache, StoreRead
 from broker.archive.manifest import ArchivedSegment, Entry, Manifest, Mark, Truncate
 from broker.clock import ManualClock, SystemClock
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
+from broker.log.segment_file import SegmentFile
+from broker.metrics import TopicMetrics
 from broker.records.batch import BatchHeader, parse_header
 from broker.records.record import decode_records
 from broker.storage.storage import open_storage
@@ -269,6 +272,72 @@ def test_a_cached_file_that_is_gone_or_cut_is_downloaded_again(log: Log, archive
     assert read_all(archive.partition, 0, 50, 1 << 30) == expected
 
 
+def test_a_cached_file_that_cannot_be_read_is_an_error_and_then_downloaded_again(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not fail for ever, and not the other partitions of the fetch."""
+    clock = ManualClock(NOW)
+    archive = ArchiveOfLog(log, tmp_path, clock=clock)
+    expected = read_all(log, 0, 50, 1 << 30)
+
+    def garbage() -> None:
+        for path in (tmp_path / "cache").iterdir():
+            path.write_bytes(bytes(path.stat().st_size))
+
+    def denied() -> None:
+        def refuse(file: SegmentFile, length: int, position: int) -> bytes:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(SegmentFile, "glance", refuse)
+
+    for damage in (garbage, denied):
+        assert read_all(archive.partition, 0, 50, 1 << 30) == expected
+        damage()
+        with pytest.raises(BrokerError, match=r"archive\.cache\.dir") as refused:
+            read_all(archive.partition, 0, 50, 1 << 30)
+        assert refused.value.code is ErrorCode.kafka_storage_error
+        monkeypatch.undo()
+        clock.advance(1_000)
+    assert read_all(archive.partition, 0, 50, 1 << 30) == expected
+    files = sum(path.stat().st_size for path in (tmp_path / "cache").iterdir())
+    assert files == archive.reader.cache.size
+
+
+def test_no_file_stays_open_when_its_slices_are_sent(archive: ArchiveOfLog, tmp_path: Path) -> None:
+    """Else each partition that was ever read would keep a file, which takes its place on the disk after its end."""
+    found = answer(archive.partition.read, 0, 1 << 30, 1000)
+    assert open_files(tmp_path / "cache") == 1
+    del found
+    assert open_files(tmp_path / "cache") == 0
+
+
+def open_files(directory: Path) -> int:
+    """Of this process, below the directory."""
+    descriptors = Path("/proc/self/fd")
+    return sum(os.path.realpath(one).startswith(str(directory)) for one in descriptors.iterdir())
+
+
+def test_sections_in_use_do_not_drive_each_other_out(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that needs two would else never find both."""
+    monkeypatch.setattr("broker.archive.aux_sections.MOST_ROWS", 1)
+    clock = ManualClock(NOW)
+    archive = ArchiveOfLog(log, tmp_path, mark_bytes=8_000, clock=clock)
+    sections = AuxSections(archive.reader.cache, archive.store, clock)
+
+    def look(number: int) -> object:
+        segment = archive.manifest.segments[number]
+        return sections.marks(PLACE.aux(segment.name), segment.aux_size, TopicMetrics())
+
+    for number in (0, 1):
+        assert answer(look, number)
+    assert look(0)
+    assert look(1)
+    clock.advance(int(UNUSED_S * 1000) + 1)
+    assert answer(look, 2)
+    with pytest.raises(StoreRead):
+        look(0)
+
+
 def test_a_slice_outlives_its_chunk(log: Log, tmp_path: Path) -> None:
     """A consumer may take longer to receive an answer than the chunk stays."""
     archive = ArchiveOfLog(log, tmp_path, max_bytes=70_000, threads=1)
@@ -295,7 +364,7 @@ def test_reading_asks_the_store_in_threads_only(archive: ArchiveOfLog, monkeypat
 
 
 def test_an_empty_manifest_has_nothing() -> None:
-    empty = ArchivedPartition(PLACE, Manifest(), cast(ChunkCache, None), cast(AuxSections, None))
+    empty = ArchivedPartition(PLACE, Manifest(), cast(ChunkCache, None), cast(AuxSections, None), TopicMetrics())
     assert (empty.start, empty.end, empty.size, list(empty.segments)) == (None, 0, 0, [])
     assert empty.read(0, 10, 10) is None
     assert empty.max_timestamp(0, 10) is None

@@ -13,7 +13,8 @@ from broker.client.cluster import Cluster
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_requests import EARLIEST, LATEST, Requests, batch
+from tests.support.raw_requests import EARLIEST, LATEST, Requests, ask_for, batch
+from tests.support.scrape import Scrape
 from tests.support.waiting import eventually
 
 EARLIEST_LOCAL, LATEST_TIERED, MAX_TIMESTAMP = -4, -5, -3
@@ -36,6 +37,7 @@ def archiving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProces
         "archive.url": f"file://{root}/archive",
         "archive.delete.delay.ms": "0",
         "log.retention.check.interval.ms": "100",
+        "metrics.listener": "HTTP://127.0.0.1:0",
     }
     with BrokerProcess(root / "data", settings, standalone=True) as broker:
         yield broker
@@ -85,6 +87,42 @@ def delete_records(ask: Requests, topic: str, before: int, timeout_ms: int = 20_
     asked = [{"name": topic, "partitions": [{"partition_index": 0, "offset": before}]}]
     answer = ask.ask(ApiKey.DELETE_RECORDS, {"topics": asked, "timeout": timeout_ms})
     return answer.topics[0].partitions[0]
+
+
+def test_reads_of_the_archive_are_in_the_metrics(archiving: BrokerProcess, ask: Requests, topic: str) -> None:
+    def total(name: str, **labels: str) -> float:
+        return Scrape(archiving.metrics_url).total(f"kafka_server_{name}", **labels)
+
+    def fetched(what: str) -> float:
+        return total(f"brokertopicmetrics_remotefetch{what}_total", topic=topic)
+
+    archived(ask, topic)
+    size = total("brokertopicmetrics_remotelogsizebytes", topic=topic)
+    assert (fetched("requests"), fetched("bytes")) == (0, 0)
+    before = total("archivecache_size_bytes")
+    assert values(ask, topic) == list(range(10))
+    eventually(lambda: fetched("bytes") == size > 0)
+    assert (fetched("requests"), fetched("errors")) == (2, 0), "one for each segment, of which each is one chunk"
+    assert total("archivecache_size_bytes") - before == size
+    assert total("archivecache_waiting") == 0
+    assert values(ask, topic) == list(range(10))
+    assert fetched("requests") == 2, "the cache has them"
+
+
+def test_a_damaged_object_is_an_error_of_its_partition(archiving: BrokerProcess, ask: Requests, topic: str) -> None:
+    archive = archiving.data_dir.parent / "archive"
+    before = set(archive.rglob("*.log"))
+    archived(ask, topic)
+    for path in set(archive.rglob("*.log")) - before:
+        path.write_bytes(b"")
+
+    def code() -> ErrorCode:
+        return ErrorCode(ask.fetch([ask_for(topic, 0)], version=12)[0].error_code)
+
+    eventually(lambda: code() is ErrorCode.kafka_storage_error)
+    errors = Scrape(archiving.metrics_url).total("kafka_server_brokertopicmetrics_remotefetcherrors_total", topic=topic)
+    assert errors > 0
+    assert ask.values(topic, 8), "what is on the disk is read all the same"
 
 
 def test_every_end_of_an_archived_topic(ask: Requests, topic: str) -> None:

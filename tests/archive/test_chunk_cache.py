@@ -11,6 +11,7 @@ from broker.archive.chunk_cache import FORGOTTEN_S, UNUSED_S, CachedChunk, Chunk
 from broker.archive.chunk_index import Chunk
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ConfigError
+from broker.metrics import TopicMetrics
 from broker.records.batch import patch_base_offset
 from broker.storage.storage import open_storage
 from tests.support.archiving import HeldStore
@@ -55,10 +56,10 @@ def caches(tmp_path: Path) -> Iterator[Caches]:
     made.close()
 
 
-def got(cache: ChunkCache, chunk: Chunk) -> CachedChunk:
+def got(cache: ChunkCache, chunk: Chunk, metrics: TopicMetrics | None = None) -> CachedChunk:
     """The chunk, downloaded if need be."""
     if (found := cache.find(chunk)) is None:
-        cache.fetch(chunk).wait(30)
+        cache.fetch(chunk, metrics or TopicMetrics()).wait(30)
         found = cache.find(chunk)
     assert found is not None
     return found
@@ -71,9 +72,9 @@ def files(caches: Caches) -> int:
 def test_all_who_ask_share_one_download(caches: Caches) -> None:
     cache, chunk = caches.make(), caches.chunk(1)
     caches.store.hold()
-    downloads = [cache.fetch(chunk) for _ in range(5)]
+    downloads = [cache.fetch(chunk, TopicMetrics()) for _ in range(5)]
     caches.store.wait_until_asked()
-    downloads += [cache.fetch(chunk) for _ in range(5)]
+    downloads += [cache.fetch(chunk, TopicMetrics()) for _ in range(5)]
     assert cache.find(chunk) is None
     caches.store.release()
     for download in downloads:
@@ -85,7 +86,7 @@ def test_all_who_ask_share_one_download(caches: Caches) -> None:
 def test_no_more_chunks_than_threads_are_downloaded_at_once(caches: Caches) -> None:
     cache = caches.make(room=100, threads=3)
     caches.store.hold()
-    downloads = [cache.fetch(caches.chunk(number)) for number in range(20)]
+    downloads = [cache.fetch(caches.chunk(number), TopicMetrics()) for number in range(20)]
     caches.store.wait_until_asked(3)
     caches.store.release()
     for download in downloads:
@@ -97,7 +98,7 @@ def test_what_nobody_has_read_yet_is_not_taken_away(caches: Caches) -> None:
     """Many readers at once would else take each other's chunks away, and none would ever read one."""
     cache = caches.make(room=4)
     chunks = [caches.chunk(number) for number in range(10)]
-    downloads = [cache.fetch(chunk) for chunk in chunks]
+    downloads = [cache.fetch(chunk, TopicMetrics()) for chunk in chunks]
     for download in downloads[:4]:
         download.wait(30)
     assert not any(download.has_ended for download in downloads[4:])
@@ -116,10 +117,10 @@ def test_what_its_reader_has_left_gives_way_after_a_while(caches: Caches) -> Non
     left, used, wanted = (caches.chunk(number) for number in range(3))
     got(cache, left)
     got(cache, used)
-    waiting = cache.fetch(wanted)
+    waiting = cache.fetch(wanted, TopicMetrics())
     caches.clock.advance(int(UNUSED_S * 1000) + 1)
     assert cache.find(used) is not None
-    cache.fetch(wanted)
+    cache.fetch(wanted, TopicMetrics())
     waiting.wait(30)
     assert [cache.find(chunk) is not None for chunk in (left, used, wanted)] == [False, True, True]
 
@@ -146,14 +147,14 @@ def test_a_chunk_larger_than_the_cache_is_taken_alone(caches: Caches) -> None:
 def test_what_somebody_waits_for_comes_before_what_is_read_ahead(caches: Caches) -> None:
     cache = caches.make(room=100, threads=1)
     caches.store.hold()
-    first = cache.fetch(caches.chunk(0))
+    first = cache.fetch(caches.chunk(0), TopicMetrics())
     caches.store.wait_until_asked()
     ahead = [caches.chunk(number) for number in (1, 2)]
     for chunk in ahead:
-        cache.fetch_ahead(chunk)
-    wanted = [cache.fetch(caches.chunk(number)) for number in (3, 4)]
-    joined = cache.fetch(ahead[0])
-    cache.fetch_ahead(caches.chunk(5))
+        cache.fetch_ahead(chunk, TopicMetrics())
+    wanted = [cache.fetch(caches.chunk(number), TopicMetrics()) for number in (3, 4)]
+    joined = cache.fetch(ahead[0], TopicMetrics())
+    cache.fetch_ahead(caches.chunk(5), TopicMetrics())
     caches.store.release()
     for download in (first, *wanted, joined):
         download.wait(30)
@@ -164,7 +165,7 @@ def test_what_somebody_waits_for_comes_before_what_is_read_ahead(caches: Caches)
 def test_nothing_is_taken_away_for_what_is_read_ahead(caches: Caches) -> None:
     cache = caches.make(room=1)
     here = got(cache, caches.chunk(0))
-    cache.fetch_ahead(caches.chunk(1))
+    cache.fetch_ahead(caches.chunk(1), TopicMetrics())
     assert cache.find(here.chunk) is here
     assert caches.store.asked["o1"] == 0
 
@@ -172,12 +173,12 @@ def test_nothing_is_taken_away_for_what_is_read_ahead(caches: Caches) -> None:
 def test_a_download_that_nobody_waits_for_any_more_is_not_begun(caches: Caches) -> None:
     cache = caches.make(room=100, threads=1)
     caches.store.hold()
-    first = cache.fetch(caches.chunk(0))
+    first = cache.fetch(caches.chunk(0), TopicMetrics())
     caches.store.wait_until_asked()
-    left, wanted = cache.fetch(caches.chunk(1)), caches.chunk(2)
-    cache.fetch(wanted)
+    left, wanted = cache.fetch(caches.chunk(1), TopicMetrics()), caches.chunk(2)
+    cache.fetch(wanted, TopicMetrics())
     caches.clock.advance(int(FORGOTTEN_S * 1000) + 1)
-    last = cache.fetch(wanted)
+    last = cache.fetch(wanted, TopicMetrics())
     caches.store.release()
     for download in (first, left, last):
         download.wait(30)
@@ -187,7 +188,7 @@ def test_a_download_that_nobody_waits_for_any_more_is_not_begun(caches: Caches) 
 def test_a_download_that_failed_leaves_no_bytes(caches: Caches) -> None:
     cache, chunk = caches.make(room=1), caches.chunk(0)
     caches.store.error = OSError("the store is away")
-    cache.fetch(chunk).wait(30)
+    cache.fetch(chunk, TopicMetrics()).wait(30)
     with pytest.raises(BrokerError, match=r"o0.*the store is away"):
         cache.find(chunk)
     assert files(caches) == cache.size == 0
@@ -204,7 +205,7 @@ def test_a_full_disk_is_told(caches: Caches, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    cache.fetch(chunk).wait(30)
+    cache.fetch(chunk, TopicMetrics()).wait(30)
     with pytest.raises(BrokerError, match=r"archive\.cache\.dir .*No space left"):
         cache.find(chunk)
     assert files(caches) == 0
@@ -213,15 +214,36 @@ def test_a_full_disk_is_told(caches: Caches, monkeypatch: pytest.MonkeyPatch) ->
 def test_other_work_is_shared_and_fails_as_downloads_do(caches: Caches) -> None:
     cache, done = caches.make(), []
     for _ in range(2):
-        cache.run(("o1.aux", 2), lambda: done.append(1)).wait(30)
+        cache.run(("o1.aux", 2), lambda: done.append(1), TopicMetrics()).wait(30)
     assert done == [1, 1]
 
     def fail() -> None:
         raise FileNotFoundError
 
-    cache.run(("o1.aux", 2), fail).wait(30)
+    cache.run(("o1.aux", 2), fail, TopicMetrics()).wait(30)
     with pytest.raises(BrokerError, match="missing"):
-        cache.run(("o1.aux", 2), fail)
+        cache.run(("o1.aux", 2), fail, TopicMetrics())
+
+
+def test_what_takes_no_room_is_not_held_up_by_what_waits_for_room(caches: Caches) -> None:
+    """A reader may need it to go on, and until it does its chunk stays: else all would wait for ever."""
+    cache, done = caches.make(room=1), []
+    got(cache, caches.chunk(0))
+    held_up = cache.fetch(caches.chunk(1), TopicMetrics())
+    assert cache.run(("o0.aux", 2), lambda: done.append(1), TopicMetrics()).wait(30)
+    assert done == [1]
+    assert not held_up.has_ended
+    assert cache.waiting == 1
+
+
+def test_reads_of_the_store_are_counted_for_their_topic(caches: Caches) -> None:
+    cache, chunk, metrics = caches.make(), caches.chunk(0), TopicMetrics()
+    for _ in range(2):
+        got(cache, chunk, metrics)
+    caches.store.error = OSError("the store is away")
+    cache.fetch(caches.chunk(1), metrics).wait(30)
+    assert (metrics.remote_fetch_requests, metrics.remote_fetch_errors) == (2, 1)
+    assert metrics.remote_fetch_bytes == chunk.length
 
 
 def test_a_start_deletes_the_files_of_an_earlier_process_and_no_others(caches: Caches) -> None:
@@ -241,13 +263,13 @@ def test_closing_waits_for_nothing_and_leaves_no_file(caches: Caches) -> None:
     cache = caches.make(threads=1)
     got(cache, caches.chunk(0))
     caches.store.hold()
-    running = cache.fetch(caches.chunk(1))
+    running = cache.fetch(caches.chunk(1), TopicMetrics())
     caches.store.wait_until_asked()
-    queued = cache.fetch(caches.chunk(2))
+    queued = cache.fetch(caches.chunk(2), TopicMetrics())
     cache.close()
     queued.wait(30)
     assert not running.has_ended
     assert files(caches) == 0
-    cache.fetch(caches.chunk(3)).wait(30)
+    cache.fetch(caches.chunk(3), TopicMetrics()).wait(30)
     caches.store.release()
     running.wait(30)

@@ -123,15 +123,24 @@ class TestReading:
             assert code_of(error) is ErrorCode.kafka_storage_error
         assert [offset for offset, _ in read_all(archived.log, 9)] == [9], "what is here is read as ever"
 
-    def test_what_the_manifest_does_not_name_yet_is_not_passed_over(self, archived: Archived) -> None:
-        """A follower deletes by its leader's word, and reads the manifest a little later."""
-        log, store = archived.log, archived.archive
-        archived.take_over()
-        assert log.archived is not None
-        store.partition.manifest = store.manifest.apply(Entry(store.manifest.next_number, 9, 0, Truncate(3)))
-        for attempt in (lambda: log.read(3, 100), lambda: log.offset_for_timestamp(NOW), log.max_timestamp):
-            with pytest.raises(BrokerError, match="its archive is not read yet"):
-                patiently(attempt)
+    def test_what_lies_between_an_old_manifest_and_the_disk_is_not_skipped(self, archived: Archived) -> None:
+        """A follower deletes what its leader says is archived, and reads the manifest later."""
+        log, manifest = archived.log, archived.archive.manifest
+        archived.archive.partition.manifest = manifest.apply(Entry(manifest.next_number, 9, 0, Truncate(6)))
+        found = patiently(partial(log.read, 0, 1 << 20))
+        assert found is not None, "what the old manifest has is read"
+        for attempt in (
+            lambda: patiently(partial(log.read, 6, 100)),
+            lambda: log.read(8, 100, up_to=9),
+            lambda: log.aborted_in(0, found, 10),
+            lambda: log.offset_for_timestamp(NOW + HOUR),
+            log.max_timestamp,
+        ):
+            with pytest.raises(BrokerError, match="its archive is not read yet") as error:
+                attempt()
+            assert code_of(error) is ErrorCode.kafka_storage_error
+        archived.archive.partition.manifest = manifest
+        assert read_patiently(log, 6) == archived.before[6:]
 
     def test_times_are_found_in_both_parts(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "t-0", ARCHIVED)
