@@ -25,7 +25,7 @@ from broker.cluster.metadata_cache import MetadataCache
 from broker.config.archive_settings import ArchiveSettings
 from broker.replica.cluster_metadata import Topic
 from broker.storage.url_secrets import text_without_secrets
-from broker.zookeeper.archive_nodes import ArchiveNodes, archive_id_of
+from broker.zookeeper.archive_nodes import ArchiveNodes, archive_id_of, owned_archive
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection, ControllerEpoch
 from broker.zookeeper.metadata_store import MetadataStore
@@ -161,11 +161,12 @@ class ArchiveUpkeep:
             if self._topic_documents.get(path) != document:
                 with self._storage.open_output(path) as file:
                     file.write(document)
+                self._deleted.lives(archive_id)
                 self._topic_documents[path] = document
 
     def _look_at_deleted(self) -> None:
         topics = self._topics.metadata.topics.values()
-        live = {archive_id_of(topic.topic_id, topic.config) for topic in topics} - {None}
+        live = {owned_archive(topic.topic_id, topic.config) for topic in topics}
         live |= {topic.topic_id for topic in topics}
         now_ms = self._clock.now_ms()
         self._deleted.look(live, now_ms - self._settings.archive_deleted_topic_retention_ms)

@@ -5,8 +5,9 @@ archive's objects stay where they are. Each partition gets a state without a lea
 controller elects the first broker that comes, in a leader epoch above all that the archive knows, and its log begins
 where the archive ends. What was not archived is lost; offsets of groups above it are set to the archive's end.
 
-`/cluster/id` is written last. Before that no broker takes the store for a cluster, and an interrupted restore begins
-again. All functions block.
+`/cluster/id` is written last. Before that brokers refuse the store, and an interrupted restore begins again. The
+controllers go on counting from the backup's epoch, or the backups of the restored cluster would be the earlier ones.
+All functions block.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from broker.zookeeper.acl_store import AclStore
 from broker.zookeeper.archive_nodes import (
     DELETED_ARCHIVES,
     RESTORED_OFFSETS,
+    RESTORING,
     DeletedTopic,
     archive_id_of,
     deletion_path,
+    owned_archive,
     restored_offset_nodes,
 )
 from broker.zookeeper.metadata_store import MetadataStore
@@ -47,8 +50,6 @@ if TYPE_CHECKING:
 PRODUCER_IDS_SKIPPED = 1_000_000
 """Ids that brokers may have taken after the backup, and that no producer gets again."""
 
-_RESTORING = "/admin/pykafka_restoring"
-"""Stands in the store until the restore is complete."""
 _WRITTEN = (znodes.TOPICS, "/config", "/kafka-acl", "/kafka-acl-extended", DELETED_ARCHIVES, RESTORED_OFFSETS)
 _READ_AT_ONCE = 8
 
@@ -111,7 +112,8 @@ def plan_restore(storage: Storage, backup: ClusterBackup) -> RestoredCluster:
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
         ends = dict(zip(places, pool.map(end, places), strict=True))
     offsets, moved = _within(backup, topics, ends)
-    live = {*places.values(), *(record.topic_id for record in topics.values())}
+    live = {owned_archive(record.topic_id, record.config) for record in topics.values()}
+    live |= {record.topic_id for record in topics.values()}
     return RestoredCluster(backup, topics, ends, offsets, tuple(moved), tuple(_deleted(storage, backup, live)))
 
 
@@ -133,12 +135,12 @@ def restore_into(store: MetadataStore, found: RestoredCluster, partition_of: Cal
     for chunk in in_transactions(writes):
         store.transaction(chunk)
     cluster_id = znodes.encode_cluster_id(found.backup.cluster_id)
-    store.transaction([Create(znodes.CLUSTER_ID, cluster_id), Delete(_RESTORING)])
+    store.transaction([Create(znodes.CLUSTER_ID, cluster_id), Delete(RESTORING)])
 
 
 def _begin(store: MetadataStore, backup: ClusterBackup) -> None:
     """Check that the store is empty, and remove what an interrupted restore has left there."""
-    restoring = store.exists(_RESTORING) is not None
+    restoring = store.exists(RESTORING) is not None
     brokers = store.children(znodes.BROKER_IDS)
     if store.exists(znodes.CLUSTER_ID) is not None:
         raise ConfigError(f"{store} has cluster {_cluster_id(store)}; restore {backup.cluster_id} into an empty one")
@@ -151,7 +153,7 @@ def _begin(store: MetadataStore, backup: ClusterBackup) -> None:
         for root in _WRITTEN:
             _delete_below(store, root)
     else:
-        store.create(_RESTORING, parents=True)
+        store.create(RESTORING, parents=True)
 
 
 def _cluster_id(store: MetadataStore) -> str:
@@ -181,6 +183,7 @@ def _nodes(found: RestoredCluster, partition_of: Callable[[str, int], int]) -> I
     for deleted in found.deleted:
         yield deletion_path(deleted.archive_id), deleted.encode()
     first = backup.last_producer_id + 1
+    yield znodes.CONTROLLER_EPOCH, str(backup.controller_epoch).encode()
     yield znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(-1, first, first + PRODUCER_IDS_SKIPPED)
     if GROUP_OFFSETS_TOPIC in found.topics:
         partitions = len(found.topics[GROUP_OFFSETS_TOPIC].assignment)

@@ -148,3 +148,24 @@ def test_deleted_topics_are_still_known(storage: Storage, backup: ClusterBackup,
     storage.create(deleted_path(backup.cluster_id, deleted.archive_id), deleted.encode())
     restore(target, storage, backup)
     assert [one for one, _ in ArchiveNodes(target).deleted()] == [deleted]
+
+
+def test_controllers_go_on_counting(storage: Storage, backup: ClusterBackup, target: LocalStore) -> None:
+    """Of two backups the one of the later controller counts: those of the restored cluster must not be the earlier."""
+    restore(target, storage, backup)
+    elected = Registry(target).controller.elect(1)
+    assert elected is not None
+    assert elected.epoch == backup.controller_epoch + 1
+
+
+def test_no_broker_begins_a_cluster_in_an_unfinished_restore(
+    storage: Storage, backup: ClusterBackup, target: FailingStore
+) -> None:
+    target.writes_left = 1
+    with pytest.raises(ConnectionFailed):
+        restore(target, storage, backup)
+    target.writes_left = 1_000_000
+    with pytest.raises(ConfigError, match="run `pykafka log restore` again"):
+        Registry(target).cluster_id()
+    restore(target, storage, backup)
+    assert Registry(target).cluster_id() == backup.cluster_id
