@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.archive.layout import parse_topic_id
+from broker.archive.manifest import BrokenManifest
 from broker.archive.manifest_store import ManifestStore
 from broker.cluster.cluster_backup import ClusterBackup, CommittedOffset
 from broker.cluster.deleted_archives import deleted_path
@@ -78,7 +79,9 @@ class RestoredCluster:
     backup: ClusterBackup
     topics: Mapping[str, TopicRecord]
     ends: Mapping[TopicPartition, ArchiveEnd]
-    """Of all partitions with an archive."""
+    """Of all partitions with an archive that can be read."""
+    unreadable: Mapping[TopicPartition, str]
+    """The other ones → why. Their leader takes no records until the archive is mended: it would tear it."""
     offsets: Mapping[str, Mapping[TopicPartition, CommittedOffset]]
     moved: tuple[MovedOffset, ...]
     deleted: tuple[DeletedTopic, ...]
@@ -91,12 +94,13 @@ class RestoredCluster:
 
     @property
     def without_archive(self) -> list[str]:
-        """The topics that begin empty."""
-        return sorted(name for name, one in self.topics.items() if archive_id_of(one.topic_id, one.config) is None)
+        """The topics that begin empty. The offsets of groups are in the backup, so theirs does not."""
+        without = {name for name, one in self.topics.items() if archive_id_of(one.topic_id, one.config) is None}
+        return sorted(without - {GROUP_OFFSETS_TOPIC})
 
 
 def plan_restore(storage: Storage, backup: ClusterBackup) -> RestoredCluster:
-    """Read what the archive has. Raises BackupUnreadable, BrokenManifest, OSError."""
+    """Read what the archive has. Raises BackupUnreadable, OSError."""
     topics = backup.topics()
     places = {
         tp: archive_id
@@ -105,16 +109,25 @@ def plan_restore(storage: Storage, backup: ClusterBackup) -> RestoredCluster:
         for tp in record.partitions()
     }
 
-    def end(tp: TopicPartition) -> ArchiveEnd:
-        manifest = ManifestStore(storage, backup.cluster_id, places[tp], tp.partition).load()
+    unreadable: dict[TopicPartition, str] = {}
+
+    def end(tp: TopicPartition) -> ArchiveEnd | None:
+        try:
+            manifest = ManifestStore(storage, backup.cluster_id, places[tp], tp.partition).load()
+        except BrokenManifest as error:
+            unreadable[tp] = str(error)
+            return None
         return ArchiveEnd(manifest.start, manifest.end, manifest.epoch)
 
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
-        ends = dict(zip(places, pool.map(end, places), strict=True))
-    offsets, moved = _within(backup, topics, ends)
+        found = zip(places, pool.map(end, places), strict=True)
+        ends = {tp: one for tp, one in found if one is not None}
+    offsets, moved = _within(backup, topics, ends, unreadable)
     live = {owned_archive(record.topic_id, record.config) for record in topics.values()}
     live |= {record.topic_id for record in topics.values()}
-    return RestoredCluster(backup, topics, ends, offsets, tuple(moved), tuple(_deleted(storage, backup, live)))
+    return RestoredCluster(
+        backup, topics, ends, unreadable, offsets, tuple(moved), tuple(_deleted(storage, backup, live))
+    )
 
 
 def restore_into(store: MetadataStore, found: RestoredCluster, partition_of: Callable[[str, int], int]) -> None:
@@ -203,7 +216,10 @@ def _state(found: RestoredCluster, tp: TopicPartition) -> PartitionState:
 
 
 def _within(
-    backup: ClusterBackup, topics: Mapping[str, TopicRecord], ends: Mapping[TopicPartition, ArchiveEnd]
+    backup: ClusterBackup,
+    topics: Mapping[str, TopicRecord],
+    ends: Mapping[TopicPartition, ArchiveEnd],
+    unreadable: Collection[TopicPartition],
 ) -> tuple[dict[str, dict[TopicPartition, CommittedOffset]], list[MovedOffset]]:
     """The offsets of groups, none above the end of its partition, and those that were."""
     found: dict[str, dict[TopicPartition, CommittedOffset]] = {}
@@ -214,7 +230,7 @@ def _within(
                 moved.append(MovedOffset(group, tp, committed.offset, None))
                 continue
             end = ends[tp].end if tp in ends else 0
-            if committed.offset > end:
+            if committed.offset > end and tp not in unreadable:
                 moved.append(MovedOffset(group, tp, committed.offset, end))
                 committed = committed._replace(offset=end, leader_epoch=-1)
             found.setdefault(group, {})[tp] = committed

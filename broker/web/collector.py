@@ -60,6 +60,8 @@ class MetricSources:
     throttled_connections: Callable[[], int]
     archive: Callable[[], Collection[ArchiveStatus]] | None = None
     """The archives of the partitions that this broker leads; None without an archive."""
+    archive_failures: Callable[[], int] = lambda: 0
+    """What the controller keeps in the archive and cannot write now: backups, topics, deletions."""
 
 
 class _Collected(collections.defaultdict[str, list[Sample]]):
@@ -91,6 +93,7 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     await _partitions(sources, found)
     if sources.archive is not None:
         await _archive(sources.archive(), found)
+        found.add("pykafka_archive_upkeep_failures", sources.archive_failures())
     await _groups(sources, found)
     await _transactions(sources.transactions, found)
     _cleaner(sources.logs.cleaner_metrics, found)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +19,7 @@ from broker.cluster.archive_upkeep import ArchiveUpkeep
 from broker.cluster.archived_topics import ArchivedTopics
 from broker.cluster.cluster_backup import BackupFiles, ClusterBackup
 from broker.cluster.cluster_restore import read_deleted
-from broker.cluster.deleted_archives import deleted_path
+from broker.cluster.deleted_archives import deleted_path, topic_path
 from broker.config.archive_settings import ArchiveSettings
 from broker.errors import BrokerError, ConfigError
 from broker.storage.storage import Storage, open_storage
@@ -268,6 +269,42 @@ def test_a_topic_that_is_deleted_while_its_archive_is_claimed_keeps_it(world: Wo
     claim = world.archives.claim(uuid_to_text(record.topic_id), 1)
     world.registry.create_topic("u", {0: [1]}, {}, first_epochs={}, claim=claim.operations)
     assert ArchiveNodes(world.zk).deleted() == []  # or the note would be there when the new topic is deleted
+
+
+def test_what_changes_of_topics_is_told_at_once(world: World) -> None:
+    """The next backup is a minute away."""
+    upkeep = world.controller(1)
+    listeners: dict[str, Any] = {}
+    topics = cast(Any, upkeep)._topics
+    topics.add_change_listener = partial(listeners.__setitem__, "change")
+    topics.add_deletion_listener = partial(listeners.__setitem__, "deletion")
+
+    async def until(exists: Callable[[], bool]) -> None:
+        while not exists():
+            await asyncio.sleep(0.01)
+
+    async def live() -> None:
+        running = asyncio.create_task(upkeep.run())
+        await until(lambda: world.files.newest()[0] == 1)
+        record = world.archived_topic("t")
+        topics.metadata = world.registry.load_metadata()
+        listeners["change"](["t"])
+        await until(lambda: world.storage.exists(topic_path(world.cluster_id, record.topic_id)))
+        world.registry.deletions.delete("t")
+        topics.metadata = world.registry.load_metadata()
+        await listeners["deletion"](record.partitions())
+        await until(lambda: world.storage.exists(deleted_path(world.cluster_id, record.topic_id)))
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(live(), 60))
+    assert newest(world)[0] == 1
+
+
+def test_a_controller_that_may_not_write_backups_says_so(world: World) -> None:
+    world.look(world.controller(7))
+    upkeep = world.controller(2)
+    asyncio.run(upkeep.look())
+    assert "a backup of controller epoch 7" in upkeep.problem
 
 
 def test_an_archive_that_is_being_erased_says_so(world: World) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.archive.layout import PartitionPlace
+from broker.archive.manifest import Start
+from broker.archive.manifest_store import ManifestStore
 from broker.cluster.cluster_backup import ClusterBackup, CommittedOffset, read_backup
 from broker.cluster.cluster_restore import PRODUCER_IDS_SKIPPED, MovedOffset, plan_restore, restore_into
 from broker.cluster.deleted_archives import deleted_path
@@ -17,7 +21,7 @@ from broker.replica.cluster_metadata import NO_LEADER
 from broker.storage.storage import Storage, open_storage
 from broker.zookeeper import znodes
 from broker.zookeeper.acl_store import AclStore
-from broker.zookeeper.archive_nodes import ArchiveNodes, DeletedTopic
+from broker.zookeeper.archive_nodes import ARCHIVE_KEY, ArchiveNodes, DeletedTopic
 from broker.zookeeper.local_store import LocalStore
 from broker.zookeeper.operations import Operation
 from broker.zookeeper.registry import Registry
@@ -90,7 +94,7 @@ def test_everything_is_there_and_waits_for_its_first_leader(
         MovedOffset("g", TopicPartition("t", 0), 7, 0),
         MovedOffset("h", TopicPartition("gone", 0), 3, None),
     )
-    assert (found.brokers, found.without_archive) == ([1, 2], [GROUPS, "t"])
+    assert (found.brokers, found.without_archive) == ([1, 2], ["t"])
     restore(target, storage, backup)
     registry = Registry(target)
     assert registry.cluster_id() == backup.cluster_id
@@ -169,3 +173,16 @@ def test_no_broker_begins_a_cluster_in_an_unfinished_restore(
         Registry(target).cluster_id()
     restore(target, storage, backup)
     assert Registry(target).cluster_id() == backup.cluster_id
+
+
+def test_a_broken_archive_of_one_partition_holds_up_no_other(storage: Storage, backup: ClusterBackup) -> None:
+    nodes = {**backup.nodes, znodes.topic_config_path("t"): znodes.encode_config({ARCHIVE_KEY: "true"}).decode()}
+    backup = dataclasses.replace(backup, nodes=nodes)
+    topic_id = backup.topics()["t"].topic_id
+    whole = ManifestStore(storage, backup.cluster_id, topic_id, 1)
+    whole.commit(whole.load(), 9, 1, Start(0))
+    storage.create(PartitionPlace(backup.cluster_id, topic_id, 0).entry(0), b"{")
+    found = plan_restore(storage, backup)
+    assert found.unreadable.keys() == {TopicPartition("t", 0)}
+    assert found.ends[TopicPartition("t", 1)].epoch == 9
+    assert found.offsets["g"][TopicPartition("t", 0)].offset == 7  # nobody knows that it is too high
