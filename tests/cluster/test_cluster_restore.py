@@ -186,3 +186,42 @@ def test_a_broken_archive_of_one_partition_holds_up_no_other(storage: Storage, b
     assert found.unreadable.keys() == {TopicPartition("t", 0)}
     assert found.ends[TopicPartition("t", 1)].epoch == 9
     assert found.offsets["g"][TopicPartition("t", 0)].offset == 7  # nobody knows that it is too high
+
+
+def test_users_quotas_acls_and_settings_come_back_exactly(storage: Storage, tmp_path: Path, target: LocalStore) -> None:
+    entities = {
+        "/config/users/alice": {"SCRAM-SHA-512": "salt=a", "producer_byte_rate": "1024"},
+        "/config/users/CN%3Dbob%2COU%3D%C3%A9": {"request_percentage": "50.5"},
+        "/config/users/<default>": {"consumer_byte_rate": "7"},
+        "/config/users/alice/clients/c%20d": {"consumer_byte_rate": "8"},
+        "/config/users/<default>/clients/<default>": {"producer_byte_rate": "9"},
+        "/config/clients/c": {"producer_byte_rate": "10"},
+        "/config/clients/<default>": {},
+        "/config/ips/10.0.0.1": {"connection_creation_rate": "3"},
+        "/config/brokers/<default>": {"log.cleaner.backoff.ms": "14000"},
+        "/config/brokers/1": {"log.retention.ms": "5"},
+        "/config/topics/t": {"retention.ms": "5", "max.message.bytes": "99"},
+    }
+    acl = b'{"version":1,"acls":[{"principal":"User:a","permissionType":"Allow","operation":"Read","host":"*"}]}'
+    acls = ["/kafka-acl/Topic/t", "/kafka-acl/Group/*", "/kafka-acl-extended/prefixed/Topic/x"]
+    with LocalStore(tmp_path / "source") as source:
+        registry = Registry(source)
+        registry.ensure_paths()
+        AclStore(source).ensure_paths()
+        registry.create_topic("t", {0: [1]}, entities["/config/topics/t"])
+        for path, config in entities.items():
+            if path != "/config/topics/t":
+                source.create(path, znodes.encode_config(config), parents=True)
+        for path in acls:
+            source.create(path, acl, parents=True)
+        offsets = {"g \u00e9": {TopicPartition("t", 0): CommittedOffset(0, 3, "m \u2603")}}
+        backup = ClusterBackup.decode(read_backup(source, registry.load_metadata(), 4, 0, offsets).encode())
+        restore(target, storage, backup)
+        roots = ("/config", "/kafka-acl", "/brokers/topics/t")
+        before, after = (
+            {path: data for path, data in dump(store).items() if path.startswith(roots) and "/partitions/" not in path}
+            for store in (source, target)
+        )
+    assert after == before
+    assert after.keys() >= {*entities, *acls}
+    assert backup.offsets == offsets
