@@ -77,6 +77,7 @@ from broker.zookeeper.registry import Registry
 
 if TYPE_CHECKING:
     from broker.archive.broker_archive import BrokerArchive
+    from broker.cluster.archive_upkeep import ArchiveUpkeep
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +127,7 @@ class BrokerServer:
         self._store: MetadataStore | None = None
         self._acls: Acls | None = None
         self._archive: BrokerArchive | None = None
+        self._upkeep: ArchiveUpkeep | None = None
         self._parts = contextlib.AsyncExitStack()
 
     async def start(self) -> list[Listener]:
@@ -438,11 +440,19 @@ class BrokerServer:
         self._topic_changes.archives = ArchivedTopics(storage, cluster_id, nodes, self._cluster.registry)
         connect = functools.partial(self._peer, purpose="archive-upkeep", timeout_s=PEER_TIMEOUT_S)
         groups = functools.partial(GroupBackup, self._topics, connect)
-        upkeep = ArchiveUpkeep(
+        self._upkeep = upkeep = ArchiveUpkeep(
             storage, self._store, self._cluster, self._topics, self._election, groups, self.config, self._clock
         )
         self._on_stop(upkeep.close)
         self._tasks.begin("keeping backups in the archive", upkeep.run())
+
+    def _archive_problem(self) -> str:
+        """Why copies or backups do not go on; empty while they do."""
+        problems = [
+            "" if self._archive is None else self._archive.manager.problem,
+            "" if self._upkeep is None else self._upkeep.problem,
+        ]
+        return "; ".join(filter(None, problems))
 
     async def _hand_over(self) -> None:
         """Let others lead, while this broker still serves and ZooKeeper answers (P9)."""
@@ -492,7 +502,7 @@ class BrokerServer:
             self._logs,
             self._is_store_connected,
             standalone=self.config.standalone,
-            archive=None if archive is None else lambda: archive.manager.problem,
+            archive=None if archive is None else self._archive_problem,
         )
         sources = MetricSources(
             metrics=self._metrics,
@@ -507,6 +517,7 @@ class BrokerServer:
             quotas=self._quotas,
             throttled_connections=lambda: self._listeners.throttled_count,
             archive=archive,
+            archive_failures=lambda: 0 if self._upkeep is None else len(self._upkeep.failures),
         )
         self._tasks.begin("serving metrics.listener", self._http.serve(sources, health))
 

@@ -13,8 +13,9 @@ The store is asked in a thread of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,9 +24,11 @@ from broker.cluster.cluster_backup import BackupFiles, ClusterBackup, GroupOffse
 from broker.cluster.deleted_archives import DeletedArchives, topic_document, topic_path
 from broker.cluster.metadata_cache import MetadataCache
 from broker.config.archive_settings import ArchiveSettings
+from broker.errors import PykafkaError
+from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import Topic
 from broker.storage.url_secrets import text_without_secrets
-from broker.zookeeper.archive_nodes import ArchiveNodes, archive_id_of
+from broker.zookeeper.archive_nodes import ArchiveNodes, archive_id_of, may_have_archive, owned_archive
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection, ControllerEpoch
 from broker.zookeeper.metadata_store import MetadataStore
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_SPACING_S = 1.0
+"""Between two looks at the topics."""
 
 
 class ArchiveUpkeep:
@@ -74,14 +80,33 @@ class ArchiveUpkeep:
         """The last backup that this broker has written in its epoch."""
         self._topic_documents: dict[str, bytes] = {}
         """Path → what this broker has written there."""
+        self._changed = asyncio.Event()
         self.failures: dict[str, str] = {}
         """What cannot be done now → why."""
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Look, for ever. What changes of topics is told the archive within seconds: a topic that was deleted in its
+        first minute can be restored by its name, too."""
+        self._topics.add_change_listener(self._note_change)
+        self._topics.add_deletion_listener(self._note_deletion)
+        loop = asyncio.get_running_loop()
         while True:
             await self.look()
-            await asyncio.sleep(self._settings.archive_cluster_backup_interval_ms / 1000)
+            due = loop.time() + self._settings.archive_cluster_backup_interval_ms / 1000
+            while (left := due - loop.time()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), left)
+                    self._changed.clear()
+                    await self._look_at_topics()
+                    await asyncio.sleep(_SPACING_S)
+
+    def _note_change(self, names: Collection[str]) -> None:
+        topics = self._topics.metadata.topics
+        if any(name in topics and may_have_archive(topics[name].config) for name in names):
+            self._changed.set()
+
+    async def _note_deletion(self, partitions: Sequence[TopicPartition]) -> None:
+        self._changed.set()
 
     def close(self) -> None:
         """Begin nothing more; what is being written ends by itself."""
@@ -95,8 +120,17 @@ class ArchiveUpkeep:
             self.failures.clear()
             return
         await self._try("back up the cluster's metadata", self._back_up(epoch))
-        await self._try("write topic.json", self._in_thread(self._write_topics))
-        await self._try("delete the archives of deleted topics", self._in_thread(self._look_at_deleted))
+        await self._look_at_topics()
+
+    async def _look_at_topics(self) -> None:
+        if self._election.epoch is not None:
+            await self._try("write topic.json", self._in_thread(self._write_topics))
+            await self._try("delete the archives of deleted topics", self._in_thread(self._look_at_deleted))
+
+    @property
+    def problem(self) -> str:
+        """What cannot be done now, and why; empty while all can, and while another broker is the controller."""
+        return "; ".join(f"cannot {what}: {why}" for what, why in self.failures.items())
 
     async def _try(self, what: str, work: Awaitable[object]) -> None:
         try:
@@ -117,8 +151,11 @@ class ArchiveUpkeep:
     async def _back_up(self, epoch: ControllerEpoch) -> None:
         if self._epoch != epoch or self._groups is None:
             self._number, last = await self._in_thread(self._files.newest)
-            if last is not None and last.controller_epoch > epoch.epoch:
-                return  # this broker was deposed, and will hear of it
+            if last is not None and last.controller_epoch > epoch.epoch:  # most likely it was deposed
+                raise PykafkaError(
+                    f"the archive has a backup of controller epoch {last.controller_epoch}, and this is the controller "
+                    f"of epoch {epoch.epoch}: another cluster with the same id writes there, or this one was deposed"
+                )
             self._groups = self._make_groups(last.offsets if last else {})
             self._written = None
             self._topic_documents.clear()
@@ -161,11 +198,12 @@ class ArchiveUpkeep:
             if self._topic_documents.get(path) != document:
                 with self._storage.open_output(path) as file:
                     file.write(document)
+                self._deleted.lives(archive_id)
                 self._topic_documents[path] = document
 
     def _look_at_deleted(self) -> None:
         topics = self._topics.metadata.topics.values()
-        live = {archive_id_of(topic.topic_id, topic.config) for topic in topics} - {None}
+        live = {owned_archive(topic.topic_id, topic.config) for topic in topics}
         live |= {topic.topic_id for topic in topics}
         now_ms = self._clock.now_ms()
         self._deleted.look(live, now_ms - self._settings.archive_deleted_topic_retention_ms)

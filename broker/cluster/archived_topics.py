@@ -18,7 +18,7 @@ from broker.archive.manifest_store import ManifestStore
 from broker.cluster.deleted_archives import deleted_path
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.storage.url_secrets import text_without_secrets
-from broker.zookeeper.archive_nodes import ARCHIVE_ID_KEY, ArchiveNodes, archive_id_of
+from broker.zookeeper.archive_nodes import ARCHIVE_ID_KEY, ArchiveNodes, owned_archive
 from broker.zookeeper.operations import Operation
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import uuid_from_text
@@ -51,15 +51,16 @@ class ArchivedTopics:
     def claim(self, named: str, partitions: int) -> Claim:
         """`named` is the value of `archive.topic.id`. Raises ConfigError, BrokerError `kafka_storage_error`."""
         archive_id = uuid_from_text(named)
-        deleted, operations = self._nodes.claim(archive_id)
-        if deleted is not None and deleted.is_being_erased:
-            raise ConfigError(f"{ARCHIVE_ID_KEY}={named}: topic {deleted.name} is deleted, and its archive is being")
+        begun = self._nodes.begin_claim()
         for record in self._registry.topics().values():
-            if archive_id in (record.topic_id, archive_id_of(record.topic_id, record.config)):
+            if archive_id in (record.topic_id, owned_archive(record.topic_id, record.config)):
                 raise ConfigError(
                     f"{ARCHIVE_ID_KEY}={named}: topic {record.name} has this archive, and two topics would tear it. "
                     "Delete that topic first, or read its archive with Spark (archive=only)"
                 )
+        deleted, operations = self._nodes.claim(archive_id)
+        if deleted is not None and deleted.is_being_erased:
+            raise ConfigError(f"{ARCHIVE_ID_KEY}={named}: topic {deleted.name} is deleted, and its archive is being")
         try:
             epochs = self._epochs(archive_id)
         except Exception as error:  # of whatever library is behind the storage
@@ -72,7 +73,7 @@ class ArchivedTopics:
                 f"{ARCHIVE_ID_KEY}={named}: the archive has a partition {max(epochs)}, so the topic needs at least "
                 f"{max(epochs) + 1} partitions, not {partitions}"
             )
-        return Claim(archive_id, {index: epoch + 1 for index, epoch in epochs.items()}, operations)
+        return Claim(archive_id, {index: epoch + 1 for index, epoch in epochs.items()}, [begun, *operations])
 
     def claimed(self, claim: Claim) -> None:
         """The topic was created: the archive is not one of a deleted topic any more. A failure does no harm: the

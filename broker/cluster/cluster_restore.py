@@ -5,20 +5,22 @@ archive's objects stay where they are. Each partition gets a state without a lea
 controller elects the first broker that comes, in a leader epoch above all that the archive knows, and its log begins
 where the archive ends. What was not archived is lost; offsets of groups above it are set to the archive's end.
 
-`/cluster/id` is written last. Before that no broker takes the store for a cluster, and an interrupted restore begins
-again. All functions block.
+`/cluster/id` is written last. Before that brokers refuse the store, and an interrupted restore begins again. The
+controllers go on counting from the backup's epoch, or the backups of the restored cluster would be the earlier ones.
+All functions block.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.archive.layout import parse_topic_id
+from broker.archive.manifest import BrokenManifest
 from broker.archive.manifest_store import ManifestStore
 from broker.cluster.cluster_backup import ClusterBackup, CommittedOffset
 from broker.cluster.deleted_archives import deleted_path
@@ -31,9 +33,11 @@ from broker.zookeeper.acl_store import AclStore
 from broker.zookeeper.archive_nodes import (
     DELETED_ARCHIVES,
     RESTORED_OFFSETS,
+    RESTORING,
     DeletedTopic,
     archive_id_of,
     deletion_path,
+    owned_archive,
     restored_offset_nodes,
 )
 from broker.zookeeper.metadata_store import MetadataStore
@@ -47,8 +51,6 @@ if TYPE_CHECKING:
 PRODUCER_IDS_SKIPPED = 1_000_000
 """Ids that brokers may have taken after the backup, and that no producer gets again."""
 
-_RESTORING = "/admin/pykafka_restoring"
-"""Stands in the store until the restore is complete."""
 _WRITTEN = (znodes.TOPICS, "/config", "/kafka-acl", "/kafka-acl-extended", DELETED_ARCHIVES, RESTORED_OFFSETS)
 _READ_AT_ONCE = 8
 
@@ -77,7 +79,9 @@ class RestoredCluster:
     backup: ClusterBackup
     topics: Mapping[str, TopicRecord]
     ends: Mapping[TopicPartition, ArchiveEnd]
-    """Of all partitions with an archive."""
+    """Of all partitions with an archive that can be read."""
+    unreadable: Mapping[TopicPartition, str]
+    """The other ones → why. Their leader takes no records until the archive is mended: it would tear it."""
     offsets: Mapping[str, Mapping[TopicPartition, CommittedOffset]]
     moved: tuple[MovedOffset, ...]
     deleted: tuple[DeletedTopic, ...]
@@ -90,12 +94,13 @@ class RestoredCluster:
 
     @property
     def without_archive(self) -> list[str]:
-        """The topics that begin empty."""
-        return sorted(name for name, one in self.topics.items() if archive_id_of(one.topic_id, one.config) is None)
+        """The topics that begin empty. The offsets of groups are in the backup, so theirs does not."""
+        without = {name for name, one in self.topics.items() if archive_id_of(one.topic_id, one.config) is None}
+        return sorted(without - {GROUP_OFFSETS_TOPIC})
 
 
 def plan_restore(storage: Storage, backup: ClusterBackup) -> RestoredCluster:
-    """Read what the archive has. Raises BackupUnreadable, BrokenManifest, OSError."""
+    """Read what the archive has. Raises BackupUnreadable, OSError."""
     topics = backup.topics()
     places = {
         tp: archive_id
@@ -104,15 +109,25 @@ def plan_restore(storage: Storage, backup: ClusterBackup) -> RestoredCluster:
         for tp in record.partitions()
     }
 
-    def end(tp: TopicPartition) -> ArchiveEnd:
-        manifest = ManifestStore(storage, backup.cluster_id, places[tp], tp.partition).load()
+    unreadable: dict[TopicPartition, str] = {}
+
+    def end(tp: TopicPartition) -> ArchiveEnd | None:
+        try:
+            manifest = ManifestStore(storage, backup.cluster_id, places[tp], tp.partition).load()
+        except BrokenManifest as error:
+            unreadable[tp] = str(error)
+            return None
         return ArchiveEnd(manifest.start, manifest.end, manifest.epoch)
 
     with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
-        ends = dict(zip(places, pool.map(end, places), strict=True))
-    offsets, moved = _within(backup, topics, ends)
-    live = {*places.values(), *(record.topic_id for record in topics.values())}
-    return RestoredCluster(backup, topics, ends, offsets, tuple(moved), tuple(_deleted(storage, backup, live)))
+        found = zip(places, pool.map(end, places), strict=True)
+        ends = {tp: one for tp, one in found if one is not None}
+    offsets, moved = _within(backup, topics, ends, unreadable)
+    live = {owned_archive(record.topic_id, record.config) for record in topics.values()}
+    live |= {record.topic_id for record in topics.values()}
+    return RestoredCluster(
+        backup, topics, ends, unreadable, offsets, tuple(moved), tuple(_deleted(storage, backup, live))
+    )
 
 
 def restore_into(store: MetadataStore, found: RestoredCluster, partition_of: Callable[[str, int], int]) -> None:
@@ -133,12 +148,12 @@ def restore_into(store: MetadataStore, found: RestoredCluster, partition_of: Cal
     for chunk in in_transactions(writes):
         store.transaction(chunk)
     cluster_id = znodes.encode_cluster_id(found.backup.cluster_id)
-    store.transaction([Create(znodes.CLUSTER_ID, cluster_id), Delete(_RESTORING)])
+    store.transaction([Create(znodes.CLUSTER_ID, cluster_id), Delete(RESTORING)])
 
 
 def _begin(store: MetadataStore, backup: ClusterBackup) -> None:
     """Check that the store is empty, and remove what an interrupted restore has left there."""
-    restoring = store.exists(_RESTORING) is not None
+    restoring = store.exists(RESTORING) is not None
     brokers = store.children(znodes.BROKER_IDS)
     if store.exists(znodes.CLUSTER_ID) is not None:
         raise ConfigError(f"{store} has cluster {_cluster_id(store)}; restore {backup.cluster_id} into an empty one")
@@ -151,7 +166,7 @@ def _begin(store: MetadataStore, backup: ClusterBackup) -> None:
         for root in _WRITTEN:
             _delete_below(store, root)
     else:
-        store.create(_RESTORING, parents=True)
+        store.create(RESTORING, parents=True)
 
 
 def _cluster_id(store: MetadataStore) -> str:
@@ -181,6 +196,7 @@ def _nodes(found: RestoredCluster, partition_of: Callable[[str, int], int]) -> I
     for deleted in found.deleted:
         yield deletion_path(deleted.archive_id), deleted.encode()
     first = backup.last_producer_id + 1
+    yield znodes.CONTROLLER_EPOCH, str(backup.controller_epoch).encode()
     yield znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(-1, first, first + PRODUCER_IDS_SKIPPED)
     if GROUP_OFFSETS_TOPIC in found.topics:
         partitions = len(found.topics[GROUP_OFFSETS_TOPIC].assignment)
@@ -200,7 +216,10 @@ def _state(found: RestoredCluster, tp: TopicPartition) -> PartitionState:
 
 
 def _within(
-    backup: ClusterBackup, topics: Mapping[str, TopicRecord], ends: Mapping[TopicPartition, ArchiveEnd]
+    backup: ClusterBackup,
+    topics: Mapping[str, TopicRecord],
+    ends: Mapping[TopicPartition, ArchiveEnd],
+    unreadable: Collection[TopicPartition],
 ) -> tuple[dict[str, dict[TopicPartition, CommittedOffset]], list[MovedOffset]]:
     """The offsets of groups, none above the end of its partition, and those that were."""
     found: dict[str, dict[TopicPartition, CommittedOffset]] = {}
@@ -211,7 +230,7 @@ def _within(
                 moved.append(MovedOffset(group, tp, committed.offset, None))
                 continue
             end = ends[tp].end if tp in ends else 0
-            if committed.offset > end:
+            if committed.offset > end and tp not in unreadable:
                 moved.append(MovedOffset(group, tp, committed.offset, end))
                 committed = committed._replace(offset=end, leader_epoch=-1)
             found.setdefault(group, {})[tp] = committed

@@ -17,13 +17,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from broker.background_tasks import BackgroundTasks
-from broker.cluster.controller_state import Election, imbalanced_partitions, next_state
+from broker.cluster.controller_state import Election, imbalanced_partitions, is_restored, next_state
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.metadata_cache import MetadataCache
 from broker.config.dynamic_config import DynamicConfig
 from broker.errors import BrokerError, ErrorCode
 from broker.metrics import ReplicationMetrics
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, some_of
 from broker.replica.cluster_metadata import NO_LEADER, PartitionInfo, Topic
 from broker.zookeeper.cluster_store import ClusterStore, on_loop
 from broker.zookeeper.controller_election import ControllerElection, ControllerEpoch
@@ -235,8 +235,12 @@ class Controller:
             written |= await self._store(
                 self._registry.write_assignments, name, of_topic, controller_version=epoch.version
             )
+        begun = {tp for tp in written if is_restored(topics[tp.topic].partitions[tp.partition])}
+        if begun:  # all of a cluster at once
+            logger.info("partitions that were restored have leaders: %s", some_of(list(begun)))
         for tp in written:
-            logger.log(logging.WARNING if elections[tp].unclean else logging.INFO, "%s: %s", tp, elections[tp])
+            if tp not in begun:
+                logger.log(logging.WARNING if elections[tp].unclean else logging.INFO, "%s: %s", tp, elections[tp])
             leader = elections[tp].after.leader
             self._metrics.elections += leader not in (NO_LEADER, topics[tp.topic].partitions[tp.partition].leader)
             self._metrics.unclean_elections += elections[tp].unclean

@@ -63,7 +63,7 @@ def next_state(
     reachable = [broker for broker in live if broker not in suspected] if suspected else live
     if now.version == NO_STATE:
         return _first_state(now, reachable)
-    if _is_restored(now):
+    if is_restored(now):
         return _begun(now, reachable)
     if now.version == 1 and now.isr and not _members(now, now.replicas):
         return _repaired(now, reachable)
@@ -126,7 +126,7 @@ def state_at_start(
     partition leads with its log. Without one it leads if it never had one, or if somebody has accepted the loss
     (`loss_is_accepted`). Otherwise the partition has no leader and an empty ISR, until a start finds the log.
     """
-    if _is_restored(now):
+    if is_restored(now):
         return None  # the controller elects its first leader
     is_first = now.is_restored or now.leader_epoch <= _FIRST_EPOCH_AFTER_CREATION
     if now.replicas == (broker,) and (broker in now.isr or not now.isr):
@@ -218,7 +218,7 @@ def _first_state(now: PartitionInfo, live: Collection[int]) -> Election | None:
     return Election(dataclasses.replace(now, leader=alive[0], leader_epoch=0, isr=alive), "the partition is new")
 
 
-def _is_restored(now: PartitionInfo) -> bool:
+def is_restored(now: PartitionInfo) -> bool:
     """Whether it was restored from the archive and had no leader since."""
     return now.is_restored and now.leader == NO_LEADER and not now.isr
 

@@ -7,7 +7,7 @@ All functions block.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import json
 import logging
 import uuid
@@ -53,10 +53,10 @@ class DeletedArchives:
         self._storage = storage
         self._cluster_id = cluster_id
         self._nodes = nodes
-        self._told: set[uuid.UUID] = set()
-        """Those that have their `deleted.json`."""
+        self._told: dict[uuid.UUID, DeletedTopic] = {}
+        """What `deleted.json` of each archive says."""
 
-    def look(self, live: Collection[uuid.UUID | None], deleted_before_ms: int) -> None:
+    def look(self, live: Collection[uuid.UUID], deleted_before_ms: int) -> None:
         """Write each missing `deleted.json`, and delete the archives of the topics that were deleted before that time.
 
         `live`: the ids of the archives that topics have. Theirs are never deleted, whatever a note says. An end that
@@ -71,19 +71,26 @@ class DeletedArchives:
                     continue
             self._erase(deleted)
 
+    def lives(self, archive_id: uuid.UUID) -> None:
+        """Its topic was restored: `deleted.json`, which a lost cluster or a store that was away may have left, goes."""
+        self._storage.remove(deleted_path(self._cluster_id, archive_id))
+        self._told.pop(archive_id, None)
+
     def _tell(self, deleted: DeletedTopic) -> None:
-        if deleted.archive_id not in self._told:
-            with contextlib.suppress(FileExistsError):
-                self._storage.create(deleted_path(self._cluster_id, deleted.archive_id), deleted.encode())
-            self._told.add(deleted.archive_id)
+        """It replaces one of an earlier deletion, by whose time the archive would go too early."""
+        if self._told.get(deleted.archive_id) != deleted:
+            with self._storage.open_output(deleted_path(self._cluster_id, deleted.archive_id)) as file:
+                file.write(deleted.encode())
+            self._told[deleted.archive_id] = deleted
 
     def _erase(self, deleted: DeletedTopic) -> None:
-        """`deleted.json` last: until then a restore finds out what this was."""
+        """`deleted.json` last, and first it says so: who restores the cluster meanwhile gets no rest of an archive."""
+        self._tell(dataclasses.replace(deleted, is_being_erased=True))
         root = topic_directory(self._cluster_id, deleted.archive_id)
         for name in self._storage.names(root):
             if name != DELETED_FILE:
                 self._storage.remove(f"{root}/{name}")
         self._storage.remove(root)
         self._nodes.forget(deleted)
-        self._told.discard(deleted.archive_id)
+        self._told.pop(deleted.archive_id, None)
         logger.info("the archive of topic %s, which was deleted, is deleted, too: %s", deleted.name, root)

@@ -25,6 +25,8 @@ _LIST_GROUPS = 3
 _OFFSET_FETCH = 8
 """The first version that takes several groups."""
 _GROUPS_AT_ONCE = 100
+_OFFSETS_AT_ONCE = 2000
+"""About how many one answer has, so that neither broker is held up: a group may have tens of thousands."""
 
 
 class GroupBackup:
@@ -73,14 +75,18 @@ async def _offsets(peer: PeerConnection) -> GroupOffsets:
     _check(listed.error_code, "its groups")
     found: dict[str, dict[TopicPartition, CommittedOffset]] = {}
     names = sorted(group.group_id for group in listed.groups)
-    for first in range(0, len(names), _GROUPS_AT_ONCE):
-        groups = names[first : first + _GROUPS_AT_ONCE]
+    first, count = 0, 1
+    while first < len(names):
+        groups = names[first : first + count]
         asked = {"groups": [{"group_id": group, "topics": None} for group in groups], "require_stable": False}
         answer = await peer.request(ApiKey.OFFSET_FETCH, _OFFSET_FETCH, asked)
         for group in answer.groups:
             _check(group.error_code, f"group {group.group_id!r}")
             if offsets := dict(_committed(group.topics)):
                 found[group.group_id] = offsets
+        first += count
+        largest = max((len(found.get(group, ())) for group in groups), default=0)
+        count = max(1, min(2 * count, _GROUPS_AT_ONCE, _OFFSETS_AT_ONCE // max(largest, 1)))
     return found
 
 

@@ -106,6 +106,14 @@ class ArchiveSettings:
             raise ConfigError(f"{OPTIONS_PREFIX}{min(options)} is set, but archive.url is not")
 
 
+def absolute_url(url: str) -> str:
+    """A local directory by its whole path: clients get the URL from the broker, and run in other directories."""
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme in ("file", "local"):
+        return url if rest.startswith("/") else f"file://{os.path.abspath(rest)}"
+    return url if colon else f"file://{os.path.abspath(url)}"
+
+
 def archive_options(properties: dict[str, str]) -> dict[str, str]:
     """Take the `archive.options.*` out of `properties`: name → value, found where it points to. Raises ConfigError."""
     names = [key for key in properties if key.startswith(OPTIONS_PREFIX)]

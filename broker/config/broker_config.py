@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from broker.config.archive_settings import ArchiveSettings, archive_options
+from broker.config.archive_settings import ArchiveSettings, absolute_url, archive_options
 from broker.config.kafka_settings import is_ignored, why_refused
 from broker.config.listener import Listener, parse_listeners, parse_protocol_map
 from broker.config.security_settings import (
@@ -153,6 +153,8 @@ class BrokerConfig(
             listener_overrides=own,
             archive_options=options,
         )
+        if config.archive_url:
+            config = dataclasses.replace(config, archive_url=absolute_url(config.archive_url))
         config.check_together()
         return config
 

@@ -79,7 +79,7 @@ def _report(found: RestoredCluster, where: str, *, dry_run: bool, as_json: bool)
     if as_json:
         print_json(_document(found, where, dry_run=dry_run))
         return
-    archived = len({tp.topic for tp in found.ends})
+    archived = len({tp.topic for tp in (*found.ends, *found.unreadable)})
     verb = "Would restore" if dry_run else "Restored"
     text = (
         f"{verb} cluster {found.backup.cluster_id} into {where}, as it was at {as_time(found.backup.time_ms)} UTC: "
@@ -90,6 +90,9 @@ def _report(found: RestoredCluster, where: str, *, dry_run: bool, as_json: bool)
     print_lines([text, f"Start its brokers with the ids that they had (broker.id): {ids or 'any'}."])
     if found.without_archive:
         print_lines([f"These topics have no archive and begin empty: {', '.join(found.without_archive)}"])
+    if found.unreadable:
+        typer.echo("The archives of these partitions cannot be read, and they take no records until they can be:")
+        print_table(["topic", "partition", "problem"], [(*tp, why) for tp, why in sorted(found.unreadable.items())])
     if found.moved:
         typer.echo("These groups had read on behind the end of the archive; they are set to its end:")
         rows = [(one.group, *one.tp, one.committed, one.to) for one in found.moved]
@@ -109,6 +112,7 @@ def _document(found: RestoredCluster, where: str, *, dry_run: bool) -> dict[str,
         "topics": sorted(found.topics),
         "withoutArchive": found.without_archive,
         "partitions": [{**tp._asdict(), "start": one.start, "end": one.end} for tp, one in sorted(found.ends.items())],
+        "unreadable": [{**tp._asdict(), "problem": why} for tp, why in sorted(found.unreadable.items())],
         "movedOffsets": [
             {"group": one.group, **one.tp._asdict(), "committed": one.committed, "setTo": one.to} for one in found.moved
         ],

@@ -59,6 +59,8 @@ class MetricSources:
     quotas: ClientQuotas
     throttled_connections: Callable[[], int]
     archive: BrokerArchive | None = None
+    archive_failures: Callable[[], int] = lambda: 0
+    """What the controller keeps in the archive and cannot write now: backups, topics, deletions."""
 
 
 class _Collected(collections.defaultdict[str, list[Sample]]):
@@ -90,6 +92,7 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     await _partitions(sources, found)
     if sources.archive is not None:
         await _archive(sources.archive, found)
+        found.add("pykafka_archive_upkeep_failures", sources.archive_failures())
     await _groups(sources, found)
     await _transactions(sources.transactions, found)
     _cleaner(sources.logs.cleaner_metrics, found)

@@ -185,6 +185,11 @@ _DECLARED = (
         "topic",
     ),
     _gauge(
+        "pykafka_archive_upkeep_failures",
+        "What this broker, as the controller, cannot write into the archive now: backups of the cluster, topics, "
+        "deletions. /healthz says why.",
+    ),
+    _gauge(
         "kafka_server_leaderreplication_byte_rate",
         "Bytes per second to throttled followers; the limit is leader.replication.throttled.rate.",
     ),

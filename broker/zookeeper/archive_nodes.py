@@ -2,6 +2,7 @@
 
     /admin/pykafka_deleted_archives/<archive id>   a topic was deleted, and its archive shall be, some time later
     /admin/pykafka_archive_claims                  its version counts the topics that were made from an archive
+    /admin/pykafka_restoring                       a restore of the whole cluster is not complete yet
     /admin/pykafka_restored_offsets/<p>-<n>        offsets of groups for the empty log of `__consumer_offsets-<p>`
 
 An archive id is the id of a topic, whose archive it is. All of this blocks and raises ConnectionFailed as the methods
@@ -24,6 +25,7 @@ from broker.zookeeper.znodes import MalformedNode, uuid_from_text, uuid_to_text
 
 DELETED_ARCHIVES = "/admin/pykafka_deleted_archives"
 _CLAIMS = "/admin/pykafka_archive_claims"
+RESTORING = "/admin/pykafka_restoring"
 RESTORED_OFFSETS = "/admin/pykafka_restored_offsets"
 _NODE_BYTES = 500_000
 """About how large a node with offsets gets."""
@@ -31,6 +33,7 @@ _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 ARCHIVE_KEY = "remote.storage.enable"
 ARCHIVE_ID_KEY = "archive.topic.id"
+_DELETE_KEY = "remote.log.delete.on.disable"
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,26 @@ class DeletedTopic:
 
 
 def archive_id_of(topic_id: uuid.UUID, config: Mapping[str, str]) -> uuid.UUID | None:
-    """Whose archive a topic with these settings has; None for a topic without one, and for a wrong id."""
-    if config.get(ARCHIVE_KEY, "").strip().lower() != "true":
-        return None
+    """Whose archive a topic with these settings has; None for a topic without one."""
+    return owned_archive(topic_id, config) if _is_true(config, ARCHIVE_KEY) else None
+
+
+def owned_archive(topic_id: uuid.UUID, config: Mapping[str, str]) -> uuid.UUID:
+    """The archive that only this topic may have, whether it is turned on now or not: it may be turned on again."""
     named = config.get(ARCHIVE_ID_KEY, "").strip()
     try:
         return uuid_from_text(named) if named else topic_id
-    except ValueError:
-        return None
+    except ValueError:  # of a hand in ZooKeeper
+        return topic_id
+
+
+def may_have_archive(config: Mapping[str, str]) -> bool:
+    """Whether there may be an archive, also of a topic that has turned it off."""
+    return _is_true(config, ARCHIVE_KEY) or _is_true(config, _DELETE_KEY) or bool(config.get(ARCHIVE_ID_KEY))
+
+
+def _is_true(config: Mapping[str, str], key: str) -> bool:
+    return config.get(key, "").strip().lower() == "true"
 
 
 def deletion_path(archive_id: uuid.UUID) -> str:
@@ -90,11 +105,12 @@ def deletion_path(archive_id: uuid.UUID) -> str:
 
 
 def note_of_deletion(zk: MetadataStore, deleted: DeletedTopic) -> list[Operation]:
-    """What the deletion of a topic adds to its transaction, so that its archive is not forgotten."""
-    paths = [DELETED_ARCHIVES, deletion_path(deleted.archive_id)]
-    data = [b"", deleted.encode()]
-    found = zk.get_many(paths)
-    return [Create(path, node) for path, node, known in zip(paths, data, found, strict=True) if known is None]
+    """What the deletion of a topic adds to its transaction, so that its archive is not forgotten. An earlier note has
+    an earlier time, so it is replaced."""
+    path, data = deletion_path(deleted.archive_id), deleted.encode()
+    root, note = zk.get_many([DELETED_ARCHIVES, path])
+    operations: list[Operation] = [] if root is not None else [Create(DELETED_ARCHIVES)]
+    return [*operations, Create(path, data) if note is None else SetData(path, data, note[1].version)]
 
 
 class ArchiveNodes:
@@ -126,21 +142,22 @@ class ArchiveNodes:
         with contextlib.suppress(NoNode):
             self._zk.delete(deletion_path(deleted.archive_id))
 
-    def claim(self, archive_id: uuid.UUID) -> tuple[DeletedTopic | None, list[Operation]]:
-        """The deleted topic that had this archive, if it is known, and what the creation of the topic that goes on with
-        it adds to its transaction.
-
-        Read the topics after this call: of two topics that claim archives at the same time, one is refused.
-        """
+    def begin_claim(self) -> Operation:
+        """What a topic that claims an archive adds to its transaction: of two at the same time one is refused. Read the
+        topics after this call, and what was deleted after the topics."""
         self._zk.ensure_path(_CLAIMS)
         _, stat = self._zk.get(_CLAIMS)
-        operations: list[Operation] = [SetData(_CLAIMS, b"", stat.version)]
+        return SetData(_CLAIMS, b"", stat.version)
+
+    def claim(self, archive_id: uuid.UUID) -> tuple[DeletedTopic | None, list[Operation]]:
+        """The deleted topic that had this archive, if it is known, and what else the creation of the topic that goes on
+        with it adds to its transaction."""
         path = deletion_path(archive_id)
         try:
             data, found = self._zk.get(path)
         except NoNode:
-            return None, operations
-        return DeletedTopic.decode(path, data), [*operations, Delete(path, found.version)]
+            return None, []
+        return DeletedTopic.decode(path, data), [Delete(path, found.version)]
 
     # -- offsets of a restored cluster
 

@@ -19,10 +19,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from typing import NamedTuple
 
 from broker.clock import Clock, SystemClock
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import NO_STATE, BrokerInfo, ClusterMetadata, PartitionInfo, Topic
 from broker.zookeeper import znodes
+from broker.zookeeper.archive_nodes import RESTORING
 from broker.zookeeper.config_nodes import QuotaNodes, alter_config, read_config
 from broker.zookeeper.consumer_registry import ConsumerRegistry
 from broker.zookeeper.controller_election import ControllerNode
@@ -91,10 +92,16 @@ class Registry:
                 self._zk.ensure_path(path)
 
     def cluster_id(self) -> str:
-        """The id of the cluster. The first broker that asks generates it."""
+        """The id of the cluster. The first broker that asks generates it. Raises ConfigError in an unfinished restore:
+        under another id, the cluster would not find its archive."""
         try:
             data, _ = self._zk.get(znodes.CLUSTER_ID)
         except NoNode:
+            if self._zk.exists(RESTORING) is not None:
+                raise ConfigError(
+                    f"{self._zk} has a part of a cluster, because its restore has not ended: run `pykafka log restore` "
+                    "again"
+                ) from None
             with contextlib.suppress(NodeExists):
                 generated = znodes.encode_cluster_id(znodes.uuid_to_text(znodes.new_uuid()))
                 self._zk.create(znodes.CLUSTER_ID, generated, parents=True)

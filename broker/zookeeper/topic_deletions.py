@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from broker.clock import Clock
 from broker.errors import BrokerError, ErrorCode
 from broker.zookeeper import znodes
-from broker.zookeeper.archive_nodes import DeletedTopic, archive_id_of, note_of_deletion
+from broker.zookeeper.archive_nodes import DeletedTopic, may_have_archive, note_of_deletion, owned_archive
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.operations import Create, Delete, NodeExists, NoNode, NotEmpty, Operation, in_transactions
 from broker.zookeeper.znodes import TopicRecord
@@ -127,9 +127,9 @@ class TopicDeletions:
         return [*notes, *self._archive_note(record)]
 
     def _archive_note(self, record: TopicRecord) -> list[Operation]:
-        archive_id = archive_id_of(record.topic_id, record.config)
-        if archive_id is None:
+        if not may_have_archive(record.config):
             return []
+        archive_id = owned_archive(record.topic_id, record.config)
         now_ms = self._clock.now_ms()
         deleted = DeletedTopic(archive_id, record.name, len(record.assignment), record.config, now_ms)
         return note_of_deletion(self._zk, deleted)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,10 +18,12 @@ from broker.clock import ManualClock
 from broker.cluster.archive_upkeep import ArchiveUpkeep
 from broker.cluster.archived_topics import ArchivedTopics
 from broker.cluster.cluster_backup import BackupFiles, ClusterBackup
+from broker.cluster.cluster_restore import read_deleted
+from broker.cluster.deleted_archives import deleted_path, topic_path
 from broker.config.archive_settings import ArchiveSettings
 from broker.errors import BrokerError, ConfigError
 from broker.storage.storage import Storage, open_storage
-from broker.zookeeper.archive_nodes import ARCHIVE_ID_KEY, ARCHIVE_KEY, ArchiveNodes
+from broker.zookeeper.archive_nodes import ARCHIVE_ID_KEY, ARCHIVE_KEY, ArchiveNodes, DeletedTopic, deletion_path
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerEpoch
@@ -195,3 +198,135 @@ def test_an_archive_that_cannot_be_read_is_no_reason_to_create_anew(world: World
     (tmp_path / "archive" / place / "0" / "manifest" / f"{0:020}.json").write_bytes(b"{")
     with pytest.raises(BrokerError, match="the archive cannot be read"):
         world.archives.claim(uuid_to_text(record.topic_id), 1)
+
+
+def test_an_archive_that_its_topic_has_turned_off_is_not_free(world: World) -> None:
+    """The topic may turn it on again, and then there would be two."""
+    record = world.archived_topic("t")
+    named = uuid_to_text(record.topic_id)
+    world.registry.deletions.delete("t")
+    claim = world.archives.claim(named, 1)
+    config = {ARCHIVE_KEY: "true", ARCHIVE_ID_KEY: named}
+    world.registry.create_topic("u", {0: [1]}, config, first_epochs={0: 5}, claim=claim.operations)
+    off = {ARCHIVE_KEY: "false", "remote.log.delete.on.disable": "true"}
+    world.registry.alter_topic_config("u", off)
+    with pytest.raises(ConfigError, match="topic u has this archive"):
+        world.archives.claim(named, 1)
+    world.registry.deletions.delete("u")
+    ((deleted, _),) = ArchiveNodes(world.zk).deleted()  # what is left of the archive is deleted, too
+    assert deleted.archive_id == record.topic_id
+
+
+def test_a_topic_that_is_deleted_again_stays_for_its_time_again(world: World) -> None:
+    upkeep = world.controller(1)
+    record = world.archived_topic("t")
+    named = uuid_to_text(record.topic_id)
+    path = deleted_path(world.cluster_id, record.topic_id)
+    world.registry.deletions.delete("t")
+    world.look(upkeep)
+    first = DeletedTopic.decode(path, world.storage.read(path))
+    world.clock.advance(DAY_MS - 1)
+    claim = world.archives.claim(named, 1)
+    config = {ARCHIVE_KEY: "true", ARCHIVE_ID_KEY: named}
+    world.registry.create_topic("u", {0: [1]}, config, first_epochs={0: 5}, claim=claim.operations)
+    world.look(upkeep)  # the broker that created it could not reach the archive
+    assert not world.storage.exists(path)
+    world.registry.deletions.delete("u")
+    world.look(upkeep)
+    again = DeletedTopic.decode(path, world.storage.read(path))
+    assert (again.name, again.deleted_ms - first.deleted_ms) == ("u", DAY_MS - 1)
+    world.clock.advance(DAY_MS - 1)
+    world.look(upkeep)
+    assert world.storage.exists(path)
+    world.clock.advance(2)
+    world.look(upkeep)
+    assert world.storage.names(topic_directory(world.cluster_id, record.topic_id)) == []
+
+
+def test_a_deletion_replaces_an_earlier_note(world: World) -> None:
+    """And a `deleted.json` that a lost cluster has left, which says when the topic was deleted then."""
+    record = world.archived_topic("t")
+    nodes, path = ArchiveNodes(world.zk), deleted_path(world.cluster_id, record.topic_id)
+    old = DeletedTopic(record.topic_id, "t", 1, record.config, 0)
+    world.storage.create(path, old.encode())
+    world.zk.create(deletion_path(record.topic_id), old.encode(), parents=True)
+    world.registry.deletions.delete("t")
+    world.look(world.controller(1))
+    ((deleted, _),) = nodes.deleted()
+    assert deleted.deleted_ms == world.clock.now_ms()
+    assert DeletedTopic.decode(path, world.storage.read(path)) == deleted
+
+
+def test_a_topic_that_is_deleted_while_its_archive_is_claimed_keeps_it(world: World) -> None:
+    record = world.archived_topic("t")
+    real = world.registry.topics
+
+    def topics() -> Any:
+        world.registry.deletions.delete("t")
+        return real()
+
+    cast(Any, world.archives)._registry = SimpleNamespace(topics=topics)
+    claim = world.archives.claim(uuid_to_text(record.topic_id), 1)
+    world.registry.create_topic("u", {0: [1]}, {}, first_epochs={}, claim=claim.operations)
+    assert ArchiveNodes(world.zk).deleted() == []  # or the note would be there when the new topic is deleted
+
+
+def test_what_changes_of_topics_is_told_at_once(world: World) -> None:
+    """The next backup is a minute away."""
+    upkeep = world.controller(1)
+    listeners: dict[str, Any] = {}
+    topics = cast(Any, upkeep)._topics
+    topics.add_change_listener = partial(listeners.__setitem__, "change")
+    topics.add_deletion_listener = partial(listeners.__setitem__, "deletion")
+
+    async def until(exists: Callable[[], bool]) -> None:
+        while not exists():
+            await asyncio.sleep(0.01)
+
+    async def live() -> None:
+        running = asyncio.create_task(upkeep.run())
+        await until(lambda: world.files.newest()[0] == 1)
+        record = world.archived_topic("t")
+        topics.metadata = world.registry.load_metadata()
+        listeners["change"](["t"])
+        await until(lambda: world.storage.exists(topic_path(world.cluster_id, record.topic_id)))
+        world.registry.deletions.delete("t")
+        topics.metadata = world.registry.load_metadata()
+        await listeners["deletion"](record.partitions())
+        await until(lambda: world.storage.exists(deleted_path(world.cluster_id, record.topic_id)))
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(live(), 60))
+    assert newest(world)[0] == 1
+
+
+def test_a_controller_that_may_not_write_backups_says_so(world: World) -> None:
+    world.look(world.controller(7))
+    upkeep = world.controller(2)
+    asyncio.run(upkeep.look())
+    assert "a backup of controller epoch 7" in upkeep.problem
+
+
+def test_an_archive_that_is_being_erased_says_so(world: World) -> None:
+    """A cluster that is restored then must not give out the rest of it."""
+    record = world.archived_topic("t")
+    world.registry.deletions.delete("t")
+    upkeep = world.controller(1)
+    world.look(upkeep)
+    world.clock.advance(DAY_MS + 1)
+    removed: list[str] = []
+
+    class Stopping:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.storage, name)
+
+        def remove(self, path: str) -> None:
+            removed.append(path)
+            raise OSError("killed")
+
+    cast(Any, upkeep)._deleted._storage = Stopping()
+    asyncio.run(upkeep.look())
+    assert len(removed) == 1
+    found = read_deleted(world.storage, world.cluster_id, record.topic_id)
+    assert found is not None
+    assert found.is_being_erased

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.archive.layout import PartitionPlace
+from broker.archive.manifest import Start
+from broker.archive.manifest_store import ManifestStore
 from broker.cluster.cluster_backup import ClusterBackup, CommittedOffset, read_backup
 from broker.cluster.cluster_restore import PRODUCER_IDS_SKIPPED, MovedOffset, plan_restore, restore_into
 from broker.cluster.deleted_archives import deleted_path
@@ -17,7 +21,7 @@ from broker.replica.cluster_metadata import NO_LEADER
 from broker.storage.storage import Storage, open_storage
 from broker.zookeeper import znodes
 from broker.zookeeper.acl_store import AclStore
-from broker.zookeeper.archive_nodes import ArchiveNodes, DeletedTopic
+from broker.zookeeper.archive_nodes import ARCHIVE_KEY, ArchiveNodes, DeletedTopic
 from broker.zookeeper.local_store import LocalStore
 from broker.zookeeper.operations import Operation
 from broker.zookeeper.registry import Registry
@@ -90,7 +94,7 @@ def test_everything_is_there_and_waits_for_its_first_leader(
         MovedOffset("g", TopicPartition("t", 0), 7, 0),
         MovedOffset("h", TopicPartition("gone", 0), 3, None),
     )
-    assert (found.brokers, found.without_archive) == ([1, 2], [GROUPS, "t"])
+    assert (found.brokers, found.without_archive) == ([1, 2], ["t"])
     restore(target, storage, backup)
     registry = Registry(target)
     assert registry.cluster_id() == backup.cluster_id
@@ -148,3 +152,76 @@ def test_deleted_topics_are_still_known(storage: Storage, backup: ClusterBackup,
     storage.create(deleted_path(backup.cluster_id, deleted.archive_id), deleted.encode())
     restore(target, storage, backup)
     assert [one for one, _ in ArchiveNodes(target).deleted()] == [deleted]
+
+
+def test_controllers_go_on_counting(storage: Storage, backup: ClusterBackup, target: LocalStore) -> None:
+    """Of two backups the one of the later controller counts: those of the restored cluster must not be the earlier."""
+    restore(target, storage, backup)
+    elected = Registry(target).controller.elect(1)
+    assert elected is not None
+    assert elected.epoch == backup.controller_epoch + 1
+
+
+def test_no_broker_begins_a_cluster_in_an_unfinished_restore(
+    storage: Storage, backup: ClusterBackup, target: FailingStore
+) -> None:
+    target.writes_left = 1
+    with pytest.raises(ConnectionFailed):
+        restore(target, storage, backup)
+    target.writes_left = 1_000_000
+    with pytest.raises(ConfigError, match="run `pykafka log restore` again"):
+        Registry(target).cluster_id()
+    restore(target, storage, backup)
+    assert Registry(target).cluster_id() == backup.cluster_id
+
+
+def test_a_broken_archive_of_one_partition_holds_up_no_other(storage: Storage, backup: ClusterBackup) -> None:
+    nodes = {**backup.nodes, znodes.topic_config_path("t"): znodes.encode_config({ARCHIVE_KEY: "true"}).decode()}
+    backup = dataclasses.replace(backup, nodes=nodes)
+    topic_id = backup.topics()["t"].topic_id
+    whole = ManifestStore(storage, backup.cluster_id, topic_id, 1)
+    whole.commit(whole.load(), 9, 1, Start(0))
+    storage.create(PartitionPlace(backup.cluster_id, topic_id, 0).entry(0), b"{")
+    found = plan_restore(storage, backup)
+    assert found.unreadable.keys() == {TopicPartition("t", 0)}
+    assert found.ends[TopicPartition("t", 1)].epoch == 9
+    assert found.offsets["g"][TopicPartition("t", 0)].offset == 7  # nobody knows that it is too high
+
+
+def test_users_quotas_acls_and_settings_come_back_exactly(storage: Storage, tmp_path: Path, target: LocalStore) -> None:
+    entities = {
+        "/config/users/alice": {"SCRAM-SHA-512": "salt=a", "producer_byte_rate": "1024"},
+        "/config/users/CN%3Dbob%2COU%3D%C3%A9": {"request_percentage": "50.5"},
+        "/config/users/<default>": {"consumer_byte_rate": "7"},
+        "/config/users/alice/clients/c%20d": {"consumer_byte_rate": "8"},
+        "/config/users/<default>/clients/<default>": {"producer_byte_rate": "9"},
+        "/config/clients/c": {"producer_byte_rate": "10"},
+        "/config/clients/<default>": {},
+        "/config/ips/10.0.0.1": {"connection_creation_rate": "3"},
+        "/config/brokers/<default>": {"log.cleaner.backoff.ms": "14000"},
+        "/config/brokers/1": {"log.retention.ms": "5"},
+        "/config/topics/t": {"retention.ms": "5", "max.message.bytes": "99"},
+    }
+    acl = b'{"version":1,"acls":[{"principal":"User:a","permissionType":"Allow","operation":"Read","host":"*"}]}'
+    acls = ["/kafka-acl/Topic/t", "/kafka-acl/Group/*", "/kafka-acl-extended/prefixed/Topic/x"]
+    with LocalStore(tmp_path / "source") as source:
+        registry = Registry(source)
+        registry.ensure_paths()
+        AclStore(source).ensure_paths()
+        registry.create_topic("t", {0: [1]}, entities["/config/topics/t"])
+        for path, config in entities.items():
+            if path != "/config/topics/t":
+                source.create(path, znodes.encode_config(config), parents=True)
+        for path in acls:
+            source.create(path, acl, parents=True)
+        offsets = {"g \u00e9": {TopicPartition("t", 0): CommittedOffset(0, 3, "m \u2603")}}
+        backup = ClusterBackup.decode(read_backup(source, registry.load_metadata(), 4, 0, offsets).encode())
+        restore(target, storage, backup)
+        roots = ("/config", "/kafka-acl", "/brokers/topics/t")
+        before, after = (
+            {path: data for path, data in dump(store).items() if path.startswith(roots) and "/partitions/" not in path}
+            for store in (source, target)
+        )
+    assert after == before
+    assert after.keys() >= {*entities, *acls}
+    assert backup.offsets == offsets

@@ -59,3 +59,18 @@ def test_nobody_sees_the_options_of_the_store() -> None:
     assert (option.value, option.sensitive, option.read_only) == (None, True, True)
     assert [one.value for one in option.synonyms] == [None]
     assert entries["archive.url"].value == "s3://bucket/kafka"
+
+
+@pytest.mark.parametrize("url", ["data/archive", "file:data/archive", "local:data/archive"])
+def test_clients_get_the_whole_path_of_a_directory(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run in other directories than the broker."""
+    monkeypatch.chdir(tmp_path)
+    config = BrokerConfig.load(None, ON | {"archive.url": url})
+    assert config.archive_url == f"file://{tmp_path}/data/archive"
+    entries = {entry.name: entry for entry in broker_entries(DynamicConfig(config))}
+    assert entries["archive.url"].value == config.archive_url
+
+
+@pytest.mark.parametrize("url", ["file:///data/archive", "hdfs://host/data", "s3://bucket/kafka"])
+def test_a_whole_url_stays_as_it_is(url: str) -> None:
+    assert BrokerConfig.load(None, ON | {"archive.url": url}).archive_url == url
