@@ -67,10 +67,19 @@ class StoredBatches:
 
     def left(self, position: int) -> StoredRange:
         """What may be left of the range where the object with `position` is gone: from the archive's start on, or from
-        the next object on if the manifest still names this one."""
+        the next object on if the manifest still names this one.
+
+        Raises ConnectorError where nothing of the cluster is there: a store that is not mounted here has lost nothing.
+        """
         planned = self._planned
         with store_errors(planned.url):
             start = load_manifest(self._storage, planned.place).start
+            if not self._storage.names(planned.place.cluster_id):
+                raise ConnectorError(
+                    "PYKAFKA_ARCHIVE_UNAVAILABLE",
+                    f"Nothing of cluster {planned.place.cluster_id} is in the archive '{without_secrets(planned.url)}' "
+                    "as this task sees it. Is it mounted on all executors?",
+                )
         if start <= position:
             start = next(piece.until for piece in planned.pieces if piece.until > position)
         start = min(start, planned.until_offset)

@@ -9,7 +9,7 @@ import pytest
 from broker.archive.manifest import Start, Truncate
 from broker.errors import CorruptBatch
 from broker.storage.storage import Storage, open_storage
-from spark_connector.errors import DataLoss
+from spark_connector.errors import ConnectorError, DataLoss
 from tests.support.archive_reads import TP, planned, values
 from tests.support.fake_s3 import FakeS3
 from tests.support.small_archive import SmallArchive
@@ -61,6 +61,16 @@ def test_an_object_that_the_manifest_names_and_that_is_gone_costs_its_own_record
     with pytest.raises(DataLoss, match=r"offset \[10, 30\)"):
         values(archive, whole)
     assert values(archive, whole, failOnDataLoss="false") == expected((0, 10, 0), (20, 30, 0))
+
+
+def test_a_store_that_is_not_mounted_has_lost_nothing(archive: SmallArchive, tmp_path: Path) -> None:
+    archive.add()
+    whole = planned(archive)
+    (tmp_path / "archive").rename(tmp_path / "elsewhere")
+    with pytest.raises(ConnectorError, match=r"PYKAFKA_ARCHIVE_UNAVAILABLE.*cluster-1.*mounted on all executors"):
+        values(archive, whole, failOnDataLoss="false")
+    (tmp_path / "elsewhere").rename(tmp_path / "archive")
+    assert values(archive, whole) == expected((0, 10, 0))
 
 
 def test_a_batch_that_claims_more_than_its_piece_is_refused_at_once(
