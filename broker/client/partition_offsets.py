@@ -31,11 +31,13 @@ MAX_TIMESTAMP: Final = -3
 """As a timestamp: the record with the largest timestamp (KIP-734, Kafka 3.0)."""
 
 EARLIEST_LOCAL: Final = -4
-"""As a timestamp: the first offset that the leader has on its own disk (KIP-405, Kafka 3.6)."""
+"""As a timestamp: the first offset that the leader has on its own disk (KIP-405, Kafka 3.6). The log start offset where
+brokers are older."""
 LATEST_TIERED: Final = -5
 """As a timestamp: the last offset that is archived; -1 for none (KIP-1005, Kafka 3.9)."""
 
 _MAX_TIMESTAMP_SINCE = 7
+_EARLIEST_LOCAL_SINCE = 8
 _AT_ONCE = 1_000
 """Partitions of one request of those who only watch: other requests wait for it at the broker."""
 
@@ -97,6 +99,9 @@ def list_offsets(
             raise UnsupportedVersion(
                 f"{connection.address} cannot look for the largest timestamp (Kafka 3.0 and later can)"
             )
+        if connection.version(ApiKey.LIST_OFFSETS) < _EARLIEST_LOCAL_SINCE:
+            older = {tp: EARLIEST if timestamps[tp] == EARLIEST_LOCAL else timestamps[tp] for tp in epochs}
+            return _list_offsets(connection, older, epochs, isolation)
         return _list_offsets(connection, timestamps, epochs, isolation)
 
     def read(row: Any) -> OffsetAndTimestamp:

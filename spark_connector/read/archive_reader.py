@@ -17,6 +17,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Final
 
 from broker.archive.aux_file import ABORTED, AuxFooter, BrokenAux, decode_footer, parse_aborted
@@ -26,7 +27,7 @@ from broker.archive.manifest_store import ManifestStore
 from broker.client.fetcher import Fetched
 from broker.errors import CorruptBatch
 from broker.records.aborted_entries import AbortedEntry
-from broker.records.batch import find_last_batch, parse_header
+from broker.records.batch import HEADER_SIZE, find_last_batch, parse_header
 from broker.storage.storage import Storage, open_storage
 from broker.storage.url_secrets import text_without_secrets, without_secrets
 from spark_connector.errors import ConnectorError
@@ -64,6 +65,27 @@ class StoredBatches:
                 except CorruptBatch as error:
                     raise CorruptBatch(f"{self._planned.tp}, archived in {path}: {error.message}") from error
 
+    def left(self, position: int) -> StoredRange:
+        """What may be left of the range where the object with `position` is gone: from the archive's start on, or from
+        the next object on if the manifest still names this one.
+
+        Raises ConnectorError where nothing of the cluster is there: a store that is not mounted here has lost nothing.
+        """
+        planned = self._planned
+        with store_errors(planned.url):
+            start = load_manifest(self._storage, planned.place).start
+            if not self._storage.names(planned.place.cluster_id):
+                raise ConnectorError(
+                    "PYKAFKA_ARCHIVE_UNAVAILABLE",
+                    f"Nothing of cluster {planned.place.cluster_id} is in the archive '{without_secrets(planned.url)}' "
+                    "as this task sees it. Is it mounted on all executors?",
+                )
+        if start <= position:
+            start = next(piece.until for piece in planned.pieces if piece.until > position)
+        start = min(start, planned.until_offset)
+        pieces = tuple(piece for piece in planned.pieces if piece.until > start)
+        return replace(planned, from_offset=start, pieces=pieces)
+
     def _batches_of(self, piece: Piece, path: str) -> Iterator[Fetched]:
         aborted = self._transactions.aborted_in(piece) if self._transactions is not None else []
         expected: int | None = piece.first
@@ -72,8 +94,10 @@ class StoredBatches:
             if expected is not None and first != expected:
                 raise CorruptBatch(f"the batch at byte {piece.start} begins at offset {first}, not {expected}")
             expected = None
-            following = parse_header(batches, find_last_batch(batches)[0]).next_offset
-            self.position = max(self.position, min(following, piece.until))
+            if first >= piece.until:
+                break  # the object holds more where a truncation has cut the segment
+            following = min(parse_header(batches, find_last_batch(batches)[0]).next_offset, piece.until)
+            self.position = max(self.position, following)
             here = sorted({(one.producer_id, one.first_offset) for one in aborted if one.last_offset >= first})
             yield Fetched(batches, -1, -1, -1, [*here, *self._planned.aborted], following)
         if self.position < piece.until:
@@ -100,6 +124,8 @@ def whole_batches(read: Callable[[int, int], bytes], start: int, end: int) -> It
                     whole = last + parse_header(left, last).size
                     yield memoryview(left)[:whole]
                     left = left[whole:]
+                if len(left) >= HEADER_SIZE and parse_header(left).size > len(left) + end - edge:
+                    raise CorruptBatch(f"the batch at byte {edge - len(left)} ends after byte {end}")
         if left:
             raise CorruptBatch(f"it ends in the middle of a batch, {len(left)} bytes after its begin")
 
@@ -136,7 +162,7 @@ class _Transactions:
 
     @functools.cached_property
     def _manifest(self) -> Manifest:
-        return ManifestStore(self._storage, self._place.cluster_id, self._place.topic_id, self._place.partition).load()
+        return load_manifest(self._storage, self._place)
 
     def _entries(self, segment: ArchivedSegment) -> list[AbortedEntry]:
         """A truncated segment has entries of markers that do not count."""
@@ -144,6 +170,11 @@ class _Transactions:
             entries = parse_aborted(read_section(self._storage, self._place, segment, ABORTED)[1])
             self._known[segment.name] = [one for one in entries if one.last_offset < segment.end]
         return self._known[segment.name]
+
+
+def load_manifest(storage: Storage, place: PartitionPlace) -> Manifest:
+    """As it is now. Raises BrokenManifest, OSError."""
+    return ManifestStore(storage, place.cluster_id, place.topic_id, place.partition).load()
 
 
 def read_section(

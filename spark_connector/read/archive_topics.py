@@ -280,7 +280,7 @@ def find_time(storage: Storage, place: PartitionPlace, manifest: Manifest, ms: i
                 if header.is_control:
                     return FoundTime(header.base_offset, True)
                 batch = batches[position : position + header.size]
-                columns = decode_columns(batch, fields={"offset", "timestamp"}, low=manifest.start)
+                columns = decode_columns(batch, fields={"offset", "timestamp"}, low=manifest.start, high=segment.end)
                 for offset, time_ms in zip(columns.offset.to_pylist(), columns.timestamp.to_pylist(), strict=True):
                     if time_ms >= ms:
                         return FoundTime(offset, False)

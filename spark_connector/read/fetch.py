@@ -132,24 +132,28 @@ class _Reading:
             self._report(planned, position, error.message, until)
 
     def stored(self, planned: StoredRange) -> Iterator[pa.RecordBatch]:
-        """From the store of the archive. What is not there any more a broker is asked for."""
+        """From the store of the archive. What is not there any more a broker is asked for, if there is one."""
         from spark_connector.read.archive_reader import StoredBatches
 
         settings, archive = self._options.client, self._options.archive
         assert archive is not None, "only a plan with an archive has stored ranges"
         maker, committed = self._maker(planned.tp), settings.isolation_level == "read_committed"
-        position = planned.from_offset
-        batches = StoredBatches(archive, planned, committed=committed)
-        try:
-            for fetched in batches:
-                yield from decode_fetched(maker, planned, fetched, position, check_crcs=settings.check_crcs)
-                position = max(position, min(fetched.next_offset, planned.until_offset))
-        except FileNotFoundError as error:
-            if archive.only:
-                self._report(planned, position, f"The archive no longer has {error}.", planned.until_offset)
+        left, position = planned, planned.from_offset
+        while left.size:
+            batches = StoredBatches(archive, left, committed=committed)
+            try:
+                for fetched in batches:
+                    yield from decode_fetched(maker, planned, fetched, position, check_crcs=settings.check_crcs)
+                    position = max(position, min(fetched.next_offset, planned.until_offset))
                 return
-            logger.warning("%s is gone from the archive from offset %d on: %s", planned, position, error)
-            yield from self.one(OffsetRange(planned.tp, position, planned.until_offset))
+            except FileNotFoundError as error:
+                if not archive.only:
+                    logger.warning("%s is gone from the archive from offset %d on: %s", planned, position, error)
+                    yield from self.one(OffsetRange(planned.tp, position, planned.until_offset))
+                    return
+                left = batches.left(position)
+                self._report(planned, position, f"The archive no longer has {error}.", left.from_offset)
+                position = left.from_offset
 
     def together(self, left: list[OffsetRange]) -> Iterator[pa.RecordBatch]:
         """Repeat joint fetches while they make progress. What they do not bring stays in `left`."""
@@ -265,7 +269,7 @@ def decode_fetched(
                 fetched.records,
                 fields=maker.fields,
                 low=low,
-                high=planned.until_offset,
+                high=end,  # of a segment that a truncation has cut, the batches reach further
                 check_crcs=check_crcs,
                 aborted=fetched.aborted,
                 max_bytes=_PLAIN_BYTES,

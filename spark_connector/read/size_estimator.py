@@ -1,9 +1,10 @@
 """Bytes per offset of partitions, estimated without reading them: for limits in bytes, shared tasks, and lag in bytes.
 
-Called on the driver. The size of a partition's log on disk (DescribeLogDirs, KIP-113) divided by its offsets gives
-compressed bytes, as they are fetched. Brokers are asked at most once a minute, and at once for a topic that was not
-asked for yet. Where they do not answer (it takes DESCRIBE on the cluster), the first batches of the longest backlogs
-are fetched and measured, and their mean stands for the other partitions.
+Called on the driver. The size of a partition's log on disk (DescribeLogDirs, KIP-113) divided by the offsets that are
+on this disk gives compressed bytes, as they are fetched; what only an archive has is taken to be alike. Brokers are
+asked at most once a minute, and at once for a topic that was not asked for yet. Where they do not answer (it takes
+DESCRIBE on the cluster), the first batches of the longest backlogs are fetched and measured, and their mean stands for
+the other partitions.
 
 If the sizes of records drift, the average of a whole log is wrong for a part of it. Offsets without a record
 (compaction, transaction markers) count, so a record may take more bytes than estimated.
@@ -20,7 +21,7 @@ from typing import Protocol
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.fetcher import Fetcher
-from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
+from broker.client.partition_offsets import EARLIEST_LOCAL, LATEST, list_offsets
 from broker.errors import BrokerError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches
@@ -81,7 +82,7 @@ class SizeEstimator:
                         sizes[tp] = max(sizes.get(tp, 0), replica.size)  # a follower never has more than the leader
             first, last = (
                 list_offsets(self._cluster, dict.fromkeys(sizes, place), isolation_level="read_uncommitted")
-                for place in (EARLIEST, LATEST)
+                for place in (EARLIEST_LOCAL, LATEST)
             )
         except PykafkaError as error:
             level = logging.DEBUG if self._warned else logging.WARNING

@@ -1,4 +1,4 @@
-"""Archived segments in HDFS are read as from the disk they come from."""
+"""Archived segments in HDFS are read as from the disk they come from, by brokers and by Spark's tasks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from broker.archive.chunk_cache import StoreRead
 from broker.clock import SystemClock
 from broker.log.log_config import LogConfig
 from broker.storage.storage import open_storage
+from spark_connector.errors import DataLoss
+from tests.support.archive_reads import planned, values
 from tests.support.archiving import MIB, PLACE, archive_closed
 from tests.support.batches import fill, open_log
+from tests.support.small_archive import SmallArchive
 
 
 def test_archived_segments_are_read_by_ranges(
@@ -39,3 +42,15 @@ def test_archived_segments_are_read_by_ranges(
     assert found == whole
     assert reader.cache.downloads > len(partition.segments)
     reader.close()
+
+
+def test_a_spark_task_reads_them(hdfs_directory: str, tmp_path: Path) -> None:
+    archive = SmallArchive(open_storage(hdfs_directory), tmp_path)
+    for _ in range(3):
+        archive.add()
+    found = values(archive, planned(archive, 7, 22))
+    assert found == [b"value %d of epoch 0" % offset for offset in range(7, 22)]
+    gone = planned(archive)
+    archive.storage.remove(archive.place.segment(gone.pieces[1].segment))
+    with pytest.raises(DataLoss, match=r"offset \[10, 30\)"):
+        values(archive, gone)

@@ -10,14 +10,19 @@ from typing import Any
 from confluent_kafka import Producer
 from pyspark.sql.datasource import InputPartition
 
+from broker.protocol.topic_partition import TopicPartition
 from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.read.archive_plan import StoredRange
+from spark_connector.read.archive_plan import StoredRange, stored_range
+from spark_connector.read.fetch import read_ranges
 from spark_connector.read.planning import OffsetRange
 from spark_connector.read.readers import KafkaBatchReader
 from tests.support.kafka import await_markers
+from tests.support.small_archive import SmallArchive
 from tests.support.stream_calls import ALL, Reader, as_spark_does
 
 NOON = 1_700_000_000_000
+TP = TopicPartition("flights", 0)
+"""The partition of a SmallArchive."""
 
 Row = tuple[object, ...]
 
@@ -167,3 +172,18 @@ def bounds(rng: random.Random, topic: str, end: int) -> dict[str, str]:
     )
     isolation = rng.choice(["read_committed", "read_uncommitted", "read_committed"])
     return {**options, "kafka.isolation.level": isolation, "minBytesPerPartition": rng.choice(["0", "1m"])}
+
+
+def planned(archive: SmallArchive, low: int = 0, high: int | None = None) -> StoredRange:
+    """What one task reads of a small archive, by its manifest as it is now."""
+    manifest = archive.store.load()
+    part = OffsetRange(TP, max(low, manifest.start), manifest.end if high is None else high)
+    return stored_range(part, manifest, archive.storage.url, archive.place)
+
+
+def values(archive: SmallArchive, task: StoredRange | None = None, **options: str) -> list[bytes]:
+    """The values that a task reads; without a task of the whole archive."""
+    given = {"archive": "only", "archive.url": archive.storage.url, "subscribe": TP.topic, **options}
+    parts = [planned(archive) if task is None else task]
+    batches = read_ranges(parse_options(given, Mode.BATCH), parts, {})
+    return [value.as_py() for batch in batches for value in batch["value"]]

@@ -31,10 +31,10 @@ class SmallArchive:
         storage.create(f"{topic_directory(CLUSTER, TOPIC_ID)}/topic.json", b'{"version": 1, "name": "flights"}')
 
     def copy(self, base: int, epoch: int = 0) -> ArchivedSegment:
-        """Put the objects of a segment, which no manifest names yet."""
+        """Put the objects of a segment, which no manifest names yet. Its values tell offset and epoch."""
         data = b""
         for offset in range(base, base + 10, 2):
-            one = bytearray(batch(b"value %d" % offset, b"value"))
+            one = bytearray(batch(*(b"value %d of epoch %d" % (each, epoch) for each in (offset, offset + 1))))
             patch_base_offset(one, 0, offset, epoch)
             data += one
         path = self._scratch / f"{base:020}.log"

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 
 from broker.client.cluster import Cluster
-from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
+from broker.client.partition_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, list_offsets
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.read.archive_plan import StoredRange
+from spark_connector.read.readers import KafkaBatchReader
+from spark_connector.read.size_estimator import SizeEstimator
 from tests.conftest import BrokerFactory
-from tests.support.archive_reads import Filler, Reads, StreamQuery, bounds
+from tests.support.archive_reads import Filler, Reads, StreamQuery, bounds, read_all
 from tests.support.broker_process import BrokerProcess
 from tests.support.scrape import Scrape
 from tests.support.stream_calls import ReaderOf
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
-EARLIEST_LOCAL = -4
+BATCH_BYTES = 400
+"""More than a batch of seven records has."""
 BYTES_OUT = "kafka_server_brokertopicmetrics_bytesout_total"
 
 
@@ -92,15 +98,35 @@ def test_the_broker_sends_only_what_is_live(archiving: BrokerProcess, filler: Fi
     eventually(settled)
     reads = Reads(archiving.bootstrap, filler.topic)
 
-    def bytes_out(**options: str) -> tuple[int, float]:
+    def sent(reader: KafkaBatchReader, tasks: list[InputPartition]) -> tuple[int, float]:
+        """How many rows are read, and the bytes that the broker sends for them."""
         before = Scrape(archiving.metrics_url).total(BYTES_OUT, topic=filler.topic)
-        rows = len(reads.rows(**options))
+        rows = len(read_all(reader, tasks))
         return rows, Scrape(archiving.metrics_url).total(BYTES_OUT, topic=filler.topic) - before
 
-    rows, whole = bytes_out()
-    direct_rows, direct = bytes_out(archive="direct")
-    assert rows == direct_rows == 4000
-    assert 0 < direct < whole / 5
+    direct = reads.reader(archive="direct")
+    tasks = direct.partitions()
+    ranges = [one for task in tasks for one in task.value if not isinstance(one, StoredRange)]
+    starts = {str(one.tp.partition): one.from_offset for one in ranges}
+    live = reads.reader(startingOffsets=json.dumps({filler.topic: starts}))
+    rows, sent_for_all = sent(direct, tasks)
+    live_rows, sent_for_live = sent(live, live.partitions())
+    assert rows == 4000
+    assert live_rows == sum(one.size for one in ranges) < 600
+    assert sent_for_live > 0
+    assert abs(sent_for_all - sent_for_live) <= len(ranges) * BATCH_BYTES
+
+
+def test_sizes_are_estimated_by_what_the_disk_has(archiving: BrokerProcess, filler: Filler, tmp_path: Path) -> None:
+    filler.send(filler.producer(), 1500)
+    eventually(lambda: min(offsets(filler, EARLIEST_LOCAL).values()) > 1000)
+    ends = {TopicPartition(filler.topic, int(one)): end for one, end in offsets(filler, LATEST).items()}
+    with Cluster(archiving.bootstrap) as cluster:
+        found = SizeEstimator(cluster).estimate(dict.fromkeys(ends, 0), ends)
+    for tp in ends:
+        archived = sum(path.stat().st_size for path in tmp_path.glob(f"archive/*/*/{tp.partition}/*.log"))
+        expected = archived / offsets(filler, EARLIEST_LOCAL)[str(tp.partition)]
+        assert expected * 0.6 < found[tp] < expected * 2
 
 
 def test_a_stream_reads_each_record_once_while_segments_move(
