@@ -24,6 +24,7 @@ SUITES = {
     "quotas": "bench.quota_bench:run",
     "failover": "bench.failover_bench:run",
     "spark": "bench.spark_read_bench:run",
+    "spark-read-cpu": "bench.spark_read_bench:run_cpu",
     "spark-typed": "bench.typed_read_bench:run",
     "avro": "bench.typed_read_bench:run_decoder",
     "protobuf": "bench.protobuf_bench:run",

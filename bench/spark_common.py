@@ -15,9 +15,11 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
+import psutil
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
@@ -98,3 +100,47 @@ def alternate(rounds: int, *cases: Callable[[], float]) -> list[float]:
     """Median seconds of each case over rounds that alternate between them, after one round to warm up."""
     taken = [[case() for case in cases] for _ in range(rounds + 1)][1:]
     return [statistics.median(column) for column in zip(*taken, strict=True)]
+
+
+class Cpu(NamedTuple):
+    """CPU seconds of Spark."""
+
+    jvm: float
+    python: float
+
+    @property
+    def total(self) -> float:
+        return self.jvm + self.python
+
+
+def spark_cpu() -> Cpu:
+    """Of the JVM, and of its Python workers with those that have ended."""
+    jvm = python = 0.0
+    for process in psutil.Process().children(recursive=True):
+        try:
+            command = process.cmdline()
+            if "broker" in " ".join(command[:4]):
+                continue
+            times = process.cpu_times()
+        except psutil.Error:
+            continue  # it has ended meanwhile
+        own = times.user + times.system
+        if "java" in command[0]:
+            jvm += own
+        else:
+            python += own
+        python += times.children_user + times.children_system
+    return Cpu(jvm, python)
+
+
+def alternate_cpu(rounds: int, ways: Sequence[Callable[[], object]]) -> list[Cpu]:
+    """The median CPU seconds of each way, after a round that does not count."""
+    taken: list[list[Cpu]] = [[] for _ in ways]
+    for turn in range(rounds + 1):
+        for way, found in zip(ways, taken, strict=True):
+            before = spark_cpu()
+            way()
+            if turn:
+                after = spark_cpu()
+                found.append(Cpu(after.jvm - before.jvm, after.python - before.python))
+    return [sorted(found, key=lambda one: one.total)[len(found) // 2] for found in taken]

@@ -27,6 +27,7 @@ from bench.spark_common import (
     PARTITIONS,
     SPARKS_OWN,
     alternate,
+    alternate_cpu,
     bench_session,
     fill,
     keys,
@@ -103,6 +104,30 @@ def run(scale: float = 1.0) -> Iterator[Row]:
             for servers in {target.bootstrap, KAFKA or target.bootstrap}:
                 with Cluster(servers) as cluster:
                     Admin(cluster).delete_topics([topic])
+
+
+def run_cpu(scale: float = 1.0) -> Iterator[Row]:
+    """CPU seconds of JVM and Python workers, uncompressed with keys, from our broker or `PYKAFKA_BENCH_KAFKA`;
+    the ceiling is the batches from memory."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        broker_target(Path(directory) / "data", PARTITIONS) as target,
+        bench_session(MemorySource) as spark,
+    ):
+        servers = KAFKA or target.bootstrap
+        for size, most in COUNTS.items():
+            count = max(int(most * scale) // (PARTITIONS * CHUNK_ROWS), 1) * PARTITIONS * CHUNK_ROWS
+            topic = f"bench-cpu-{size}"
+            with Cluster(servers) as cluster:
+                Admin(cluster).create_topic(topic, PARTITIONS)
+                fill(servers, topic, values(size), count, keyed=True, codec=Codec.NONE)
+                read = spark.read.format("pykafka").options(**{"kafka.bootstrap.servers": servers, "subscribe": topic})
+                held = spark.read.format("memory_ceiling").options(rows=str(count), size=str(size), keyed="true")
+                ways = [functools.partial(_count, frame, count, size) for frame in (read, held)]
+                ours, best = alternate_cpu(ROUNDS, ways)
+                Admin(cluster).delete_topics([topic])
+            for side in ("jvm", "python"):
+                yield Row(f"{count:,} × {size} B, keys, {side}", getattr(ours, side), "s CPU", getattr(best, side))
 
 
 def _case(

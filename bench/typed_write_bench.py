@@ -13,18 +13,16 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-import psutil
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, timestamp_pb2
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from bench.measure import Row, Target, broker_target
-from bench.spark_common import PARTITIONS, bench_session
+from bench.spark_common import PARTITIONS, alternate_cpu, bench_session
 from bench.spark_write_bench import Nowhere
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
@@ -95,7 +93,7 @@ def _functions(spark: SparkSession, count: int) -> Iterator[Row]:
     for format in _formats():
         made = _by_spark(frame, format)
         ways = [functools.partial(_to_noop, frame), functools.partial(_to_noop, made)]
-        plain, with_function = (one.total for one in _alternate(ways))
+        plain, with_function = (one.total for one in alternate_cpu(ROUNDS, ways))
         ours = min(_process_s(encoders[format], rows) for _ in range(20)) / BATCH
         spark_s = max(with_function - plain, 1e-9) / count
         yield Row(f"encoding 5 columns to {format}", 1 / ours, "rows/CPU s", 1 / spark_s)
@@ -127,56 +125,12 @@ def _writes(spark: SparkSession, target: Target, directory: Path, count: int) ->
         ways["to_avro, then bytes"] = functools.partial(to_topic, _by_spark(frame, "avro"))
     unlimited = (way for way in ways if way.startswith(("valueFormat", "to")))
     ways |= {f"{way}, {_LIMIT} off": functools.partial(_without_limit, spark, ways[way]) for way in list(unlimited)}
-    taken = dict(zip(ways, _alternate(list(ways.values())), strict=True))
+    taken = dict(zip(ways, alternate_cpu(ROUNDS, list(ways.values())), strict=True))
     ready.unpersist()
     nowhere, peer = taken["to a Python sink that forgets them"], taken["to_json, then bytes"]
     for way, one in taken.items():
         note = f"(JVM {one.jvm:.2f} s, Python {one.python:.2f} s, {peer.total / one.total:.2f} × to_json)"
         yield Row(f"{count:,} rows, {way}", count / one.total, "rows/CPU s", count / nowhere.total, note)
-
-
-class Cpu(NamedTuple):
-    """CPU seconds of a way."""
-
-    jvm: float
-    python: float
-
-    @property
-    def total(self) -> float:
-        return self.jvm + self.python
-
-
-def _alternate(ways: Sequence[Callable[[], None]]) -> list[Cpu]:
-    """The median CPU seconds of each way, after a round that does not count."""
-    taken: list[list[Cpu]] = [[] for _ in ways]
-    for turn in range(ROUNDS + 1):
-        for way, found in zip(ways, taken, strict=True):
-            before = _spark_cpu()
-            way()
-            if turn:
-                after = _spark_cpu()
-                found.append(Cpu(after.jvm - before.jvm, after.python - before.python))
-    return [sorted(found, key=lambda one: one.total)[len(found) // 2] for found in taken]
-
-
-def _spark_cpu() -> Cpu:
-    """Of the JVM, and of its Python workers with those that have ended."""
-    jvm = python = 0.0
-    for process in psutil.Process().children(recursive=True):
-        try:
-            command = process.cmdline()
-            if "broker" in " ".join(command[:4]):
-                continue
-            times = process.cpu_times()
-        except psutil.Error:
-            continue  # it has ended meanwhile
-        own = times.user + times.system
-        if "java" in command[0]:
-            jvm += own
-        else:
-            python += own
-        python += times.children_user + times.children_system
-    return Cpu(jvm, python)
 
 
 def _process_s(encoder: ValueEncoder, rows: pa.StructArray) -> float:

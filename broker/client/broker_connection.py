@@ -422,7 +422,11 @@ def _receive_some(sock: socket.socket, view: memoryview, _deadline: float) -> in
 
 def _receive_whole(sock: socket.socket, view: memoryview, deadline: float) -> int:
     """As `_receive_some`, but the kernel waits until `view` is full, the stream ends, or `deadline` has passed. A
-    response of megabytes comes in dozens of pieces, and to wait for each from here costs a tenth of a read."""
+    response of megabytes comes in dozens of pieces, and to wait for each from here costs a tenth of a read.
+
+    Raises TimeoutError. With a byte there, a signal ends the system call; Python would begin one without any again,
+    with all of its time."""
+    wait_for(sock, select.POLLIN, deadline)
     left_us = int(max(deadline - time.monotonic(), 0) * 1e6) + 1  # zero would be for ever
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(left_us, 1_000_000)))
     sock.setblocking(True)

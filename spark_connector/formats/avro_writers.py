@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_connector.formats.avro_row_bytes import Bytes, Mask, RowBytes, binary_array
+from spark_connector.formats.value_encoder import as_list
 
 _MOST_SHOWN: Final = 60
 
@@ -256,7 +257,7 @@ class Items:
 
     def write(self, column: pa.Array, there: Mask | None, to: Target) -> None:
         if isinstance(column, pa.MapArray):
-            column = _as_list(column)
+            column = as_list(column)
         lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
         if there is not None:
             lengths = np.where(there, lengths, 0)
@@ -271,12 +272,6 @@ class Items:
             ends = edges[np.concatenate(([0], np.cumsum(lengths)))].astype(np.int64)
             to.bytes.data(binary_array(ends, items.buffers()[2] or pa.py_buffer(b"")))
         to.bytes.byte(0, there)
-
-
-def _as_list(column: pa.MapArray) -> pa.Array:
-    entries = pa.StructArray.from_arrays([column.keys, column.items], ["key", "value"])
-    kind = pa.list_(entries.type)
-    return pa.Array.from_buffers(kind, len(column), column.buffers()[:2], offset=column.offset, children=[entries])
 
 
 @dataclass(frozen=True)

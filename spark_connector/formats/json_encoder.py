@@ -33,7 +33,7 @@ from spark_connector.formats.json_objects import (
 from spark_connector.formats.number_text import decimal_texts, float_texts
 from spark_connector.formats.text_encoder import valid_text
 from spark_connector.formats.time_text import TimePattern
-from spark_connector.formats.value_encoder import Encoded
+from spark_connector.formats.value_encoder import Encoded, as_list
 from spark_connector.formats.write_format import TO_JSON, JsonText
 
 _SHORT: Final = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
@@ -106,10 +106,8 @@ class JsonEncoder:
         if key_writer is None:
             raise ConfigError(f"column '{path}': keys of type {kind.key_type} cannot be written as JSON")
 
-        entries_type = pa.list_(pa.struct([kind.key_field, kind.item_field]))
-
         def write(column: pa.Array) -> Tokens:
-            column = column.cast(entries_type)
+            column = as_list(column)
             keys, values = column.flatten().flatten()
             tokens = pc.fill_null(writer(values).joined(), scalar(b"null"))
             entries = pc.binary_join_element_wise(

@@ -28,3 +28,10 @@ class ValueEncoder(Protocol):
     def encode(self, rows: pa.StructArray) -> Encoded:
         """Encode `rows`, of the type that the encoder was made for; no row is null. No row makes it raise: one that
         the schema refuses is bad, and its reason names the field."""
+
+
+def as_list(column: pa.MapArray) -> pa.ListArray:
+    """The entries of maps as structs `key` and `value`. Arrow's own cast loses fields of type null in slices."""
+    entries = pa.StructArray.from_arrays([column.keys, column.items], ["key", "value"])
+    kind = pa.list_(entries.type)
+    return pa.Array.from_buffers(kind, len(column), column.buffers()[:2], offset=column.offset, children=[entries])

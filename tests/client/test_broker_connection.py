@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
@@ -166,6 +167,32 @@ def test_a_slow_trickle_of_bytes_does_not_put_the_deadline_off() -> None:
             connection.request(ApiKey.METADATA, ALL_TOPICS, timeout_s=0.2)
         assert time.monotonic() - started < 10
         done.set()
+
+
+def test_signals_do_not_put_the_deadline_of_a_large_reply_off() -> None:
+    done, gave_up, waiting = threading.Event(), threading.Event(), threading.get_ident()
+
+    def begin(sock: socket.socket) -> None:
+        shake_hands(sock)
+        read_frame(sock)
+        sock.sendall((1_000_000).to_bytes(4, "big") + b"begun")
+        for _ in range(400):
+            if done.wait(0.02):
+                return
+            signal.pthread_kill(waiting, signal.SIGUSR1)
+        gave_up.set()
+
+    had = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        with TcpPeer(begin) as peer:
+            connection = connect(peer)
+            with pytest.raises(RequestTimedOut):
+                connection.request(ApiKey.METADATA, ALL_TOPICS, timeout_s=1)
+            assert not gave_up.is_set()
+            done.set()
+    finally:
+        done.set()
+        signal.signal(signal.SIGUSR1, had)
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", b"\0\0\0\x40half a frame", b"\0\x40\0\0half of megabytes"])

@@ -136,6 +136,13 @@ def test_the_kernel_writes_every_type_as_arrow_does(data: st.DataObject, cut: in
     assert len(encode(struct, JsonText(ignore_null_fields=ignore), b"\0id")) == len(struct)
 
 
+@pytest.mark.parametrize("inner", [pa.struct({"a": pa.int32(), "b": pa.null()}), pa.list_(pa.null())], ids=str)
+def test_maps_with_a_field_of_type_null_may_be_a_slice(inner: pa.DataType) -> None:
+    item = [None] if pa.types.is_list(inner) else {"a": 1, "b": None}
+    rows = pa.StructArray.from_arrays([pa.array([{"k": item}] * 9, pa.map_(pa.string(), inner))], names=["m"])
+    assert encode(rows.slice(5)) == encode(rows)[5:]
+
+
 def test_a_batch_of_longer_doubles_and_those_after_it_are_whole() -> None:
     """The kernel leaves these doubles to Arrow."""
     encoder = JsonEncoder(pa.struct([("d", pa.float64()), ("i", pa.int64())]))
