@@ -246,10 +246,14 @@ class ArchiveManager:
             self._refresh(follower)
 
     def forget(self, tp: TopicPartition) -> None:
-        """This broker neither leads nor follows the partition any more. What runs in a thread ends by itself."""
+        """This broker neither leads nor follows the partition any more. What runs in a thread ends by itself.
+
+        The log forgets the archive: another leader may have truncated it, and what is not in it any more must not leave
+        the disk. It learns it again when the leader, or this broker as the leader, has written its epoch there.
+        """
         role = self._led.pop(tp, None) or self._followed.pop(tp, None)
         if role is not None:
-            role.log.start_wanted, role.log.archived_state = lambda: None, None
+            role.log.start_wanted, role.log.archived_state, role.log.archived = lambda: None, None, None
 
     def _store(self, topic_id: uuid.UUID, config: Mapping[str, str], tp: TopicPartition) -> ManifestStore:
         """A topic that was made from the archive of another one continues that archive."""
@@ -297,6 +301,8 @@ class ArchiveManager:
     def _advance(self, led: _Led) -> None:
         if self._led.get(led.tp) is not led or self._stop.is_set() or not _has_archive(led.log):
             return
+        if led.log.archived is None and led.state.is_ready:
+            self._show(led, led.state.manifest)  # the archive was turned off and on again
         step = led.state.next(led, self._clock.monotonic())
         if step is not None:
             self._tasks.begin(f"archiving {led.tp}", self._take(led, step))
@@ -338,8 +344,8 @@ class ArchiveManager:
                 return partial(self._copier.copy, led.files_of(step), store.place, led.state.epoch, manifest.epochs)
             case Commit():
                 return partial(self._commit, store, manifest, led.state.epoch, step)
-            case Sweep(below):
-                return partial(_sweep, store, manifest, below)
+            case Sweep():
+                return partial(_sweep, store, step)
 
     def _commit(self, store: ManifestStore, manifest: Manifest, epoch: int, step: Commit) -> Manifest:
         self._storage.probe()  # the store may have been away when the broker started
@@ -352,7 +358,7 @@ class ArchiveManager:
         state = led.state
         match step:
             case Load():
-                state.loaded(result)
+                state.loaded(result, self._clock.monotonic())
             case Begin():
                 if self._led.get(led.tp) is led and state.must_begin(led):
                     led.log.begin_after_archive(result)
@@ -360,7 +366,7 @@ class ArchiveManager:
             case Copy():
                 led.metrics.remote_copy_bytes += result.size
                 led.metrics.remote_copy_requests += 1
-                state.copied(result)
+                state.copied(result, self._clock.monotonic())
             case Commit():
                 state.committed(result, self._clock.monotonic())
             case Sweep():
@@ -439,13 +445,12 @@ def _producers(saved: Callable[[], bytes], rebuilt: Callable[[], Iterable[Any] |
         return encode_snapshot(states) if states is not None else b""
 
 
-def _sweep(store: ManifestStore, manifest: Manifest, below: int) -> int:
-    """Delete objects that begin below an offset and that the manifest does not name; returns how many."""
-    named = {segment.name for segment in manifest.segments}
+def _sweep(store: ManifestStore, step: Sweep) -> int:
+    """Delete what a sweep takes; returns how many objects."""
     deleted = 0
     for file in store.storage.names(store.place.directory):
         name = file.partition(".")[0]
-        if is_object_name(name) and int(name[:20]) < below and name not in named:
+        if is_object_name(name) and step.takes(name):
             store.storage.remove(f"{store.place.directory}/{file}")
             deleted += 1
     return deleted

@@ -68,6 +68,16 @@ def is_object_name(name: str) -> bool:
     return _OBJECT.fullmatch(name) is not None
 
 
+def base_of(name: str) -> int:
+    """The base offset in the name of an object."""
+    return int(name[:20])
+
+
+def epoch_of(name: str) -> int:
+    """The leader epoch of who copied, in the name of an object."""
+    return int(name[21:31])
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionPlace:
     """The paths of one partition."""

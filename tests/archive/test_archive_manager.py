@@ -382,6 +382,53 @@ def test_an_archive_that_the_leader_may_truncate_lets_nothing_leave_the_disk(tmp
     asyncio.run(scenario())
 
 
+def test_what_an_earlier_leader_had_archived_lets_nothing_leave_the_disk(tmp_path: Path, store: AwayStore) -> None:
+    """After an unclean election it is truncated, as soon as the store answers; until then it only seems to be there."""
+
+    async def scenario() -> None:
+        away = AwayStore(str(tmp_path / "archive"))
+        old, lagging = Broker(tmp_path, store, 1), Broker(tmp_path, away, 2)
+        old.lead(0)
+        fill(old.log, 60)
+        await old.until_archived()
+        fill(lagging.log, 20)
+        lagging.manager.follow(TP, lagging.log, TOPIC_ID, {}, 0)
+        await lagging.until(lambda: lagging.log.archived_end == manifest(store).end)
+        away.is_away = store.is_away = True
+        lagging.lead(1)
+        fill(lagging.log, 60)
+        old.manager.follow(TP, old.log, TOPIC_ID, {}, 1)
+        old.log.truncate_to(20)
+        fill(old.log, 60)
+        for broker in (lagging, old):
+            broker.log.flush()
+            assert broker.log.apply_retention() == 0
+            assert broker.log.archived_end == 0
+        away.is_away = store.is_away = False
+        await lagging.until_archived()
+        assert lagging.log.apply_retention() > 0
+        for broker in (old, lagging):
+            await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_archive_that_is_turned_on_again_is_read_at_once(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        broker = Broker(tmp_path, store)
+        broker.lead(0)
+        fill(broker.log, 30)
+        await broker.until_archived()
+        broker.log.update_config(LogConfig(remote_storage_enable=False, remote_log_delete_on_disable=True))
+        assert broker.log.archived is None
+        broker.log.update_config(ARCHIVED)
+        await broker.until(lambda: broker.log.archived is not None)
+        assert broker.log.archived_end == broker.log.active_base_offset
+        await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_topic_made_from_an_archive_goes_on_with_that_archive(tmp_path: Path, store: AwayStore) -> None:
     async def scenario() -> None:
         old = Broker(tmp_path, store, 1)
