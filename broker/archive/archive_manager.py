@@ -13,13 +13,14 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.archive.archive_state import ArchiveState, Begin, ClosedSegment, Commit, Copy, Load, Step, Sweep
-from broker.archive.copier import Copier, CopyStopped, SegmentFiles, Throttle
+from broker.archive.copier import Copier, CopyFailed, CopyStopped, SegmentFiles, Throttle
 from broker.archive.layout import is_object_name, parse_topic_id
 from broker.archive.log_beginning import state_at_end, state_from
 from broker.archive.manifest import Manifest
@@ -30,7 +31,7 @@ from broker.clock import Clock
 from broker.config.archive_settings import ArchiveSettings
 from broker.errors import BrokerError
 from broker.log.log import Log
-from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, encode_snapshot
+from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, decode_snapshot, encode_snapshot
 from broker.log.segment import segment_path
 from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
@@ -302,7 +303,7 @@ class ArchiveManager:
         if self._led.get(led.tp) is not led or self._stop.is_set() or not _has_archive(led.log):
             return
         if led.log.archived is None and led.state.is_ready:
-            self._show(led, led.state.manifest)  # the archive was turned off and on again
+            self._show(led, led.state.manifest)  # the topic's archive was turned off, and on again
         step = led.state.next(led, self._clock.monotonic())
         if step is not None:
             self._tasks.begin(f"archiving {led.tp}", self._take(led, step))
@@ -412,7 +413,8 @@ class ArchiveManager:
         log, now = follower.log, self._clock.monotonic()
         if not log.config.remote_storage_enable or follower.is_busy or now < follower.next_at or self._stop.is_set():
             return
-        if follower.archived is not None and log.told_archived_end <= follower.archived.manifest.end:
+        known = follower.archived if log.archived is not None else None
+        if known is not None and log.told_archived_end <= known.manifest.end:
             return
         follower.is_busy, follower.next_at = True, now + REFRESH_S
         self._tasks.begin(f"reading the archive of {follower.tp}", self._reload(follower))
@@ -437,12 +439,17 @@ def _has_archive(log: Log) -> bool:
 
 
 def _producers(saved: Callable[[], bytes], rebuilt: Callable[[], Iterable[Any] | None]) -> bytes:
-    """The producers' state at the end of a segment: as it was saved, or found in the log."""
-    try:
-        return saved()
-    except FileNotFoundError:
-        states = rebuilt()
-        return encode_snapshot(states) if states is not None else b""
+    """The producers' state at the end of a segment: as it was saved, or found in the log.
+
+    Raises OSError, and CopyFailed where neither tells it now.
+    """
+    with suppress(FileNotFoundError, ValueError):
+        decode_snapshot(data := saved(), 0)
+        return data
+    states = rebuilt()
+    if states is None:
+        raise CopyFailed("the log does not say now what its idempotent producers had done at the end of the segment")
+    return encode_snapshot(states)
 
 
 def _sweep(store: ManifestStore, step: Sweep) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from typing import NamedTuple, Protocol
 
-from broker.archive.layout import base_of, epoch_of
+from broker.archive.layout import begin_of
 from broker.archive.manifest import Add, ArchivedSegment, Change, Manifest, Start, Truncate
 
 FIRST_WAIT_S = 1.0
@@ -98,7 +98,8 @@ class Sweep(NamedTuple):
 
     def takes(self, name: str) -> bool:
         """Of an object, without suffix."""
-        return base_of(name) < self.below and epoch_of(name) <= self.epoch and name not in self.kept
+        base, epoch = begin_of(name)
+        return base < self.below and epoch <= self.epoch and name not in self.kept
 
 
 Step = Load | Begin | Copy | Commit | Sweep

@@ -16,7 +16,7 @@ from broker.archive.layout import (
     SEGMENT_SUFFIX,
     TOPIC_FILE,
     PartitionPlace,
-    base_of,
+    begin_of,
     is_object_name,
     parse_topic_id,
     topic_directory,
@@ -111,7 +111,7 @@ def unnamed_since_ms(storage: Storage, place: PartitionPlace, manifest: Manifest
     """
     written_ms = storage.modified_ms(path)
     name = path.rpartition("/")[2].partition(".")[0]
-    if is_object_name(name) and base_of(name) < manifest.start:
+    if is_object_name(name) and begin_of(name)[0] < manifest.start:
         return max(written_ms, storage.modified_ms(place.entry(manifest.next_number - 1)))
     return written_ms
 

@@ -68,14 +68,10 @@ def is_object_name(name: str) -> bool:
     return _OBJECT.fullmatch(name) is not None
 
 
-def base_of(name: str) -> int:
-    """The base offset in the name of an object."""
-    return int(name[:20])
-
-
-def epoch_of(name: str) -> int:
-    """The leader epoch of who copied, in the name of an object."""
-    return int(name[21:31])
+def begin_of(name: str) -> tuple[int, int]:
+    """(base offset, leader epoch of the writer) in a name that `new_object_name` gave."""
+    base, epoch, _ = name.split("-")
+    return int(base), int(epoch)
 
 
 @dataclass(frozen=True, slots=True)

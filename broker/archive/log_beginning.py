@@ -7,7 +7,7 @@ when it leads one day, and transactions that are open there end as they should. 
 
 from __future__ import annotations
 
-from broker.archive.aux_file import AuxFile, BrokenAux, decode_aux
+from broker.archive.aux_file import AuxFile, decode_aux
 from broker.archive.manifest import ArchivedSegment, Manifest
 from broker.archive.manifest_store import ManifestStore
 from broker.errors import BrokerError, ErrorCode, PykafkaError
@@ -29,22 +29,26 @@ def state_at_end(store: ManifestStore, manifest: Manifest) -> ArchivedState:
 def state_from(store: ManifestStore, offset: int) -> ArchivedState:
     """The state at the first end of an archived segment at or after `offset`, by the manifest as it is now.
 
-    Raises BrokerError `kafka_storage_error` where there is none, or the store does not tell it.
+    It passes over segments that a truncation has cut: where they end nobody knows the producers. Raises BrokerError
+    `kafka_storage_error` where there is none, or the store does not tell it.
     """
+    cut = ""
     try:
         manifest = store.load()
         for segment in manifest.segments:
             if segment.end >= offset:
                 aux = _aux(store, segment)
-                _check_whole(aux, segment)
+                if aux.end != segment.end:
+                    cut = f"; segment {segment.name} was cut there, and nothing whole is archived after it yet"
+                    continue
                 epochs = _epochs_before(manifest, segment.end)
                 return ArchivedState(segment.end, manifest.start, epochs, aux.producer_snapshot)
-        if offset == manifest.end:  # all archived records were deleted
+        if offset == manifest.end and not cut:  # all archived records were deleted
             return ArchivedState(offset, manifest.start, (), b"")
     except (OSError, PykafkaError) as error:
         text = f"the archive does not say what is before offset {offset}: {text_without_secrets(str(error))}"
         raise BrokerError(ErrorCode.kafka_storage_error, text) from error
-    text = f"the archive ends at offset {manifest.end}, before the leader's local log does begin: {offset}"
+    text = f"the archive ends at offset {manifest.end}, and a follower has to begin at {offset} or later{cut}"
     raise BrokerError(ErrorCode.kafka_storage_error, text)
 
 
@@ -54,11 +58,3 @@ def _aux(store: ManifestStore, segment: ArchivedSegment) -> AuxFile:
 
 def _epochs_before(manifest: Manifest, offset: int) -> tuple[tuple[int, int], ...]:
     return tuple((one.epoch, one.start) for one in manifest.epochs if one.start < offset)
-
-
-def _check_whole(aux: AuxFile, segment: ArchivedSegment) -> None:
-    """What the producers had done at another place than the segment's end would be wrong."""
-    if aux.end != segment.end:
-        raise BrokenAux(
-            f"segment {segment.name} was cut at offset {segment.end}, where the state of the producers is not known"
-        )

@@ -41,7 +41,6 @@ IGNORED: Final = (
     "remote.log.storage.manager.*", "remote.log.metadata.*", "remote.log.reader.max.*", "remote.log.index.*",
     "remote.log.manager.*pool.size", "remote.log.manager.task.*", "remote.log.manager.*.quota.window.*",
     "remote.log.manager.fetch.max.bytes.per.second", "rsm.config.*", "rlmm.config.*",
-    "log.local.retention.*",
     "replica.alter.log.dirs.io.max.bytes.per.second", "alter.log.dirs.replication.quota.window.*",
     # metrics and the JVM
     "metric.reporters", "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",

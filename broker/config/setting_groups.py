@@ -162,6 +162,15 @@ class LogSettings:
     log_retention_bytes: Long = _dynamic_retention(
         -1, "Size above which a partition's oldest segments are deleted; -1: no limit."
     )
+    log_local_retention_ms: Long = _dynamic_retention(
+        -2, "Age at which a segment that is archived leaves the disk; -2 is as log.retention.ms.", at_least(-2)
+    )
+    log_local_retention_bytes: Long = _dynamic_retention(
+        -2,
+        "Size of a partition on disk above which its oldest segments leave it, once they are archived; -2 is as "
+        "log.retention.bytes.",
+        at_least(-2),
+    )
     log_retention_check_interval_ms: Long = _retention(300000, "How often segments are checked.", at_least(1))
 
 

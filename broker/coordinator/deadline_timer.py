@@ -62,8 +62,8 @@ class DeadlineTimer:
             self._handle = None
 
     def _arm(self) -> None:
-        if not self._heap:
-            return
+        if not self._heap or (self._graces and self._handle is not None):
+            return  # a heartbeat that is read in the grace must not end it
         earliest = self._heap[0][0]
         if self._handle is not None:
             if self._armed_for <= earliest:

@@ -411,6 +411,7 @@ class Log(RetainedLog):
         start = min(self._start, offset) if self.config.remote_storage_enable else offset
         self._restart(offset, (), ProducerStates())
         self._start = start
+        self._doubt_archive()
 
     def _restart(self, offset: int, epochs: Sequence[tuple[int, int]], producers: ProducerStates) -> None:
         """What was before `offset` is on disk before the new segment: a start without a segment forgets it."""
@@ -438,7 +439,7 @@ class Log(RetainedLog):
         self._forget_after(self._end)
         self._flusher.truncate(self._end)
         self.aborted.truncate(self._end)
-        self.told_archived_end = min(self.told_archived_end, self._end)
+        self._doubt_archive()
         if producers is None:
             producers = rebuild_producers(self.directory, tuple(self._segments), self._end, self._clock.now_ms())
         self.producers = producers

@@ -18,6 +18,7 @@ from broker.settings import Long, Setting, at_least, between, gzip_level, one_of
 
 UNLIMITED = 2**63 - 1
 DAY_MS = 24 * 60 * 60 * 1000
+REMOTE_STORAGE = "remote.storage.enable"
 DERIVED = -2
 """A local.retention.* that is as the retention.* of its name."""
 
@@ -196,6 +197,12 @@ class LogConfig:
                 )
             if total != -1 and (local == -1 or local > total):
                 raise ConfigError(f"local.{key}={local} must not be above {key}={total}; -2 is the same")
+
+    def fit_for_archive(self) -> LogConfig:
+        """Without the settings that an archived topic cannot have."""
+        return dataclasses.replace(
+            self, cleanup_policy=("delete",), local_retention_ms=DERIVED, local_retention_bytes=DERIVED
+        )
 
     def check_change(self, before: LogConfig) -> None:
         """Raise ConfigError unless a topic with the settings `before` may get these."""

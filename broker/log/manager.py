@@ -438,12 +438,13 @@ class LogManager:
             raise BrokerError(ErrorCode.kafka_storage_error, f"no checkpoint of log start offsets: {error}") from error
 
     def _log_starts(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """Those that DeleteRecords moved, and those of archived logs, which start before their first segment. The
-        others are in the name of that segment."""
+        """Those that DeleteRecords moved, and those of archived logs, which start before their first segment, if they
+        are known. The others are in the name of that segment."""
         return {
             tp: log.log_start_offset
             for tp, log in self._logs_in(directory)
-            if log.log_start_offset > log.segments[0].base_offset or log.config.remote_storage_enable
+            if log.log_start_offset > log.segments[0].base_offset
+            or (log.config.remote_storage_enable and log.is_start_known)
         }
 
     def _watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:

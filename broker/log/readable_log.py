@@ -95,6 +95,8 @@ class ReadableLog:
             found = self.archived.read(offset, max_bytes, up_to)
             if found is not None or up_to <= self.local_start_offset:
                 return found
+            if self.archived.end < self.local_start_offset:
+                raise not_read_yet(self.directory, max(offset, self.archived.end))
             offset = self.local_start_offset
         try:
             return self._segments.read(offset, max_bytes, up_to, end)
@@ -142,6 +144,6 @@ class ReadableLog:
         """The archive, if it alone has the log's first records. Raises BrokerError while it is not known."""
         if self._start >= self._segments.first.base_offset:
             return None
-        if self.archived is None:
+        if self.archived is None or self.archived.end < self.local_start_offset:
             raise not_read_yet(self.directory, self._start)
         return self.archived

@@ -50,7 +50,8 @@ class LoadedLog:
     epochs: LeaderEpochs
     log_start_offset: int
     is_start_known: bool
-    """False when an archived log lacks the checkpoint of its start, which is taken for its first local offset then."""
+    """False when an archived log lacks the checkpoint of its start: it may have records from offset 0 on then, until
+    the archive says more."""
     log_end_offset: int
     recovery_point: int
     is_sealed: bool
@@ -107,8 +108,8 @@ def load_log(
     drop_snapshots(directory, high=end)
     start, is_start_known = max(known_start, segments[0].base_offset), True
     if config.remote_storage_enable:  # the first records may be in the archive
-        is_start_known = log_start_offset is not None
-        start = start if log_start_offset is None else log_start_offset
+        is_start_known = log_start_offset is not None or segments[0].base_offset == 0
+        start = known_start
     epochs.truncate_from_end(end)
     if is_start_known:
         epochs.truncate_from_start(start)

@@ -65,6 +65,12 @@ class RetainedLog(ReadableLog, abc.ABC):
         return count
 
     @property
+    def is_start_known(self) -> bool:
+        """False for an archived log without a checkpoint of its start, until `follow_archive`. It counts as 0 so far:
+        a start that is too high would delete what is archived before it."""
+        return self._is_start_known
+
+    @property
     def archived_end(self) -> int:
         """Records before this offset are in the archive, as far as this broker knows."""
         return max(self.told_archived_end, self.archived.end if self.archived is not None else 0)
@@ -116,19 +122,25 @@ class RetainedLog(ReadableLog, abc.ABC):
         said nothing yet. What the archive says counts more than the checkpoint of a start, unless records were deleted
         that it still has to delete. Raises BrokerError `kafka_storage_error`.
         """
-        before = self._start
-        if start is not None and not self._is_start_known and start < before <= self.archived_end:
-            self._start = start
+        if not self._is_start_known and (self.archived is None or self.archived.start is None):
+            self._start = self.local_start_offset  # nothing is archived
         self._is_start_known = True
-        if start is not None and start > before:
+        if start is not None and start > self._start:
             self.advance_start(start)
         elif start is None or start < self._start:
             self.wanted_start_offset = max(self.wanted_start_offset, self._start)
         self.archive_moved()
 
+    def _doubt_archive(self) -> None:
+        """The log was cut: what was archived beyond its end may be of another leader, and let nothing be deleted for it
+        until the manifest is read again."""
+        self.told_archived_end = min(self.told_archived_end, self._end)
+        if self.archived is not None and self.archived.end > self._end:
+            self.archived = None
+
     def _leave_archive(self) -> None:
         """The archive is turned off, and its records go: the log starts where its local part does."""
-        self._start, self.archived = self.local_start_offset, None
+        self._start, self._is_start_known, self.archived = self.local_start_offset, True, None
         self.told_archived_end = self.wanted_start_offset = 0
         self.epochs.truncate_from_start(self._start)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ConfigError
 from broker.log.log import Log
-from broker.log.log_config import LogConfig
+from broker.log.log_config import REMOTE_STORAGE, LogConfig
 from broker.log.manager import LogManager
 from broker.metrics import TopicMetrics
 from broker.net.peer_security import PeerSecurity
@@ -481,15 +481,18 @@ def _has(metadata: ClusterMetadata, topic: Topic) -> bool:
 def stored_log_config(topic: str, overrides: Mapping[str, str], defaults: LogConfig) -> LogConfig:
     """A topic's settings from ZooKeeper, over `defaults`.
 
-    Invalid settings, which another program may have written there, are logged and ignored: one topic must not keep the
-    broker from serving the others.
+    Invalid settings, which another program may have written there, or which no longer fit the defaults, are logged and
+    ignored: one topic must not keep the broker from serving the others. What makes an archived topic invalid never
+    takes its archive away: its local records alone would be taken for the whole log.
     """
     try:
         return LogConfig.from_properties(overrides, defaults)
     except ConfigError:
         pass
     config = defaults
-    for key, value in overrides.items():
+    if overrides.get(REMOTE_STORAGE, "").strip().lower() == "true":
+        config = defaults.fit_for_archive()
+    for key, value in sorted(overrides.items(), key=lambda override: override[0] != REMOTE_STORAGE):
         try:
             config = LogConfig.from_properties({key: value}, config)
         except ConfigError as error:

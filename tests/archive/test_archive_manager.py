@@ -14,16 +14,21 @@ from typing import Any
 
 import pytest
 
-from broker.archive.archive_manager import ArchiveManager, ArchiveStatus
+from broker.archive.archive_manager import ArchiveManager, ArchiveStatus, _producers, _sweep
+from broker.archive.archive_state import Sweep
 from broker.archive.archived_read import ArchiveReader
-from broker.archive.layout import PartitionPlace
+from broker.archive.copier import CopyFailed
+from broker.archive.layout import PartitionPlace, new_object_name
+from broker.archive.log_beginning import state_from
 from broker.archive.manifest import Add, Manifest, Truncate
 from broker.archive.manifest_store import ManifestStore
 from broker.archive.verify import verify_partition
 from broker.clock import ManualClock
 from broker.config.archive_settings import ArchiveSettings
+from broker.errors import BrokerError
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
+from broker.log.producer_snapshot import encode_snapshot
 from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import open_storage
@@ -413,18 +418,69 @@ def test_what_an_earlier_leader_had_archived_lets_nothing_leave_the_disk(tmp_pat
     asyncio.run(scenario())
 
 
-def test_an_archive_that_is_turned_on_again_is_read_at_once(tmp_path: Path, store: AwayStore) -> None:
+def test_a_leader_that_stood_still_deletes_nothing_of_a_later_one(tmp_path: Path, store: AwayStore) -> None:
+    """The first segment that the later one archives may begin before the start that the older one knows."""
+    place = ManifestStore(store.storage, "cluster", TOPIC_ID, 0)
+    older, later = new_object_name(10, 3), new_object_name(10, 4)
+    for name in (older, later):
+        store.storage.create(PLACE.segment(name), b"records")
+    assert _sweep(place, Sweep(15, 3, frozenset())) == 1
+    assert [name for name in store.storage.names(PLACE.directory) if name.endswith(".log")] == [f"{later}.log"]
+
+
+def test_a_producers_state_that_cannot_be_told_is_no_empty_one(tmp_path: Path) -> None:
+    """A segment with an empty one would let a rebuilt replica forget its producers."""
+
+    def missing() -> bytes:
+        raise FileNotFoundError
+
+    for saved in (missing, lambda: b"torn"):
+        assert _producers(saved, list) == encode_snapshot([])
+        with pytest.raises(CopyFailed, match="idempotent producers"):
+            _producers(saved, lambda: None)
+
+
+def test_a_follower_begins_where_no_truncation_has_cut_a_segment(tmp_path: Path, store: AwayStore) -> None:
     async def scenario() -> None:
-        broker = Broker(tmp_path, store)
-        broker.lead(0)
-        fill(broker.log, 30)
-        await broker.until_archived()
-        broker.log.update_config(LogConfig(remote_storage_enable=False, remote_log_delete_on_disable=True))
-        assert broker.log.archived is None
-        broker.log.update_config(ARCHIVED)
-        await broker.until(lambda: broker.log.archived is not None)
-        assert broker.log.archived_end == broker.log.active_base_offset
-        await broker.manager.close()
+        old, new = Broker(tmp_path, store, 1), Broker(tmp_path, store, 2)
+        fill(old.log, 60)
+        fill(new.log, 23)
+        old.lead(0)
+        await old.until_archived()
+        await old.manager.close()
+        append(new.log, batch(b"new"), leader_epoch=1)
+        new.lead(1)
+        await new.until(lambda: Truncate(23) in changes(store))
+        place = ManifestStore(store.storage, "cluster", TOPIC_ID, 0)
+        with pytest.raises(BrokerError, match="was cut there"):
+            state_from(place, 23)
+        for _ in range(30):
+            append(new.log, batch(b"x" * 100), leader_epoch=1)
+        await new.until_archived()
+        begin = state_from(place, 23)
+        assert begin.offset in {segment.end for segment in manifest(store).segments if segment.base >= 23}
+        assert begin.epochs == ((0, 0), (1, 23))
+        await new.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_archive_that_is_turned_on_again_is_known_at_once(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        leader, follower = Broker(tmp_path, store, 1), Broker(tmp_path, store, 2)
+        leader.lead(0)
+        fill(leader.log, 30)
+        await leader.until_archived()
+        follower.manager.follow(TP, follower.log, TOPIC_ID, {}, 0)
+        await follower.until(lambda: follower.log.archived is not None)
+        for broker in (leader, follower):
+            broker.log.update_config(LogConfig(remote_log_delete_on_disable=True))
+            assert broker.log.archived is None
+            broker.log.update_config(ARCHIVED)
+        await leader.until(lambda: leader.log.archived is not None)
+        await follower.until(lambda: follower.log.archived is not None)
+        for broker in (leader, follower):
+            await broker.manager.close()
 
     asyncio.run(scenario())
 

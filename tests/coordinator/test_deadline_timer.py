@@ -112,3 +112,24 @@ async def test_a_broker_that_is_always_late_keeps_its_deadlines_all_the_same(mon
     timer.at(0, ended.set)
     await asyncio.wait_for(ended.wait(), 60)
     timer.close()
+
+
+async def test_the_heartbeats_that_are_read_do_not_use_the_grace_up() -> None:
+    clock = ManualClock()
+    timer = DeadlineTimer(clock)
+    seen: list[str] = []
+    ended = asyncio.Event()
+
+    def end() -> None:
+        seen.append("deadline")
+        ended.set()
+
+    timer.at(clock.monotonic() + 0.01, end)
+    clock.advance(60_000)
+    for _ in range(30):  # one after another, as connections are served
+        await asyncio.sleep(0.002)
+        timer.at(clock.monotonic() + 30, lambda: None)
+        seen.append("heartbeat")
+    await asyncio.wait_for(ended.wait(), 60)
+    assert seen == ["heartbeat"] * 30 + ["deadline"]
+    timer.close()

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 import pytest
 
-from broker.archive.manifest import Entry, Start
+from broker.archive.manifest import Entry, Manifest, Start, Truncate
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
 from broker.log.archived_log import ArchivedState
+from broker.log.checkpoints import LOG_START_OFFSETS, read_offsets
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
@@ -121,6 +122,16 @@ class TestReading:
                 attempt()
             assert code_of(error) is ErrorCode.kafka_storage_error
         assert [offset for offset, _ in read_all(archived.log, 9)] == [9], "what is here is read as ever"
+
+    def test_what_the_manifest_does_not_name_yet_is_not_passed_over(self, archived: Archived) -> None:
+        """A follower deletes by its leader's word, and reads the manifest a little later."""
+        log, store = archived.log, archived.archive
+        archived.take_over()
+        assert log.archived is not None
+        store.partition.manifest = store.manifest.apply(Entry(store.manifest.next_number, 9, 0, Truncate(3)))
+        for attempt in (lambda: log.read(3, 100), lambda: log.offset_for_timestamp(NOW), log.max_timestamp):
+            with pytest.raises(BrokerError, match="its archive is not read yet"):
+                patiently(attempt)
 
     def test_times_are_found_in_both_parts(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "t-0", ARCHIVED)
@@ -291,10 +302,40 @@ class TestStart:
         epochs = archived.log.epochs.entries
         archived.log.close()
         archived.log = log = open_log(archived.log.directory, ARCHIVED, clean=False)
-        assert (log.log_start_offset, log.local_start_offset) == (9, 9)
+        assert (log.log_start_offset, log.local_start_offset) == (0, 9)
+        with pytest.raises(BrokerError, match="its archive is not read yet"):
+            log.read(5, 100)  # it is not out of range, or a consumer would go on at offset 9
         archived.take_over()
         assert log.log_start_offset == 4
         assert log.epochs.entries == epochs
+
+    def test_without_checkpoint_and_archive_it_is_where_the_local_part_begins(self, archived: Archived) -> None:
+        archived.log.close()
+        archived.log = log = open_log(archived.log.directory, ARCHIVED, clean=False)
+        archived.archive.manifest = Manifest()
+        archived.take_over()
+        assert (log.log_start_offset, log.wanted_start_offset) == (9, 9)
+
+    def test_a_start_that_is_not_known_is_not_written_and_cuts_no_archive(self, tmp_path: Path) -> None:
+        """The store may be away for longer than until the next checkpoint, or the next start of the broker."""
+        archived = Archived(tmp_path)
+        archived.log.apply_retention()
+        archived.log.close()
+        for _ in range(2):
+            manager = LogManager([tmp_path], archived.clock)
+            manager.load(lambda topic: ARCHIVED)
+            manager.write_log_starts()
+            manager.close()
+        manager = LogManager([tmp_path], archived.clock)
+        manager.load(lambda topic: ARCHIVED)
+        log = manager.get(TP)
+        assert log is not None
+        archived.log = log
+        archived.take_over()
+        assert (log.log_start_offset, log.local_start_offset, log.wanted_start_offset) == (0, 9, 0)
+        manager.write_log_starts()
+        manager.close()
+        assert read_offsets(tmp_path / LOG_START_OFFSETS) == {TP: 0}
 
     def test_what_the_manifest_says_counts_more(self, archived: Archived) -> None:
         archived.log.close()
@@ -368,6 +409,20 @@ class TestBeginAgain:
             assert (log.log_start_offset, log.local_start_offset, log.log_end_offset) == (2, 6, 7)
             assert log.epochs.entries == [(1, 2), (2, 4), (3, 6)]
             assert append(log, following).duplicate
+
+    @pytest.mark.parametrize("cut", [5, 0])
+    def test_an_archive_of_more_than_the_log_lets_nothing_leave_the_disk_after_a_cut(
+        self, tmp_path: Path, cut: int
+    ) -> None:
+        """The leader of an unclean election may have truncated it; what comes instead is in no archive yet."""
+        log = Archived(tmp_path, replace(ARCHIVED, local_retention_bytes=-1)).log
+        log.told_archived_end = 9
+        log.truncate_to(cut) if cut else log.truncate_fully_and_start_at(0)
+        fill(log, 10)
+        log.update_config(ARCHIVED)
+        log.apply_retention()
+        assert log.archived is None
+        assert log.local_start_offset <= log.archived_end <= cut
 
     def test_a_state_that_cannot_be_read_changes_nothing(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "t-0", ARCHIVED)

@@ -18,7 +18,7 @@ from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica import replica_manager
 from broker.replica.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionInfo, Topic
-from broker.replica.replica_manager import ReplicaManager
+from broker.replica.replica_manager import ReplicaManager, stored_log_config
 from tests.support.batches import NOW, batch, fill
 
 TP = TopicPartition("t", 0)
@@ -227,3 +227,20 @@ async def test_a_topic_that_was_created_again_gets_a_new_log(tmp_path: Path) -> 
         follower = r.manager.followed[TP]
         assert (follower.leader_epoch, follower.log.log_end_offset) == (0, 0)
         assert follower.log.topic_id == uuid.UUID(int=6)
+
+
+@pytest.mark.parametrize(
+    ("defaults", "overrides"),
+    [
+        (LogConfig(retention_ms=1_000), {"local.retention.ms": "5000"}),
+        (LogConfig(retention_ms=1_000, local_retention_ms=5_000), {}),
+        (LogConfig(cleanup_policy=("compact",)), {}),
+        (LogConfig(), {"cleanup.policy": "compact"}),
+        (LogConfig(), {"remote.log.copy.disable": "true", "local.retention.bytes": "7"}),
+    ],
+)
+def test_a_default_of_the_broker_takes_no_archive_away(defaults: LogConfig, overrides: dict[str, str]) -> None:
+    """Without it the log would start where its local part does, and delete by retention.* what is not archived."""
+    config = stored_log_config("t", {**overrides, "remote.storage.enable": "true"}, defaults)
+    assert config.remote_storage_enable
+    assert (config.cleanup_policy, config.local_ms) == (("delete",), config.retention_ms)
