@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.archive.archive_state import ArchiveState, Begin, ClosedSegment, Commit, Copy, Load, Step, Sweep
 from broker.archive.copier import Copier, CopyFailed, CopyStopped, SegmentFiles, Throttle
-from broker.archive.layout import begin_of, is_object_name, parse_topic_id
+from broker.archive.layout import is_object_name, parse_topic_id
 from broker.archive.log_beginning import state_at_end, state_from
 from broker.archive.manifest import Manifest
 from broker.archive.manifest_store import CommitLost, ManifestStore
@@ -355,8 +355,8 @@ class ArchiveManager:
                 return partial(self._copier.copy, led.files_of(step), store.place, led.state.epoch, manifest.epochs)
             case Commit():
                 return partial(self._commit, store, manifest, led.state.epoch, step)
-            case Sweep(below):
-                return partial(_sweep, store, manifest, below, led.state.epoch)
+            case Sweep():
+                return partial(_sweep, store, step)
 
     def _commit(self, store: ManifestStore, manifest: Manifest, epoch: int, step: Commit) -> Manifest:
         self._storage.probe()  # the store may have been away when the broker started
@@ -369,7 +369,7 @@ class ArchiveManager:
         state = led.state
         match step:
             case Load():
-                state.loaded(result)
+                state.loaded(result, self._clock.monotonic())
             case Begin():
                 if self._led.get(led.tp) is led and state.must_begin(led):
                     led.log.begin_after_archive(result)
@@ -377,7 +377,7 @@ class ArchiveManager:
             case Copy():
                 led.metrics.remote_copy_bytes += result.size
                 led.metrics.remote_copy_requests += 1
-                state.copied(result)
+                state.copied(result, self._clock.monotonic())
             case Commit():
                 state.committed(result, self._clock.monotonic())
             case Sweep():
@@ -466,19 +466,12 @@ def _producers(saved: Callable[[], bytes], rebuilt: Callable[[], Iterable[Any] |
     return encode_snapshot(states)
 
 
-def _sweep(store: ManifestStore, manifest: Manifest, below: int, epoch: int) -> int:
-    """Delete objects that begin below an offset and that the manifest does not name; returns how many.
-
-    Those of later leader epochs stay: this broker may have stood still, and a later manifest may name them.
-    """
-    named = {segment.name for segment in manifest.segments}
+def _sweep(store: ManifestStore, step: Sweep) -> int:
+    """Delete what a sweep takes; returns how many objects."""
     deleted = 0
     for file in store.storage.names(store.place.directory):
         name = file.partition(".")[0]
-        if not is_object_name(name) or name in named:
-            continue
-        base, of_epoch = begin_of(name)
-        if base < below and of_epoch <= epoch:
+        if is_object_name(name) and step.takes(name):
             store.storage.remove(f"{store.place.directory}/{file}")
             deleted += 1
     return deleted

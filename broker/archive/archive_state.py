@@ -16,14 +16,18 @@ The promises, which tests/archive/test_archive_state.py plays with two leaders, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import NamedTuple, Protocol
 
+from broker.archive.layout import begin_of
 from broker.archive.manifest import Add, ArchivedSegment, Change, Manifest, Start, Truncate
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 300.0
 """After a failure; each wait is twice as long as the one before."""
+COPY_LASTS_S = 1_800.0
+"""A copy that could not be committed for so long is made again: `prune` may delete its objects as leftovers one day
+(archive.orphan.ms), and a manifest must never name them after that."""
 
 
 class ClosedSegment(NamedTuple):
@@ -83,12 +87,31 @@ class Begin(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Delete the objects that begin below an offset and that the manifest does not name. Answer: `swept`."""
+    """Delete the objects that it `takes`. Answer: `swept`."""
 
     below: int
+    epoch: int
+    """Of this leader. No earlier one can commit any more. A later one may have truncated the archive below its start,
+    and have put objects there of which this leader knows nothing."""
+    kept: frozenset[str]
+    """The names in the manifest, and those that it had until a moment ago: readers still have plans with them."""
+
+    def takes(self, name: str) -> bool:
+        """Of an object, without suffix."""
+        base, epoch = begin_of(name)
+        return base < self.below and epoch <= self.epoch and name not in self.kept
 
 
 Step = Load | Begin | Copy | Commit | Sweep
+
+
+class _Gone(NamedTuple):
+    """What the manifest does not name any more, since its start has moved."""
+
+    due: float
+    """When readers have no plan any more that names it."""
+    below: int
+    names: frozenset[str]
 
 
 class ArchiveState:
@@ -105,18 +128,23 @@ class ArchiveState:
         self.failures = 0
         """Steps in a row that failed."""
         self._delay = delete_delay_s
-        self._led_since = now
         self._is_busy = False
         self._copy: ArchivedSegment | None = None
         """Copied, and not known to be committed."""
+        self._copied_at = now
         self._retry_at = now
-        self._sweeps: list[tuple[float, int]] = []
-        """(when, offset): objects below the offset are deleted then, as no reader's plan names them any more."""
+        self._gone: list[_Gone] = []
+        """The oldest first."""
+        self._sweeping = 0
+        """How many of them are being swept, or could not be; 0 for none."""
+        self._unswept = ""
+        """Why objects could not be deleted."""
+        self._sweep_at = now
 
     @property
     def problem(self) -> str:
         """Why the archive does not go on; empty while it does."""
-        return self._failure or self._stuck
+        return self._failure or self._stuck or self._unswept
 
     @property
     def is_deposed(self) -> bool:
@@ -155,9 +183,10 @@ class ArchiveState:
             return Commit(Truncate(common))
         if log.start > manifest.start:
             return Commit(Start(log.start))
-        if self._copy is not None:
+        if self._copy is not None and now - self._copied_at <= COPY_LASTS_S:
             return Commit(Add(self._copy))
-        return self._copying(manifest, log) or self._sweep(now)
+        self._copy = None
+        return self._copying(manifest, log) or self._sweep(manifest, now)
 
     def _copying(self, manifest: Manifest, log: LogView) -> Step | None:
         if not log.is_copied:
@@ -173,30 +202,32 @@ class ArchiveState:
             return None
         return Copy(segment, manifest.end if manifest.segments else min(segment.base, manifest.end))
 
-    def _sweep(self, now: float) -> Sweep | None:
-        due = [below for when, below in self._sweeps if when <= now]
-        if not due:
+    def _sweep(self, manifest: Manifest, now: float) -> Sweep | None:
+        due = [*takewhile(lambda gone: gone.due <= now, self._gone)]
+        if not due or now < self._sweep_at:
             return None
-        self._sweeps = self._sweeps[len(due) :]
-        return Sweep(max(due))
+        self._sweeping = len(due)
+        named = frozenset(segment.name for segment in manifest.segments)
+        kept = named.union(*(gone.names for gone in self._gone[len(due) :]))
+        return Sweep(max(gone.below for gone in due), self.epoch, kept)
 
     # --- what came of it
 
-    def loaded(self, manifest: Manifest) -> None:
+    def loaded(self, manifest: Manifest, now: float) -> None:
         """The manifest was read."""
         self._well()
         self.manifest = manifest
         if manifest.start:
-            self._sweeps.append((self._led_since + self._delay, manifest.start))
+            self._gone.append(_Gone(now + self._delay, manifest.start, frozenset()))
 
     def begun(self) -> None:
         """The log begins where the archive ends."""
         self._well()
 
-    def copied(self, segment: ArchivedSegment) -> None:
+    def copied(self, segment: ArchivedSegment, now: float) -> None:
         """The objects of the segment are in the store."""
         self._well()
-        self._copy = segment
+        self._copy, self._copied_at = segment, now
 
     def committed(self, manifest: Manifest, now: float) -> None:
         """The change is an entry, the last one of `manifest`."""
@@ -205,13 +236,17 @@ class ArchiveState:
 
     def lost(self, manifest: Manifest, now: float) -> None:
         """Another writer was faster, or an earlier put of ours arrived late: this is what the store says now."""
+        if self.manifest is not None and manifest.next_number <= self.manifest.next_number and not self.is_deposed:
+            self.failed("the store has an entry of the manifest that it neither lists nor lets be made", now)
+            return
         self._well()
         self._take(manifest, now)
 
     def _take(self, manifest: Manifest, now: float) -> None:
         before, self.manifest = self.manifest, manifest
         if before is not None and manifest.start > before.start:
-            self._sweeps.append((now + self._delay, manifest.start))
+            names = frozenset(one.name for one in takewhile(lambda one: one.end <= manifest.start, before.segments))
+            self._gone.append(_Gone(now + self._delay, manifest.start, names))
         copy = self._copy
         if copy is not None:
             fits = copy.base == manifest.end if manifest.segments else copy.base <= manifest.end < copy.end
@@ -220,10 +255,16 @@ class ArchiveState:
     def swept(self) -> None:
         """The objects are deleted."""
         self._well()
+        del self._gone[: self._sweeping]
+        self._sweeping, self._unswept = 0, ""
 
     def failed(self, reason: str, now: float) -> None:
-        """The step failed, perhaps after it was done. A commit is made again as it was; a copy gets a new name."""
+        """The step failed, perhaps after it was done. A commit is made again as it was; a copy gets a new name. Objects
+        that cannot be deleted hold nothing else up."""
         self._is_busy = False
+        if self._sweeping:
+            self._sweeping, self._unswept, self._sweep_at = 0, reason, now + LONGEST_WAIT_S
+            return
         self._failure = reason
         self._retry_at = now + min(FIRST_WAIT_S * 2**self.failures, LONGEST_WAIT_S)
         self.failures = min(self.failures + 1, 32)

@@ -16,11 +16,13 @@ from broker.archive.layout import (
     SEGMENT_SUFFIX,
     TOPIC_FILE,
     PartitionPlace,
+    begin_of,
     is_object_name,
     parse_topic_id,
     topic_directory,
     topic_id_text,
 )
+from broker.archive.manifest import Manifest
 from broker.storage.storage import Storage
 
 
@@ -99,6 +101,19 @@ def objects_of(storage: Storage, place: PartitionPlace) -> Objects:
 def _is_temporary(name: str) -> bool:
     """As `Storage.create` calls a file before it has its name."""
     return name.startswith(".") and name.endswith(".tmp")
+
+
+def unnamed_since_ms(storage: Storage, place: PartitionPlace, manifest: Manifest, path: str) -> int:
+    """Since when, at the latest, the manifest does not name an object. By the clock of the store.
+
+    What lies below its start was named until an entry moved the start; perhaps the last one. Readers still use plans of
+    before that. The leader deletes it `archive.delete.delay.ms` later. Raises FileNotFoundError.
+    """
+    written_ms = storage.modified_ms(path)
+    name = path.rpartition("/")[2].partition(".")[0]
+    if is_object_name(name) and begin_of(name)[0] < manifest.start:
+        return max(written_ms, storage.modified_ms(place.entry(manifest.next_number - 1)))
+    return written_ms
 
 
 def is_named(file: str, names: set[str]) -> bool:

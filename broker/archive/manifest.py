@@ -16,9 +16,10 @@ milliseconds since 1970, -1 for none.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from broker.errors import PykafkaError
@@ -107,6 +108,10 @@ def _offset_of(mark: Mark) -> int:
     return mark.offset
 
 
+def _base_of(segment: ArchivedSegment) -> int:
+    return segment.base
+
+
 @dataclass(frozen=True, slots=True)
 class Add:
     segment: ArchivedSegment
@@ -183,15 +188,15 @@ class Manifest:
         """The segment with this offset; None below `start` and from `end` on."""
         if not self.start <= offset < self.end:
             return None
-        return self.segments[bisect_right(self.segments, offset, key=lambda segment: segment.base) - 1]
+        return self.segments[bisect_right(self.segments, offset, key=_base_of) - 1]
 
     def segments_between(self, start: int, end: int) -> tuple[ArchivedSegment, ...]:
         """The segments with records in [start, end) that count, ascending."""
         low, high = max(start, self.start), min(end, self.end)
         if low >= high:
             return ()
-        first = bisect_right(self.segments, low, key=lambda segment: segment.base) - 1
-        return tuple(segment for segment in self.segments[first:] if segment.base < high)
+        first = bisect_right(self.segments, low, key=_base_of) - 1
+        return self.segments[first : bisect_left(self.segments, high, key=_base_of)]
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
@@ -220,13 +225,7 @@ class Manifest:
 
     def _with(self, segment: ArchivedSegment) -> Manifest:
         """The first one may hold records below `start`, which do not count: a start may lie within a segment."""
-        fits = segment.base == self.end if self.segments else segment.base <= self.end
-        if not (fits and self.end < segment.end):
-            raise BrokenManifest(
-                f"segment {segment.name} holds offsets {segment.base} to {segment.end - 1}, and the archive ends "
-                f"before {self.end}"
-            )
-        _check_epochs(segment, self.segments[-1:])
+        _check_follows(segment, self.end, self.segments[-1:])
         return replace(self, end=segment.end, segments=(*self.segments, segment))
 
     def _from(self, start: int) -> Manifest:
@@ -254,7 +253,14 @@ class Manifest:
         return replace(self, segments=snapshot.segments)
 
 
-def _check_epochs(segment: ArchivedSegment, before: tuple[ArchivedSegment, ...]) -> None:
+def _check_follows(segment: ArchivedSegment, end: int, before: tuple[ArchivedSegment, ...]) -> None:
+    """A segment after an archive that ends at `end`; `before` is its last segment, if it has one."""
+    fits = segment.base == end if before else segment.base <= end
+    if not (fits and end < segment.end):
+        raise BrokenManifest(
+            f"segment {segment.name} holds offsets {segment.base} to {segment.end - 1}, and the archive ends before "
+            f"{end}"
+        )
     if before and segment.epochs[0].epoch < before[-1].epochs[-1].epoch:
         raise BrokenManifest(
             f"segment {segment.name} begins in leader epoch {segment.epochs[0].epoch}, after a record of epoch "
@@ -268,9 +274,11 @@ def from_snapshot(entry: Entry) -> Manifest:
     if not isinstance(snapshot, Snapshot):
         raise BrokenManifest(f"entry {entry.number} is no snapshot")
     first = snapshot.segments[:1]
-    manifest = Manifest(snapshot.start, first[0].base if first else snapshot.start)
-    for segment in snapshot.segments:
-        manifest = manifest._with(segment)
+    manifest = Manifest(snapshot.start, snapshot.start)
+    for before, segment in pairwise(snapshot.segments):  # not by `_with`, whose cost grows with what is there
+        _check_follows(segment, before.end, (before,))
+    if first:
+        manifest = replace(manifest, end=snapshot.segments[-1].end, segments=snapshot.segments)
     if manifest.end != snapshot.end or any(segment.end <= snapshot.start for segment in first):
         raise BrokenManifest(f"snapshot {entry.number}: {snapshot.start} to {snapshot.end} does not fit its segments")
     if manifest.segments and snapshot.start < manifest.segments[0].base:

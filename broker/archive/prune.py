@@ -1,8 +1,8 @@
 """Deletes what interrupted copies left in the archive of a partition: objects that no manifest names.
 
 `pykafka log archive prune` calls it. An object without a name in the manifest may be a copy that is under way, or
-belong to a deleted segment that readers still have in their plans; so only old ones are deleted. Their age is by the
-clock of the store, which is why it is counted in hours, not seconds.
+belong to a deleted segment that readers still have in their plans; so it is deleted only when it has had no name for
+long. That is by the clock of the store, which is why it is counted in hours, not seconds.
 
 **Without a manifest nothing is deleted**: if somebody lost it, the objects are all that is left of the records.
 """
@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker.archive.contents import is_named, objects_of
+from broker.archive.contents import is_named, objects_of, unnamed_since_ms
 from broker.archive.layout import PartitionPlace
+from broker.archive.manifest import Manifest
 from broker.archive.manifest_store import ManifestStore
 from broker.storage.storage import Storage
 
@@ -32,12 +33,12 @@ class Leftovers:
 
     orphans: list[Orphan]
     young: int
-    """Objects that no manifest names and that are not old enough."""
+    """Objects that no manifest names, but not for long enough."""
     has_manifest: bool
 
 
 def leftovers(storage: Storage, place: PartitionPlace, before_ms: int) -> Leftovers:
-    """Files that no manifest names and that were written before that time. Raises BrokenManifest, OSError."""
+    """Files that no manifest has named since before that time. Raises BrokenManifest, OSError."""
     objects = objects_of(storage, place)
     manifest = ManifestStore(storage, place.cluster_id, place.topic_id, place.partition).load()
     if not manifest.next_number:
@@ -47,7 +48,7 @@ def leftovers(storage: Storage, place: PartitionPlace, before_ms: int) -> Leftov
         (f"{place.directory}/{file}", size) for file, size in objects.sizes.items() if not is_named(file, named)
     ]
     candidates += [(path, 0) for path in objects.temporary]
-    old = [Orphan(path, size) for path, size in candidates if _is_old(storage, path, before_ms)]
+    old = [Orphan(path, size) for path, size in candidates if _is_old(storage, place, manifest, path, before_ms)]
     return Leftovers(old, len(candidates) - len(old), has_manifest=True)
 
 
@@ -57,8 +58,8 @@ def delete(storage: Storage, orphans: list[Orphan]) -> None:
         storage.remove(orphan.path)
 
 
-def _is_old(storage: Storage, path: str, before_ms: int) -> bool:
+def _is_old(storage: Storage, place: PartitionPlace, manifest: Manifest, path: str, before_ms: int) -> bool:
     try:
-        return storage.modified_ms(path) <= before_ms
+        return unnamed_since_ms(storage, place, manifest, path) <= before_ms
     except FileNotFoundError:
         return False

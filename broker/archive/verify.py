@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from broker.archive.aux_file import AuxFile, BrokenAux, decode_aux
-from broker.archive.contents import is_named, objects_of
+from broker.archive.contents import is_named, objects_of, unnamed_since_ms
 from broker.archive.layout import PartitionPlace, number_of
 from broker.archive.manifest import (
     SNAPSHOT_EVERY,
@@ -173,10 +173,10 @@ def _check_objects(storage: Storage, report: Report, segment: ArchivedSegment, o
 def _check_orphan(storage: Storage, report: Report, file: str, before_ms: int) -> None:
     path = f"{report.place.directory}/{file}"
     try:
-        written_ms = storage.modified_ms(path)
+        unnamed_ms = unnamed_since_ms(storage, report.place, report.manifest, path)
     except FileNotFoundError:
         return
-    if written_ms <= before_ms:
+    if unnamed_ms <= before_ms:
         text = "no manifest names it, and it is too old for a copy that is under way; see `pykafka log archive prune`"
         report.problems.append(Problem(path, ORPHAN, text))
     else:

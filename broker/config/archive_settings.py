@@ -54,7 +54,7 @@ class ArchiveSettings:
         86_400_000,
         "Objects that no manifest names are leftovers of interrupted copies from this age on: "
         "`pykafka log archive prune` deletes them.",
-        at_least(0),
+        at_least(3_600_000),  # a leader gives up a copy that it cannot commit in half of that
     )
     archive_deleted_topic_retention_ms: Long = _archive(
         7 * 24 * 3_600_000,

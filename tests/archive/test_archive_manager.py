@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from broker.archive.archive_manager import ArchiveManager, ArchiveStatus, _producers, _sweep
+from broker.archive.archive_state import Sweep
 from broker.archive.archived_read import ArchiveReader
 from broker.archive.copier import CopyFailed
 from broker.archive.layout import PartitionPlace, new_object_name
@@ -412,13 +413,44 @@ def test_an_archive_that_the_leader_may_truncate_lets_nothing_leave_the_disk(tmp
     asyncio.run(scenario())
 
 
+def test_what_an_earlier_leader_had_archived_lets_nothing_leave_the_disk(tmp_path: Path, store: AwayStore) -> None:
+    """After an unclean election it is truncated, as soon as the store answers; until then it only seems to be there."""
+
+    async def scenario() -> None:
+        away = AwayStore(str(tmp_path / "archive"))
+        old, lagging = Broker(tmp_path, store, 1), Broker(tmp_path, away, 2)
+        old.lead(0)
+        fill(old.log, 60)
+        await old.until_archived()
+        fill(lagging.log, 20)
+        lagging.manager.follow(TP, lagging.log, TOPIC_ID, {}, 0)
+        await lagging.until(lambda: lagging.log.archived_end == manifest(store).end)
+        away.is_away = store.is_away = True
+        lagging.lead(1)
+        fill(lagging.log, 60)
+        old.manager.follow(TP, old.log, TOPIC_ID, {}, 1)
+        old.log.truncate_to(20)
+        fill(old.log, 60)
+        for broker in (lagging, old):
+            broker.log.flush()
+            assert broker.log.apply_retention() == 0
+            assert broker.log.archived_end == 0
+        away.is_away = store.is_away = False
+        await lagging.until_archived()
+        assert lagging.log.apply_retention() > 0
+        for broker in (old, lagging):
+            await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_leader_that_stood_still_deletes_nothing_of_a_later_one(tmp_path: Path, store: AwayStore) -> None:
     """The first segment that the later one archives may begin before the start that the older one knows."""
     place = ManifestStore(store.storage, "cluster", TOPIC_ID, 0)
     older, later = new_object_name(10, 3), new_object_name(10, 4)
     for name in (older, later):
         store.storage.create(PLACE.segment(name), b"records")
-    assert _sweep(place, Manifest(start=15, end=15, epoch=3), 15, 3) == 1
+    assert _sweep(place, Sweep(15, 3, frozenset())) == 1
     assert [name for name in store.storage.names(PLACE.directory) if name.endswith(".log")] == [f"{later}.log"]
 
 

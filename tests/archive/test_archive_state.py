@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.archive.archive_state import (
+    COPY_LASTS_S,
     ArchiveState,
     Begin,
     ClosedSegment,
@@ -28,8 +29,9 @@ from broker.archive.archive_state import (
     Sweep,
 )
 from broker.archive.layout import new_object_name
-from broker.archive.manifest import ArchivedSegment, EpochStart, Manifest, Mark
+from broker.archive.manifest import Add, ArchivedSegment, Change, Entry, EpochStart, Manifest, Mark, Start, Truncate
 from broker.archive.manifest_store import CommitLost, ManifestStore
+from tests.support.archived_segments import archived_segment
 
 Record = tuple[int, int]
 """(leader epoch, a number of its own)."""
@@ -146,6 +148,8 @@ class Archives(RuleBasedStateMachine):
         self.number = 0
         self.late: list[tuple[Manifest, int, int, Commit]] = []
         """Puts of brokers that have forgotten them."""
+        self.named_at: dict[str, float] = {}
+        """When the manifest named an object last."""
         self.has_lost_records = False
         """Whether an unclean election may have dropped committed records."""
 
@@ -295,13 +299,13 @@ class Archives(RuleBasedStateMachine):
             return
         match step:
             case Load():
-                state.loaded(self.manifests.load())
+                state.loaded(self.manifests.load(), self.now)
             case Begin():
                 self._adopt(replica)
                 state.begun()
             case Copy(segment, base):
                 assert replica.bases[0] <= base < segment.end
-                state.copied(self._archived(replica, base, segment.end, state.epoch))
+                state.copied(self._archived(replica, base, segment.end, state.epoch), self.now)
             case Commit(change):
                 assert state.manifest is not None
                 self.store.answer = answer
@@ -313,8 +317,9 @@ class Archives(RuleBasedStateMachine):
                     state.lost(lost.manifest, self.now)
                 except OSError:
                     state.failed("no answer", self.now)
-            case Sweep(below):
-                self._sweep(below)
+            case Sweep():
+                for name in [*filter(step.takes, self.objects)]:
+                    del self.objects[name]
                 state.swept()
 
     def _archived(self, replica: Replica, base: int, end: int, epoch: int) -> ArchivedSegment:
@@ -327,11 +332,6 @@ class Archives(RuleBasedStateMachine):
                 epochs.append(EpochStart(of_record, offset))
         marks = (Mark(base, 0, -1),)
         return ArchivedSegment(name, base, end, len(records), 1, 0, -1, -1, tuple(epochs), marks)
-
-    def _sweep(self, below: int) -> None:
-        named = {segment.name for segment in self.manifests.load().segments}
-        for name in [name for name in self.objects if int(name[:20]) < below and name not in named]:
-            del self.objects[name]
 
     def _adopt(self, replica: Replica) -> None:
         """As the manager does: an empty log begins where the archive ends."""
@@ -378,6 +378,7 @@ class Archives(RuleBasedStateMachine):
         self.it_holds_what_the_leaders_log_held()
         self.nothing_is_deleted_that_is_not_archived()
         self.every_object_that_counts_is_there()
+        self.what_readers_may_have_in_their_plans_is_there()
 
     @invariant()
     def the_archive_is_one_lineage_without_gap_or_overlap(self) -> None:
@@ -407,6 +408,13 @@ class Archives(RuleBasedStateMachine):
     def every_object_that_counts_is_there(self) -> None:
         for segment in self.manifests.load().segments:
             assert len(self.objects[segment.name]) >= segment.end - segment.base
+
+    @invariant()
+    def what_readers_may_have_in_their_plans_is_there(self) -> None:
+        now = {segment.name: self.now for segment in self.manifests.load().segments}
+        self.named_at |= now
+        for name, when in self.named_at.items():
+            assert name in self.objects or self.now >= when + DELAY_S
 
 
 Archives.TestCase.settings = settings(
@@ -460,3 +468,101 @@ def test_200_rounds_of_leaders_that_come_too_late(seed: int) -> None:
 def test_thousands_of_rounds_of_leaders_that_come_too_late() -> None:
     for seed in range(3000):
         play(seed, steps=100)
+
+
+# --- single decisions
+
+
+def leader_of(*segments: ArchivedSegment, end: int = 0, epoch: int = 1) -> tuple[Replica, ArchiveState]:
+    """A leader that has fenced the archive with these segments; its log has ten records a segment up to `end`."""
+    replica = Replica(0, [(0, number) for number in range(end)], bases=[*range(0, end + 1, 10)], committed=end)
+    manifest = Manifest()
+    changes: list[Change] = [*map(Add, segments), Truncate(segments[-1].end if segments else 0)]
+    for change in changes:
+        manifest = manifest.apply(Entry(manifest.next_number, epoch, 0, change))
+    state = ArchiveState(epoch, DELAY_S, 0.0)
+    assert isinstance(state.next(replica, 0.0), Load)
+    state.loaded(manifest, 0.0)
+    return replica, state
+
+
+def move_start(replica: Replica, state: ArchiveState, start: int, now: float) -> None:
+    replica.start = start
+    assert state.manifest is not None
+    assert state.next(replica, now) == Commit(Start(start))
+    state.committed(state.manifest.apply(Entry(state.manifest.next_number, state.epoch, 0, Start(start))), now)
+
+
+TEN, TWENTY = archived_segment(0, 10), archived_segment(10, 20)
+
+
+def test_a_sweep_takes_nothing_of_a_later_leader() -> None:
+    """Who may have truncated the archive below the start that this leader knows, and have gone on from there."""
+    replica, state = leader_of(TEN, TWENTY, end=25)
+    move_start(replica, state, 20, 0.0)
+    sweep = state.next(replica, DELAY_S)
+    assert isinstance(sweep, Sweep)
+    assert sweep.takes(TEN.name)
+    assert sweep.takes(new_object_name(5, 1))
+    assert not sweep.takes(new_object_name(5, 2))
+
+
+def test_a_sweep_spares_what_has_left_the_manifest_after_its_start_was_set() -> None:
+    """The start lay within a segment, which readers had in their plans until the start moved again."""
+    replica, state = leader_of(TEN, TWENTY, end=25)
+    move_start(replica, state, 15, 0.0)
+    move_start(replica, state, 20, DELAY_S - 1)
+    sweep = state.next(replica, DELAY_S)
+    assert isinstance(sweep, Sweep)
+    assert sweep.takes(TEN.name)
+    assert not sweep.takes(TWENTY.name)
+    state.swept()
+    assert state.next(replica, DELAY_S) is None
+    sweep = state.next(replica, 2 * DELAY_S)
+    assert isinstance(sweep, Sweep)
+    assert sweep.takes(TWENTY.name)
+
+
+def test_objects_that_cannot_be_deleted_hold_up_no_copy_and_are_swept_again() -> None:
+    replica, state = leader_of(TEN, end=25)
+    move_start(replica, state, 10, 0.0)
+    replica.committed = 10
+    assert isinstance(state.next(replica, DELAY_S), Sweep)
+    state.failed("403", DELAY_S)
+    assert (state.problem, state.failures) == ("403", 0)
+    replica.committed = 20
+    assert isinstance(state.next(replica, DELAY_S), Copy)
+    state.copied(TWENTY, DELAY_S)
+    replica.committed = 10
+    assert state.next(replica, DELAY_S) == Commit(Add(TWENTY))
+    assert state.manifest is not None
+    state.committed(state.manifest.apply(Entry(state.manifest.next_number, 1, 0, Add(TWENTY))), DELAY_S)
+    assert state.problem == "403"
+    assert isinstance(state.next(replica, DELAY_S + 300), Sweep)
+    state.swept()
+    assert state.problem == ""
+
+
+def test_a_copy_that_could_not_be_committed_for_long_is_made_again() -> None:
+    """Its objects look like leftovers, and somebody may have deleted them."""
+    replica, state = leader_of(end=15)
+    assert isinstance(state.next(replica, 0.0), Copy)
+    state.copied(TEN, 0.0)
+    assert isinstance(state.next(replica, 1.0), Commit)
+    state.failed("403", 1.0)
+    assert isinstance(state.next(replica, COPY_LASTS_S), Commit)
+    state.failed("403", COPY_LASTS_S)
+    assert isinstance(state.next(replica, 2 * COPY_LASTS_S), Copy)
+
+
+def test_a_commit_that_is_lost_to_nobody_is_tried_again_after_a_while() -> None:
+    """A store that does not list what is there."""
+    replica, state = leader_of(end=15)
+    state.next(replica, 0.0)
+    state.copied(TEN, 0.0)
+    assert isinstance(state.next(replica, 0.0), Commit)
+    assert state.manifest is not None
+    state.lost(state.manifest, 0.0)
+    assert "neither lists" in state.problem
+    assert state.next(replica, 0.5) is None
+    assert state.next(replica, 1.0) == Commit(Add(TEN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,22 @@ def test_only_what_no_manifest_names_is_deleted(archive: SmallArchive) -> None:
     ]
     report = verify_partition(archive.storage, archive.place, deep=True, orphan_ms=0, now_ms=ALWAYS)
     assert report.problems == []
+
+
+def test_what_was_named_until_a_moment_ago_is_no_leftover_however_old_it_is(archive: SmallArchive) -> None:
+    """Readers have plans that name it; the leader deletes it when they have not."""
+    made_old = 1_000_000_000
+    root = Path(archive.storage.url.removeprefix("file://")) / archive.place.directory
+    for path in root.glob("*.*"):
+        os.utime(path, (made_old, made_old))
+    archive.commit(Start(10))
+    before_ms = made_old * 1000 + 1
+    found = leftovers(archive.storage, archive.place, before_ms)
+    assert (found.orphans, found.young) == ([], 2)
+    report = verify_partition(archive.storage, archive.place, deep=False, orphan_ms=0, now_ms=before_ms)
+    assert (report.problems, report.unnamed) == ([], 2)
+    os.utime(root / "manifest" / f"{archive.manifest.next_number - 1:020}.json", (made_old, made_old))
+    assert len(leftovers(archive.storage, archive.place, before_ms).orphans) == 2
 
 
 def test_without_a_manifest_nothing_is_deleted(archive: SmallArchive) -> None:
