@@ -15,7 +15,15 @@ import functools
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+import pytest
+
 T = TypeVar("T")
+
+_SLOW = pytest.mark.slow
+A_KILL = pytest.mark.parametrize("before", [pytest.param(True, marks=_SLOW), False], ids=["before", "after"])
+"""For a test that dies at every step: what lies there before a step is what lies there after the one before it."""
+A_RIVAL = pytest.mark.parametrize("before", [True, pytest.param(False, marks=_SLOW)], ids=["before", "after"])
+"""For one with a rival at every step: the worst moment is between what the slow one has read and what it writes."""
 
 
 class Crash(BaseException):

@@ -21,7 +21,7 @@ from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.rewind import standing
 from spark_connector.offset_store.base import OffsetConflict
-from tests.support.crashing import Crash, CrashPoint
+from tests.support.crashing import A_KILL, A_RIVAL, Crash, CrashPoint
 from tests.support.dead_letter_harness import DeadLetterWorld, IcebergSite, dead_letter_world
 
 _numbers = itertools.count(1000)
@@ -72,7 +72,7 @@ def test_good_rows_and_dead_letters_are_all_records(all_worlds: Worlds) -> None:
 
 
 @pytest.mark.timeout(300)  # hundreds of commits
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@A_KILL
 def test_a_kill_at_any_step_is_settled_by_the_next_load(all_worlds: Worlds, before: bool) -> None:
     steps = steps_of(all_worlds().load)
     appends = [step for step in steps if step.startswith("append")]
@@ -143,7 +143,7 @@ def test_a_table_that_is_dropped_between_the_two_commits_is_told_with_a_way_on(t
     world.check_whole()
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@A_RIVAL
 def test_a_rival_at_any_step_leaves_one_winner(worlds: Worlds, before: bool) -> None:
     steps = steps_of(worlds().load)
     for number, step in enumerate(steps, 1):

@@ -18,7 +18,7 @@ import pytest
 from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.record import LoadError
 from spark_connector.offset_store.base import OffsetConflict
-from tests.support.crashing import Crash, CrashPoint
+from tests.support.crashing import A_KILL, A_RIVAL, Crash, CrashPoint
 from tests.support.table_harness import (
     DatabaseWorld,
     TableWorld,
@@ -95,11 +95,11 @@ def test_loads_follow_each_other_without_gap(worlds: Worlds) -> None:
 
 @pytest.mark.timeout(300)  # hundreds of transactions
 @EACH_STEP
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@A_KILL
 def test_a_crash_at_any_step_is_repaired_by_the_next_load(worlds: Worlds, before: bool) -> None:
     world = worlds()
-    if isinstance(world, DatabaseWorld) and not before:
-        return  # before the next statement is after this one
+    if isinstance(world, DatabaseWorld) and before:
+        return  # before a statement is after the one before it
     steps = steps_of_a_load(world)
     assert len(steps) >= world.least_steps, steps
     for number in range(1, len(steps) + 1):
@@ -117,7 +117,7 @@ def test_a_crash_at_any_step_is_repaired_by_the_next_load(worlds: Worlds, before
 
 @pytest.mark.timeout(300)  # hundreds of transactions
 @EACH_STEP
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@A_RIVAL
 def test_a_rival_at_any_step_leaves_one_winner(worlds: Worlds, before: bool) -> None:
     world = worlds()
     if isinstance(world, DatabaseWorld) and not before:

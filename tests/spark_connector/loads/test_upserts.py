@@ -24,7 +24,7 @@ from spark_connector.loads.rewind import plan_rewind
 from spark_connector.loads.upsert import Upsert
 from spark_connector.maintenance import compact, history, rewind
 from spark_connector.offset_store.base import OffsetConflict
-from tests.support.crashing import Crash, CrashPoint
+from tests.support.crashing import A_KILL, A_RIVAL, Crash, CrashPoint
 from tests.support.table_harness import add_catalog, load_without_result
 from tests.support.upsert_harness import BY_ID, UpsertIntoDelta, UpsertIntoIceberg, UpsertTopic, UpsertWorld, send_all
 
@@ -114,7 +114,7 @@ def test_a_compaction_changes_no_row_and_a_rewind_goes_back_over_it(new_world: N
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@A_KILL
 def test_a_crash_at_any_step_is_repaired_by_the_next_load(new_world: NewWorld, before: bool) -> None:
     counting = CrashPoint()
     filled(new_world).load(counting)
@@ -131,7 +131,7 @@ def test_a_crash_at_any_step_is_repaired_by_the_next_load(new_world: NewWorld, b
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@A_RIVAL
 def test_a_rival_at_any_step_leaves_one_winner(new_world: NewWorld, before: bool) -> None:
     counting = CrashPoint()
     filled(new_world).load(counting)

@@ -21,7 +21,7 @@ from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.history import LoadState
 from spark_connector.loads.record import LoadError, LoadInterrupted
 from spark_connector.maintenance import rewind
-from tests.support.crashing import Crash, CrashPoint
+from tests.support.crashing import A_KILL, Crash, CrashPoint
 from tests.support.table_harness import DeltaWorld, check_whole, delta_world, load_without_result
 
 NOW = CompactionOptions(rewindable_s=0)
@@ -120,7 +120,7 @@ def test_files_from_before_a_column_was_added_are_null_in_it(world: DeltaWorld) 
     assert sorted(map(str, DeltaTable(world.output.url).to_pyarrow_table().to_pylist())) == before
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@A_KILL
 def test_a_crash_at_any_step_leaves_the_rows_and_the_next_compaction_sweeps(
     world: DeltaWorld, before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

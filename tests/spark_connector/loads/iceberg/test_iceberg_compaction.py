@@ -23,7 +23,7 @@ from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_cat
 from spark_connector.loads.iceberg.iceberg_table import storage_of
 from spark_connector.loads.record import LoadError, LoadInterrupted
 from spark_connector.maintenance import rewind
-from tests.support.crashing import Crash, CrashPoint
+from tests.support.crashing import A_KILL, Crash, CrashPoint
 from tests.support.table_harness import IcebergWorld, add_catalog, check_whole, iceberg_world, load_without_result
 
 NOW = CompactionOptions(rewindable_s=0)
@@ -133,7 +133,7 @@ def test_files_from_before_a_column_was_added_are_null_in_it(world: IcebergWorld
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@A_KILL
 def test_a_crash_at_any_step_leaves_the_rows_and_the_next_compaction_sweeps(
     world: IcebergWorld, before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
