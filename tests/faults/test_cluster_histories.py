@@ -2,7 +2,7 @@
 
 Every topic has three replicas and min.insync.replicas=2, so each acknowledged record is on two brokers (P1). After the
 run the replicas are equal byte for byte (P3), and no epoch had two leaders (P4, P5). The clients are those of
-history_run.py, the faults those of cluster.py. One minute in every test run, ten with each seed in the slow set.
+history_run.py, the faults those of cluster.py. Half a minute in every test run, ten with each seed in the slow set.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ EVERYTHING = ClusterFaults.PROCESSES + ClusterFaults.LINKS + ClusterFaults.MACHI
 
 @pytest.mark.timeout(400)
 def test_faults_of_brokers_and_links_break_no_promise(tmp_path: Path) -> None:
-    _disturb(tmp_path, seconds=60, seed=1)
+    _disturb(tmp_path, seconds=30, seed=1)
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def guard(bootstrap: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_kills_under_load_break_no_promise(tmp_path: Path) -> None:
-    _kill(tmp_path, rounds=6, seed=1)
+    _kill(tmp_path, rounds=4, seed=1)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Producers, transactions and consumers while the broker is killed and frozen: the history must have no anomaly.
 
-The clients are those of history_run.py. The broker gets SIGKILL and starts again, or SIGSTOP for a while. 40 seconds of
+The clients are those of history_run.py. The broker gets SIGKILL and starts again, or SIGSTOP for a while. 20 seconds of
 a standalone broker in every test run, ten minutes of one with its own ZooKeeper in the slow set.
 """
 
@@ -20,7 +20,7 @@ from tests.support.history_run import SETTINGS, run_clients
 
 @pytest.mark.timeout(300)
 def test_a_broker_that_is_killed_and_frozen_breaks_no_promise(tmp_path: Path) -> None:
-    _run(tmp_path, seconds=40, seed=1, standalone=True)
+    _run(tmp_path, seconds=20, seed=1, standalone=True)
 
 
 @pytest.mark.slow
