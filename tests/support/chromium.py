@@ -36,6 +36,12 @@ def browser() -> Iterator[Browser]:
             running.close()
 
 
+_HURRY = (
+    "const wait = setTimeout; window.setTimeout = (run, ms, ...more) => wait(run, ms < 2000 ? ms : ms / 5, ...more)"
+)
+"""A page that asks again every 5 s does so every second."""
+
+
 class Tab:
     """A page, and what it complained about: console errors, exceptions, requests to another host."""
 
@@ -50,6 +56,10 @@ class Tab:
     def _note_host(self, url: str) -> None:
         if urlsplit(url).scheme in ("http", "https", "ws") and not url.startswith(self.address):
             self.complaints.append(f"a request to {url}")
+
+    def hurry(self) -> None:
+        """Let the pages that are opened from now on ask again soon."""
+        self.page.add_init_script(_HURRY)
 
     def open(self, path: str) -> Page:
         self.page.goto(f"{self.address}{path}")

@@ -1,17 +1,26 @@
-"""`pykafka ui` as a process: its address once it serves, and requests without a browser."""
+"""`pykafka ui` as a process: its address once it serves, and requests without a browser.
+
+It looks at its cluster as soon as it may: `python -m tests.support.ui_process ui …` is `pykafka ui …`, but for the
+share of a core that its looks may take, and for their shortest intervals.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from tests.support.console import command
+from broker.tools.main import main
+from pykafka_ui import sampler
 from tests.support.source_tree import ROOT
+
+SOON = {"CPU_SHARE": 0.1, "ENDS_S": 0.5, "GROUPS_S": 0.5, "SIZES_S": 2.0, "RETRY_S": 0.5}
+"""Of the sampler; by its own settings a page may show half a minute later what a test has done."""
 
 
 class Answer(NamedTuple):
@@ -34,7 +43,7 @@ class UiProcess:
     """Serves on a free port of loopback until it is stopped."""
 
     def __init__(self, bootstrap: str, *options: str) -> None:
-        words = command("ui", "--bootstrap-server", bootstrap, "--port", "0", *options)
+        words = [sys.executable, "-m", __name__, "ui", "--bootstrap-server", bootstrap, "--port", "0", *options]
         self._process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -73,3 +82,8 @@ def _answer(request: urllib.request.Request) -> Answer:
         answer = error
     with answer:
         return Answer(answer.status, {key.lower(): value for key, value in answer.headers.items()}, answer.read())
+
+
+if __name__ == "__main__":
+    vars(sampler).update(SOON)
+    main()

@@ -25,11 +25,18 @@ from pykafka_ui import sampler as module
 from pykafka_ui.sampler import Sampler
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka
+from tests.support.ui_process import SOON
 from tests.support.waiting import eventually
 
 
 def settings_for(bootstrap: str) -> ClientSettings:
     return replace(ClientSettings.of(bootstrap), default_api_timeout_ms=3000, request_timeout_ms=3000)
+
+
+@pytest.fixture(autouse=True)
+def _looks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SOON.items():
+        monkeypatch.setattr(module, name, value)
 
 
 @pytest.fixture
