@@ -458,8 +458,8 @@ def play(seed: int, steps: int) -> Archives:
 
 
 @given(seed=st.integers(0, 10**9))
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-def test_200_rounds_of_leaders_that_come_too_late(seed: int) -> None:
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_100_rounds_of_leaders_that_come_too_late(seed: int) -> None:
     play(seed, steps=45)
 
 
