@@ -45,7 +45,7 @@ def _slow(kinds: str) -> Any:
     return pytest.param(kinds, marks=pytest.mark.slow)
 
 
-@pytest.fixture(params=["delta to delta", _slow("parquet to delta")])
+@pytest.fixture(params=["parquet to delta", _slow("delta to delta")])
 def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
     return _worlds(tmp_path, request.param)
 
