@@ -423,12 +423,12 @@ def test_what_an_earlier_leader_had_archived_lets_nothing_leave_the_disk(tmp_pat
         fill(old.log, 60)
         await old.until_archived()
         fill(lagging.log, 20)
-        lagging.manager.follow(TP, lagging.log, TOPIC_ID, {}, 0)
+        lagging.manager.follow(TP, lagging.log, TOPIC_ID, {}, 0, lagging.metrics)
         await lagging.until(lambda: lagging.log.archived_end == manifest(store).end)
         away.is_away = store.is_away = True
         lagging.lead(1)
         fill(lagging.log, 60)
-        old.manager.follow(TP, old.log, TOPIC_ID, {}, 1)
+        old.manager.follow(TP, old.log, TOPIC_ID, {}, 1, old.metrics)
         old.log.truncate_to(20)
         fill(old.log, 60)
         for broker in (lagging, old):
