@@ -182,9 +182,11 @@ class ArchiveManager:
         read: Callable[[PartitionPlace, Manifest, TopicMetrics], ArchivedPartition],
         *,
         on_step: Callable[[str], None] = lambda step: None,
+        is_there: Callable[[], None] = lambda: None,
     ) -> None:
         """`read` makes what a log reads its archive with. `on_step` hears in a thread what is about to be done: "put",
-        "block", "put aux", "commit", "committed"; tests stop there."""
+        "block", "put aux", "commit", "committed"; tests stop there. `is_there` is called in a thread where the archive
+        of a partition is empty, and raises OSError if that is because the store is not mounted."""
         self._storage = storage
         self._cluster_id = cluster_id
         self._broker_id = broker_id
@@ -192,6 +194,7 @@ class ArchiveManager:
         self._clock = clock
         self._read = read
         self._on_step = on_step
+        self._is_there = is_there
         self.on_ready: Callable[[TopicPartition], None] = lambda tp: None
         """Called when `may_serve` is true of a partition of which it was not."""
         self._led: dict[TopicPartition, _Led] = {}
@@ -347,7 +350,7 @@ class ArchiveManager:
         """What a thread has to do."""
         store, manifest = led.store, led.state.manifest
         if isinstance(step, Load) or manifest is None:
-            return store.load
+            return partial(self._load, store)
         match step:
             case Begin():
                 return partial(state_at_end, store, manifest)
@@ -357,6 +360,12 @@ class ArchiveManager:
                 return partial(self._commit, store, manifest, led.state.epoch, step)
             case Sweep():
                 return partial(_sweep, store, step)
+
+    def _load(self, store: ManifestStore) -> Manifest:
+        manifest = store.load()
+        if manifest.next_number == 0:
+            self._is_there()  # what looks empty may not be mounted
+        return manifest
 
     def _commit(self, store: ManifestStore, manifest: Manifest, epoch: int, step: Commit) -> Manifest:
         self._storage.probe()  # the store may have been away when the broker started

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.archive.archive_manager import ArchiveManager
+from broker.archive.archive_marker import ArchiveMarker
 from broker.archive.archived_read import ArchiveReader
 from broker.clock import Clock
 from broker.config.broker_config import BrokerConfig
@@ -32,8 +33,10 @@ def open_archive(config: BrokerConfig, cluster_id: str, clock: Clock) -> BrokerA
     """Blocks: it asks the store. Raises ConfigError for a URL that cannot be used, and for a store that does not obey
     the condition of a conditional put. One that does not answer is asked again before the first commit."""
     storage = open_storage(config.archive_url, config.archive_options)
+    marker = ArchiveMarker(storage, cluster_id, Path(config.log_dirs[0]))
     try:
         storage.probe()
+        marker.check()
     except OSError as error:
         logger.warning("the archive does not answer: %s", text_without_secrets(str(error)))
     reader = ArchiveReader(
@@ -43,5 +46,7 @@ def open_archive(config: BrokerConfig, cluster_id: str, clock: Clock) -> BrokerA
         threads=config.remote_log_reader_threads,
         clock=clock,
     )
-    manager = ArchiveManager(storage, cluster_id, config.broker_id, config, clock, reader.partition)
+    manager = ArchiveManager(
+        storage, cluster_id, config.broker_id, config, clock, reader.partition, is_there=marker.check
+    )
     return BrokerArchive(storage, reader, manager)

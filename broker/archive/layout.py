@@ -1,5 +1,6 @@
 """Where the archive keeps what: paths relative to its root, with `/` between the parts.
 
+    <cluster id>/archive.json                              that it is the cluster's archive: see archive_marker.py
     <cluster id>/cluster/<n>.json                          backups of the cluster: topics, users, ACLs, quotas, offsets
     <cluster id>/<topic id>/topic.json, deleted.json       name, partitions, settings (informative); when it was deleted
     <cluster id>/<topic id>/<p>/<base>-<epoch>-<hex>.log   a segment as it is on disk, and beside it its `.aux`
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 SEGMENT_SUFFIX = ".log"
 AUX_SUFFIX = ".aux"
 CLUSTER_DIRECTORY = "cluster"
+MARKER_FILE = "archive.json"
 TOPIC_FILE = "topic.json"
 DELETED_FILE = "deleted.json"
 MANIFEST_DIRECTORY = "manifest"
@@ -41,6 +43,11 @@ def parse_topic_id(text: str) -> uuid.UUID | None:
 def cluster_backups(cluster_id: str) -> str:
     """The directory of the cluster's numbered backups."""
     return f"{cluster_id}/{CLUSTER_DIRECTORY}"
+
+
+def marker(cluster_id: str) -> str:
+    """The object that every archive has: see archive_marker.py."""
+    return f"{cluster_id}/{MARKER_FILE}"
 
 
 def topic_directory(cluster_id: str, topic_id: uuid.UUID) -> str:

@@ -91,6 +91,9 @@ class ManifestStore:
         numbers = self._numbers()
         if _last_snapshot(numbers) > entry.number:
             return self._slept(manifest, entry)
+        before = entry.number - 1
+        if before >= 0 and before not in numbers and not self.storage.exists(self.place.entry(before)):
+            raise OSError(f"{self.place.manifest} has entry {before} no more: is the archive mounted?")
         return after
 
     def _is_own(self, entry: Entry) -> bool:
