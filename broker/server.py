@@ -506,7 +506,7 @@ class BrokerServer:
             authorizer=self._authorizer,
             quotas=self._quotas,
             throttled_connections=lambda: self._listeners.throttled_count,
-            archive=None if archive is None else archive.statuses,
+            archive=archive,
         )
         self._tasks.begin("serving metrics.listener", self._http.serve(sources, health))
 

@@ -32,7 +32,7 @@ from broker.web.families import FAMILIES, Family
 from broker.web.health import Health
 
 if TYPE_CHECKING:
-    from broker.archive.archive_manager import ArchiveStatus
+    from broker.archive.archive_manager import ArchiveManager
 
 AT_ONCE = 256
 """Partitions, groups or offsets of one slice: well below a millisecond."""
@@ -58,8 +58,8 @@ class MetricSources:
     authorizer: Authorizer
     quotas: ClientQuotas
     throttled_connections: Callable[[], int]
-    archive: Callable[[], Collection[ArchiveStatus]] | None = None
-    """The archives of the partitions that this broker leads; None without an archive."""
+    archive: ArchiveManager | None = None
+    """None without an archive."""
 
 
 class _Collected(collections.defaultdict[str, list[Sample]]):
@@ -90,7 +90,7 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     _quotas(sources, found)
     await _partitions(sources, found)
     if sources.archive is not None:
-        await _archive(sources.archive(), found)
+        await _archive(sources.archive, found)
     await _groups(sources, found)
     await _transactions(sources.transactions, found)
     _cleaner(sources.logs.cleaner_metrics, found)
@@ -190,9 +190,9 @@ async def _partitions(sources: MetricSources, found: _Collected) -> None:
     found.add("kafka_server_replicamanager_produceridcount", producers)
 
 
-async def _archive(statuses: Collection[ArchiveStatus], found: _Collected) -> None:
+async def _archive(archive: ArchiveManager, found: _Collected) -> None:
     totals: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
-    for status in statuses:
+    for status in archive.statuses():
         size = 0 if status.manifest is None else status.manifest.size
         for number, value in enumerate((status.lag_bytes, status.lag_segments, size)):
             totals[status.tp.topic][number] += value
@@ -202,6 +202,7 @@ async def _archive(statuses: Collection[ArchiveStatus], found: _Collected) -> No
         found.add(f"{prefix}remotecopylagbytes", lag_bytes, topic)
         found.add(f"{prefix}remotecopylagsegments", lag_segments, topic)
         found.add(f"{prefix}remotelogsizebytes", size, topic)
+    found.add("kafka_log_logmanager_archivefillingdirectorycount", archive.filling_disks)
 
 
 async def _replication(sources: MetricSources, found: _Collected) -> None:

@@ -21,7 +21,7 @@ ERRORS = "kafka_network_requestmetrics_errors_total"
 OPENED = "kafka_server_socketservermetrics_connection_creation_total"
 CLOSED = "kafka_server_socketservermetrics_connection_close_total"
 FOLLOWER_LAG = "kafka_server_fetcherlagmetrics_consumerlag"
-ARCHIVE = "kafka_server_brokertopicmetrics_remote"
+ARCHIVE = "kafka_server_brokertopicmetrics_remote", "kafka_log_logmanager_archive"
 """Of metrics that a broker without an archive does not have."""
 
 
