@@ -153,7 +153,7 @@ def test_closed_segments_are_archived_and_may_leave_the_disk_then(tmp_path: Path
 
 
 def test_while_the_store_is_away_nothing_leaves_the_disk(tmp_path: Path, store: AwayStore) -> None:
-    """Promise 1."""
+    """Promise A1."""
 
     async def scenario() -> None:
         broker = Broker(tmp_path, store)
@@ -202,7 +202,7 @@ def test_deleted_records_leave_the_archive_after_a_while(tmp_path: Path, store: 
 
 
 def test_the_next_leader_goes_on_and_an_old_one_commits_nothing(tmp_path: Path, store: AwayStore) -> None:
-    """Its segments end elsewhere. Promises 3 and 4."""
+    """Its segments end elsewhere. Promises A3 and A4."""
 
     async def scenario() -> None:
         old, new = Broker(tmp_path, store, 1), Broker(tmp_path, store, 2)
