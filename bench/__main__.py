@@ -13,6 +13,7 @@ SUITES = {
     "broker": "bench.broker_bench:run",
     "cluster": "bench.cluster_bench:run",
     "cold": "bench.cold_read_bench:run",
+    "archive": "bench.archive_bench:run",
     "slow": "bench.slow_disk_bench:run",
     "produce": "bench.produce_bench:run",
     "peers": "bench.broker_bench:run_peers",

@@ -1,7 +1,7 @@
 """ListOffsets: the earliest and latest offset, or the first at or after a timestamp.
 
 Negative timestamps have a special meaning: -1 latest, -2 earliest, -3 the record with the largest timestamp (KIP-734),
--4 the earliest on this broker's disk (KIP-405), -5 the last archived one (KIP-1005), none without an archive. With
+-4 the earliest on this broker's disk (KIP-405), -5 the last archived one (KIP-1005), if there is one (A11). With
 isolation level read_committed the latest offset is the last stable offset, and no later offset is returned (KIP-98). A
 new leader of several replicas answers OFFSET_NOT_AVAILABLE where an earlier leader may have shown a later offset
 (KIP-207). Replica id -1 is a consumer's; to any other one the log end offset is the latest, and with -2 followers

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.archive.archive_state import ArchiveState, Begin, ClosedSegment, Commit, Copy, Load, Step, Sweep
 from broker.archive.copier import Copier, CopyFailed, CopyStopped, SegmentFiles, Throttle
+from broker.archive.filling_disks import FillingDisks
 from broker.archive.layout import is_object_name, parse_topic_id
 from broker.archive.log_beginning import state_at_end, state_from
 from broker.archive.manifest import Manifest
@@ -51,6 +52,10 @@ REFRESH_S: Final = 10.0
 """How often a follower reads the manifest again, while its leader says that there is more."""
 UNFENCED_S: Final = 1.0
 """The same, while its leader has not written an entry yet. Until then the follower's log has no archive."""
+LOOK_S: Final = 10.0
+"""How often the disks of partitions are looked at whose archives lag."""
+SMALLEST_ON_HDFS: Final = 64 << 20
+"""Bytes of a segment: a name node has every file in its memory, and an archive has two of a segment."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,12 @@ class _Role:
         self.store = store
         self.metrics = metrics
         self.archived: ArchivedPartition | None = None
+
+    @property
+    def lags(self) -> bool:
+        """Whether more than the segment that was closed last waits to be archived."""
+        log, segments = self.log, self.log.segments
+        return log.config.copies_segments and len(segments) > 2 and segments[-2].base_offset > log.archived_end
 
 
 class _Led(_Role):
@@ -147,14 +158,18 @@ class _Led(_Role):
             producers=partial(_producers, snapshot.read_bytes, log.producers_before(segment.end)),
         )
 
-    def status(self) -> ArchiveStatus:
+    def status(self, disks: FillingDisks) -> ArchiveStatus:
         state, log = self.state, self.log
         end = state.manifest.end if state.manifest is not None else 0
         behind = [one.size for one, following in pairwise(log.segments) if following.base_offset > end]
         lag = (sum(behind), len(behind)) if log.config.copies_segments else (0, 0)
         return ArchiveStatus(
-            self.tp, state.manifest, log.local_start_offset, log.log_end_offset, *lag, problem=state.problem
+            self.tp, state.manifest, log.local_start_offset, log.log_end_offset, *lag, problem=self.problem(disks)
         )
+
+    def problem(self, disks: FillingDisks) -> str:
+        warning = disks.warning(self.log.directory.parent) if self.lags else ""
+        return "; ".join(filter(None, (self.state.problem, warning)))
 
 
 class _Follower(_Role):
@@ -205,6 +220,11 @@ class ArchiveManager:
         self._copies = StoreThreads(settings.archive_threads, "archive-copy")
         self._calls = StoreThreads(CALLS_AT_ONCE, "archive-call")
         self._tasks = BackgroundTasks()
+        self._disks = FillingDisks()
+        self._look_at = clock.monotonic() + LOOK_S
+        """When the disks are looked at next: not before the manifests were read."""
+        self._warned: set[tuple[str, int]] = set()
+        """(topic, segment.bytes) of which was said that they are small."""
 
     # --- roles
 
@@ -280,8 +300,25 @@ class ArchiveManager:
         """Look whether there is something to do. Call it about once a second."""
         for led in tuple(self._led.values()):
             self._advance(led)
+            self._warn_of_small_segments(led)
         for follower in self._followed.values():
             self._refresh(follower)
+        if self._clock.monotonic() >= self._look_at and not self._stop.is_set():
+            self._look_at = self._clock.monotonic() + LOOK_S
+            roles = (*self._led.values(), *self._followed.values())
+            lagging = {role.log.directory.parent for role in roles if role.lags}
+            self._tasks.begin("looking at the disks", asyncio.to_thread(self._disks.look, lagging))
+
+    def _warn_of_small_segments(self, led: _Led) -> None:
+        found = led.tp.topic, led.log.config.segment_bytes
+        if self._storage.is_hdfs and found[1] < SMALLEST_ON_HDFS and found not in self._warned:
+            self._warned.add(found)
+            logger.warning(
+                "%s has segment.bytes=%d; the archive makes two files of each segment, and HDFS likes few large ones: "
+                "set %d or more",
+                *found,
+                SMALLEST_ON_HDFS,
+            )
 
     def update_config(self, settings: ArchiveSettings) -> None:
         """The settings of the broker have changed."""
@@ -298,12 +335,19 @@ class ArchiveManager:
 
     def statuses(self) -> list[ArchiveStatus]:
         """Of all archived partitions that this broker leads."""
-        return [led.status() for led in tuple(self._led.values()) if led.log.config.remote_storage_enable]
+        led = tuple(self._led.values())
+        return [one.status(self._disks) for one in led if one.log.config.remote_storage_enable]
+
+    @property
+    def filling_disks(self) -> int:
+        """Directories of logs that fill up because archives lag."""
+        return self._disks.count
 
     @property
     def problem(self) -> str:
         """Why archives do not go on; empty while they do."""
-        problems = {led.tp: led.state.problem for led in tuple(self._led.values()) if led.state.problem}
+        found = {led.tp: led.problem(self._disks) for led in tuple(self._led.values())}
+        problems = {tp: problem for tp, problem in found.items() if problem}
         if not problems:
             return ""
         tp, reason = min(problems.items())

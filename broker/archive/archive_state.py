@@ -6,8 +6,8 @@ old one reach the old one, which nobody asks any more.
 
 The promises, which tests/archive/test_archive_state.py plays with two leaders, paused ones, lost answers, half copies:
 
-- The archive has no gap and no overlap, and within [start, end) it holds what the log of the last leader held.
-- A leader first puts its epoch into the manifest. From then on no older leader commits.
+- The archive has no gap and no overlap (A3), and within [start, end) it holds what the log of the last leader held.
+- A leader first puts its epoch into the manifest. From then on no older leader commits (A4).
 - What the manifest has and the new leader's log lacks is truncated, down to the end of the last common epoch. **An
   empty log truncates nothing**: it has lost its disk, or was restored, and begins where the archive ends.
 - A half copy is an object that no manifest names.

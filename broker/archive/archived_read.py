@@ -1,9 +1,9 @@
 """The archived part of one partition's log: the records that its manifest names, read through the chunk cache.
 
 `ArchivedPartition` is what a Log has as `archived`. The owner of the partition gives it each new manifest. It belongs
-to the event loop, like the log, and never waits: where the store must be asked first it raises StoreRead, which has
-begun to ask. A segment is read in chunks that are cut where its marks stand. Of a segment that a truncation has cut,
-what lies behind its end does not count.
+to the event loop, like the log, and never waits (A9). Where the store must be asked first it raises StoreRead, which
+has begun to ask. A segment is read in chunks that are cut where its marks stand. Of a segment that a truncation has
+cut, what lies behind its end does not count.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ however many readers ask for it, is checked as a whole (chunk_index.py), and onl
 `sendfile` serves it. The promises:
 
 - The event loop never waits: `find` and `fetch` look at the memory only.
-- The files never hold more than `max_bytes`: room is made before a download begins, and one that finds no room waits.
-  Only a chunk larger than that is taken nevertheless, alone.
+- The files never hold more than `max_bytes` (A10): room is made before a download begins, and one that finds no room
+  waits. Only a chunk larger than that is taken nevertheless, alone.
 - What was downloaded for a reader stays until he has read it to its end, or has not come back for `UNUSED_S`. So many
   readers at once cannot take each other's chunks away before anybody has read them.
 - At most `threads` chunks are in memory, those that are being downloaded.

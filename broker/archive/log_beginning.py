@@ -2,7 +2,8 @@
 
 A leader that has lost its disk begins where the archive ends (archive_manager.py). A follower begins where its leader's
 local log does (replica/follower.py), or a little later: where an archived segment ends. So idempotent producers go on
-when it leads one day, and transactions that are open there end as they should. Blocks on the store; for any thread.
+when it leads one day, and transactions that are open there end as they should (A5). Blocks on the store; for any
+thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks the archive of a partition: that what its manifest promises is in the store. Only reads.
+"""Checks the archive of a partition: that what its manifest promises is in the store (A14). Only reads.
 
 `pykafka log archive verify` calls it. Without `deep`, the manifest and the lists of objects with their sizes; `deep`
 reads all objects: the CRC of each file and of each record batch, offsets, leader epochs, and the positions that readers

@@ -55,7 +55,7 @@ def archive_statuses(admin: Admin, topics: Iterable[str] = ()) -> list[Partition
     if not named:
         partitions = [tp for tp in partitions if tp in known or offsets[LATEST_TIERED].get(tp, -1) >= 0]
     offsets |= {time: known_offsets(admin.cluster, partitions, time) for time in (EARLIEST, LATEST)}
-    waiting = [tp for tp in partitions if known.get(tp, _OfLeader()).lag_segments and not known[tp].problem]
+    waiting = [tp for tp in partitions if known.get(tp, _OfLeader()).lag_segments]
     open_ = _open_transactions(admin, waiting)
     return [_status(tp, offsets, known.get(tp, _OfLeader()), open_.get(tp, "")) for tp in partitions]
 
@@ -65,7 +65,8 @@ def _status(
 ) -> PartitionArchive:
     tiered = offsets[LATEST_TIERED].get(tp, -1)
     end = offsets[LATEST].get(tp)
-    problem = known.problem or open_transaction or ("" if end is not None else "its leader does not answer")
+    silent = "" if end is not None else "its leader does not answer"
+    problem = "; ".join(filter(None, (known.problem, open_transaction))) or silent
     return PartitionArchive(
         tp,
         offsets[EARLIEST].get(tp),

@@ -3,7 +3,7 @@
 `pykafka log restore` calls it before the first broker starts. The cluster keeps its id, and the topics theirs, so the
 archive's objects stay where they are. Each partition gets a state without a leader that says that it was restored: the
 controller elects the first broker that comes, in a leader epoch above all that the archive knows, and its log begins
-where the archive ends. What was not archived is lost; offsets of groups above it are set to the archive's end.
+where the archive ends. What was not archived is lost; offsets of groups above it are set to the archive's end (A6).
 
 `/cluster/id` is written last. Before that brokers refuse the store, and an interrupted restore begins again. The
 controllers go on counting from the backup's epoch, or the backups of the restored cluster would be the earlier ones.

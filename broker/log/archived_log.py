@@ -2,7 +2,8 @@
 
 The layer above (broker/archive) implements `ArchivedLog` and gives it to the log as `Log.archived`; this layer imports
 nothing of it. The archive holds one range of offsets without gaps, [start, end). The local segments begin inside it, or
-at its end: what is in both is read locally. Where they begin behind it, the manifest that was read last is too old.
+at its end: what is in both is read locally, so every client reads one log (A2). Where they begin behind it, the
+manifest that was read last is too old.
 """
 
 from __future__ import annotations

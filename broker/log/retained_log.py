@@ -1,8 +1,9 @@
 """Which records a log keeps: retention, DeleteRecords, and what of both an archive has to take over first.
 
 `Log` (log.py) derives from this. Without an archive a log starts with its first local record, and what leaves the disk
-is gone. With one, segments leave the disk once they are archived, and the log start stays. Whoever leads the partition
-moves it in the archive first, so that no later leader brings deleted records back. Idea: Kafka's `UnifiedLog`.
+is gone. With one, segments leave the disk once they are archived (A1), and the log start stays. Whoever leads the
+partition moves it in the archive first, so that no later leader brings deleted records back. When the archive is turned
+off, the log starts where its disk does (A12). Idea: Kafka's `UnifiedLog`.
 """
 
 from __future__ import annotations

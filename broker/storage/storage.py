@@ -164,7 +164,7 @@ class Storage:
         return self.options or None
 
     def probe(self) -> None:
-        """Raise ConfigError where `create` would replace a file: commits would overwrite each other. For writers.
+        """Raise ConfigError where `create` would replace a file: commits would overwrite each other (A13). For writers.
 
         Once per process and store, by creating twice; the first one may find its own file, see `ObjectStorage.create`.
         """

@@ -210,6 +210,7 @@ async def _archive(archive: BrokerArchive, found: _Collected) -> None:
         found.add(f"{prefix}remotecopylagbytes", lag_bytes, topic)
         found.add(f"{prefix}remotecopylagsegments", lag_segments, topic)
         found.add(f"{prefix}remotelogsizebytes", size, topic)
+    found.add("kafka_log_logmanager_archivefillingdirectorycount", archive.manager.filling_disks)
 
 
 async def _replication(sources: MetricSources, found: _Collected) -> None:

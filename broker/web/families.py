@@ -257,6 +257,11 @@ _DECLARED = (
         "kafka_log_logmanager_offlinelogdirectorycount",
         "Data directories that cannot be written, or have a log that failed.",
     ),
+    _gauge(
+        "kafka_log_logmanager_archivefillingdirectorycount",
+        "Data directories on a disk that is 80 % full, with partitions whose archive lags: nothing leaves the disk "
+        "before it is archived.",
+    ),
     _counter("kafka_log_logcleaner_runs_total", "Completed compactions."),
     _counter("kafka_log_logcleaner_bytesread_total", "Bytes that compactions read."),
     _counter("kafka_log_logcleaner_byteswritten_total", "Bytes that compactions kept."),

@@ -2,8 +2,8 @@
 
 Called on the driver by archive_offsets.py. What the manifest does not name is live: what was not archived when the
 manifest was read, and what lies below its start, about which only a broker can say whether it is lost. So each record
-is in one part (S9), however far archiving and retention move in the meantime: a broker still has, or finds in the
-archive, all that follows.
+is in one part (A7), however far archiving and retention move in the meantime: a broker still has, or finds in the
+archive, all that follows. Only what is live is asked of a broker (A8).
 
 A piece is cut at marks, where batches begin. It may hold records before and after its offsets, which the reader leaves
 out. Times leave out what cannot pass: whole segments, and the head of a segment up to a mark before which all is older.

@@ -6,9 +6,11 @@ The store can be taken away. Time is the test's.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +158,7 @@ def test_closed_segments_are_archived_and_may_leave_the_disk_then(tmp_path: Path
 
 
 def test_while_the_store_is_away_nothing_leaves_the_disk(tmp_path: Path, store: AwayStore) -> None:
-    """Promise 1."""
+    """Promise A1."""
 
     async def scenario() -> None:
         broker = Broker(tmp_path, store)
@@ -205,7 +207,7 @@ def test_deleted_records_leave_the_archive_after_a_while(tmp_path: Path, store: 
 
 
 def test_the_next_leader_goes_on_and_an_old_one_commits_nothing(tmp_path: Path, store: AwayStore) -> None:
-    """Its segments end elsewhere. Promises 3 and 4."""
+    """Its segments end elsewhere. Promises A3 and A4."""
 
     async def scenario() -> None:
         old, new = Broker(tmp_path, store, 1), Broker(tmp_path, store, 2)
@@ -509,6 +511,66 @@ def test_an_archive_that_is_turned_on_again_is_known_at_once(tmp_path: Path, sto
             await broker.manager.close()
 
     asyncio.run(scenario())
+
+
+def test_a_disk_that_fills_up_while_the_archive_lags_is_told_once(
+    tmp_path: Path, store: AwayStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = {tmp_path / "broker-1": 0.79, tmp_path / "broker-2": 0.9}
+    monkeypatch.setattr("broker.archive.filling_disks.used_share", used.get)
+
+    async def scenario() -> None:
+        leader, follower = Broker(tmp_path, store, 1), Broker(tmp_path, store, 2)
+        leader.lead(0)
+        follower.manager.follow(TP, follower.log, TOPIC_ID, {}, 0, follower.metrics)
+        fill(leader.log, 30)
+        await leader.until_archived()
+        used[tmp_path / "broker-1"] = 0.9
+        begun = leader.clock.monotonic()
+        await leader.until(lambda: leader.clock.monotonic() > begun + 25)
+        assert leader.manager.filling_disks == 0, "a disk may be full if the archive does not lag"
+        store.is_away = True
+        for broker in (leader, follower):
+            fill(broker.log, 60)
+            await broker.until(lambda manager=broker.manager: manager.filling_disks == 1)  # type: ignore[misc]
+        assert leader.status.problem.endswith("; its leader's disk is 90% full, and keeps what is not archived")
+        assert leader.status.problem in leader.manager.problem
+        used[tmp_path / "broker-1"] = 0.95
+        begun = leader.clock.monotonic()
+        await leader.until(lambda: leader.clock.monotonic() > begun + 25)
+        assert [one.message for one in caplog.records if "fills up" in one.message] == [
+            f"{tmp_path / name} fills up: its disk is 90% full, and keeps what is not archived"
+            for name in ("broker-1", "broker-2")
+        ]
+        store.is_away = False
+        await leader.until_archived()
+        await leader.until(lambda: leader.manager.filling_disks == 0)
+        assert not leader.status.problem
+        for broker in (leader, follower):
+            await broker.manager.close()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+
+
+def test_small_segments_on_hdfs_are_told_once(
+    tmp_path: Path, store: AwayStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        broker = Broker(tmp_path, store)
+        broker.lead(0)
+        broker.manager.tick()
+        assert "segment.bytes" not in caplog.text, "other stores take small objects"
+        monkeypatch.setattr("broker.storage.storage.Storage.is_hdfs", True)
+        for size in (1_000, 1_000, 64 << 20, 2_000):
+            broker.log.config = replace(ARCHIVED, segment_bytes=size)
+            broker.manager.tick()
+        told = [one.message for one in caplog.records if "segment.bytes" in one.message]
+        assert [message.split("; ")[0] for message in told] == ["t has segment.bytes=1000", "t has segment.bytes=2000"]
+        await broker.manager.close()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
 
 
 def test_a_topic_made_from_an_archive_goes_on_with_that_archive(tmp_path: Path, store: AwayStore) -> None:

@@ -27,7 +27,7 @@ def config_of(url: str, options: dict[str, str], data: Path) -> BrokerConfig:
 
 
 def test_a_store_without_a_working_condition_is_refused_at_the_start(s3: FakeS3, tmp_path: Path) -> None:
-    """Promise 13."""
+    """Promise A13."""
     s3.reset(ignores_conditions=True)
     url = f"s3://careless-{uuid.uuid4().hex}/kafka"
     with pytest.raises(ConfigError, match="ignores the condition"):

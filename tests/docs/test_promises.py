@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.source_tree import ROOT, modules_under
 
-ROW = re.compile(r"^\| ([PSWL]\d+) \| .+ \| (.+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| ([PASWL]\d+) \| .+ \| (.+) \|$", re.MULTILINE)
 TEST = re.compile(r"`([^`]+)`")
-NAMED = re.compile(r"\((?:promises? )?((?:[PSWL]\d+(?:, | and )?)+)[,)]|promises? ([PSWL]\d+)\b")
+NAMED = re.compile(r"\((?:promises? )?((?:[PASWL]\d+(?:, | and )?)+)[,)]|promises? ([PASWL]\d+)\b")
 
 PROMISES = dict(ROW.findall((ROOT / "docs" / "promises.md").read_text(encoding="utf-8")))
 PRODUCT = modules_under("broker", "spark_connector", "pykafka_ui", "pykafka_demo")
@@ -35,7 +35,7 @@ def test_the_code_names_every_promise_and_no_other() -> None:
         name
         for module in PRODUCT
         for found in NAMED.findall(module.text)
-        for name in re.findall(r"[PSWL]\d+", "".join(found))
+        for name in re.findall(r"[PASWL]\d+", "".join(found))
     }
     assert named == set(PROMISES)
 

@@ -1,6 +1,6 @@
 """Leaders that are killed while they copy to the archive: every step of a copy once, 200 rounds in the slow set.
 
-Brokers are real processes, and so are the kills; a client that is not ours reads what is left (promise 3).
+Brokers are real processes, and so are the kills; a client that is not ours reads what is left (promise A3).
 """
 
 from __future__ import annotations

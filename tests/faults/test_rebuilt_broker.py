@@ -117,7 +117,7 @@ def epochs_of(kafka: ReplicatedCluster, broker: int) -> list[list[int]]:
 
 
 def test_a_rebuilt_broker_follows_from_the_local_start_and_then_leads(kafka: ReplicatedCluster) -> None:
-    """Promise 5 of the archive: idempotent producers go on, and what was aborted stays so."""
+    """Promise A5: idempotent producers go on, and what was aborted stays so."""
     with Cluster(kafka.bootstrap) as cluster:
         leader, rebuilt, _ = cluster.topic(TP.topic).partitions[TP.partition].replicas
     writer = Writer(kafka.bootstrap)

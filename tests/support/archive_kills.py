@@ -1,6 +1,6 @@
 """Many rounds of leaders that are killed while they copy to the archive, and the table of what came of them.
 
-    python -m tests.support.archive_kills [--rounds 200] [--seed N] [--cells one-put,…] [--directory D]
+    python -m tests.support.archive_kills [--rounds 200] [--seed N] [--cells one-put …] [--directory D]
 
 A round makes a topic of small segments, produces numbered records, and lets the leader stand still at a step of a copy.
 There it is killed with SIGKILL (`one`: a broker that starts again; `three`: a cluster, in which another one leads on),
@@ -339,13 +339,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--cells", default=",".join(map(str, CELLS)))
+    by_name = {str(cell): cell for cell in CELLS}
+    parser.add_argument("--cells", nargs="+", choices=by_name, default=list(by_name))
     parser.add_argument("--directory", type=Path, default=None)
     given = parser.parse_args()
     directory = given.directory or Path(tempfile.mkdtemp(prefix="archive-kills-"))
     directory.mkdir(parents=True, exist_ok=True)
-    wanted = set(given.cells.split(","))
-    played = play_rounds(directory, given.rounds, given.seed, [cell for cell in CELLS if str(cell) in wanted])
+    played = play_rounds(directory, given.rounds, given.seed, [by_name[name] for name in given.cells])
     print(table(played))
     sys.exit(any(one.problems for one in played))
 

@@ -66,7 +66,7 @@ NOT_SERVED = {
 REMARKS = {
     "produce": "13 names topics by id",
     "fetch": "17 and 18 are for followers of a KRaft cluster",
-    "list_offsets": "11 is of tiered storage",
+    "list_offsets": "11 has the earliest offset that is not archived yet (KIP-1023)",
     "offset_commit": "10 names topics by id; 0 keeps offsets in ZooKeeper",
     "offset_fetch": "10 names topics by id; 0 reads those in ZooKeeper",
     "init_producer_id": "6 is of two-phase commit (KIP-939)",

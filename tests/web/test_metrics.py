@@ -21,7 +21,12 @@ ERRORS = "kafka_network_requestmetrics_errors_total"
 OPENED = "kafka_server_socketservermetrics_connection_creation_total"
 CLOSED = "kafka_server_socketservermetrics_connection_close_total"
 FOLLOWER_LAG = "kafka_server_fetcherlagmetrics_consumerlag"
-ARCHIVE = ("kafka_server_brokertopicmetrics_remote", "kafka_server_archivecache_", "pykafka_archive_upkeep_")
+ARCHIVE = (
+    "kafka_server_brokertopicmetrics_remote",
+    "kafka_server_archivecache_",
+    "kafka_log_logmanager_archive",
+    "pykafka_archive_upkeep_",
+)
 """Of metrics that a broker without an archive does not have."""
 
 

@@ -64,7 +64,7 @@ def offsets(filler: Filler, place: int) -> dict[str, int]:
 
 
 def test_rows_are_those_of_the_broker_while_segments_move_and_vanish(archiving: BrokerProcess, filler: Filler) -> None:
-    """Promise 7 of the archive, in batches."""
+    """Promise A7, in batches."""
     reads, rng, producer = Reads(archiving.bootstrap, filler.topic), random.Random(7), filler.producer()
     filler.transact(6)
     stored = 0
@@ -88,7 +88,7 @@ def test_rows_are_those_of_the_broker_while_segments_move_and_vanish(archiving: 
 
 
 def test_the_broker_sends_only_what_is_live(archiving: BrokerProcess, filler: Filler) -> None:
-    """Promise 8 of the archive."""
+    """Promise A8."""
     filler.send(filler.producer(), 2000)
 
     def settled() -> bool:
@@ -132,7 +132,7 @@ def test_sizes_are_estimated_by_what_the_disk_has(archiving: BrokerProcess, fill
 def test_a_stream_reads_each_record_once_while_segments_move(
     archiving: BrokerProcess, filler: Filler, reader_of: ReaderOf
 ) -> None:
-    """Promise 7 of the archive, in micro-batches."""
+    """Promise A7, in micro-batches."""
     producer = filler.producer()
     filler.send(producer, 1000)
     eventually(lambda: max(offsets(filler, EARLIEST_LOCAL).values()) > 500)
