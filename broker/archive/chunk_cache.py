@@ -245,6 +245,9 @@ class ChunkCache:
             now, task = self._clock.monotonic(), self._tasks.get(key)
             if task is None:
                 task = _Task(key, size, work, now, is_ahead=False, metrics=metrics)
+                if key in self._cached:  # it came after the caller has looked
+                    task.done.end()
+                    return task.done
                 self._add(task)
             elif task.is_ahead and not task.is_running:
                 task.is_ahead = False

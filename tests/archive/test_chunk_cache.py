@@ -83,6 +83,14 @@ def test_all_who_ask_share_one_download(caches: Caches) -> None:
     assert caches.store.asked["o1"] == 1
 
 
+def test_what_came_after_its_reader_has_looked_is_not_downloaded_again(caches: Caches) -> None:
+    cache, chunk = caches.make(), caches.chunk(1)
+    assert cache.find(chunk) is None
+    got(cache, chunk)
+    assert cache.fetch(chunk, TopicMetrics()).wait(30)
+    assert (caches.store.asked["o1"], cache.downloads, cache.size) == (1, 1, files(caches))
+
+
 def test_no_more_chunks_than_threads_are_downloaded_at_once(caches: Caches) -> None:
     cache = caches.make(room=100, threads=3)
     caches.store.hold()

@@ -109,7 +109,8 @@ OF_BROKER = ("DescribeConfigs broker",)
 BROKER = [
     Difference(
         "A broker has fewer settings",
-        "what belongs to KRaft, threads, callbacks for quotas, tiered storage, Java's TLS or plugins is not there",
+        "what belongs to KRaft, threads, callbacks for quotas, the plugins of tiered storage, Java's TLS or plugins is "
+        "not there",
         OF_BROKER,
         {"configs.*": ABSENT},
     ),
@@ -229,12 +230,6 @@ CONFIGS = [
         "where all settings of a topic are asked for",
         ("DescribeConfigs key list",),
         {"": lambda one: str(one.ours) not in _REMOVED},  # three are gone, and three are new: each name by itself
-    ),
-    Difference(
-        "`local.retention.*` have no broker settings behind them",
-        "a topic has them for itself",
-        ("DescribeConfigs topic synonyms",),
-        {"local.retention.bytes": [], "local.retention.ms": []},
     ),
     Difference(
         "A topic has more settings for its archive",
