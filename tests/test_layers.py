@@ -25,6 +25,7 @@ ROWS: list[set[str]] = [
     {"tools"},
     {"server", "embedded"},
     {"api", "web"},
+    {"share"},
     {"coordinator"},
     {"cluster"},
     {"zookeeper"},
