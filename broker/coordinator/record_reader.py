@@ -7,11 +7,15 @@ Used by the record formats of this package. Every read is checked against the by
 from __future__ import annotations
 
 from struct import Struct
+from typing import TypeAlias
 
 from broker.errors import CorruptBatch, ProtocolError
 from broker.records.varint import read_unsigned_varint
 
 MAX_STRING_BYTES = 32767
+
+# Key and value of one record. A None value is a tombstone.
+KeyValue: TypeAlias = tuple[bytes, bytes | None]
 
 _I8 = Struct(">b")
 _I16 = Struct(">h")
