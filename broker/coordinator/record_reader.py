@@ -40,10 +40,11 @@ class RecordReader:
 
     __slots__ = ("_data", "_is_flexible", "_position")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, is_flexible: bool = False) -> None:
+        """`is_flexible`: the lengths are varints, as in a tagged field of a flexible version."""
         self._data = data
         self._position = 0
-        self._is_flexible = False
+        self._is_flexible = is_flexible
 
     def i8(self) -> int:
         return self._fixed(_I8)
