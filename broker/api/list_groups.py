@@ -21,8 +21,8 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         "groups": [
             {
                 "group_id": group.group_id,
-                "protocol_type": group.roster.protocol_type or "",
-                "group_state": group.state.value,
+                "protocol_type": group.protocol_type or "",
+                "group_state": group.state_name,
                 "group_type": "classic",
             }
             for group in groups
