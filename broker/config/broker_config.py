@@ -35,7 +35,6 @@ from broker.config.setting_groups import (
     TransactionSettings,
     ZooKeeperSettings,
 )
-from broker.config.share_settings import ShareSettings
 from broker.errors import ConfigError
 from broker.security.http_credentials import Credentials
 from broker.settings import parse_properties, read_properties_file, settings_of
@@ -116,7 +115,6 @@ class BrokerConfig(
     ArchiveSettings,
     QuotaSettings,
     TransactionSettings,
-    ShareSettings,
     GroupSettings,
     ControllerSettings,
     ZooKeeperSettings,

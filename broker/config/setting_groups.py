@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
+from broker.config.share_settings import ShareSettings
 from broker.settings import Long, Short, UpdateMode, at_least, between, gzip_level, one_of, setting
 
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
@@ -289,7 +290,7 @@ class ControllerSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GroupSettings:
+class GroupSettings(ShareSettings):
     """Consumer groups and the topic that stores them."""
 
     group_initial_rebalance_delay_ms: int = _group(3000, "How long a new group waits for more members.", at_least(0))
