@@ -131,7 +131,7 @@ class RawProducer:
         )
 
     def end(self, *, commit: bool = True, version: int | None = None, settled: bool = True) -> ErrorCode:
-        """End the transaction, and wait until its markers are written (`settled`). Takes over the identity in the answer.
+        """End the transaction; takes over the identity in the answer. Waits until the markers are written (`settled`).
 
         A broker answers before they are when its disk is slow; Kafka always does.
         """
