@@ -30,6 +30,7 @@ from broker.cluster.controlled_shutdown import hand_over
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.group_backup import GroupBackup
+from broker.cluster.group_configs import GroupConfigs
 from broker.cluster.isr_writer import IsrWriter
 from broker.cluster.leadership_check import LeadershipCheck
 from broker.cluster.local_replicas import LocalReplicas
@@ -346,6 +347,8 @@ class BrokerServer:
     async def _start_coordinators(self) -> None:
         self._ids = ProducerIds(lambda: self._cluster.registry.allocate_producer_ids(self.config.broker_id))
         assert self._store is not None
+        self._group_configs = GroupConfigs(self._dynamic, self._cluster)
+        await self._group_configs.refresh()
         restored = await RestoredOffsets.left_in(self._cluster, ArchiveNodes(self._store), self._clock)
         self._coordinators = Coordinators(
             self.config, self._topics, self._ids, self._clock, self._coordinator_peer, restored
@@ -407,6 +410,7 @@ class BrokerServer:
         watch = ClusterWatch(self._cluster, self._topics, self._configs)
         watch.add_config_listener("users", self._users.refresh)
         self._quota_configs.watch(watch)
+        self._group_configs.watch(watch)
         if self._acls is not None:
             watch.add_config_listener("acls", self._acls.load)
         for started in watch.start():
@@ -474,6 +478,7 @@ class BrokerServer:
             producer_ids=self._ids,
             users=self._users,
             quota_configs=self._quota_configs,
+            group_configs=self._group_configs,
             controller=self._controller,
             reassignments=self._reassignments,
             fetch_sessions=FetchSessionCache(

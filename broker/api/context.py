@@ -17,6 +17,7 @@ from broker.clock import Clock
 from broker.cluster.acls import Acls
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.controller import Controller
+from broker.cluster.group_configs import GroupConfigs
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.cluster.producer_ids import ProducerIds
@@ -74,6 +75,7 @@ class ApiContext:
     producer_ids: ProducerIds
     users: Users
     quota_configs: QuotaConfigs
+    group_configs: GroupConfigs
     controller: Controller
     reassignments: PartitionReassignments
     fetch_sessions: FetchSessionCache

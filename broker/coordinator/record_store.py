@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 from broker.clock import Clock
 from broker.cluster.metadata_cache import MetadataCache
+from broker.coordinator.record_reader import KeyValue
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.log.segment_file import FileSlice
@@ -26,9 +27,6 @@ READ_BYTES = 1 << 20
 _RESTORED_AT_ONCE = 1000
 _RESTORED_RETRY_S = 0.5
 _NO_LIMIT = 2**31 - 1
-
-# Key and value of one record. A None value is a tombstone.
-KeyValue: TypeAlias = tuple[bytes, bytes | None]
 
 
 class RecordRun(NamedTuple):
