@@ -356,12 +356,22 @@ class BrokerServer:
         self._group_configs = GroupConfigs(self._dynamic, self._cluster)
         await self._group_configs.refresh()
         restored = await RestoredOffsets.left_in(self._cluster, ArchiveNodes(self._store), self._clock)
+        share_log = LogRecordStore(self._topics, SHARE_STATE_TOPIC, self._clock)
+        self._share_coordinator = ShareCoordinator(share_log, self._clock, self.config, self._has_partition)
+        others = {SHARE_STATE_TOPIC: self._share_coordinator}
         self._coordinators = Coordinators(
-            self.config, self._topics, self._ids, self._clock, self._coordinator_peer, restored
+            self.config, self._topics, self._ids, self._clock, self._coordinator_peer, restored, others
+        )
+        self._persister = ClusterPersister(
+            self._topics, self._topic_changes, self.config.broker_id, self._share_coordinator, self._coordinator_peer
         )
         self._on_stop(self._coordinators.close)
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
         await self._coordinators.start()
+
+    def _has_partition(self, key: SharePartitionKey) -> bool:
+        topic = self._topics.metadata.topic_by_id(key.topic_id)
+        return topic is not None and key.partition in topic.partitions
 
     async def _load_configs(self) -> None:
         """Read what altered settings, users, ACLs and quotas there are. From now on they can be altered."""
@@ -490,6 +500,7 @@ class BrokerServer:
             groups=self._coordinators.groups,
             transactions=self._coordinators.transactions,
             verifier=self._coordinators.verifier,
+            share_coordinator=self._share_coordinator,
             markers=self._coordinators.markers,
             producer_ids=self._ids,
             users=self._users,
