@@ -33,7 +33,7 @@ from broker.coordinator.modern_group_messages import (
     TopicIdPartition,
     Topics,
 )
-from broker.coordinator.modern_group_records import GroupEpoch, TargetEpoch
+from broker.coordinator.modern_group_records import GroupEpoch, TargetEpoch, by_topic_id
 from broker.coordinator.record_reader import KeyValue
 from broker.coordinator.share_group_records import (
     ShareAssignment,
@@ -244,6 +244,8 @@ class ShareGroup(Group):
         else:
             self._logged.update(dict.fromkeys([*store.changes, *store.gone], _UNKNOWN))
             self._settled = None
+            if error is ErrorCode.rebalance_in_progress:
+                error = ErrorCode.coordinator_not_available  # it took too long
             replies = [Reply(waiter, type(answer)(error, "it could not be stored")) for waiter, answer in replies]
         queued, self._queue = self._queue, []
         effects = self._run(queued, now)
@@ -376,7 +378,10 @@ class ShareGroup(Group):
         values[self._key(ShareRecord.GROUP_EPOCH)] = GroupEpoch(_epoch(values, self.group_id) + 1)
 
     def _initialized(self, partitions: Partitions, values: Values, now: Now) -> StatesReply:
-        states, done = self._states(values), by_topic(partitions)
+        states, done = (
+            self._states(values),
+            {one: frozenset(numbers) for one, numbers in by_topic_id(partitions).items()},
+        )
         ready = {one: states.initializing[one] for one in done if one in states.initializing}
         ready = {one: TopicShares(name, numbers & done[one]) for one, (name, numbers) in ready.items()}
         left = {
@@ -473,14 +478,6 @@ def _check_epoch(received: int, current: ShareAssignment) -> None:
 
 def _ids(names: Iterable[str], topics: Topics) -> frozenset[UUID]:
     return frozenset(topics[name].topic_id for name in names if name in topics)
-
-
-def by_topic(partitions: Iterable[TopicIdPartition]) -> dict[UUID, frozenset[int]]:
-    """The partitions of each topic."""
-    found: dict[UUID, set[int]] = {}
-    for topic_id, partition in partitions:
-        found.setdefault(topic_id, set()).add(partition)
-    return {topic_id: frozenset(numbers) for topic_id, numbers in found.items()}
 
 
 def _joined(left: Mapping[UUID, TopicShares], right: Mapping[UUID, TopicShares]) -> dict[UUID, TopicShares]:

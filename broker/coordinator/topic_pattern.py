@@ -41,7 +41,8 @@ class TopicPattern:
 
     def _refused(self, why: str) -> BrokerError:
         return BrokerError(
-            ErrorCode.invalid_regular_expression, f"SubscribedTopicRegex `{self._pattern}` is not a valid pattern: {why}"
+            ErrorCode.invalid_regular_expression,
+            f"SubscribedTopicRegex `{self._pattern}` is not a valid pattern: {why}",
         )
 
     def matching(self, topics: Iterable[str]) -> frozenset[str]:
