@@ -56,9 +56,10 @@ def _asked(context: ApiContext, client: Client, asked: Any) -> Iterable[tuple[To
         return
     for topic_id, shares in context.groups.share_group(asked.group_id).states.initialized.items():
         topic = topics.get(shares.name)
-        if topic is not None and topic.topic_id == topic_id:
-            if context.allows(client, DESCRIBE_SHARE_OFFSETS_TOPIC, topic.name):
-                yield topic, sorted(shares.partitions)
+        if topic is None or topic.topic_id != topic_id:
+            continue
+        if context.allows(client, DESCRIBE_SHARE_OFFSETS_TOPIC, topic.name):
+            yield topic, sorted(shares.partitions)
 
 
 async def _partitions(context: ApiContext, group_id: str, topic: Topic, numbers: Iterable[int]) -> list[Fields]:

@@ -36,9 +36,9 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         for name in names or ():
             context.check(client, SHARE_HEARTBEAT_TOPIC, name)
         reply = await _heartbeat(context, asked)
-        if reply.error is ErrorCode.none and asked.member_epoch != LEAVE_EPOCH:
-            if await context.share_states.make(asked.group_id, _MAKE_WAIT_S):
-                reply = await _heartbeat(context, dataclasses.replace(asked, member_epoch=reply.member_epoch))
+        stays = reply.error is ErrorCode.none and asked.member_epoch != LEAVE_EPOCH
+        if stays and await context.share_states.make(asked.group_id, _MAKE_WAIT_S):
+            reply = await _heartbeat(context, dataclasses.replace(asked, member_epoch=reply.member_epoch))
     except BrokerError as error:
         reply = HeartbeatReply(error.code, error.message or None)
     return heartbeat_fields(reply)

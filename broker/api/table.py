@@ -70,12 +70,12 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import FETCH_VERSIONS
 
 API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
-    (ApiKey.PRODUCE, 3, 12, produce.handle),
+    (ApiKey.PRODUCE, 3, 13, produce.handle),
     (ApiKey.FETCH, *FETCH_VERSIONS, fetch.handle),
     (ApiKey.LIST_OFFSETS, 0, 10, list_offsets.handle),
     (ApiKey.METADATA, 0, 13, metadata.handle),
-    (ApiKey.OFFSET_COMMIT, 0, 9, offset_commit.handle),
-    (ApiKey.OFFSET_FETCH, 0, 9, offset_fetch.handle),
+    (ApiKey.OFFSET_COMMIT, 0, 10, offset_commit.handle),
+    (ApiKey.OFFSET_FETCH, 0, 10, offset_fetch.handle),
     (ApiKey.FIND_COORDINATOR, 0, 6, find_coordinator.handle),
     (ApiKey.JOIN_GROUP, 0, 9, join_group.handle),
     (ApiKey.HEARTBEAT, 0, 4, heartbeat.handle),

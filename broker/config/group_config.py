@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-from broker.config.setting_groups import GroupSettings
+from broker.config.broker_config import BrokerConfig
 from broker.config.share_settings import check_reset
 from broker.errors import ConfigError
 from broker.settings import at_least, one_of, parse_properties, setting, settings_of
@@ -59,19 +59,15 @@ class GroupConfig:
     share_renew_acknowledge_enable: bool = _share(True, "Whether a member may renew its locks.")
 
     @classmethod
-    def of(cls, broker: GroupSettings, properties: Mapping[str, str]) -> GroupConfig:
+    def of(cls, broker: BrokerConfig, properties: Mapping[str, str]) -> GroupConfig:
         """`properties` of a group over the broker's settings. Raises ConfigError."""
         config = parse_properties(cls, properties, base=_defaults(broker))
         for name in properties:
             _check_bounds(broker, name, getattr(config, GROUP_KEYS[name].attribute))
-        for kind, interval, timeout in (
-            ("consumer", config.consumer_heartbeat_interval_ms, config.consumer_session_timeout_ms),
-            ("share", config.share_heartbeat_interval_ms, config.share_session_timeout_ms),
-        ):
-            if properties and interval >= timeout:
-                raise ConfigError(
-                    f"{kind}.session.timeout.ms={timeout} must be above {kind}.heartbeat.interval.ms={interval}"
-                )
+            kind = name.partition(".")[0]
+            timeout = getattr(config, f"{kind}_session_timeout_ms")
+            if getattr(config, f"{kind}_heartbeat_interval_ms") >= timeout:
+                raise ConfigError(f"{kind}.session.timeout.ms={timeout} must be above {kind}.heartbeat.interval.ms")
         return config
 
 
@@ -84,16 +80,16 @@ def broker_key(name: str) -> str | None:
     return found if found in _BROKER_KEYS else None
 
 
-_BROKER_KEYS = settings_of(GroupSettings)
+_BROKER_KEYS = settings_of(BrokerConfig)
 
 
 @functools.lru_cache(maxsize=4)
-def _defaults(broker: GroupSettings) -> GroupConfig:
+def _defaults(broker: BrokerConfig) -> GroupConfig:
     keys = {one.attribute: broker_key(name) for name, one in GROUP_KEYS.items()}
     return GroupConfig(**{key: getattr(broker, _BROKER_KEYS[name].attribute) for key, name in keys.items() if name})
 
 
-def _check_bounds(broker: GroupSettings, name: str, value: int) -> None:
+def _check_bounds(broker: BrokerConfig, name: str, value: int) -> None:
     kind, _, rest = name.partition(".")
     for bound, is_beyond in (("min", int.__lt__), ("max", int.__gt__)):
         key = _BROKER_KEYS.get(f"group.{kind}.{bound}.{rest}")

@@ -35,8 +35,8 @@ from broker.coordinator.group_state import ClassicGroup, GroupState
 from broker.coordinator.record_reader import KeyValue, MalformedRecord
 from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS
-from broker.coordinator.share_group_state import ShareGroup
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
+from broker.coordinator.share_group_state import ShareGroup
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
@@ -197,7 +197,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         group = shard.groups.get(request.group_id)
         if group is None:
             if request.generation_id >= 0:
-                return dict.fromkeys(request.offsets, ErrorCode.illegal_generation)
+                gone = ErrorCode.group_id_not_found if request.knows_epochs else ErrorCode.illegal_generation
+                return dict.fromkeys(request.offsets, gone)
             group = shard.create(request.group_id)
         now = shard.now()
         error = self._check_commit(group, request, now)
@@ -320,7 +321,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return GroupDescription(shard, group_id)
         group = shard.groups.get(group_id)
         if not isinstance(group, ClassicGroup):
-            return GroupDescription(ErrorCode.none, group_id, GroupState.DEAD.value)
+            why = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
+            return GroupDescription(ErrorCode.none, group_id, GroupState.DEAD.value, message=why)
         return group_requests.describe(group)
 
     async def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[Group]]:

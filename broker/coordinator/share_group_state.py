@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from broker.config.setting_groups import GroupSettings
-from broker.coordinator import share_assignor
 from broker.coordinator.group import Effects, Group, GroupKind, Now, Reply, Waiter
+from broker.coordinator.group_assignors import AssignedMember, simple
 from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.modern_group_messages import (
     JOIN_EPOCH,
@@ -83,7 +83,7 @@ class ShareGroupDescription:
     epoch: int
     assignment_epoch: int
     members: Sequence[MemberDescription]
-    assignor: str = share_assignor.SIMPLE
+    assignor: str = simple.__name__
 
 
 class _Event(NamedTuple):
@@ -324,20 +324,22 @@ class ShareGroup(Group):
         is_settled = self._settled is not None and self._settled[0] is topics and self._settled[1] is states
         if not changed and is_settled and self._target_epoch(values) == group_epoch:
             return
-        subscriptions = {one: _ids(member.topic_names, topics) for one, member in self._members(values).items()}
-        wanted = frozenset[UUID]().union(*subscriptions.values())
-        assignable = frozenset(
-            TopicIdPartition(topic_id, partition)
-            for topic_id, shares in states.initialized.items()
-            if topic_id in wanted
-            for partition in shares.partitions
-        )
-        current = {one: values.get(self._key(ShareRecord.TARGET, one), frozenset()) for one in subscriptions}
-        if changed or assignable != frozenset[TopicIdPartition]().union(*current.values()):
+        members = {
+            one: AssignedMember(
+                _ids(member.topic_names, topics), values.get(self._key(ShareRecord.TARGET, one), frozenset())
+            )
+            for one, member in sorted(self._members(values).items())
+        }
+        wanted = frozenset[UUID]().union(*(one.topic_ids for one in members.values()))
+        assignable = {one: sorted(shares.partitions) for one, shares in states.initialized.items() if one in wanted}
+        targets = frozenset[TopicIdPartition]().union(*(one.target for one in members.values()))
+        if changed or targets != {
+            TopicIdPartition(one, number) for one, found in assignable.items() for number in found
+        }:
             group_epoch += 1
             values[self._key(ShareRecord.GROUP_EPOCH)] = GroupEpoch(group_epoch)
         if group_epoch > self._target_epoch(values):
-            for one, target in share_assignor.assign(subscriptions, assignable, current).items():
+            for one, target in simple(members, assignable).items():
                 values[self._key(ShareRecord.TARGET, one)] = target
             values[self._key(ShareRecord.TARGET_EPOCH)] = TargetEpoch(group_epoch, now.wall_ms)
         self._settled = (topics, states)

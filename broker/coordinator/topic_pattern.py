@@ -40,10 +40,8 @@ class TopicPattern:
             raise self._refused(str(error)) from None
 
     def _refused(self, why: str) -> BrokerError:
-        return BrokerError(
-            ErrorCode.invalid_regular_expression,
-            f"SubscribedTopicRegex `{self._pattern}` is not a valid pattern: {why}",
-        )
+        told = f"SubscribedTopicRegex `{self._pattern}` is not a valid pattern: {why}"
+        return BrokerError(ErrorCode.invalid_regular_expression, told)
 
     def matching(self, topics: Iterable[str]) -> frozenset[str]:
         """The topics that match. Internal ones never do. It may take a while: call it in a thread. Raises BrokerError

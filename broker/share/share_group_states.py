@@ -95,7 +95,7 @@ class ShareGroupStates:
         wanted = frozenset(known if topic_ids is None else known.keys() & set(topic_ids))
         await self._change(group_id, lambda group, waiter, now: group.forget(wanted, waiter, now, deleted=False))
         partitions = [TopicIdPartition(one, number) for one in wanted for number in known[one]]
-        results = await self._each(group_id, partitions, lambda key: self._persister.delete(key))
+        results = await self._each(group_id, partitions, self._persister.delete)
         failed = {one.topic_id: result for one, result in results.items() if result is not None}
         gone = wanted - failed.keys()
         await self._change(group_id, lambda group, waiter, now: group.forget(gone, waiter, now, deleted=True))
@@ -105,7 +105,7 @@ class ShareGroupStates:
         self, group_id: str, partitions: Iterable[TopicIdPartition]
     ) -> dict[TopicIdPartition, ShareSummary | BrokerError]:
         """How far the group is in each of the partitions."""
-        return await self._each(group_id, partitions, lambda key: self._persister.summary(key))
+        return await self._each(group_id, partitions, self._persister.summary)
 
     def _initialize(
         self, epoch: int, offsets: Mapping[TopicIdPartition, int], key: SharePartitionKey

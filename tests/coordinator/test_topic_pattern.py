@@ -35,7 +35,10 @@ def test_internal_topics_never_match() -> None:
     assert TopicPattern(".*").matching(topics) == {"ev-a", "ev-b", "EV-c", "other", "my-ev-a"}
 
 
-@pytest.mark.parametrize("pattern", ["(", "[", "*a", "(?=a)b", "(?<!a)b", r"(a)\1", r"\b", r"a(\b)*", "(?P<n>a)(?P=n)", "a++", r"\p"])
+NOT_IN_RE2 = ["(", "[", "*a", "(?=a)b", "(?<!a)b", r"(a)\1", r"\b", r"a(\b)*", "(?P<n>a)(?P=n)", "a++", r"\p"]
+
+
+@pytest.mark.parametrize("pattern", NOT_IN_RE2)
 def test_what_re2_does_not_have_is_refused(pattern: str) -> None:
     with pytest.raises(BrokerError, match="is not a valid pattern") as refused:
         TopicPattern(pattern)

@@ -227,7 +227,7 @@ class ShareHistory(RuleBasedStateMachine):
             self.perhaps.update(offset for offset, kind in self.under_way if kind in KEEPS)
         self.writing, self.asked, self.under_way, self.locks = None, [], [], {}
         self.elect()
-        known = {offset: 0 for offset in self.counts}
+        known = dict.fromkeys(self.counts, 0)
         for batch in self.stored.state_batches:
             for offset in range(batch.first_offset, batch.last_offset + 1):
                 known[offset] = batch.delivery_count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from itertools import pairwise
 from struct import pack
 
 import pytest
@@ -112,7 +113,7 @@ def test_combined_batches_have_the_higher_state_of_each_offset(
     for offset, state in by_offset(new).items():
         expected[offset] = max(state, expected.get(offset, state))
     assert by_offset(result) == {offset: state for offset, state in expected.items() if offset >= start}
-    for one, other in zip(result, result[1:], strict=False):
+    for one, other in pairwise(result):
         assert one.last_offset < other.first_offset  # disjoint, in order
         assert one.last_offset + 1 < other.first_offset or one[2:] != other[2:]  # and joined
 
