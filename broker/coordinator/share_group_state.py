@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from broker.config.setting_groups import GroupSettings
-from broker.coordinator import share_assignor
 from broker.coordinator.group import Effects, Group, GroupKind, Now, Reply, Waiter
+from broker.coordinator.group_assignors import AssignedMember, simple
 from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.modern_group_messages import (
     JOIN_EPOCH,
@@ -33,7 +33,7 @@ from broker.coordinator.modern_group_messages import (
     TopicIdPartition,
     Topics,
 )
-from broker.coordinator.modern_group_records import GroupEpoch, TargetEpoch
+from broker.coordinator.modern_group_records import GroupEpoch, TargetEpoch, by_topic_id
 from broker.coordinator.record_reader import KeyValue
 from broker.coordinator.share_group_records import (
     ShareAssignment,
@@ -83,7 +83,7 @@ class ShareGroupDescription:
     epoch: int
     assignment_epoch: int
     members: Sequence[MemberDescription]
-    assignor: str = share_assignor.SIMPLE
+    assignor: str = simple.__name__
 
 
 class _Event(NamedTuple):
@@ -244,6 +244,8 @@ class ShareGroup(Group):
         else:
             self._logged.update(dict.fromkeys([*store.changes, *store.gone], _UNKNOWN))
             self._settled = None
+            if error is ErrorCode.rebalance_in_progress:
+                error = ErrorCode.coordinator_not_available  # it took too long
             replies = [Reply(waiter, type(answer)(error, "it could not be stored")) for waiter, answer in replies]
         queued, self._queue = self._queue, []
         effects = self._run(queued, now)
@@ -322,20 +324,22 @@ class ShareGroup(Group):
         is_settled = self._settled is not None and self._settled[0] is topics and self._settled[1] is states
         if not changed and is_settled and self._target_epoch(values) == group_epoch:
             return
-        subscriptions = {one: _ids(member.topic_names, topics) for one, member in self._members(values).items()}
-        wanted = frozenset[UUID]().union(*subscriptions.values())
-        assignable = frozenset(
-            TopicIdPartition(topic_id, partition)
-            for topic_id, shares in states.initialized.items()
-            if topic_id in wanted
-            for partition in shares.partitions
-        )
-        current = {one: values.get(self._key(ShareRecord.TARGET, one), frozenset()) for one in subscriptions}
-        if changed or assignable != frozenset[TopicIdPartition]().union(*current.values()):
+        members = {
+            one: AssignedMember(
+                _ids(member.topic_names, topics), values.get(self._key(ShareRecord.TARGET, one), frozenset())
+            )
+            for one, member in sorted(self._members(values).items())
+        }
+        wanted = frozenset[UUID]().union(*(one.topic_ids for one in members.values()))
+        assignable = {one: sorted(shares.partitions) for one, shares in states.initialized.items() if one in wanted}
+        targets = frozenset[TopicIdPartition]().union(*(one.target for one in members.values()))
+        if changed or targets != {
+            TopicIdPartition(one, number) for one, found in assignable.items() for number in found
+        }:
             group_epoch += 1
             values[self._key(ShareRecord.GROUP_EPOCH)] = GroupEpoch(group_epoch)
         if group_epoch > self._target_epoch(values):
-            for one, target in share_assignor.assign(subscriptions, assignable, current).items():
+            for one, target in simple(members, assignable).items():
                 values[self._key(ShareRecord.TARGET, one)] = target
             values[self._key(ShareRecord.TARGET_EPOCH)] = TargetEpoch(group_epoch, now.wall_ms)
         self._settled = (topics, states)
@@ -376,7 +380,10 @@ class ShareGroup(Group):
         values[self._key(ShareRecord.GROUP_EPOCH)] = GroupEpoch(_epoch(values, self.group_id) + 1)
 
     def _initialized(self, partitions: Partitions, values: Values, now: Now) -> StatesReply:
-        states, done = self._states(values), by_topic(partitions)
+        states, done = (
+            self._states(values),
+            {one: frozenset(numbers) for one, numbers in by_topic_id(partitions).items()},
+        )
         ready = {one: states.initializing[one] for one in done if one in states.initializing}
         ready = {one: TopicShares(name, numbers & done[one]) for one, (name, numbers) in ready.items()}
         left = {
@@ -473,14 +480,6 @@ def _check_epoch(received: int, current: ShareAssignment) -> None:
 
 def _ids(names: Iterable[str], topics: Topics) -> frozenset[UUID]:
     return frozenset(topics[name].topic_id for name in names if name in topics)
-
-
-def by_topic(partitions: Iterable[TopicIdPartition]) -> dict[UUID, frozenset[int]]:
-    """The partitions of each topic."""
-    found: dict[UUID, set[int]] = {}
-    for topic_id, partition in partitions:
-        found.setdefault(topic_id, set()).add(partition)
-    return {topic_id: frozenset(numbers) for topic_id, numbers in found.items()}
 
 
 def _joined(left: Mapping[UUID, TopicShares], right: Mapping[UUID, TopicShares]) -> dict[UUID, TopicShares]:

@@ -21,7 +21,6 @@ from broker.protocol.topic_names import SHARE_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.share.persister import (
     RETRIABLE,
-    Persister,
     SharePartitionKey,
     ShareState,
     ShareSummary,
