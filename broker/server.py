@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
 from broker.api.fetch_sessions import FetchSessionCache
+from broker.api.share_offset_reset import OffsetReset
 from broker.api.table import make_routes
 from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock, SystemClock
@@ -59,10 +60,12 @@ from broker.net.request_log import RequestLog
 from broker.net.router import Router
 from broker.net.throttling import Throttling
 from broker.protocol.permissions import FETCH_AS_FOLLOWER
+from broker.protocol.topic_names import SHARE_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.cluster_metadata import BrokerInfo, Endpoint
 from broker.replica.replica_manager import ReplicaManager
+from broker.share.share_runtime import ShareRuntime
 from broker.web.collector import MetricSources
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
@@ -186,6 +189,7 @@ class BrokerServer:
         self._on_stop(self._tasks.close)
         self._on_stop(self._check_threads.close)
         self._on_stop(self._coordinators.disconnect)
+        self._on_stop(self._share.close)
         await self._load_configs()
         self._start_failure_detector()
         self._start_isr_writer()
@@ -356,22 +360,22 @@ class BrokerServer:
         self._group_configs = GroupConfigs(self._dynamic, self._cluster)
         await self._group_configs.refresh()
         restored = await RestoredOffsets.left_in(self._cluster, ArchiveNodes(self._store), self._clock)
-        share_log = LogRecordStore(self._topics, SHARE_STATE_TOPIC, self._clock)
-        self._share_coordinator = ShareCoordinator(share_log, self._clock, self.config, self._has_partition)
-        others = {SHARE_STATE_TOPIC: self._share_coordinator}
+        self._share = ShareRuntime(
+            self.config,
+            self._topics,
+            self._topic_changes,
+            self._clock,
+            self._coordinator_peer,
+            self._group_configs,
+            OffsetReset(self._group_configs, self._clock),
+        )
+        others = {SHARE_STATE_TOPIC: self._share.coordinator}
         self._coordinators = Coordinators(
             self.config, self._topics, self._ids, self._clock, self._coordinator_peer, restored, others
-        )
-        self._persister = ClusterPersister(
-            self._topics, self._topic_changes, self.config.broker_id, self._share_coordinator, self._coordinator_peer
         )
         self._on_stop(self._coordinators.close)
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
         await self._coordinators.start()
-
-    def _has_partition(self, key: SharePartitionKey) -> bool:
-        topic = self._topics.metadata.topic_by_id(key.topic_id)
-        return topic is not None and key.partition in topic.partitions
 
     async def _load_configs(self) -> None:
         """Read what altered settings, users, ACLs and quotas there are. From now on they can be altered."""
@@ -500,7 +504,8 @@ class BrokerServer:
             groups=self._coordinators.groups,
             transactions=self._coordinators.transactions,
             verifier=self._coordinators.verifier,
-            share_coordinator=self._share_coordinator,
+            share_coordinator=self._share.coordinator,
+            share_partitions=self._share.partitions,
             markers=self._coordinators.markers,
             producer_ids=self._ids,
             users=self._users,

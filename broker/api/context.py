@@ -45,6 +45,7 @@ from broker.quotas.client_quotas import ClientQuotas, ControllerMutations
 from broker.security.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclResourceType
 from broker.security.authorizer import Authorizer
 from broker.share.share_coordinator import ShareCoordinator
+from broker.share.share_partitions import SharePartitions
 
 if TYPE_CHECKING:
     from broker.archive.archive_manager import ArchiveManager
@@ -74,6 +75,7 @@ class ApiContext:
     transactions: TransactionCoordinator
     verifier: TransactionVerifier
     share_coordinator: ShareCoordinator
+    share_partitions: SharePartitions
     markers: MarkerWriter
     producer_ids: ProducerIds
     users: Users

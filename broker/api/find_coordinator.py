@@ -1,6 +1,7 @@
 """FindCoordinator: the broker that coordinates a group or a transactional id.
 
-The id is hashed to a partition of an internal topic, and the leader of that partition is the coordinator. The topic is created when it is first needed.
+The id is hashed to a partition of an internal topic, and the leader of that partition is the coordinator. The topic is
+created when it is first needed.
 Version notes: 1 — transactions (key type 1). 4 — several keys at once (KIP-699). 6 — share partitions (key type 2), for
 brokers (KIP-932).
 """

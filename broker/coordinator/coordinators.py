@@ -155,5 +155,6 @@ class Coordinators:
     async def close(self) -> None:
         """Stop all coordinators. Returns when all appends have ended."""
         async with contextlib.AsyncExitStack() as steps:
-            for part in (*self._by_topic.values(), self._tasks):
-                steps.push_async_callback(part.close)
+            for coordinator in self._by_topic.values():
+                steps.push_async_callback(coordinator.close)
+            steps.push_async_callback(self._tasks.close)

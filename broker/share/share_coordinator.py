@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
 from broker.config.setting_groups import ShareCoordinatorSettings
-from broker.coordinator.record_reader import MalformedRecord
-from broker.coordinator.record_store import KeyValue, RecordStore
+from broker.coordinator.record_reader import KeyValue, MalformedRecord
+from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, RecordWriter
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import BrokerError, ErrorCode
