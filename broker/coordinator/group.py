@@ -76,6 +76,8 @@ class Group(ABC):
         self.group_id = group_id
         self.config = config
         self.offsets = offsets or GroupOffsets()
+        # The keys of a group of another kind whose place this one takes: its next store deletes them.
+        self.obsolete_keys: list[bytes] = []
         # No deadline comes before this time (monotonic s).
         self.wake_at = inf
 
