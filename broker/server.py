@@ -351,7 +351,13 @@ class BrokerServer:
         await self._group_configs.refresh()
         restored = await RestoredOffsets.left_in(self._cluster, ArchiveNodes(self._store), self._clock)
         self._coordinators = Coordinators(
-            self.config, self._topics, self._ids, self._clock, self._coordinator_peer, restored
+            self.config,
+            self._topics,
+            self._ids,
+            self._clock,
+            self._coordinator_peer,
+            restored,
+            self._group_configs.of,
         )
         self._on_stop(self._coordinators.close)
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that

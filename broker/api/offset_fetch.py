@@ -2,7 +2,7 @@
 
 Version notes: 0 reads what OffsetCommit 0 has stored in ZooKeeper. 7 — a client may ask for stable offsets. It gets
 UNSTABLE_OFFSET_COMMIT and retries if an open transaction may still change an offset (KIP-447). 8 — several groups at
-once (KIP-709).
+once (KIP-709). 9 — a member of a consumer group names its epoch (KIP-848).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.coordinator.group_messages import FetchReply
+from broker.coordinator.group_messages import NO_MEMBER, FetchingMember, FetchReply
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import FETCH_OFFSETS_GROUP, FETCH_OFFSETS_TOPIC
@@ -34,19 +34,25 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         return {"error_code": reply.error, "topics": _topics(reply, refused)}
     answers = []
     for group in groups:
-        reply, refused = await _fetch(context, client, group.group_id, group.topics, stable)
+        member = FetchingMember(field(group, "member_id"), field(group, "member_epoch", -1))
+        reply, refused = await _fetch(context, client, group.group_id, group.topics, stable, member)
         answers.append({"group_id": group.group_id, "error_code": reply.error, "topics": _topics(reply, refused)})
     return {"groups": answers}
 
 
 async def _fetch(
-    context: ApiContext, client: Client, group_id: str, topics: Sequence[Any] | None, stable: bool
+    context: ApiContext,
+    client: Client,
+    group_id: str,
+    topics: Sequence[Any] | None,
+    stable: bool,
+    member: FetchingMember = NO_MEMBER,
 ) -> tuple[FetchReply, list[TopicPartition]]:
     """The reply, and the partitions that were asked for and that the client may not describe."""
     if not context.allows(client, FETCH_OFFSETS_GROUP, group_id):
         return FetchReply(FETCH_OFFSETS_GROUP.code, {}), []
     if topics is None:
-        reply = await context.groups.fetch_offsets(group_id, None, require_stable=stable)
+        reply = await context.groups.fetch_offsets(group_id, None, require_stable=stable, member=member)
         shown = {
             tp: found
             for tp, found in reply.offsets.items()
@@ -58,7 +64,7 @@ async def _fetch(
     for topic in topics:
         of_topic = [TopicPartition(topic.name, index) for index in topic.partition_indexes]
         (wanted if context.allows(client, FETCH_OFFSETS_TOPIC, topic.name) else refused).extend(of_topic)
-    return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable), refused
+    return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable, member=member), refused
 
 
 async def _of_zookeeper(context: ApiContext, client: Client, body: Any) -> list[Fields]:

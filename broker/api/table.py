@@ -19,6 +19,8 @@ from broker.api import (
     alter_replica_log_dirs,
     alter_user_scram_credentials,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
@@ -118,6 +120,8 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.DESCRIBE_PRODUCERS, 0, 0, describe_producers.handle),
     (ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, describe_transactions.handle),
     (ApiKey.LIST_TRANSACTIONS, 0, 2, list_transactions.handle),
+    (ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_heartbeat.handle),
+    (ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_describe.handle),
     (ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
 )
