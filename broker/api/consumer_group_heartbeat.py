@@ -24,7 +24,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         for name in names or ():
             context.check(client, CONSUMER_HEARTBEAT_TOPIC, name)
     except BrokerError as error:
-        return _fields(HeartbeatReply(error.code, error.message))
+        return heartbeat_fields(HeartbeatReply(error.code, error.message))
     reply = await context.groups.consumer_heartbeat(
         HeartbeatRequest(
             group_id=body.group_id,
@@ -45,10 +45,11 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             needs_member_id=request.version >= 1,
         )
     )
-    return _fields(reply)
+    return heartbeat_fields(reply)
 
 
-def _fields(reply: HeartbeatReply) -> Fields:
+def heartbeat_fields(reply: HeartbeatReply) -> Fields:
+    """The response, also of ShareGroupHeartbeat."""
     assignment = None
     if reply.assignment is not None:
         topics = by_topic_id(reply.assignment).items()

@@ -60,6 +60,7 @@ from broker.api import (
     produce,
     sasl_authenticate,
     sasl_handshake,
+    share_group_state,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -72,12 +73,12 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import FETCH_VERSIONS
 
 API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
-    (ApiKey.PRODUCE, 3, 12, produce.handle),
+    (ApiKey.PRODUCE, 3, 13, produce.handle),
     (ApiKey.FETCH, *FETCH_VERSIONS, fetch.handle),
     (ApiKey.LIST_OFFSETS, 0, 10, list_offsets.handle),
     (ApiKey.METADATA, 0, 13, metadata.handle),
-    (ApiKey.OFFSET_COMMIT, 0, 9, offset_commit.handle),
-    (ApiKey.OFFSET_FETCH, 0, 9, offset_fetch.handle),
+    (ApiKey.OFFSET_COMMIT, 0, 10, offset_commit.handle),
+    (ApiKey.OFFSET_FETCH, 0, 10, offset_fetch.handle),
     (ApiKey.FIND_COORDINATOR, 0, 6, find_coordinator.handle),
     (ApiKey.JOIN_GROUP, 0, 9, join_group.handle),
     (ApiKey.HEARTBEAT, 0, 4, heartbeat.handle),
@@ -94,9 +95,9 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offset_for_leader_epoch.handle),
     (ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, add_partitions_to_txn.handle),
     (ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets_to_txn.handle),
-    (ApiKey.END_TXN, 0, 4, end_txn.handle),
+    (ApiKey.END_TXN, 0, 5, end_txn.handle),
     (ApiKey.WRITE_TXN_MARKERS, 1, 2, write_txn_markers.handle),
-    (ApiKey.TXN_OFFSET_COMMIT, 0, 4, txn_offset_commit.handle),
+    (ApiKey.TXN_OFFSET_COMMIT, 0, 5, txn_offset_commit.handle),
     (ApiKey.DESCRIBE_ACLS, 0, 3, describe_acls.handle),
     (ApiKey.CREATE_ACLS, 0, 3, create_acls.handle),
     (ApiKey.DELETE_ACLS, 0, 3, delete_acls.handle),
@@ -124,6 +125,11 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_describe.handle),
     (ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
+    (ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
+    (ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, share_group_state.handle),
+    (ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, share_group_state.handle),
 )
 """(key, lowest version, highest version, handler)."""
 
@@ -151,7 +157,7 @@ def make_routes(context: ApiContext) -> list[Route]:
     routes: list[Route] = []
     for api, low, high, handler in API_TABLE:
         if api is ApiKey.API_VERSIONS:
-            bound = handler(routes)
+            bound = handler(routes, context.features)
         else:
             bound = functools.partial(handler, context)
         if api in _CHANGES_METADATA:

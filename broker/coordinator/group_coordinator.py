@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from broker.clock import Clock
@@ -18,7 +18,7 @@ from broker.config.group_config import GroupConfig
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator import consumer_group_requests, group_requests
 from broker.coordinator.consumer_group_state import ConsumerGroup
-from broker.coordinator.group import Group, Now
+from broker.coordinator.group import Effects, Group, Now, Waiter
 from broker.coordinator.group_kinds import GroupKinds
 from broker.coordinator.group_messages import (
     NO_MEMBER,
@@ -48,6 +48,7 @@ from broker.coordinator.record_reader import KeyValue, MalformedRecord
 from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
+from broker.coordinator.share_group_state import ShareGroup
 from broker.coordinator.topic_pattern import TopicPattern
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -212,6 +213,36 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         for shard in self._shards.values():
             if shard.loaded:
                 shard.topics_changed(names)
+    # --- share groups ------------------------------------------------------------------------------
+
+    def share_group(self, group_id: str) -> ShareGroup:
+        """Raises BrokerError: `group_id_not_found`, or why the group is not known here."""
+        shard = self._shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            raise BrokerError(shard)
+        group = shard.groups.get(group_id)
+        if not isinstance(group, ShareGroup):
+            reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a share group."
+            raise BrokerError(ErrorCode.group_id_not_found, reason)
+        return group
+
+    async def change_share_group(
+        self, group_id: str, event: Callable[[ShareGroup, Waiter, Now], Effects], *, may_create: bool = False
+    ) -> Any:
+        """The answer to an event of a share group (`ShareGroup.heartbeat` and its others), once it is stored.
+
+        Raises BrokerError as `share_group` does, unless the group does not exist and may be created.
+        """
+        shard = self._shard_of(group_id)
+        if may_create and not isinstance(shard, ErrorCode) and group_id not in shard.groups:
+            shard.create_share(group_id)
+        group = self.share_group(group_id)
+        assert isinstance(shard, GroupShard)
+        if group.is_dead:
+            raise BrokerError(ErrorCode.coordinator_not_available, f"share group {group_id} is being deleted")
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        shard.perform(group, event(group, waiter, shard.now()))
+        return await waiter
 
     # --- offsets ---------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from broker.config.group_config import GroupConfig
 from broker.config.setting_groups import GroupSettings
-from broker.coordinator import modern_group_records
+from broker.coordinator import modern_group_records, share_group_records
 from broker.coordinator.consumer_group_state import ConsumerGroup, ConsumerGroupConfig
 from broker.coordinator.group import Group, Now
 from broker.coordinator.group_offsets import GroupOffsets, PendingCommits
@@ -18,6 +18,8 @@ from broker.coordinator.modern_group_messages import Topics
 from broker.coordinator.modern_group_records import ConsumerGroupKey
 from broker.coordinator.record_reader import MalformedRecord
 from broker.coordinator.record_store import RecordRun
+from broker.coordinator.share_group_records import ShareGroupKey
+from broker.coordinator.share_group_state import ShareGroup
 from broker.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,9 @@ class GroupKinds:
 
     def consumer(self, group_id: str, offsets: GroupOffsets | None = None) -> ConsumerGroup:
         return ConsumerGroup(group_id, self._config, self.topics(), self.consumer_settings(group_id), offsets)
+
+    def share(self, group_id: str, offsets: GroupOffsets | None = None) -> ShareGroup:
+        return ShareGroup(group_id, self._config, offsets)
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupConfig:
         broker, of_group = self._config, self._config_of(group_id)
@@ -103,13 +108,15 @@ class GroupReplay:
             if key is None:
                 if (of_consumers := modern_group_records.decode_key(raw_key)) is not None:
                     self._of_consumers.setdefault(of_consumers.group_id, []).append((of_consumers, value))
+                elif (of_share := share_group_records.decode_key(raw_key)) is not None:
+                    self._apply_share(of_share, value)
                 return
             group = self.groups.get(key.group_id)
             if group is None:
                 group = self.groups[key.group_id] = self._kinds.classic(key.group_id, now.wall_ms)
             if not isinstance(key, OffsetKey):
-                assert isinstance(group, ClassicGroup)
-                group.install(decode_group(value), now)
+                if isinstance(group, ClassicGroup):
+                    group.install(decode_group(value), now)
                 return
             partition = TopicPartition(sys.intern(key.topic), key.partition)
             if producer_id < 0:
@@ -119,6 +126,13 @@ class GroupReplay:
                 self.open_transactions.setdefault(producer_id, set()).add(key.group_id)
         except MalformedRecord as error:
             logger.warning("Skipped a record of the offsets topic that cannot be read: %s", error)
+
+    def _apply_share(self, key: ShareGroupKey, value: bytes) -> None:
+        group = self.groups.get(key.group_id)
+        if not isinstance(group, ShareGroup):
+            group = self._kinds.share(key.group_id, None if group is None else group.offsets)
+            self.groups[key.group_id] = group
+        group.values[key] = share_group_records.decode_value(key.kind, value)
 
     def _build_consumers(self, group_id: str, records: list[tuple[ConsumerGroupKey, bytes]]) -> None:
         """A consumer group in the place of the group that was made for its offsets."""

@@ -24,6 +24,7 @@ from broker.coordinator.modern_group_messages import Resolve
 from broker.coordinator.record_reader import KeyValue, MalformedRecord
 from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, Done, RecordWriter
+from broker.coordinator.share_group_state import ShareGroup
 from broker.coordinator.topic_pattern import TopicPattern
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
@@ -83,6 +84,11 @@ class GroupShard:
             group.obsolete_keys = [*before.obsolete_keys, *(before.stored_keys() if before.has_records else ())]
         self.groups[group.group_id] = group
         self._armed.pop(group.group_id, None)
+
+    def create_share(self, group_id: str) -> ShareGroup:
+        """Make an empty share group. Nothing of it is stored yet."""
+        group = self.groups[group_id] = self._kinds.share(group_id)
+        return group
 
     def topics_changed(self, names: Collection[str]) -> None:
         """Topics were created, deleted, or have other partitions. Groups that subscribe to none of them only take note:
@@ -150,7 +156,7 @@ class GroupShard:
 
     def _store_membership(self, group: Group, store: Store) -> None:
         stored: Done = partial(self._membership_stored, group, store, group.obsolete_keys)
-        if isinstance(group, ClassicGroup):
+        if not isinstance(group, ConsumerGroup):
             stored = self._at_most_once(stored)
         try:
             records = [*((key, None) for key in group.obsolete_keys), *store.records()]
