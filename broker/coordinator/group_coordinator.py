@@ -213,6 +213,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         for shard in self._shards.values():
             if shard.loaded:
                 shard.topics_changed(names)
+
     # --- share groups ------------------------------------------------------------------------------
 
     def share_group(self, group_id: str) -> ShareGroup:

@@ -19,7 +19,6 @@ from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.coordinator.group import Effects, Group, Now, Store
 from broker.coordinator.group_kinds import GroupKinds, GroupReplay
 from broker.coordinator.group_records import OffsetAndMetadata, encode_offset_key
-from broker.coordinator.group_state import ClassicGroup
 from broker.coordinator.modern_group_messages import Resolve
 from broker.coordinator.record_reader import KeyValue, MalformedRecord
 from broker.coordinator.record_store import RecordStore
