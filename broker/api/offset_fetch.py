@@ -2,7 +2,7 @@
 
 Version notes: 0 reads what OffsetCommit 0 has stored in ZooKeeper. 7 — a client may ask for stable offsets. It gets
 UNSTABLE_OFFSET_COMMIT and retries if an open transaction may still change an offset (KIP-447). 8 — several groups at
-once (KIP-709).
+once (KIP-709). 10 names topics by id (KIP-516).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.named_topics import is_unknown_id, named_topics
 from broker.coordinator.group_messages import FetchReply
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
@@ -19,6 +20,7 @@ from broker.protocol.permissions import FETCH_OFFSETS_GROUP, FETCH_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
 _IN_ZOOKEEPER = 0
+_FIRST_WITH_TOPIC_IDS = 10
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
@@ -34,8 +36,12 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         return {"error_code": reply.error, "topics": _topics(reply, refused)}
     answers = []
     for group in groups:
-        reply, refused = await _fetch(context, client, group.group_id, group.topics, stable)
-        answers.append({"group_id": group.group_id, "error_code": reply.error, "topics": _topics(reply, refused)})
+        topics = None if group.topics is None else named_topics(context, group.topics)
+        reply, refused = await _fetch(context, client, group.group_id, topics, stable)
+        rows = _topics(reply, refused)
+        if request.version >= _FIRST_WITH_TOPIC_IDS:
+            rows = _with_ids(context, topics, rows)
+        answers.append({"group_id": group.group_id, "error_code": reply.error, "topics": rows})
     return {"groups": answers}
 
 
@@ -56,6 +62,8 @@ async def _fetch(
     wanted: list[TopicPartition] = []
     refused: list[TopicPartition] = []
     for topic in topics:
+        if is_unknown_id(topic):
+            continue  # `_with_ids` answers for it
         of_topic = [TopicPartition(topic.name, index) for index in topic.partition_indexes]
         (wanted if context.allows(client, FETCH_OFFSETS_TOPIC, topic.name) else refused).extend(of_topic)
     return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable), refused
@@ -110,6 +118,21 @@ def _topics(reply: FetchReply, refused: Sequence[TopicPartition]) -> list[Fields
     if reply.error is ErrorCode.none:
         answers += [(tp, _no_offset(tp, FETCH_OFFSETS_TOPIC.code)) for tp in refused]
     return [{"name": name, "partitions": partitions} for name, partitions in by_topic(answers).items()]
+
+
+def _with_ids(context: ApiContext, asked: Sequence[Any] | None, rows: Sequence[Fields]) -> list[Fields]:
+    """The topics of an answer with their ids, and an error for each asked id that no topic has. Of all topics those are
+    left out, as in Kafka, that were deleted and have no id any more."""
+    if asked is None:
+        topics = context.topics.metadata.topics
+        return [{**row, "topic_id": topics[row["name"]].topic_id} for row in rows if row["name"] in topics]
+    ids = {topic.name: topic.topic_id for topic in asked}
+    answers: list[Fields] = [{**row, "topic_id": ids[row["name"]]} for row in rows]
+    for topic in filter(is_unknown_id, asked):
+        unknown = (TopicPartition("", index) for index in topic.partition_indexes)
+        missing = [_no_offset(tp, ErrorCode.unknown_topic_id) for tp in unknown]
+        answers.append({"topic_id": topic.topic_id, "partitions": missing})
+    return answers
 
 
 def _no_offset(tp: TopicPartition, error: ErrorCode) -> Fields:

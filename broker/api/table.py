@@ -58,6 +58,7 @@ from broker.api import (
     produce,
     sasl_authenticate,
     sasl_handshake,
+    share_group_state,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -70,12 +71,12 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import FETCH_VERSIONS
 
 API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
-    (ApiKey.PRODUCE, 3, 12, produce.handle),
+    (ApiKey.PRODUCE, 3, 13, produce.handle),
     (ApiKey.FETCH, *FETCH_VERSIONS, fetch.handle),
     (ApiKey.LIST_OFFSETS, 0, 10, list_offsets.handle),
     (ApiKey.METADATA, 0, 13, metadata.handle),
-    (ApiKey.OFFSET_COMMIT, 0, 9, offset_commit.handle),
-    (ApiKey.OFFSET_FETCH, 0, 9, offset_fetch.handle),
+    (ApiKey.OFFSET_COMMIT, 0, 10, offset_commit.handle),
+    (ApiKey.OFFSET_FETCH, 0, 10, offset_fetch.handle),
     (ApiKey.FIND_COORDINATOR, 0, 6, find_coordinator.handle),
     (ApiKey.JOIN_GROUP, 0, 9, join_group.handle),
     (ApiKey.HEARTBEAT, 0, 4, heartbeat.handle),
@@ -120,6 +121,11 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.LIST_TRANSACTIONS, 0, 2, list_transactions.handle),
     (ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
+    (ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
+    (ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, share_group_state.handle),
+    (ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, share_group_state.handle),
 )
 """(key, lowest version, highest version, handler)."""
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from broker.clock import Clock
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator import group_requests
+from broker.coordinator.group import Effects, Group, Now, Waiter
 from broker.coordinator.group_messages import (
     NO_OFFSET,
     CommitRequest,
@@ -31,11 +32,12 @@ from broker.coordinator.group_messages import (
 from broker.coordinator.group_records import OffsetAndMetadata, encode_offset, encode_offset_key
 from broker.coordinator.group_shard import GroupShard
 from broker.coordinator.group_state import ClassicGroup, GroupState
-from broker.coordinator.record_reader import MalformedRecord
-from broker.coordinator.record_store import KeyValue, RecordStore
+from broker.coordinator.record_reader import KeyValue, MalformedRecord
+from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
-from broker.errors import ErrorCode
+from broker.coordinator.share_group_state import ShareGroup
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
 _Answer = TypeVar("_Answer", JoinReply, SyncReply)
@@ -92,6 +94,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             if request.member_id:
                 return JoinReply(ErrorCode.unknown_member_id, request.member_id)
             group = shard.create(request.group_id)
+        if not isinstance(group, ClassicGroup):
+            return JoinReply(ErrorCode.inconsistent_group_protocol, request.member_id)
         new_id = "" if request.member_id else f"{request.group_instance_id or request.client_id}-{uuid4()}"
         waiter: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
         shard.perform(group, group_requests.join(group, request, new_id, waiter, shard.now()))
@@ -106,7 +110,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             loading = shard is ErrorCode.coordinator_load_in_progress
             return SyncReply(ErrorCode.rebalance_in_progress if loading else shard)
         group = shard.groups.get(request.group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             return SyncReply(ErrorCode.unknown_member_id)
         waiter: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
         shard.perform(group, group_requests.sync(group, request, waiter, shard.now()))
@@ -130,7 +134,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             # No session can end while the groups are loaded.
             return ErrorCode.none if shard is ErrorCode.coordinator_load_in_progress else shard
         group = shard.groups.get(group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             return ErrorCode.unknown_member_id
         return group_requests.heartbeat(group, member_id, group_instance_id, generation_id, shard.now())
 
@@ -140,13 +144,44 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if isinstance(shard, ErrorCode):
             return LeaveReply(shard)
         group = shard.groups.get(group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             return LeaveReply(ErrorCode.none, tuple((member, ErrorCode.unknown_member_id) for member in members))
-        if group.state is GroupState.DEAD:
+        if group.is_dead:
             return LeaveReply(ErrorCode.coordinator_not_available)
         effects, results = group_requests.leave(group, members, shard.now())
         shard.perform(group, effects)
         return LeaveReply(ErrorCode.none, results)
+
+    # --- share groups ------------------------------------------------------------------------------
+
+    def share_group(self, group_id: str) -> ShareGroup:
+        """Raises BrokerError: `group_id_not_found`, or why the group is not known here."""
+        shard = self._shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            raise BrokerError(shard)
+        group = shard.groups.get(group_id)
+        if not isinstance(group, ShareGroup):
+            reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a share group."
+            raise BrokerError(ErrorCode.group_id_not_found, reason)
+        return group
+
+    async def change_share_group(
+        self, group_id: str, event: Callable[[ShareGroup, Waiter, Now], Effects], *, may_create: bool = False
+    ) -> Any:
+        """The answer to an event of a share group (`ShareGroup.heartbeat` and its others), once it is stored.
+
+        Raises BrokerError as `share_group` does, unless the group does not exist and may be created.
+        """
+        shard = self._shard_of(group_id)
+        if may_create and not isinstance(shard, ErrorCode) and group_id not in shard.groups:
+            shard.create_share(group_id)
+        group = self.share_group(group_id)
+        assert isinstance(shard, GroupShard)
+        if group.is_dead:
+            raise BrokerError(ErrorCode.coordinator_not_available, f"share group {group_id} is being deleted")
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        shard.perform(group, event(group, waiter, shard.now()))
+        return await waiter
 
     # --- offsets ---------------------------------------------------------------------------------
 
@@ -162,23 +197,30 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         group = shard.groups.get(request.group_id)
         if group is None:
             if request.generation_id >= 0:
-                return dict.fromkeys(request.offsets, ErrorCode.illegal_generation)
+                gone = ErrorCode.group_id_not_found if request.knows_epochs else ErrorCode.illegal_generation
+                return dict.fromkeys(request.offsets, gone)
             group = shard.create(request.group_id)
         now = shard.now()
-        error = group_requests.check_commit(
+        error = self._check_commit(group, request, now)
+        if error is not ErrorCode.none:
+            return dict.fromkeys(request.offsets, error)
+        return await self._store_offsets(shard, group, request, now.wall_ms)
+
+    @staticmethod
+    def _check_commit(group: Group, request: CommitRequest, now: Now) -> ErrorCode:
+        if not isinstance(group, ClassicGroup):
+            return ErrorCode.unknown_member_id
+        return group_requests.check_commit(
             group,
             request.member_id,
             request.group_instance_id,
             request.generation_id,
             now,
-            transactional=transactional,
+            transactional=request.producer is not None,
         )
-        if error is not ErrorCode.none:
-            return dict.fromkeys(request.offsets, error)
-        return await self._store_offsets(shard, group, request, now.wall_ms)
 
     async def _store_offsets(
-        self, shard: GroupShard, group: ClassicGroup, request: CommitRequest, now_ms: int
+        self, shard: GroupShard, group: Group, request: CommitRequest, now_ms: int
     ) -> dict[TopicPartition, ErrorCode]:
         results: dict[TopicPartition, ErrorCode] = {}
         records: list[KeyValue] = []
@@ -246,9 +288,9 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if isinstance(shard, ErrorCode):
             return shard, {}
         group = shard.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if group is None or group.is_dead:
             return ErrorCode.group_id_not_found, {}
-        results = group_requests.deletable_offsets(group, partitions)
+        results = group.deletable_offsets(partitions)
         if results is None:
             return ErrorCode.non_empty_group, {}
         known = group.offsets.known(tp for tp, error in results.items() if error is ErrorCode.none)
@@ -278,17 +320,18 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if isinstance(shard, ErrorCode):
             return GroupDescription(shard, group_id)
         group = shard.groups.get(group_id)
-        if group is None:
-            return GroupDescription(ErrorCode.none, group_id, GroupState.DEAD.value)
+        if not isinstance(group, ClassicGroup):
+            why = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
+            return GroupDescription(ErrorCode.none, group_id, GroupState.DEAD.value, message=why)
         return group_requests.describe(group)
 
-    async def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[ClassicGroup]]:
+    async def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[Group]]:
         """ListGroups: the groups of the loaded partitions in one of `states` (in any case), or all of them."""
         wanted = {state.casefold() for state in states}
-        listed = [group for group in self.all_groups() if not wanted or group.state.value.casefold() in wanted]
+        listed = [group for group in self.all_groups() if not wanted or group.state_name.casefold() in wanted]
         return self._loading_error(), listed
 
-    def all_groups(self) -> list[ClassicGroup]:
+    def all_groups(self) -> list[Group]:
         """Every group of the loaded partitions. Do not change them."""
         return [group for shard in self._shards.values() for group in shard.groups.values()]
 
@@ -301,9 +344,9 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if isinstance(shard, ErrorCode):
             return shard
         group = shard.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if group is None or group.is_dead:
             return ErrorCode.group_id_not_found
-        if group.state is not GroupState.EMPTY:
+        if not group.is_empty:
             return ErrorCode.non_empty_group
         if group.offsets.in_flight:
             return ErrorCode.coordinator_not_available  # retriable: offsets are being stored

@@ -11,12 +11,13 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from broker.clock import Clock
 from broker.config.setting_groups import GroupSettings
+from broker.coordinator import share_group_records
 from broker.coordinator.deadline_timer import DeadlineTimer
-from broker.coordinator.group_messages import JoinReply, SyncReply
+from broker.coordinator.group import Effects, Group, Now, Store
 from broker.coordinator.group_offsets import PendingCommits
 from broker.coordinator.group_records import (
     OffsetAndMetadata,
@@ -24,23 +25,21 @@ from broker.coordinator.group_records import (
     decode_group,
     decode_key,
     decode_offset,
-    encode_group,
-    encode_group_key,
     encode_offset_key,
 )
-from broker.coordinator.group_requests import expired_offsets
-from broker.coordinator.group_state import ClassicGroup, Effects, GroupState, Now, Store
-from broker.coordinator.record_reader import MalformedRecord
-from broker.coordinator.record_store import KeyValue, RecordRun, RecordStore
+from broker.coordinator.group_state import ClassicGroup
+from broker.coordinator.record_reader import KeyValue, MalformedRecord
+from broker.coordinator.record_store import RecordRun, RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, Done, RecordWriter
+from broker.coordinator.share_group_state import ShareGroup
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# A member's error when its generation cannot be stored. Every other code becomes UNKNOWN_SERVER_ERROR.
-_GENERATION_ERRORS = {
+# A member's error when a change of the membership cannot be stored. Every other code becomes UNKNOWN_SERVER_ERROR.
+_MEMBERSHIP_ERRORS = {
     **APPEND_ERRORS,
     ErrorCode.none: ErrorCode.none,
     ErrorCode.request_timed_out: ErrorCode.rebalance_in_progress,
@@ -62,7 +61,7 @@ class GroupReplay:
         self._config = config
         self._latest: dict[bytes, bytes | None] = {}
         self._pending: PendingCommits[bytes, bytes] = PendingCommits()
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.open_transactions: dict[int, set[str]] = {}
         """Producer id → the groups in whose offsets its open transaction takes part."""
 
@@ -95,12 +94,14 @@ class GroupReplay:
         try:
             key = decode_key(raw_key)
             if key is None:
+                self._apply_share(raw_key, value)
                 return
             group = self.groups.get(key.group_id)
             if group is None:
                 group = self.groups[key.group_id] = ClassicGroup(key.group_id, self._config, now.wall_ms)
             if not isinstance(key, OffsetKey):
-                group.install(decode_group(value), now)
+                if isinstance(group, ClassicGroup):
+                    group.install(decode_group(value), now)
                 return
             partition = TopicPartition(sys.intern(key.topic), key.partition)
             if producer_id < 0:
@@ -111,6 +112,15 @@ class GroupReplay:
         except MalformedRecord as error:
             logger.warning("Skipped a record of the offsets topic that cannot be read: %s", error)
 
+    def _apply_share(self, raw_key: bytes, value: bytes) -> None:
+        key = share_group_records.decode_key(raw_key)
+        if key is not None:
+            group = self.groups.get(key.group_id)
+            if not isinstance(group, ShareGroup):
+                group = ShareGroup(key.group_id, self._config, None if group is None else group.offsets)
+                self.groups[key.group_id] = group
+            group.values[key] = share_group_records.decode_value(key.kind, value)
+
 
 class GroupShard:
     """One partition's groups. `loaded` is False while they are replayed."""
@@ -119,7 +129,7 @@ class GroupShard:
         self, partition: int, store: RecordStore, clock: Clock, config: GroupSettings, timer: DeadlineTimer
     ) -> None:
         self.partition = partition
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.loaded = False
         self._unloaded = False
         self._store = store
@@ -137,10 +147,15 @@ class GroupShard:
     def now(self) -> Now:
         return Now(self._clock.monotonic(), self._clock.now_ms())
 
-    def create(self, group_id: str) -> ClassicGroup:
+    def create(self, group_id: str) -> Group:
         """Make an empty group. Nothing of it is stored yet."""
         group = ClassicGroup(group_id, self._config, self._clock.now_ms())
         self.groups[group_id] = group
+        return group
+
+    def create_share(self, group_id: str) -> ShareGroup:
+        """Make an empty share group. Nothing of it is stored yet."""
+        group = self.groups[group_id] = ShareGroup(group_id, self._config)
         return group
 
     # --- replay ----------------------------------------------------------------------------------
@@ -160,11 +175,7 @@ class GroupShard:
         for producer_id, commit in self._ended_while_loading:
             self._end_transaction(producer_id, commit)
         for group in self.groups.values():
-            for member in group.roster.members.values():
-                group.touch(member, now)
-            if len(group.roster) > self._config.group_max_size:
-                group.prepare_rebalance(now, f"group.max.size is {self._config.group_max_size} now")
-            self.perform(group, group.drain())
+            self.perform(group, group.begin(now))
         self.loaded = True
         if self.groups:
             spent = self._clock.monotonic() - began
@@ -187,25 +198,25 @@ class GroupShard:
 
     # --- effects ---------------------------------------------------------------------------------
 
-    def perform(self, group: ClassicGroup, effects: Effects) -> None:
+    def perform(self, group: Group, effects: Effects) -> None:
         """Carry out the effects of an event: answer, store, and set the group's timer."""
         for waiter, answer in effects.replies:
-            future = cast("asyncio.Future[JoinReply | SyncReply]", waiter)
+            future = cast("asyncio.Future[Any]", waiter)
             if not future.done():
                 future.set_result(answer)
         for store in effects.stores:
-            self._store_generation(group, store)
+            self._store_membership(group, store)
         self._arm(group)
 
-    def _store_generation(self, group: ClassicGroup, store: Store) -> None:
-        stored = self._at_most_once(partial(self._generation_stored, group, store))
+    def _store_membership(self, group: Group, store: Store) -> None:
+        stored = self._at_most_once(partial(self._membership_stored, group, store))
         try:
-            record = encode_group_key(group.group_id), encode_group(store.metadata)
+            records = store.records()
         except MalformedRecord as error:
-            logger.warning("Generation %d of group %s: %s", store.metadata.generation_id, group.group_id, error)
+            logger.warning("The members of group %s cannot be stored: %s", group.group_id, error)
             stored(ErrorCode.unknown_server_error)
         else:
-            self._writer.write([record], stored)
+            self._writer.write(records, stored)
 
     def _at_most_once(self, stored: Done) -> Done:
         """Calls `stored` when the append has ended or, with REQUEST_TIMED_OUT, when it takes too long.
@@ -224,11 +235,11 @@ class GroupShard:
         time_out = asyncio.get_running_loop().call_later(COMMIT_TIMEOUT_S, once, ErrorCode.request_timed_out)
         return once
 
-    def _generation_stored(self, group: ClassicGroup, store: Store, code: ErrorCode) -> None:
-        error = _GENERATION_ERRORS.get(code, ErrorCode.unknown_server_error)
+    def _membership_stored(self, group: Group, store: Store, code: ErrorCode) -> None:
+        error = _MEMBERSHIP_ERRORS.get(code, ErrorCode.unknown_server_error)
         self.perform(group, group.stored(store, error, self.now()))
 
-    def _arm(self, group: ClassicGroup) -> None:
+    def _arm(self, group: Group) -> None:
         if group.wake_at < self._armed.get(group.group_id, float("inf")):
             self._armed[group.group_id] = group.wake_at
             self._timer.at(group.wake_at, partial(self._wake, group.group_id, group.wake_at))
@@ -244,7 +255,7 @@ class GroupShard:
 
     def commit(
         self,
-        group: ClassicGroup,
+        group: Group,
         records: Sequence[KeyValue],
         committed: Mapping[TopicPartition, OffsetAndMetadata],
         producer: ProducerIdAndEpoch | None,
@@ -292,7 +303,7 @@ class GroupShard:
 
     def _append(
         self,
-        group: ClassicGroup,
+        group: Group,
         records: Sequence[KeyValue],
         applied: Callable[[ErrorCode], None],
         producer: ProducerIdAndEpoch | None = None,
@@ -321,40 +332,34 @@ class GroupShard:
             self._writer.write_now(records, done, producer)  # a transaction needs a batch of its own
         return future
 
-    def delete_offsets(self, group: ClassicGroup, partitions: Sequence[TopicPartition]) -> asyncio.Future[ErrorCode]:
+    def delete_offsets(self, group: Group, partitions: Sequence[TopicPartition]) -> asyncio.Future[ErrorCode]:
         """Write tombstones for offsets, and remove the offsets once these are stored."""
 
         def applied(code: ErrorCode) -> None:
             if code is ErrorCode.none:
                 for partition in partitions:
                     group.offsets.apply(partition, None)
-                if self.groups.get(group.group_id) is group and self._is_unused(group) and not len(group.offsets):
+                if self.groups.get(group.group_id) is group and group.is_unused and not len(group.offsets):
                     self.delete_group(group)
 
         tombstones = [(encode_offset_key(group.group_id, *partition), None) for partition in partitions]
         return self._append(group, tombstones, applied)
 
-    def delete_group(self, group: ClassicGroup) -> asyncio.Future[ErrorCode]:
+    def delete_group(self, group: Group) -> asyncio.Future[ErrorCode]:
         """Write tombstones for an empty group and all its offsets, and remove it once these are stored."""
-        group.state = GroupState.DEAD  # refuses joins and commits until the append has ended
+        group.set_dead(True)  # refuses joins and commits until the append has ended
 
         def applied(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
-                group.state = GroupState.EMPTY
+                group.set_dead(False)
             elif self.groups.get(group.group_id) is group:
                 del self.groups[group.group_id]
                 self._armed.pop(group.group_id, None)
 
         partitions = dict.fromkeys([*group.offsets.all(), *group.offsets.pending_partitions])
         tombstones: list[KeyValue] = [(encode_offset_key(group.group_id, *tp), None) for tp in partitions]
-        tombstones.append((encode_group_key(group.group_id), None))
+        tombstones += [(key, None) for key in group.stored_keys()]
         return self._append(group, tombstones, applied)
-
-    @staticmethod
-    def _is_unused(group: ClassicGroup) -> bool:
-        """Whether it has no member or pending id, no open transaction and no append under way."""
-        in_use = group.roster.pending or group.offsets.has_pending or group.offsets.in_flight
-        return group.state is GroupState.EMPTY and not in_use
 
     def expire(self) -> None:
         """Delete expired offsets, and groups that have nothing left."""
@@ -362,9 +367,9 @@ class GroupShard:
         for group in list(self.groups.values()):
             if group.offsets.in_flight:
                 continue
-            expired = expired_offsets(group, now)
-            if self._is_unused(group) and len(expired) == len(group.offsets):
-                if expired or group.generation_id > 0:
+            expired = group.expired_offsets(now)
+            if group.is_unused and len(expired) == len(group.offsets):
+                if expired or group.has_records:
                     self.delete_group(group)
                 else:
                     del self.groups[group.group_id]  # it has no records in the log

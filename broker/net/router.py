@@ -53,6 +53,8 @@ class Client:
     """`User:name`, from a login or a certificate."""
     sasl: SaslSession | None = None
     """The login, on a SASL listener."""
+    endings: dict[object, Callable[[], None]] = dataclasses.field(default_factory=dict, compare=False)
+    """What is called when the connection has ended. A handler that leaves something open for the connection adds it."""
 
 
 Answer = Mapping[str, Any] | Sequence[Part] | FetchedAnswer | None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import itertools
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -219,6 +220,17 @@ def encode_response(request: Request, body: Mapping[str, Any]) -> bytes:
     codec.write(pieces.append, body.get)
     answer = b"".join(pieces)
     return _RESPONSE[codec.tagged].pack(len(answer) + 4 + codec.tagged, request.correlation_id) + answer
+
+
+def encode_response_parts(request: Request, body: Mapping[str, Any]) -> list[Any]:
+    """The same in parts, for a body whose records are file ranges: these are parts of their own, and have a `len`."""
+    codec = _response_codec(request.api, request.version)
+    pieces: list[Any] = [b""]
+    codec.write(pieces.append, body.get)
+    size = sum(map(len, pieces)) + 4 + codec.tagged
+    pieces[0] = _RESPONSE[codec.tagged].pack(size, request.correlation_id)
+    runs = itertools.groupby(pieces, lambda piece: isinstance(piece, bytes))
+    return [part for joined, run in runs for part in ([b"".join(run)] if joined else run)]
 
 
 def with_throttle_time(request: Request, parts: Sequence[Any] | None, throttle_ms: int) -> Sequence[Any] | None:

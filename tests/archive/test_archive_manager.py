@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from broker.archive.archive_manager import ArchiveManager, ArchiveStatus, _producers, _sweep
+from broker.archive.archive_manager import ANSWER_S, ArchiveManager, ArchiveStatus, _producers, _sweep
 from broker.archive.archive_state import Sweep
 from broker.archive.archived_read import ArchiveReader
 from broker.archive.copier import CopyFailed
@@ -55,6 +56,9 @@ class AwayStore:
     def __init__(self, url: str) -> None:
         self.storage = open_storage(url)
         self.is_away = False
+        self.answers = threading.Event()
+        """Clear: every call hangs until it is set."""
+        self.answers.set()
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.storage, name)
@@ -62,6 +66,7 @@ class AwayStore:
             return found
 
         def call(*arguments: Any, **named: Any) -> Any:
+            self.answers.wait()
             if self.is_away:
                 raise ConnectionError("cannot reach https://me:hunter2@store/")
             return found(*arguments, **named)
@@ -152,6 +157,25 @@ def test_closed_segments_are_archived_and_may_leave_the_disk_then(tmp_path: Path
         assert broker.metrics.remote_copy_requests == len(manifest(store).segments) > 3
         assert broker.metrics.remote_copy_bytes == manifest(store).size
         assert is_clean(store)
+        await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_hangs_is_told_and_a_busy_one_is_not(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        broker = Broker(tmp_path, store)
+        broker.lead(0)
+        fill(broker.log, 10)
+        broker.log.flush()
+        store.answers.clear()
+        started = broker.clock.monotonic()
+        await broker.until(lambda: bool(broker.manager.problem))
+        assert broker.clock.monotonic() - started > ANSWER_S
+        assert "the store has not answered for" in broker.status.problem
+        store.answers.set()
+        await broker.until_archived()
+        assert broker.manager.problem == ""
         await broker.manager.close()
 
     asyncio.run(scenario())

@@ -170,6 +170,11 @@ class Case:
     """Tells an answer with the right from one without."""
 
 
+def called(world: World) -> dict[str, Any]:
+    """The topic, by its name or its id as the version has it."""
+    return {"name": world.topic, "topic_id": world.topic_id}
+
+
 def commit_body(world: World, group: str) -> dict[str, Any]:
     offset = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
     return {
@@ -181,7 +186,7 @@ def commit_body(world: World, group: str) -> dict[str, Any]:
         "transactional_id": world.transaction,
         "producer_id": 987_654,
         "producer_epoch": 0,
-        "topics": [{"name": world.topic, "partitions": [offset]}],
+        "topics": [{**called(world), "partitions": [offset]}],
     }
 
 
@@ -189,7 +194,7 @@ def produce_body(world: World, transactional_id: str | None = None) -> dict[str,
     producer: dict[str, Any] = {}
     if transactional_id is not None:
         producer = {"producer_id": 987_654, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
-    data = {"name": world.topic, "partition_data": [{"index": 0, "records": batch(b"v", **producer)}]}
+    data = {**called(world), "partition_data": [{"index": 0, "records": batch(b"v", **producer)}]}
     return {"transactional_id": transactional_id, "acks": -1, "timeout": 30_000, "topic_data": [data]}
 
 
@@ -234,7 +239,7 @@ def find(kind: int, name: Callable[[World], str]) -> Body:
 
 
 def offsets_of(world: World, version: int) -> dict[str, Any]:
-    topics = [{"name": world.topic, "partition_indexes": [0]}]
+    topics = [{**called(world), "partition_indexes": [0]}]
     return {
         "group_id": world.group,
         "topics": topics,

@@ -64,11 +64,10 @@ NOT_SERVED = {
 """kio's name of an API → why it is not served. What comes to be served is taken out here: the test tells."""
 
 REMARKS = {
-    "produce": "13 names topics by id",
     "fetch": "17 and 18 are for followers of a KRaft cluster",
     "list_offsets": "11 has the earliest offset that is not archived yet (KIP-1023)",
-    "offset_commit": "10 names topics by id; 0 keeps offsets in ZooKeeper",
-    "offset_fetch": "10 names topics by id; 0 reads those in ZooKeeper",
+    "offset_commit": "0 keeps offsets in ZooKeeper",
+    "offset_fetch": "0 reads those in ZooKeeper",
     "init_producer_id": "6 is of two-phase commit (KIP-939)",
     "end_txn": "5 is of transactions of version 2 (KIP-890)",
     "txn_offset_commit": "5 is of transactions of version 2 (KIP-890)",
