@@ -426,4 +426,8 @@ WANTED: Mapping[str, Sequence[Difference]] = {
     "rights": RIGHTS,
     "acls": ACLS,
     "cluster": CLUSTER,
+    "consumer_groups": (),
+    "share_groups": (),
+    "topic_ids": (),
+    "transactions_v2": (),
 }
