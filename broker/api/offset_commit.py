@@ -1,7 +1,7 @@
 """OffsetCommit: store a group's offsets in __consumer_offsets.
 
 Version notes: 0 stores them in ZooKeeper, as Kafka does, since its clients keep the group there, too. 1 may name the
-time of a commit. 10 names topics by id (KIP-516).
+time of a commit. 9 — members of consumer groups commit with their epoch (KIP-848). 10 names topics by id (KIP-516).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
                 generation_id=body.generation_id_or_member_epoch,
                 member_id=body.member_id,
                 group_instance_id=field(body, "group_instance_id"),
+                knows_epochs=request.version >= 9,
                 retention_time_ms=to_ms(field(body, "retention_time", -1)),
             )
         )

@@ -14,9 +14,11 @@ request may grow to is limited. While a disk is slow, appends and their answers 
 Records of a transaction are refused unless their partition was added to it (KIP-890). Otherwise records that arrive
 after the end of their transaction would open one that nobody ends, and readers would wait for its end forever. When
 another broker coordinates the transaction, it is asked about the first records only: while the log has records of the
-open transaction, its marker has not come.
-Version notes: 3 is the first with record batches, 7 with zstd. 13 names topics by id (KIP-516): what was meant for a
-topic that was deleted is refused with UNKNOWN_TOPIC_ID, and not written into a new topic of its name.
+open transaction, its marker has not come. A client that uses version 2 of transactions has added nothing: the leader
+adds the partition with the first records.
+Version notes: 3 is the first with record batches, 7 with zstd, 12 with transactions of version 2 (KIP-890). 13 names
+topics by id (KIP-516): what was meant for a topic that was deleted is refused with UNKNOWN_TOPIC_ID, and not written
+into a new topic of its name.
 """
 
 from __future__ import annotations
@@ -75,9 +77,11 @@ _SHORTEST: Final = 14
 """The length of a record in the oldest format. A smaller length means damaged data."""
 _FIRST_WITH_ZSTD: Final = 7
 _FIRST_WITH_LEADERS: Final = 10
+_FIRST_THAT_ADDS: Final = 12
 _FIRST_WITH_TOPIC_IDS: Final = 13
 
-# Older clients do not retry these errors of KIP-890, but all retry NOT_ENOUGH_REPLICAS.
+# Older clients do not retry these errors of KIP-890, but all retry NOT_ENOUGH_REPLICAS. Clients that leave it to the
+# leader to add partitions often get CONCURRENT_TRANSACTIONS, and know it.
 _RETRY: Final = {
     ErrorCode.concurrent_transactions,
     ErrorCode.coordinator_load_in_progress,
@@ -94,7 +98,7 @@ _REASONS: Final = {
 
 @dataclasses.dataclass(slots=True)
 class _Verification:
-    """The question to another broker, which coordinates the transaction, whether the partition is part of it."""
+    """The question to the coordinator of the transaction whether the partition is part of it, or to add it."""
 
     partition: Partition
     producer: ProducerIdAndEpoch
@@ -173,6 +177,7 @@ class _Produce:
         allowance = Allowance(max(DECOMPRESSION_LIMIT, _GROWTH * context.config.socket_request_max_bytes))
         cost = INLINE_COST
         of_transaction = _of_transaction(body)
+        added: dict[ProducerIdAndEpoch, list[_Part]] = {}
         by_id = self._request.version >= _FIRST_WITH_TOPIC_IDS
         for topic in body.topic_data:
             topic_id = topic.topic_id or NO_ID if by_id else None
@@ -191,9 +196,14 @@ class _Produce:
                         self._unfinished.append(part)
                     cost -= check.cost
                     if of_transaction and check.header.is_transactional:
-                        self._ask_coordinator(part, partition, check.header)
+                        if self._request.version >= _FIRST_THAT_ADDS:
+                            self._begin_adding(part, partition, check.header, added)
+                        else:
+                            self._ask_coordinator(part, partition, check.header)
                 except BrokerError as error:
                     self._refuse(part, error, part.partition)
+        for producer, parts in added.items():
+            self._add_partitions(producer, parts)
 
     def _partition(self, tp: TopicPartition, topic_id: uuid.UUID | None, *, of_transaction: bool) -> Partition:
         """The partition, if the request may write to it."""
@@ -351,6 +361,40 @@ class _Produce:
         part.verification = _Verification(partition, producer, guard, asked)
         self._verifications.append(part.verification)
 
+    def _begin_adding(
+        self,
+        part: _Part,
+        partition: Partition,
+        header: BatchHeader,
+        added: dict[ProducerIdAndEpoch, list[_Part]],
+    ) -> None:
+        """Note that the partition must be added to the transaction, unless its log shows that it was.
+
+        Each transaction has a new epoch, which begins at sequence 0 in each partition. So what begins at another one
+        has overtaken the first batch, even if the log knows nothing of the producer.
+        """
+        producer, producers = ProducerIdAndEpoch(header.producer_id, header.producer_epoch), partition.log.producers
+        producers.check_epoch(header)
+        if not partition.has_open_transaction(*producer):
+            if header.base_sequence and producers.get(producer.producer_id) is None:
+                text = f"the first batch of a transaction has sequence 0, not {header.base_sequence}"
+                raise BrokerError(ErrorCode.out_of_order_sequence_number, text)
+            added.setdefault(producer, []).append(part)
+
+    def _add_partitions(self, producer: ProducerIdAndEpoch, parts: Sequence[_Part]) -> None:
+        """Add the partitions of these parts to the transaction, all in one request."""
+        added = self._context.verifier.add(self._body.transactional_id, producer, {part.tp for part in parts})
+        if isinstance(added, ErrorCode):  # this broker has stored it, or refuses it
+            for part in parts if added is not ErrorCode.none else ():
+                self._refuse(part, self._not_open(added))
+            return
+        asked = asyncio.ensure_future(added)
+        for part in parts:
+            assert part.partition is not None
+            guard = part.partition.begin_verification(producer.producer_id)
+            part.verification = _Verification(part.partition, producer, guard, asked)
+            self._verifications.append(part.verification)
+
     def _check_transaction(self, part: _Part, partition: Partition, header: BatchHeader) -> None:
         """Raise BrokerError unless the producer of the batch has an open transaction that contains the partition."""
         context, transactional_id = self._context, self._body.transactional_id
@@ -358,10 +402,10 @@ class _Produce:
             raise BrokerError(
                 ErrorCode.transactional_id_authorization_failed, "records of a transaction need a transactional id"
             )
-        if not context.config.transaction_partition_verification_enable:
+        verification = part.verification
+        if verification is None and not context.config.transaction_partition_verification_enable:
             return
-        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-        code, verification = ErrorCode.none, part.verification
+        producer, code = ProducerIdAndEpoch(header.producer_id, header.producer_epoch), ErrorCode.none
         if verification is not None:
             code, is_valid = verification.verdict, verification.end()
             if code is ErrorCode.none and not is_valid and not partition.has_open_transaction(*producer):
@@ -370,11 +414,17 @@ class _Produce:
             code = context.transactions.verify(transactional_id, producer, part.tp)
         elif not partition.has_open_transaction(*producer):
             code = ErrorCode.not_coordinator  # the coordinator has moved since the request came
-        if code is ErrorCode.none:
-            return
-        version = self._request.version
-        shown = ErrorCode.not_enough_replicas if code in _RETRY else code_for_version(ApiKey.PRODUCE, version, code)
-        raise BrokerError(shown, _REASONS.get(code, f"transaction {transactional_id}: {code.name}"))
+        if code is not ErrorCode.none:
+            raise self._not_open(code)
+
+    def _not_open(self, code: ErrorCode) -> BrokerError:
+        """What the client is answered when the coordinator says `code` about its transaction."""
+        version, shown = self._request.version, code
+        if code not in _RETRY:
+            shown = code_for_version(ApiKey.PRODUCE, version, code)
+        elif version < _FIRST_THAT_ADDS or code is not ErrorCode.concurrent_transactions:
+            shown = ErrorCode.not_enough_replicas
+        return BrokerError(shown, _REASONS.get(code, f"transaction {self._body.transactional_id}: {code.name}"))
 
 
 class _DelayedProduce:

@@ -58,6 +58,7 @@ from broker.api import (
     produce,
     sasl_authenticate,
     sasl_handshake,
+    share_group_state,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -92,9 +93,9 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offset_for_leader_epoch.handle),
     (ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, add_partitions_to_txn.handle),
     (ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets_to_txn.handle),
-    (ApiKey.END_TXN, 0, 4, end_txn.handle),
+    (ApiKey.END_TXN, 0, 5, end_txn.handle),
     (ApiKey.WRITE_TXN_MARKERS, 1, 2, write_txn_markers.handle),
-    (ApiKey.TXN_OFFSET_COMMIT, 0, 4, txn_offset_commit.handle),
+    (ApiKey.TXN_OFFSET_COMMIT, 0, 5, txn_offset_commit.handle),
     (ApiKey.DESCRIBE_ACLS, 0, 3, describe_acls.handle),
     (ApiKey.CREATE_ACLS, 0, 3, create_acls.handle),
     (ApiKey.DELETE_ACLS, 0, 3, delete_acls.handle),
@@ -120,6 +121,11 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.LIST_TRANSACTIONS, 0, 2, list_transactions.handle),
     (ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
+    (ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
+    (ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, share_group_state.handle),
+    (ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, share_group_state.handle),
 )
 """(key, lowest version, highest version, handler)."""
 
@@ -147,7 +153,7 @@ def make_routes(context: ApiContext) -> list[Route]:
     routes: list[Route] = []
     for api, low, high, handler in API_TABLE:
         if api is ApiKey.API_VERSIONS:
-            bound = handler(routes)
+            bound = handler(routes, context.features)
         else:
             bound = functools.partial(handler, context)
         if api in _CHANGES_METADATA:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from broker.clock import Clock
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator import group_requests
-from broker.coordinator.group import Group, Now
+from broker.coordinator.group import Effects, Group, Now, Waiter
 from broker.coordinator.group_messages import (
     NO_OFFSET,
     CommitRequest,
@@ -36,7 +36,8 @@ from broker.coordinator.record_reader import KeyValue, MalformedRecord
 from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
-from broker.errors import ErrorCode
+from broker.coordinator.share_group_state import ShareGroup
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
 _Answer = TypeVar("_Answer", JoinReply, SyncReply)
@@ -151,6 +152,37 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         shard.perform(group, effects)
         return LeaveReply(ErrorCode.none, results)
 
+    # --- share groups ------------------------------------------------------------------------------
+
+    def share_group(self, group_id: str) -> ShareGroup:
+        """Raises BrokerError: `group_id_not_found`, or why the group is not known here."""
+        shard = self._shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            raise BrokerError(shard)
+        group = shard.groups.get(group_id)
+        if not isinstance(group, ShareGroup):
+            reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a share group."
+            raise BrokerError(ErrorCode.group_id_not_found, reason)
+        return group
+
+    async def change_share_group(
+        self, group_id: str, event: Callable[[ShareGroup, Waiter, Now], Effects], *, may_create: bool = False
+    ) -> Any:
+        """The answer to an event of a share group (`ShareGroup.heartbeat` and its others), once it is stored.
+
+        Raises BrokerError as `share_group` does, unless the group does not exist and may be created.
+        """
+        shard = self._shard_of(group_id)
+        if may_create and not isinstance(shard, ErrorCode) and group_id not in shard.groups:
+            shard.create_share(group_id)
+        group = self.share_group(group_id)
+        assert isinstance(shard, GroupShard)
+        if group.is_dead:
+            raise BrokerError(ErrorCode.coordinator_not_available, f"share group {group_id} is being deleted")
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        shard.perform(group, event(group, waiter, shard.now()))
+        return await waiter
+
     # --- offsets ---------------------------------------------------------------------------------
 
     async def commit_offsets(self, request: CommitRequest) -> dict[TopicPartition, ErrorCode]:
@@ -165,7 +197,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         group = shard.groups.get(request.group_id)
         if group is None:
             if request.generation_id >= 0:
-                return dict.fromkeys(request.offsets, ErrorCode.illegal_generation)
+                gone = ErrorCode.group_id_not_found if request.knows_epochs else ErrorCode.illegal_generation
+                return dict.fromkeys(request.offsets, gone)
             group = shard.create(request.group_id)
         now = shard.now()
         error = self._check_commit(group, request, now)
@@ -288,7 +321,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return GroupDescription(shard, group_id)
         group = shard.groups.get(group_id)
         if not isinstance(group, ClassicGroup):
-            return GroupDescription(ErrorCode.none, group_id, GroupState.DEAD.value)
+            why = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
+            return GroupDescription(ErrorCode.none, group_id, GroupState.DEAD.value, message=why)
         return group_requests.describe(group)
 
     async def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[Group]]:

@@ -123,6 +123,8 @@ class CommitRequest:
     group_instance_id: str | None = None
     # Versions 2 to 4. -1 stands for the broker's offsets.retention.minutes.
     retention_time_ms: int = -1
+    # OffsetCommit 9 and later: the generation may be a member epoch (KIP-848).
+    knows_epochs: bool = False
     # TxnOffsetCommit only.
     producer: ProducerIdAndEpoch | None = None
 
@@ -148,6 +150,8 @@ class GroupDescription:
     protocol_name: str = ""
     members: Sequence[MemberMetadata] = ()
     """Without subscriptions and assignments while the group is not stable."""
+    message: str | None = None
+    """Why there is no such group."""
 
 
 def quoted(reason: str | None) -> str:

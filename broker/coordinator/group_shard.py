@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from broker.clock import Clock
 from broker.config.setting_groups import GroupSettings
+from broker.coordinator import share_group_records
 from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.coordinator.group import Effects, Group, Now, Store
 from broker.coordinator.group_offsets import PendingCommits
@@ -30,6 +31,7 @@ from broker.coordinator.group_state import ClassicGroup
 from broker.coordinator.record_reader import KeyValue, MalformedRecord
 from broker.coordinator.record_store import RecordRun, RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, Done, RecordWriter
+from broker.coordinator.share_group_state import ShareGroup
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -92,6 +94,7 @@ class GroupReplay:
         try:
             key = decode_key(raw_key)
             if key is None:
+                self._apply_share(raw_key, value)
                 return
             group = self.groups.get(key.group_id)
             if group is None:
@@ -108,6 +111,15 @@ class GroupReplay:
                 self.open_transactions.setdefault(producer_id, set()).add(key.group_id)
         except MalformedRecord as error:
             logger.warning("Skipped a record of the offsets topic that cannot be read: %s", error)
+
+    def _apply_share(self, raw_key: bytes, value: bytes) -> None:
+        key = share_group_records.decode_key(raw_key)
+        if key is not None:
+            group = self.groups.get(key.group_id)
+            if not isinstance(group, ShareGroup):
+                group = ShareGroup(key.group_id, self._config, None if group is None else group.offsets)
+                self.groups[key.group_id] = group
+            group.values[key] = share_group_records.decode_value(key.kind, value)
 
 
 class GroupShard:
@@ -139,6 +151,11 @@ class GroupShard:
         """Make an empty group. Nothing of it is stored yet."""
         group = ClassicGroup(group_id, self._config, self._clock.now_ms())
         self.groups[group_id] = group
+        return group
+
+    def create_share(self, group_id: str) -> ShareGroup:
+        """Make an empty share group. Nothing of it is stored yet."""
+        group = self.groups[group_id] = ShareGroup(group_id, self._config)
         return group
 
     # --- replay ----------------------------------------------------------------------------------

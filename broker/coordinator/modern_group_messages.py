@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from broker.coordinator.record_store import KeyValue
+from broker.coordinator.record_reader import KeyValue
 from broker.errors import ErrorCode
 from broker.replica.cluster_metadata import Topic
 
