@@ -51,7 +51,7 @@ RECORDED = {
     "consumer_groups": 422,
     "share_groups": 173,
     "topic_ids": 30,
-    "transactions_v2": 94,
+    "transactions_v2": 93,
 }
 NEEDED = {
     "consumer_groups": {CONSUMER_GROUP_HEARTBEAT: 1, CONSUMER_GROUP_DESCRIBE: 1},

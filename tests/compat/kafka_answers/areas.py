@@ -44,7 +44,7 @@ KAFKA4_AREAS: Mapping[str, Callable[[Asking], None]] = {
     "topic_ids": topic_id_requests.ask_all,
     "transactions_v2": transaction_v2_requests.ask_all,
 }
-"""Recorded of Kafka 4.3.0, all others of 3.8.1. It also had KAFKA4_SETTINGS."""
+"""Recorded of Kafka 4.3.0, the others of 3.8.1 and 3.9. It also had KAFKA4_SETTINGS."""
 
 SETTINGS = {
     "broker.id": "1",
