@@ -22,15 +22,7 @@ from tests.compat.kafka_answers.areas import (
     answers_of_cluster,
     answers_of_guarded,
 )
-from tests.compat.kafka_answers.asking import (
-    CONSUMER_GROUP_DESCRIBE,
-    CONSUMER_GROUP_HEARTBEAT,
-    DELETE_SHARE_GROUP_OFFSETS,
-    SHARE_FETCH,
-    Answers,
-    read_answers,
-    write_answers,
-)
+from tests.compat.kafka_answers.asking import Answers, read_answers, write_answers
 from tests.compat.kafka_answers.comparing import ABSENT, Difference, deviations, judge, one_of_two, only_different
 from tests.compat.kafka_answers.differences import WANTED
 from tests.support.broker_process import BrokerProcess
@@ -54,8 +46,8 @@ RECORDED = {
     "transactions_v2": 93,
 }
 NEEDED = {
-    "consumer_groups": {CONSUMER_GROUP_HEARTBEAT: 1, CONSUMER_GROUP_DESCRIBE: 1},
-    "share_groups": {SHARE_FETCH: 2, DELETE_SHARE_GROUP_OFFSETS: 0},
+    "consumer_groups": {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.CONSUMER_GROUP_DESCRIBE: 1},
+    "share_groups": {ApiKey.SHARE_FETCH: 2, ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0},
     "topic_ids": {ApiKey.PRODUCE: 13},
     "transactions_v2": {ApiKey.END_TXN: 5},
 }

@@ -13,7 +13,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
@@ -24,13 +24,6 @@ from tests.support.waiting import eventually
 Answers = dict[str, dict[str, Any]]
 """Name of the request → version ("-" for what is no answer of an API) → answer."""
 Pick = Callable[[Any], Any]
-
-# Those whose keys the broker does not know yet.
-CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE = cast(ApiKey, 68), cast(ApiKey, 69)
-SHARE_GROUP_HEARTBEAT, SHARE_GROUP_DESCRIBE = cast(ApiKey, 76), cast(ApiKey, 77)
-SHARE_FETCH, SHARE_ACKNOWLEDGE = cast(ApiKey, 78), cast(ApiKey, 79)
-DESCRIBE_SHARE_GROUP_OFFSETS, ALTER_SHARE_GROUP_OFFSETS = cast(ApiKey, 90), cast(ApiKey, 91)
-DELETE_SHARE_GROUP_OFFSETS = cast(ApiKey, 92)
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 60.0

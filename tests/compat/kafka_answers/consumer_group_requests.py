@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from tests.compat.kafka_answers.asking import CONSUMER_GROUP_DESCRIBE, CONSUMER_GROUP_HEARTBEAT, Asking
+from tests.compat.kafka_answers.asking import Asking
 from tests.support.waiting import eventually
 
 PARTITIONS = 4
@@ -100,7 +100,7 @@ class Member:
 
     def _ask(self, note: str, body: Mapping[str, Any]) -> Any:
         name = f"ConsumerGroupHeartbeat {note}"
-        answer = self.asking.ask(name, CONSUMER_GROUP_HEARTBEAT, body, 1, counted)
+        answer = self.asking.ask(name, ApiKey.CONSUMER_GROUP_HEARTBEAT, body, 1, counted)
         if answer is not None and answer.error_code is ErrorCode.none:
             self.epoch = answer.member_epoch
             if answer.assignment is not None:
@@ -123,7 +123,7 @@ def _refused_heartbeats(asking: Asking, topic: str, topic_id: uuid.UUID) -> None
         return answer
 
     def ask(name: str, body: Mapping[str, Any], versions: Sequence[int] = (0, 1)) -> None:
-        asking.ask_all(f"ConsumerGroupHeartbeat {name}", CONSUMER_GROUP_HEARTBEAT, body, hidden, versions)
+        asking.ask_all(f"ConsumerGroupHeartbeat {name}", ApiKey.CONSUMER_GROUP_HEARTBEAT, body, hidden, versions)
 
     owned = _rows({topic_id: [0]})
     ask("of no group", join_body("", "m", topic))
@@ -227,7 +227,7 @@ def _tell(asking: Asking, note: str, *groups: str) -> None:
         return {**answer, "groups": sorted(ours, key=lambda one: str(one["group_id"]))}
 
     body = {"group_ids": groups, "include_authorized_operations": True}
-    asking.ask_all(f"ConsumerGroupDescribe {note}", CONSUMER_GROUP_DESCRIBE, body, members, (0, 1))
+    asking.ask_all(f"ConsumerGroupDescribe {note}", ApiKey.CONSUMER_GROUP_DESCRIBE, body, members, (0, 1))
     for kinds in ([], ["consumer"], ["classic"], ["Share"]):
         wanted = {"states_filter": [], "types_filter": kinds}
         asking.ask(f"ListGroups {note}, {kinds}", ApiKey.LIST_GROUPS, wanted, 5, listed)
@@ -351,7 +351,7 @@ def _patterns(asking: Asking) -> None:
 
     def has_both() -> bool:
         body = heartbeat_body(group, "one", one.epoch, topic_partitions=_rows(one.owned))
-        answer = asking.requests.ask(CONSUMER_GROUP_HEARTBEAT, body, 1)
+        answer = asking.requests.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, body, 1)
         one.epoch = answer.member_epoch
         if answer.assignment is not None:
             one.owned = one.given = partitions_of(answer)

@@ -13,17 +13,7 @@ from typing import Any
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from tests.compat.kafka_answers.asking import (
-    ALTER_SHARE_GROUP_OFFSETS,
-    CONSUMER_GROUP_HEARTBEAT,
-    DELETE_SHARE_GROUP_OFFSETS,
-    DESCRIBE_SHARE_GROUP_OFFSETS,
-    SHARE_ACKNOWLEDGE,
-    SHARE_FETCH,
-    SHARE_GROUP_DESCRIBE,
-    SHARE_GROUP_HEARTBEAT,
-    Asking,
-)
+from tests.compat.kafka_answers.asking import Asking
 from tests.compat.kafka_answers.consumer_group_requests import GROUP_CONFIG, commit_body, counted, join_body
 from tests.support.waiting import eventually
 
@@ -60,7 +50,7 @@ def heartbeat_body(group: str, member: str, epoch: int, *topics: str, **given: A
 
 
 def _heartbeat(asking: Asking, name: str, body: Mapping[str, Any]) -> Any:
-    return asking.ask(f"ShareGroupHeartbeat {name}", SHARE_GROUP_HEARTBEAT, body, 1, counted)
+    return asking.ask(f"ShareGroupHeartbeat {name}", ApiKey.SHARE_GROUP_HEARTBEAT, body, 1, counted)
 
 
 def _joined(asking: Asking, name: str, group: str, member: str, *topics: str) -> int:
@@ -69,7 +59,7 @@ def _joined(asking: Asking, name: str, group: str, member: str, *topics: str) ->
 
     def is_assigned() -> bool:
         body = heartbeat_body(group, member, answers[-1].member_epoch if answers else 0, *topics)
-        answers.append(asking.requests.ask(SHARE_GROUP_HEARTBEAT, body, 1))
+        answers.append(asking.requests.ask(ApiKey.SHARE_GROUP_HEARTBEAT, body, 1))
         assignment = answers[-1].assignment
         return assignment is not None and bool(assignment.topic_partitions)
 
@@ -105,9 +95,15 @@ def _heartbeats(asking: Asking, topic: str) -> None:
     _heartbeat(asking, "one after it has left", heartbeat_body(group, ONE, epoch))
     asking.ask("DeleteGroups of a member", ApiKey.DELETE_GROUPS, {"groups_names": [group]}, 2)
     asking.ask(
-        "ConsumerGroupHeartbeat in a share group", CONSUMER_GROUP_HEARTBEAT, join_body(group, ONE, topic), 1, counted
+        "ConsumerGroupHeartbeat in a share group",
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        join_body(group, ONE, topic),
+        1,
+        counted,
     )
-    asking.ask("ConsumerGroupHeartbeat other", CONSUMER_GROUP_HEARTBEAT, join_body(other, ONE, topic), 1, counted)
+    asking.ask(
+        "ConsumerGroupHeartbeat other", ApiKey.CONSUMER_GROUP_HEARTBEAT, join_body(other, ONE, topic), 1, counted
+    )
     _heartbeat(asking, "in a consumer group", heartbeat_body(other, TWO, 0, topic))
     asking.ask("OffsetCommit to a share group", ApiKey.OFFSET_COMMIT, commit_body(group, topic, uuid.uuid4()), 9)
     body = {
@@ -138,7 +134,7 @@ def _descriptions(asking: Asking, topic: str, topic_id: uuid.UUID) -> None:
 
     def ask(name: str, *groups: str) -> None:
         body = {"group_ids": groups, "include_authorized_operations": True}
-        asking.ask(f"ShareGroupDescribe {name}", SHARE_GROUP_DESCRIBE, body, 1, pick)
+        asking.ask(f"ShareGroupDescribe {name}", ApiKey.SHARE_GROUP_DESCRIBE, body, 1, pick)
 
     ask("of one", group)
     ask("of nothing", f"{asking.prefix}nothing")
@@ -203,14 +199,14 @@ class _Session:
 
     def fetch(self, name: str, *topics: tuple[uuid.UUID, int, Batches], version: int = 2, **given: Any) -> Any:
         body = fetch_body(self.group, self.member, self.epoch, *topics, **given)
-        answer = self.asking.ask(f"ShareFetch {name}", SHARE_FETCH, body, version, _acquired)
+        answer = self.asking.ask(f"ShareFetch {name}", ApiKey.SHARE_FETCH, body, version, _acquired)
         self._next(answer)
         return answer
 
     def acknowledge(self, name: str, *topics: tuple[uuid.UUID, int, Batches], version: int = 2, **given: Any) -> Any:
         whose = {"group_id": self.group, "member_id": self.member, "share_session_epoch": self.epoch}
         body = {**whose, "is_renew_ack": False, "topics": _rows(topics), **given}
-        answer = self.asking.ask(f"ShareAcknowledge {name}", SHARE_ACKNOWLEDGE, body, version)
+        answer = self.asking.ask(f"ShareAcknowledge {name}", ApiKey.SHARE_ACKNOWLEDGE, body, version)
         self._next(answer)
         return answer
 
@@ -223,7 +219,7 @@ class _Session:
 
         def acquires() -> bool:
             body = fetch_body(self.group, self.member, self.epoch, (topic_id, 0, ()), max_wait=200)
-            answer = self.asking.requests.ask(SHARE_FETCH, body, 2)
+            answer = self.asking.requests.ask(ApiKey.SHARE_FETCH, body, 2)
             self._next(answer)
             found = [one.acquired_records for topic in answer.responses for one in topic.partitions]
             if not any(found):
@@ -256,7 +252,7 @@ def _sessions(asking: Asking) -> None:
     here: tuple[uuid.UUID, int, Batches] = (topic_id, 0, ())
 
     def ask(name: str, body: Mapping[str, Any], versions: Sequence[int] = (1, 2)) -> None:
-        asking.ask_all(f"ShareFetch {name}", SHARE_FETCH, body, _acquired, versions)
+        asking.ask_all(f"ShareFetch {name}", ApiKey.SHARE_FETCH, body, _acquired, versions)
 
     ask("without a group", fetch_body(None, ONE, 0, here))
     ask("of an empty group", fetch_body("", ONE, 0, here))
@@ -285,7 +281,7 @@ def _sessions(asking: Asking) -> None:
         ("of a session that is not there", {"member_id": TWO, "share_session_epoch": 1}),
     ):
         body = {**whose, "topics": rows, **given}
-        asking.ask_all(f"ShareAcknowledge {name}", SHARE_ACKNOWLEDGE, body, in_versions=(1, 2))
+        asking.ask_all(f"ShareAcknowledge {name}", ApiKey.SHARE_ACKNOWLEDGE, body, in_versions=(1, 2))
     one.fetch("sessions: min bytes with a renewal", here, is_renew_ack=True, min_bytes=1)
     ask("sessions: closes", fetch_body(group, ONE, -1), [2])
     ask("sessions: after it is closed", fetch_body(group, ONE, one.epoch, here), [2])
@@ -371,7 +367,7 @@ def _release_always(asking: Asking, session: _Session, topic_id: uuid.UUID) -> N
     quiet = 0
     while quiet < 3:
         body = fetch_body(session.group, session.member, session.epoch, max_wait=50)
-        answer = asking.requests.ask(SHARE_FETCH, body, 2)
+        answer = asking.requests.ask(ApiKey.SHARE_FETCH, body, 2)
         rows = [row for topic in answer.responses for one in topic.partitions for row in one.acquired_records]
         for row in rows:
             for offset in range(row.first_offset, row.last_offset + 1):
@@ -380,7 +376,7 @@ def _release_always(asking: Asking, session: _Session, topic_id: uuid.UUID) -> N
         session.epoch += 1
         whose = {"group_id": session.group, "member_id": session.member, "share_session_epoch": session.epoch}
         rows = _rows([(topic_id, 0, _got(answer, RELEASE))])
-        asking.requests.ask(SHARE_ACKNOWLEDGE, {**whose, "is_renew_ack": False, "topics": rows}, 2)
+        asking.requests.ask(ApiKey.SHARE_ACKNOWLEDGE, {**whose, "is_renew_ack": False, "topics": rows}, 2)
         session.epoch += 1
     asking.note("deliveries: counts of what is always released", dict(sorted(counts.items())))
 
@@ -389,7 +385,7 @@ def _told_offsets(asking: Asking, name: str, group: str, topic: str | None) -> N
     """Of partition 0. (A partition that is not there takes Kafka half a minute.)"""
     topics = None if topic is None else [{"topic_name": topic, "partitions": [0]}]
     body = {"groups": [{"group_id": group, "topics": topics}]}
-    asking.ask_all(f"DescribeShareGroupOffsets {name}", DESCRIBE_SHARE_GROUP_OFFSETS, body, in_versions=(0, 1))
+    asking.ask_all(f"DescribeShareGroupOffsets {name}", ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, body, in_versions=(0, 1))
 
 
 def _offsets(asking: Asking, topic: str) -> None:
@@ -400,11 +396,11 @@ def _offsets(asking: Asking, topic: str) -> None:
     def alter(what: str, of: str, of_topic: str, index: int, offset: int) -> None:
         row = {"partition_index": index, "start_offset": offset}
         body = {"group_id": of, "topics": [{"topic_name": of_topic, "partitions": [row]}]}
-        asking.ask(f"AlterShareGroupOffsets {what}", ALTER_SHARE_GROUP_OFFSETS, body, 0)
+        asking.ask(f"AlterShareGroupOffsets {what}", ApiKey.ALTER_SHARE_GROUP_OFFSETS, body, 0)
 
     def delete(what: str, of: str, *topics: str) -> None:
         body = {"group_id": of, "topics": [{"topic_name": one} for one in topics]}
-        asking.ask(f"DeleteShareGroupOffsets {what}", DELETE_SHARE_GROUP_OFFSETS, body, 0, ordered)
+        asking.ask(f"DeleteShareGroupOffsets {what}", ApiKey.DELETE_SHARE_GROUP_OFFSETS, body, 0, ordered)
 
     def ordered(answer: Any) -> Any:
         answer["responses"].sort(key=lambda one: str(one["topic_name"]))
