@@ -27,7 +27,7 @@ Pick = Callable[[Any], Any]
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 60.0
-_TEXTS = {"error_message", "batch_index_error_message", "throttle_time", "documentation"}
+_TEXTS = {"error_message", "batch_index_error_message", "acknowledge_error_message", "throttle_time", "documentation"}
 _NUMBERED = re.compile(r"(?<=-7)(as|cfg)\d+")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

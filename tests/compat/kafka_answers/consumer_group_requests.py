@@ -399,7 +399,11 @@ def _classic_join(asking: Asking, name: str, group: str, member: str = "", **giv
 def _classic_sync(asking: Asking, name: str, group: str, member: str, generation: int, *assigned: bytes) -> Any:
     rows = [{"member_id": member, "assignment": one} for one in assigned]
     body = {"group_id": group, "generation_id": generation, "member_id": member, "group_instance_id": None}
-    return asking.ask(f"SyncGroup {name}", ApiKey.SYNC_GROUP, {**body, "assignments": rows}, 3)
+
+    def pick(answer: Any) -> Any:
+        return {**answer, "assignment": answer["assignment"] != "0 bytes"}
+
+    return asking.ask(f"SyncGroup {name}", ApiKey.SYNC_GROUP, {**body, "assignments": rows}, 3, pick)
 
 
 def _from_classic(asking: Asking, topic: str) -> None:
