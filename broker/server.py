@@ -30,6 +30,7 @@ from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controlled_shutdown import hand_over
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
+from broker.cluster.features import SUPPORTED, Features
 from broker.cluster.group_backup import GroupBackup
 from broker.cluster.group_configs import GroupConfigs
 from broker.cluster.isr_writer import IsrWriter
@@ -193,7 +194,7 @@ class BrokerServer:
         self._start_failure_detector()
         self._start_isr_writer()
         self._start_watch()
-        self._start_controller()
+        await self._start_controller()
         await self._start_archive_upkeep()
         self._on_stop(self._close_listeners)
         self._on_stop(self._hand_over)
@@ -325,7 +326,12 @@ class BrokerServer:
         endpoints = tuple(Endpoint(a.name, a.host, a.port) for a in advertised)
         protocols = {a.name: a.protocol for a in advertised}
         return BrokerInfo(
-            self.config.broker_id, endpoints, protocols, self.config.broker_rack, timestamp_ms=self._clock.now_ms()
+            self.config.broker_id,
+            endpoints,
+            protocols,
+            self.config.broker_rack,
+            timestamp_ms=self._clock.now_ms(),
+            features=SUPPORTED,
         )
 
     async def _open_archive(self) -> None:
@@ -434,12 +440,22 @@ class BrokerServer:
         check = LeadershipCheck(self._topics, connect, self._is_store_connected)
         self._tasks.begin("asking other brokers who leads", check.run())
 
-    def _start_controller(self) -> None:
+    async def _start_controller(self) -> None:
         """From now on this broker acts whenever it is the controller."""
+        assert self._store is not None
+        self._features = Features(self._store, self._cluster, self._topics)
+        await self._features.load()
         self._controller = Controller(
-            self._election, self._cluster, self._topics, self._dynamic, self._detector, self._metrics.replication
+            self._election,
+            self._cluster,
+            self._topics,
+            self._dynamic,
+            self._detector,
+            self._metrics.replication,
+            self._features,
         )
         self._on_stop_blocking(self._controller.start().cancel)
+        self._on_stop_blocking(self._features.start(self._controller.look_at_all).cancel)
         self._reassignments = PartitionReassignments(self._controller, self._topics, self._cluster)
         self._on_stop_blocking(self._reassignments.start().cancel)
         self._tasks.begin("reassigning partitions", self._reassignments.run())
@@ -506,6 +522,7 @@ class BrokerServer:
             metrics=self._metrics,
             check_threads=self._check_threads,
             quotas=self._quotas,
+            features=self._features,
             archive=None if self._archive is None else self._archive.manager,
         )
         log = RequestLog(self._metrics, self.config.slow_request_log_ms)

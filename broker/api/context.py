@@ -17,6 +17,7 @@ from broker.clock import Clock
 from broker.cluster.acls import Acls
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.controller import Controller
+from broker.cluster.features import Features
 from broker.cluster.group_configs import GroupConfigs
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.partition_reassignments import PartitionReassignments
@@ -90,6 +91,7 @@ class ApiContext:
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     check_threads: CheckThreads = dataclasses.field(default_factory=CheckThreads)
     quotas: ClientQuotas = dataclasses.field(default_factory=ClientQuotas)
+    features: Features | None = None
     archive: ArchiveManager | None = None
     """None without archive.url."""
 

@@ -93,9 +93,9 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offset_for_leader_epoch.handle),
     (ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, add_partitions_to_txn.handle),
     (ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets_to_txn.handle),
-    (ApiKey.END_TXN, 0, 4, end_txn.handle),
+    (ApiKey.END_TXN, 0, 5, end_txn.handle),
     (ApiKey.WRITE_TXN_MARKERS, 1, 2, write_txn_markers.handle),
-    (ApiKey.TXN_OFFSET_COMMIT, 0, 4, txn_offset_commit.handle),
+    (ApiKey.TXN_OFFSET_COMMIT, 0, 5, txn_offset_commit.handle),
     (ApiKey.DESCRIBE_ACLS, 0, 3, describe_acls.handle),
     (ApiKey.CREATE_ACLS, 0, 3, create_acls.handle),
     (ApiKey.DELETE_ACLS, 0, 3, delete_acls.handle),
@@ -153,7 +153,7 @@ def make_routes(context: ApiContext) -> list[Route]:
     routes: list[Route] = []
     for api, low, high, handler in API_TABLE:
         if api is ApiKey.API_VERSIONS:
-            bound = handler(routes)
+            bound = handler(routes, context.features)
         else:
             bound = functools.partial(handler, context)
         if api in _CHANGES_METADATA:
