@@ -58,7 +58,7 @@ from broker.api import (
     produce,
     sasl_authenticate,
     sasl_handshake,
-    share_group_state,
+    share_state_requests,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -121,11 +121,11 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.LIST_TRANSACTIONS, 0, 2, list_transactions.handle),
     (ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
-    (ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
-    (ApiKey.READ_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
-    (ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, share_group_state.handle),
-    (ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
-    (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, share_group_state.handle),
+    (ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, share_state_requests.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE, 0, 0, share_state_requests.handle),
+    (ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, share_state_requests.handle),
+    (ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, share_state_requests.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, share_state_requests.handle),
 )
 """(key, lowest version, highest version, handler)."""
 
