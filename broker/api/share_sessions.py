@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from broker.errors import BrokerError, ErrorCode
 
@@ -46,11 +46,16 @@ class ShareSession:
         self.partitions: dict[Asked, None] = {}
 
 
+class OnEnd(Protocol):
+    """Releases the records of a member whose session has ended, and forgets the group's partitions after its last."""
+
+    def __call__(self, session: ShareSession, *, is_last_of_group: bool) -> None: ...
+
+
 class ShareSessions:
     """The sessions of this broker, at most `group.share.max.share.sessions`."""
 
-    def __init__(self, on_end: Callable[[ShareSession], None]) -> None:
-        """`on_end` is called when a session ends before its final request: its records are to be released."""
+    def __init__(self, on_end: OnEnd) -> None:
         self._on_end = on_end
         self._sessions: dict[SessionKey, ShareSession] = {}
 
@@ -68,12 +73,12 @@ class ShareSessions:
         Raises BrokerError `share_session_limit_reached`.
         """
         if (older := self._sessions.get(key)) is not None:
-            self.end(older)
+            self._forget(older)
         if len(self._sessions) >= limit:
             reason = f"there are {limit} share sessions already (group.share.max.share.sessions)"
             raise BrokerError(ErrorCode.share_session_limit_reached, reason)
         session = self._sessions[key] = ShareSession(key, endings)
-        endings[key] = partial(self._disconnected, session)
+        endings[key] = partial(self.end, session)
         return session
 
     def find(self, key: SessionKey, epoch: int) -> ShareSession:
@@ -97,11 +102,12 @@ class ShareSessions:
             session.partitions.pop(one, None)
 
     def end(self, session: ShareSession) -> None:
-        """After its final request."""
+        """After its final request, or when its connection has ended: others get what the member has."""
         if self._sessions.get(session.key) is session:
-            del self._sessions[session.key]
-            session.endings.pop(session.key, None)
+            self._forget(session)
+            group_id = session.key.group_id
+            self._on_end(session, is_last_of_group=all(key.group_id != group_id for key in self._sessions))
 
-    def _disconnected(self, session: ShareSession) -> None:
-        self.end(session)
-        self._on_end(session)
+    def _forget(self, session: ShareSession) -> None:
+        del self._sessions[session.key]
+        session.endings.pop(session.key, None)

@@ -151,8 +151,12 @@ class ShareGroup(Group):
 
     @property
     def is_unused(self) -> bool:
-        """Never: its share states have an end only by DeleteGroups (as in Kafka)."""
-        return False
+        """Only if nothing of it is stored: its share states end by DeleteGroups alone (as in Kafka)."""
+        return super().is_unused and not self._logged
+
+    @property
+    def has_records(self) -> bool:
+        return bool(self._logged)
 
     @property
     def is_dead(self) -> bool:

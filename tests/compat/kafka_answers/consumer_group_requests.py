@@ -217,7 +217,11 @@ def _tell(asking: Asking, note: str, *groups: str) -> None:
         return answer
 
     def listed(answer: Any) -> Any:
-        ours = [one for one in answer["groups"] if one["group_id"] in {group.replace(asking.prefix, "U") for group in groups}]
+        ours = [
+            one
+            for one in answer["groups"]
+            if one["group_id"] in {group.replace(asking.prefix, "U") for group in groups}
+        ]
         return {**answer, "groups": sorted(ours, key=lambda one: str(one["group_id"]))}
 
     body = {"group_ids": groups, "include_authorized_operations": True}
