@@ -18,6 +18,7 @@ from broker.clock import Clock
 from broker.cluster.acls import Acls
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.controller import Controller
+from broker.cluster.features import Features
 from broker.cluster.group_configs import GroupConfigs
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.partition_reassignments import PartitionReassignments
@@ -44,6 +45,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas, ControllerMutations
 from broker.security.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclResourceType
 from broker.security.authorizer import Authorizer
+from broker.share.share_coordinator import ShareCoordinator
 from broker.share.share_group_states import ShareGroupStates
 from broker.share.share_partitions import SharePartitions
 
@@ -74,6 +76,8 @@ class ApiContext:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     verifier: TransactionVerifier
+    share_coordinator: ShareCoordinator
+    share_partitions: SharePartitions
     markers: MarkerWriter
     producer_ids: ProducerIds
     users: Users
@@ -82,7 +86,6 @@ class ApiContext:
     controller: Controller
     reassignments: PartitionReassignments
     fetch_sessions: FetchSessionCache
-    share_partitions: SharePartitions
     share_sessions: ShareSessions
     share_states: ShareGroupStates
     zookeeper_offsets: ZooKeeperOffsets
@@ -92,6 +95,7 @@ class ApiContext:
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     check_threads: CheckThreads = dataclasses.field(default_factory=CheckThreads)
     quotas: ClientQuotas = dataclasses.field(default_factory=ClientQuotas)
+    features: Features | None = None
     archive: ArchiveManager | None = None
     """None without archive.url."""
 

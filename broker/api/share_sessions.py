@@ -11,9 +11,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from broker.errors import BrokerError, ErrorCode
+from broker.share.share_partitions import SharePartitions
 
 INITIAL_EPOCH: Final = 0
 """Opens a session."""
@@ -46,17 +47,11 @@ class ShareSession:
         self.partitions: dict[Asked, None] = {}
 
 
-class OnEnd(Protocol):
-    """Releases the records of a member whose session has ended, and forgets the group's partitions after its last."""
-
-    def __call__(self, session: ShareSession, *, is_last_of_group: bool) -> None: ...
-
-
 class ShareSessions:
     """The sessions of this broker, at most `group.share.max.share.sessions`."""
 
-    def __init__(self, on_end: OnEnd) -> None:
-        self._on_end = on_end
+    def __init__(self, partitions: SharePartitions) -> None:
+        self._partitions = partitions
         self._sessions: dict[SessionKey, ShareSession] = {}
 
     def __len__(self) -> int:
@@ -105,8 +100,10 @@ class ShareSessions:
         """After its final request, or when its connection has ended: others get what the member has."""
         if self._sessions.get(session.key) is session:
             self._forget(session)
-            group_id = session.key.group_id
-            self._on_end(session, is_last_of_group=all(key.group_id != group_id for key in self._sessions))
+            group_id, member_id = session.key
+            self._partitions.member_left(
+                group_id, member_id, lambda: all(key.group_id != group_id for key in self._sessions)
+            )
 
     def _forget(self, session: ShareSession) -> None:
         del self._sessions[session.key]

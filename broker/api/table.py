@@ -17,6 +17,7 @@ from broker.api import (
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_share_group_offsets,
     alter_user_scram_credentials,
     api_versions,
     create_acls,
@@ -25,6 +26,7 @@ from broker.api import (
     delete_acls,
     delete_groups,
     delete_records,
+    delete_share_group_offsets,
     delete_topics,
     describe_acls,
     describe_client_quotas,
@@ -33,6 +35,7 @@ from broker.api import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_share_group_offsets,
     describe_topic_partitions,
     describe_transactions,
     describe_user_scram_credentials,
@@ -58,6 +61,11 @@ from broker.api import (
     produce,
     sasl_authenticate,
     sasl_handshake,
+    share_acknowledge,
+    share_fetch,
+    share_group_describe,
+    share_group_heartbeat,
+    share_group_state,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -92,9 +100,9 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offset_for_leader_epoch.handle),
     (ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, add_partitions_to_txn.handle),
     (ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets_to_txn.handle),
-    (ApiKey.END_TXN, 0, 4, end_txn.handle),
+    (ApiKey.END_TXN, 0, 5, end_txn.handle),
     (ApiKey.WRITE_TXN_MARKERS, 1, 2, write_txn_markers.handle),
-    (ApiKey.TXN_OFFSET_COMMIT, 0, 4, txn_offset_commit.handle),
+    (ApiKey.TXN_OFFSET_COMMIT, 0, 5, txn_offset_commit.handle),
     (ApiKey.DESCRIBE_ACLS, 0, 3, describe_acls.handle),
     (ApiKey.CREATE_ACLS, 0, 3, create_acls.handle),
     (ApiKey.DELETE_ACLS, 0, 3, delete_acls.handle),
@@ -120,6 +128,18 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.LIST_TRANSACTIONS, 0, 2, list_transactions.handle),
     (ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
+    (ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_heartbeat.handle),
+    (ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, share_group_describe.handle),
+    (ApiKey.SHARE_FETCH, 1, 2, share_fetch.handle),
+    (ApiKey.SHARE_ACKNOWLEDGE, 1, 2, share_acknowledge.handle),
+    (ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
+    (ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, share_group_state.handle),
+    (ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, share_group_state.handle),
+    (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, describe_share_group_offsets.handle),
+    (ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, alter_share_group_offsets.handle),
+    (ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, delete_share_group_offsets.handle),
 )
 """(key, lowest version, highest version, handler)."""
 
@@ -147,7 +167,7 @@ def make_routes(context: ApiContext) -> list[Route]:
     routes: list[Route] = []
     for api, low, high, handler in API_TABLE:
         if api is ApiKey.API_VERSIONS:
-            bound = handler(routes)
+            bound = handler(routes, context.features)
         else:
             bound = functools.partial(handler, context)
         if api in _CHANGES_METADATA:

@@ -32,6 +32,7 @@ from broker.config.setting_groups import (
     QuotaSettings,
     ReplicaSettings,
     ServerSettings,
+    ShareCoordinatorSettings,
     TransactionSettings,
     ZooKeeperSettings,
 )
@@ -114,6 +115,7 @@ class BrokerConfig(
     ObservabilitySettings,
     ArchiveSettings,
     QuotaSettings,
+    ShareCoordinatorSettings,
     TransactionSettings,
     GroupSettings,
     ControllerSettings,

@@ -271,8 +271,9 @@ class SharePartitionState:
 
     # --- acknowledgements --------------------------------------------------------------------------
 
-    def acknowledge(self, member_id: str, batches: Sequence[AcknowledgementBatch], now: float) -> None:
-        """Put acquired records of a member into transition, all or none; renew locks.
+    def acknowledge(self, member_id: str, batches: Sequence[AcknowledgementBatch], now: float) -> bool:
+        """Put acquired records of a member into transition, all or none; renew locks. Returns whether anything must be
+        stored.
 
         Raises BrokerError `invalid_record_state` if one is not acquired by the member (any more), or is in transition;
         `invalid_request` for a wrong type, offsets out of order, or such as were never acquired. Offsets below the
@@ -286,6 +287,7 @@ class SharePartitionState:
                         ErrorCode.invalid_record_state,
                         f"offset {max(run.first, batch.first_offset)} is not acquired by member {member_id}",
                     )
+        is_changed = False
         for batch in batches:
             for first, last, kind in _ranges(batch):
                 for run in self._between(first, last):
@@ -293,7 +295,9 @@ class SharePartitionState:
                         run.deadline = now + self.limits.lock_duration_s
                     else:
                         self._change(run, _NEW_STATE[kind])
+                        is_changed = True
         self._settle()
+        return is_changed
 
     def _check_order(self, batches: Sequence[AcknowledgementBatch]) -> None:
         previous = -1
@@ -308,12 +312,14 @@ class SharePartitionState:
                 raise _invalid(f"offset {last} was never acquired")
             previous = last
 
-    def release(self, member_id: str) -> None:
-        """Put all that a member has acquired into transition to available (its session has ended)."""
-        for run in self._runs:
-            if run.state is RecordState.ACQUIRED and run.member == member_id:
-                self._change(run, RecordState.AVAILABLE)
+    def release(self, member_id: str) -> bool:
+        """Put all that a member has acquired into transition to available (its session has ended). Returns whether it
+        had anything."""
+        owned = [run for run in self._runs if run.state is RecordState.ACQUIRED and run.member == member_id]
+        for run in owned:
+            self._change(run, RecordState.AVAILABLE)
         self._settle()
+        return bool(owned)
 
     def _change(self, run: _Run, state: RecordState) -> None:
         if state is RecordState.AVAILABLE and run.count >= self.limits.delivery_count_limit:

@@ -105,7 +105,7 @@ class TestRecords:
         put(ask, topic, 2)
         put(ask, topic, 2)
         assert member.take(max_records=2) == [(0, 1, 1)]
-        zeros = {"max_wait": 0, "min_bytes": 0, "max_bytes": 0, "max_records": 0}
+        zeros: dict[str, Any] = {"max_wait": 0, "min_bytes": 0, "max_bytes": 0, "max_records": 0}
         answer = member.fetch({0: [(0, 1, [RENEW])]}, is_renew_ack=True, **zeros)
         assert (answer.error_code, acquired(answer)) == (OK, [])
         assert answer.responses[0].partitions[0].acknowledge_error_code == OK

@@ -129,7 +129,7 @@ def test_confluent_kafka_reads_each_record_once(broker: Kafka, topic: str, group
     seen: Counter[int] = Counter()
 
     def all_read() -> bool:
-        seen.update(int(message.value()) for message in consumer.poll(0.2) if message.error() is None)
+        seen.update(int(message.value() or b"") for message in consumer.poll(0.2) if message.error() is None)
         return len(seen) == 300
 
     try:

@@ -33,8 +33,8 @@ class Lock:
 
 
 class ShareHistory(RuleBasedStateMachine):
-    @initialize(limit=st.integers(2, 6), locks=st.integers(3, 40))
-    def begin(self, limit: int, locks: int) -> None:
+    @initialize(limit=st.integers(2, 6), locks=st.integers(3, 40), sizes=st.lists(st.integers(1, 8), min_size=2))
+    def begin(self, limit: int, locks: int, sizes: list[int]) -> None:
         self.limits = ShareLimits(limit, locks, 30.0)
         self.now = 0.0
         self.log: list[FetchedBatch] = []
@@ -47,6 +47,8 @@ class ShareHistory(RuleBasedStateMachine):
         self.asked: list[tuple[int, AcknowledgeType]] = []  # answered by the next write
         self.under_way: list[tuple[int, AcknowledgeType]] = []
         self.perhaps: set[int] = set()  # such ones whose write was stored, but not answered
+        for size in sizes:
+            self.append(size, 0, True)
         self.elect()
 
     def elect(self) -> None:
@@ -133,10 +135,32 @@ class ShareHistory(RuleBasedStateMachine):
                 self.locks[offset] = Lock(member, self.now + 30.0)
 
     @precondition(lambda self: self.locks)
-    @rule(data=st.data(), kinds=st.lists(st.sampled_from(AcknowledgeType), min_size=1, max_size=12), member=members)
-    def acknowledge(self, data: st.DataObject, kinds: list[AcknowledgeType], member: str) -> None:
-        first = data.draw(st.sampled_from(sorted(self.locks)))
-        last = first + (len(kinds) - 1 if len(kinds) > 1 else data.draw(st.integers(0, 8)))
+    @rule(data=st.data(), most=st.integers(1, 12), is_one_type=st.booleans())
+    def acknowledge_own(self, data: st.DataObject, most: int, is_one_type: bool) -> None:
+        """Some consecutive offsets that a member has got."""
+        first = last = data.draw(st.sampled_from(sorted(self.locks)))
+        member = self.locks[first].member
+        while last - first + 1 < most and (lock := self.locks.get(last + 1)) and lock.member == member:
+            last += 1
+        size = 1 if is_one_type else last - first + 1
+        kinds = data.draw(st.lists(st.sampled_from(AcknowledgeType), min_size=size, max_size=size))
+        self.acknowledge(first, last, kinds, member)
+
+    @rule(data=st.data(), member=members, most=st.integers(1, 20), is_stored=st.sampled_from([None, True, False]))
+    def consume(self, data: st.DataObject, member: str, most: int, is_stored: bool | None) -> None:
+        """The usual way: fetch, acknowledge, store. The end of the write may be left to another step."""
+        self.fetch(member, most, 4, 3, False)
+        if self.locks:
+            self.acknowledge_own(data, most, data.draw(st.booleans()))
+        self.begin_write()
+        if self.writing is not None and is_stored is not None:
+            self.end_write(is_stored, data.draw(st.booleans()))
+
+    @rule(first=st.integers(0, 30), size=st.integers(1, 8), kind=st.sampled_from(AcknowledgeType), member=members)
+    def acknowledge_any(self, first: int, size: int, kind: AcknowledgeType, member: str) -> None:
+        self.acknowledge(first, first + size - 1, [kind], member)
+
+    def acknowledge(self, first: int, last: int, kinds: list[AcknowledgeType], member: str) -> None:
         offsets = range(first, last + 1)
         under_way = {offset for offset, _ in (*self.asked, *self.under_way)}
         owns = [
@@ -153,8 +177,10 @@ class ShareHistory(RuleBasedStateMachine):
             assert not all(owns)
             assert self.state.batches() == before
             return
-        assert all(owns)
         for index, offset in enumerate(offsets):
+            if offset < self.state.start_offset and not owns[index]:
+                continue  # it is ignored
+            assert owns[index]
             kind = kinds[index if len(kinds) > 1 else 0]
             if kind is AcknowledgeType.RENEW:
                 self.locks[offset].deadline = self.now + 30.0

@@ -25,15 +25,16 @@ def main(bootstrap: str, group: str, topic: str) -> None:
     print("ready", flush=True)
     while True:
         messages = [message for message in consumer.poll(1.0) if message.error() is None]
-        for message in messages:
-            print("got", message.value().decode(), message.delivery_count())
+        values = [(message.value() or b"").decode() for message in messages]
+        for message, value in zip(messages, values, strict=True):
+            print("got", value, message.delivery_count())
             consumer.acknowledge(message)
         sys.stdout.flush()
         if messages:
             results = consumer.commit_sync(60.0)
             failed = {tp.partition for tp, error in results.items() if error is not None}
-            for message in messages:
-                print("failed" if message.partition() in failed else "done", message.value().decode())
+            for message, value in zip(messages, values, strict=True):
+                print("failed" if message.partition() in failed else "done", value)
             sys.stdout.flush()
 
 
