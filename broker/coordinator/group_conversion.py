@@ -105,10 +105,9 @@ def as_classic(
         )
         group.roster.add(each, CONSUMER_PROTOCOL_TYPE)
         group.touch(each, now)
-    if group.roster.members:
-        if not any(group.roster.accepts(CONSUMER_PROTOCOL_TYPE, m.protocols) for m in group.roster.members.values()):
-            return None
-        group.generation_id = membership.epoch.epoch
-        group.protocol_name = group.roster.select_protocol()
-        group.state = GroupState.STABLE
+    if not any(group.roster.accepts(CONSUMER_PROTOCOL_TYPE, m.protocols) for m in group.roster.members.values()):
+        return None
+    group.generation_id = membership.epoch.epoch
+    group.protocol_name = group.roster.select_protocol()
+    group.state = GroupState.STABLE
     return group
