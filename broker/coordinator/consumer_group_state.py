@@ -354,7 +354,9 @@ class ConsumerGroup(Group):
         draft.update_targets(self.topics, self.settings.assignors[0], now.wall_ms)
         for call, steps in begun:
             _ends(call, steps, replies)
-        return Batch(draft, self.topics, list(calls.values()), replies, draft.records(self.group_id))
+        replaced = self._replaces.stored_keys() if self._replaces and self._replaces.has_records else []
+        changes = [*((key, None) for key in replaced), *draft.records(self.group_id)]
+        return Batch(draft, self.topics, list(calls.values()), replies, changes)
 
     def _install(self, batch: Batch, now: Now) -> None:
         """What a batch makes of the group is stored."""
