@@ -36,7 +36,7 @@ from broker.protocol.topic_partition import TopicPartition
 def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, waiter: Waiter, now: Now) -> Effects:
     """ConsumerGroupHeartbeat: join, stay, rejoin or leave. Answers `waiter` with a HeartbeatReply, now or later."""
     try:
-        _check(request, group.settings.assignors)
+        check(request, group.settings.assignors)
     except BrokerError as error:
         return Effects([Reply(waiter, HeartbeatReply(error.code, error.message))])
     if not request.member_id:
@@ -45,7 +45,7 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, waiter: Waiter, n
     return group.submit(Call(waiter, request.member_id, partial(rule, group, request), HeartbeatReply), now)
 
 
-def _check(request: HeartbeatRequest, assignors: Collection[str]) -> None:
+def check(request: HeartbeatRequest, assignors: Collection[str]) -> None:
     """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR. Whether a pattern is one is checked by the caller."""
     epoch, problem = request.member_epoch, ""
     if not request.group_id or request.instance_id == "" or request.rack_id == "":

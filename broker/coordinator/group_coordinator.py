@@ -180,7 +180,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return HeartbeatReply(shard)
         waiter: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
         try:
-            consumer_group_requests._check(request, self._config.group_consumer_assignors)
+            consumer_group_requests.check(request, self._config.group_consumer_assignors)
             if request.topic_regex:
                 TopicPattern(request.topic_regex)
             group = self._consumer_group(shard, request)
