@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from broker.coordinator.consumer_group_members import Draft, Member
+from broker.coordinator.consumer_group_members import Draft, Member, Membership
 from broker.coordinator.consumer_group_state import RECONCILING_INTERVAL_MS, Call, ConsumerGroup
 from broker.coordinator.current_assignment import Report, next_assignment
 from broker.coordinator.group import Effects, Now, Reply, Waiter
@@ -177,7 +177,7 @@ def check_room(group: ConsumerGroup, draft: Draft, member_id: str) -> None:
         raise BrokerError(ErrorCode.group_max_size_reached, message)
 
 
-def static_or_dynamic(group: ConsumerGroup, draft: Draft, member_id: str, instance_id: str | None) -> Member:
+def static_or_dynamic(group: ConsumerGroup, draft: Membership, member_id: str, instance_id: str | None) -> Member:
     """The member of a request, which has the instance id if one is given."""
     holder = member_id if instance_id is None else draft.instances.get(instance_id)
     if holder is None or holder not in draft.members:
