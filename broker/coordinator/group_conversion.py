@@ -40,32 +40,44 @@ def with_names(partitions: Iterable[TopicIdPartition], topics: Topics) -> list[T
 
 
 def members_of(classic: ClassicGroup, topics: Topics) -> list[Member]:
-    """The members of a classic group as members of a consumer group, with what the last generation gave them.
+    """The members of a classic group as members of a consumer group, with what they have.
 
-    Raises ProtocolError if they cannot be that: their bytes are not those of consumers, an assignor of their own keeps
-    data in the assignments, or two of them have one partition.
+    That is their assignment, or during a rebalance what they said in JoinGroup that they still have (KIP-429): until
+    they give it up nobody else may get it. Raises ProtocolError if they cannot be members of a consumer group: their
+    bytes are not those of consumers, an assignor of their own keeps data in the assignments, or two have one partition.
     """
-    members, owned = [], set[TopicIdPartition]()
-    epoch = max(classic.generation_id, 1)
+    subscriptions = {m.member_id: decode_subscription(_first(m)[1]) for m in classic.roster.members.values()}
+    owners: dict[TopicIdPartition, str] = {}
     for each in classic.roster.members.values():
-        protocols = tuple(each.protocols.items())
         if assignment_user_data(each.assignment):
             raise ProtocolError("an assignor of its clients keeps data in the assignments")
-        partitions = with_ids(decode_assignment(each.assignment), topics)
-        if not owned.isdisjoint(partitions):
-            raise ProtocolError("two members have the same partition")
-        owned |= partitions
-        said = MemberSubscription(
+        for partition in with_ids(decode_assignment(each.assignment), topics):
+            if owners.setdefault(partition, each.member_id) != each.member_id:
+                raise ProtocolError("two members have the same partition")
+    # Of two that say that they have a partition, the one with the newer generation does (KIP-792).
+    for member_id, said in sorted(subscriptions.items(), key=lambda item: -item[1].generation_id):
+        if not classic.roster.members[member_id].assignment:
+            for partition in with_ids(said.owned, topics):
+                owners.setdefault(partition, member_id)
+    members, epoch = [], max(classic.generation_id, 1)
+    for each in classic.roster.members.values():
+        partitions = frozenset(partition for partition, owner in owners.items() if owner == each.member_id)
+        subscription = MemberSubscription(
             each.group_instance_id,
             client_id=each.client_id,
             client_host=each.client_host,
-            topic_names=frozenset(decode_subscription(protocols[0][1]).topics),
+            topic_names=frozenset(subscriptions[each.member_id].topics),
             rebalance_timeout_ms=each.rebalance_timeout_ms,
-            classic=ClassicMembership(each.session_timeout_ms, protocols),
+            classic=ClassicMembership(each.session_timeout_ms, tuple(each.protocols.items())),
         )
         current = CurrentAssignment(epoch, epoch, assigned=dict.fromkeys(partitions, epoch))
-        members.append(Member(each.member_id, said, current, partitions))
+        members.append(Member(each.member_id, subscription, current, partitions))
     return members
+
+
+def _first(member: group_members.Member) -> tuple[str, bytes]:
+    """The protocol that a member prefers."""
+    return next(iter(member.protocols.items()))
 
 
 def install_members(draft: Draft, members: Iterable[Member], generation_id: int, topics: Topics) -> None:
@@ -105,10 +117,9 @@ def as_classic(
         )
         group.roster.add(each, CONSUMER_PROTOCOL_TYPE)
         group.touch(each, now)
-    if group.roster.members:
-        if not any(group.roster.accepts(CONSUMER_PROTOCOL_TYPE, m.protocols) for m in group.roster.members.values()):
-            return None
-        group.generation_id = membership.epoch.epoch
-        group.protocol_name = group.roster.select_protocol()
-        group.state = GroupState.STABLE
+    if not any(group.roster.accepts(CONSUMER_PROTOCOL_TYPE, m.protocols) for m in group.roster.members.values()):
+        return None
+    group.generation_id = membership.epoch.epoch
+    group.protocol_name = group.roster.select_protocol()
+    group.state = GroupState.STABLE
     return group

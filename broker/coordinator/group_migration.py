@@ -27,7 +27,7 @@ from broker.coordinator.consumer_group_requests import (
 )
 from broker.coordinator.consumer_group_state import Call, ConsumerGroup, ConsumerGroupConfig, DeadlineKind
 from broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Effects, Now, Reply, Waiter
-from broker.coordinator.group_conversion import as_classic, members_of, with_ids, with_names
+from broker.coordinator.group_conversion import members_of, with_ids, with_names
 from broker.coordinator.group_messages import (
     JoinReply,
     JoinRequest,
@@ -85,8 +85,7 @@ def empty_as_classic(group: ConsumerGroup, now: Now) -> tuple[ClassicGroup, list
 
     The records delete what is stored of the consumer group. They must be in the log before anything of the new one.
     """
-    classic = as_classic(group.group_id, group.config, group.offsets, group.membership, group.topics, now)
-    assert classic is not None
+    classic = ClassicGroup(group.group_id, group.config, now.wall_ms, group.offsets)
     return classic, [(key, None) for key in group.stored_keys()] if group.has_records else []
 
 
