@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
 from broker.api.fetch_sessions import FetchSessionCache
+from broker.api.share_offset_reset import OffsetReset
+from broker.api.share_sessions import ShareSessions
 from broker.api.table import make_routes
 from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock, SystemClock
@@ -29,6 +31,7 @@ from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controlled_shutdown import hand_over
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
+from broker.cluster.features import SUPPORTED, Features
 from broker.cluster.group_backup import GroupBackup
 from broker.cluster.group_configs import GroupConfigs
 from broker.cluster.isr_writer import IsrWriter
@@ -58,10 +61,13 @@ from broker.net.request_log import RequestLog
 from broker.net.router import Router
 from broker.net.throttling import Throttling
 from broker.protocol.permissions import FETCH_AS_FOLLOWER
+from broker.protocol.topic_names import SHARE_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.cluster_metadata import BrokerInfo, Endpoint
 from broker.replica.replica_manager import ReplicaManager
+from broker.share.share_group_states import ShareGroupStates
+from broker.share.share_runtime import ShareRuntime
 from broker.web.collector import MetricSources
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
@@ -185,11 +191,13 @@ class BrokerServer:
         self._on_stop(self._tasks.close)
         self._on_stop(self._check_threads.close)
         self._on_stop(self._coordinators.disconnect)
+        self._on_stop(self._share_states.close)
+        self._on_stop(self._share.close)
         await self._load_configs()
         self._start_failure_detector()
         self._start_isr_writer()
         self._start_watch()
-        self._start_controller()
+        await self._start_controller()
         await self._start_archive_upkeep()
         self._on_stop(self._close_listeners)
         self._on_stop(self._hand_over)
@@ -321,7 +329,12 @@ class BrokerServer:
         endpoints = tuple(Endpoint(a.name, a.host, a.port) for a in advertised)
         protocols = {a.name: a.protocol for a in advertised}
         return BrokerInfo(
-            self.config.broker_id, endpoints, protocols, self.config.broker_rack, timestamp_ms=self._clock.now_ms()
+            self.config.broker_id,
+            endpoints,
+            protocols,
+            self.config.broker_rack,
+            timestamp_ms=self._clock.now_ms(),
+            features=SUPPORTED,
         )
 
     async def _open_archive(self) -> None:
@@ -350,12 +363,30 @@ class BrokerServer:
         self._group_configs = GroupConfigs(self._dynamic, self._cluster)
         await self._group_configs.refresh()
         restored = await RestoredOffsets.left_in(self._cluster, ArchiveNodes(self._store), self._clock)
+        self._share = ShareRuntime(
+            self.config,
+            self._topics,
+            self._topic_changes,
+            self._clock,
+            self._coordinator_peer,
+            self._group_configs,
+            OffsetReset(self._group_configs, self._clock),
+        )
+        others = {SHARE_STATE_TOPIC: self._share.coordinator}
         self._coordinators = Coordinators(
-            self.config, self._topics, self._ids, self._clock, self._coordinator_peer, restored
+            self.config,
+            self._topics,
+            self._ids,
+            self._clock,
+            self._coordinator_peer,
+            restored,
+            others,
+            self._group_configs.of,
         )
         self._on_stop(self._coordinators.close)
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
         await self._coordinators.start()
+        self._share_states = ShareGroupStates(self._coordinators.groups, self._share.persister)
 
     async def _load_configs(self) -> None:
         """Read what altered settings, users, ACLs and quotas there are. From now on they can be altered."""
@@ -420,12 +451,22 @@ class BrokerServer:
         check = LeadershipCheck(self._topics, connect, self._is_store_connected)
         self._tasks.begin("asking other brokers who leads", check.run())
 
-    def _start_controller(self) -> None:
+    async def _start_controller(self) -> None:
         """From now on this broker acts whenever it is the controller."""
+        assert self._store is not None
+        self._features = Features(self._store, self._cluster, self._topics)
+        await self._features.load()
         self._controller = Controller(
-            self._election, self._cluster, self._topics, self._dynamic, self._detector, self._metrics.replication
+            self._election,
+            self._cluster,
+            self._topics,
+            self._dynamic,
+            self._detector,
+            self._metrics.replication,
+            self._features,
         )
         self._on_stop_blocking(self._controller.start().cancel)
+        self._on_stop_blocking(self._features.start(self._controller.look_at_all).cancel)
         self._reassignments = PartitionReassignments(self._controller, self._topics, self._cluster)
         self._on_stop_blocking(self._reassignments.start().cancel)
         self._tasks.begin("reassigning partitions", self._reassignments.run())
@@ -474,6 +515,10 @@ class BrokerServer:
             groups=self._coordinators.groups,
             transactions=self._coordinators.transactions,
             verifier=self._coordinators.verifier,
+            share_coordinator=self._share.coordinator,
+            share_partitions=self._share.partitions,
+            share_sessions=ShareSessions(self._share.partitions),
+            share_states=self._share_states,
             markers=self._coordinators.markers,
             producer_ids=self._ids,
             users=self._users,
@@ -490,6 +535,7 @@ class BrokerServer:
             metrics=self._metrics,
             check_threads=self._check_threads,
             quotas=self._quotas,
+            features=self._features,
             archive=None if self._archive is None else self._archive.manager,
         )
         log = RequestLog(self._metrics, self.config.slow_request_log_ms)

@@ -5,6 +5,8 @@ Version notes: 1 — patterns (KIP-848), and the member brings its own id from t
 
 from __future__ import annotations
 
+import functools
+
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest, TopicIdPartition
 from broker.coordinator.modern_group_records import by_topic_id
@@ -22,7 +24,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         for name in names or ():
             context.check(client, CONSUMER_HEARTBEAT_TOPIC, name)
     except BrokerError as error:
-        return _fields(HeartbeatReply(error.code, error.message))
+        return heartbeat_fields(HeartbeatReply(error.code, error.message))
     reply = await context.groups.consumer_heartbeat(
         HeartbeatRequest(
             group_id=body.group_id,
@@ -39,14 +41,15 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             else frozenset(TopicIdPartition(one.topic_id, number) for one in owned for number in one.partitions),
             client_id=request.client_id or "",
             client_host=f"/{client.host}",
-            client=client,
+            client=functools.partial(context.allows, client, CONSUMER_HEARTBEAT_TOPIC, asked=False),
             needs_member_id=request.version >= 1,
         )
     )
-    return _fields(reply)
+    return heartbeat_fields(reply)
 
 
-def _fields(reply: HeartbeatReply) -> Fields:
+def heartbeat_fields(reply: HeartbeatReply) -> Fields:
+    """The response, also of ShareGroupHeartbeat."""
     assignment = None
     if reply.assignment is not None:
         topics = by_topic_id(reply.assignment).items()

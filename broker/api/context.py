@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.api.check_threads import CheckThreads
 from broker.api.fetch_sessions import FetchSessionCache
+from broker.api.share_sessions import ShareSessions
 from broker.clock import Clock
 from broker.cluster.acls import Acls
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.controller import Controller
+from broker.cluster.features import Features
 from broker.cluster.group_configs import GroupConfigs
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.partition_reassignments import PartitionReassignments
@@ -43,6 +45,9 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas, ControllerMutations
 from broker.security.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclResourceType
 from broker.security.authorizer import Authorizer
+from broker.share.share_coordinator import ShareCoordinator
+from broker.share.share_group_states import ShareGroupStates
+from broker.share.share_partitions import SharePartitions
 
 if TYPE_CHECKING:
     from broker.archive.archive_manager import ArchiveManager
@@ -71,6 +76,8 @@ class ApiContext:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     verifier: TransactionVerifier
+    share_coordinator: ShareCoordinator
+    share_partitions: SharePartitions
     markers: MarkerWriter
     producer_ids: ProducerIds
     users: Users
@@ -79,6 +86,8 @@ class ApiContext:
     controller: Controller
     reassignments: PartitionReassignments
     fetch_sessions: FetchSessionCache
+    share_sessions: ShareSessions
+    share_states: ShareGroupStates
     zookeeper_offsets: ZooKeeperOffsets
     authorizer: Authorizer
     acls: Acls | None = None
@@ -86,6 +95,7 @@ class ApiContext:
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     check_threads: CheckThreads = dataclasses.field(default_factory=CheckThreads)
     quotas: ClientQuotas = dataclasses.field(default_factory=ClientQuotas)
+    features: Features | None = None
     archive: ArchiveManager | None = None
     """None without archive.url."""
 

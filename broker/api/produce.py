@@ -16,8 +16,9 @@ after the end of their transaction would open one that nobody ends, and readers 
 another broker coordinates the transaction, it is asked about the first records only: while the log has records of the
 open transaction, its marker has not come. A client that uses version 2 of transactions has added nothing: the leader
 adds the partition with the first records.
-Version notes: 3 is the first with record batches, 7 with zstd, 12 with transactions of version 2 (KIP-890); topic ids
-(13) are not served.
+Version notes: 3 is the first with record batches, 7 with zstd, 12 with transactions of version 2 (KIP-890). 13 names
+topics by id (KIP-516): what was meant for a topic that was deleted is refused with UNKNOWN_TOPIC_ID, and not written
+into a new topic of its name.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ import asyncio
 import dataclasses
 import functools
 import struct
+import uuid
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.named_topics import NO_ID, check_named
 from broker.api.transaction_requests import code_for_version
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, RecordsRefused
@@ -75,6 +78,7 @@ _SHORTEST: Final = 14
 _FIRST_WITH_ZSTD: Final = 7
 _FIRST_WITH_LEADERS: Final = 10
 _FIRST_THAT_ADDS: Final = 12
+_FIRST_WITH_TOPIC_IDS: Final = 13
 
 # Older clients do not retry these errors of KIP-890, but all retry NOT_ENOUGH_REPLICAS. Clients that leave it to the
 # leader to add partitions often get CONCURRENT_TRANSACTIONS, and know it.
@@ -112,6 +116,7 @@ class _Part:
     """What the request has for one partition, and what becomes of it."""
 
     tp: TopicPartition
+    """Of a topic without a name if its id is not known."""
     partition: Partition | None = None
     check: BatchCheck | None = None
     verification: _Verification | None = None
@@ -120,6 +125,8 @@ class _Part:
     on_disk: Awaitable[AppendResult | None] | None = None
     """Gives None once the records are on this broker's disk, or the result of an append that was still queued."""
     last_offset: int = -1
+    topic_id: uuid.UUID | None = None
+    """If the request calls the topic by its id."""
 
     def appended(self, result: AppendResult) -> None:
         self.last_offset = result.last_offset
@@ -171,12 +178,15 @@ class _Produce:
         cost = INLINE_COST
         of_transaction = _of_transaction(body)
         added: dict[ProducerIdAndEpoch, list[_Part]] = {}
+        by_id = self._request.version >= _FIRST_WITH_TOPIC_IDS
         for topic in body.topic_data:
+            topic_id = topic.topic_id or NO_ID if by_id else None
+            name = context.topics.metadata.topic_names.get(topic_id, "") if topic_id is not None else topic.name
             for data in topic.partition_data:
-                part = _Part(TopicPartition(topic.name, data.index))
+                part = _Part(TopicPartition(name, data.index), topic_id=topic_id)
                 self._parts.append(part)
                 try:
-                    partition = self._partition(part.tp, of_transaction=of_transaction)
+                    partition = self._partition(part.tp, topic_id, of_transaction=of_transaction)
                     batch = _batch_of(data.records, self._request.version)
                     part.partition = partition
                     part.check = check = BatchCheck(batch, partition.log.config, context.clock.now_ms(), allowance)
@@ -195,12 +205,15 @@ class _Produce:
         for producer, parts in added.items():
             self._add_partitions(producer, parts)
 
-    def _partition(self, tp: TopicPartition, *, of_transaction: bool) -> Partition:
+    def _partition(self, tp: TopicPartition, topic_id: uuid.UUID | None, *, of_transaction: bool) -> Partition:
         """The partition, if the request may write to it."""
         context, acks = self._context, self._body.acks
         if of_transaction:
             context.check(self._client, PRODUCE_TRANSACTION, self._body.transactional_id)
-        context.check(self._client, PRODUCE_TOPIC, tp.topic)
+        if topic_id is None:
+            context.check(self._client, PRODUCE_TOPIC, tp.topic)
+        else:
+            check_named(context, self._client, PRODUCE_TOPIC, tp.topic, topic_id)
         if acks not in (_ALL, 0, 1) and context.topics.metadata.partition(tp) is not None:
             raise BrokerError(ErrorCode.invalid_required_acks, f"acks={acks} is not 0, 1 or all")
         if tp.topic in INTERNAL_TOPICS:
@@ -293,10 +306,11 @@ class _Produce:
                     raise ProtocolError(f"produce with acks=0 to {part.tp} failed: {part.answer['error_message']}")
             return None
         leaders = self._add_leaders() if self._request.version >= _FIRST_WITH_LEADERS else ()
-        by_topic: dict[str, list[Fields]] = {}
+        by_topic: dict[str | uuid.UUID, list[Fields]] = {}
         for part in self._parts:
-            by_topic.setdefault(part.tp.topic, []).append(part.answer)
-        responses = [{"name": name, "partition_responses": answers} for name, answers in by_topic.items()]
+            by_topic.setdefault(part.topic_id or part.tp.topic, []).append(part.answer)
+        called = "topic_id" if self._request.version >= _FIRST_WITH_TOPIC_IDS else "name"
+        responses = [{called: topic, "partition_responses": answers} for topic, answers in by_topic.items()]
         return {"responses": responses, "node_endpoints": leaders}
 
     def _add_leaders(self) -> Sequence[Fields]:

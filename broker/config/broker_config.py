@@ -32,10 +32,10 @@ from broker.config.setting_groups import (
     QuotaSettings,
     ReplicaSettings,
     ServerSettings,
+    ShareCoordinatorSettings,
     TransactionSettings,
     ZooKeeperSettings,
 )
-from broker.config.share_settings import ShareSettings
 from broker.errors import ConfigError
 from broker.security.http_credentials import Credentials
 from broker.settings import parse_properties, read_properties_file, settings_of
@@ -115,8 +115,8 @@ class BrokerConfig(
     ObservabilitySettings,
     ArchiveSettings,
     QuotaSettings,
+    ShareCoordinatorSettings,
     TransactionSettings,
-    ShareSettings,
     GroupSettings,
     ControllerSettings,
     ZooKeeperSettings,

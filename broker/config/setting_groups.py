@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
+from broker.config.share_settings import ShareSettings
 from broker.settings import Long, Short, UpdateMode, at_least, between, gzip_level, one_of, setting
 
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
@@ -22,6 +23,7 @@ _zookeeper = partial(setting, group="zookeeper")
 _controller = partial(setting, group="controller")
 _group = partial(setting, group="groups")
 _transaction = partial(setting, group="transactions")
+_share = partial(setting, group="share groups")
 _observability = partial(setting, group="observability")
 _replica = partial(setting, group="replicas")
 _quota = partial(setting, group="quotas")
@@ -289,7 +291,7 @@ class ControllerSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GroupSettings:
+class GroupSettings(ShareSettings):
     """Consumer groups and the topic that stores them."""
 
     group_initial_rebalance_delay_ms: int = _group(3000, "How long a new group waits for more members.", at_least(0))
@@ -374,6 +376,35 @@ class TransactionSettings:
     )
     transaction_state_log_segment_bytes: int = _transaction(
         104857600, "Segment size of __transaction_state.", at_least(1)
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShareCoordinatorSettings:
+    """The topic that stores the state of share groups."""
+
+    share_coordinator_state_topic_num_partitions: int = _share(
+        50, "Partitions of __share_group_state; fixed once it exists.", at_least(1)
+    )
+    share_coordinator_state_topic_replication_factor: Short = _share(
+        3, "Replicas of __share_group_state; fewer while fewer brokers are registered.", at_least(1)
+    )
+    share_coordinator_state_topic_min_isr: int = _share(
+        2,
+        "min.insync.replicas of __share_group_state, set when it is created. With fewer replicas, all of them.",
+        at_least(1),
+    )
+    share_coordinator_state_topic_segment_bytes: int = _share(
+        104857600, "Segment size of __share_group_state.", at_least(1)
+    )
+    share_coordinator_state_topic_prune_interval_ms: int = _share(
+        300000, "How often records of __share_group_state are deleted that later ones replace.", at_least(1)
+    )
+    share_coordinator_snapshot_update_records_per_snapshot: int = _share(
+        500, "Changes of a share partition that are stored alone before its whole state is.", between(0, 500)
+    )
+    share_coordinator_write_timeout_ms: int = _share(
+        5000, "How long a change waits for the replicas of __share_group_state.", at_least(1)
     )
 
 

@@ -5,11 +5,31 @@ A group may have its own values, between `min` and `max`."""
 from __future__ import annotations
 
 import dataclasses
+import re
 from functools import partial
 
 from broker.settings import at_least, between, setting
 
 _share = partial(setting, group="share groups")
+
+
+_DURATION = re.compile(
+    r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?(?<![PT])", re.IGNORECASE | re.ASCII
+)
+
+
+def reset_age_ms(reset: str) -> int | None:
+    """How long ago a group begins by `share.auto.offset.reset`; None for latest and earliest, and what is wrong."""
+    found = _DURATION.fullmatch(reset)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (float(one or 0) for one in found.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+def check_reset(reset: str) -> str | None:
+    is_known = reset in ("latest", "earliest") or reset_age_ms(reset) is not None
+    return None if is_known else "must be latest, earliest, or by_duration: and a duration such as PT1H30M"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group_offsets import GroupOffsets
+from broker.coordinator.modern_group_messages import Resolve
 from broker.coordinator.record_reader import KeyValue
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -63,6 +64,7 @@ class Effects(NamedTuple):
 
     replies: Sequence[Reply] = ()
     stores: Sequence[Store] = ()
+    resolve: Resolve | None = None
 
 
 class Group(ABC):
@@ -73,7 +75,7 @@ class Group(ABC):
     def __init__(self, group_id: str, config: GroupSettings, offsets: GroupOffsets | None = None) -> None:
         self.group_id = group_id
         self.config = config
-        self.offsets = offsets or GroupOffsets()
+        self.offsets = GroupOffsets() if offsets is None else offsets
         # The keys of a group of another kind whose place this one takes: its next store deletes them.
         self.obsolete_keys: list[bytes] = []
         # No deadline comes before this time (monotonic s).

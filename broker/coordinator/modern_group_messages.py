@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from broker.coordinator.record_store import KeyValue
+from broker.coordinator.record_reader import KeyValue
 from broker.errors import ErrorCode
 from broker.replica.cluster_metadata import Topic
 
@@ -114,3 +114,15 @@ class MemberDescription:
     assignment: Partitions
     target_assignment: Partitions
     is_classic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupDescription:
+    """ConsumerGroupDescribe of one group."""
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor_name: str
+    members: tuple[MemberDescription, ...] = ()

@@ -146,7 +146,7 @@ def decode_key(data: bytes) -> ConsumerGroupKey | None:
 def encode_value(value: object) -> bytes:
     """The value of a record: one of the types above, or partitions."""
     if isinstance(value, frozenset):
-        return _VERSION_0 + _partitions(dict.fromkeys(value, 0), with_epochs=False) + _NO_TAGS
+        return _VERSION_0 + encode_partitions(dict.fromkeys(value, 0), with_epochs=False) + _NO_TAGS
     return _VERSION_0 + _ENCODERS[type(value)](value)
 
 
@@ -183,7 +183,7 @@ def _encode_member(value: MemberSubscription) -> bytes:
         nullable_string(value.rack_id, True),
         string(value.client_id, True),
         string(value.client_host, True),
-        _strings(value.topic_names),
+        encode_strings(value.topic_names),
         string(value.topic_regex, True),
         _I32.pack(value.rebalance_timeout_ms),
         nullable_string(value.server_assignor, True),
@@ -229,26 +229,26 @@ def _decode_classic(data: bytes | None) -> ClassicMembership | None:
 
 
 def _decode_target(reader: RecordReader) -> Partitions:
-    target = frozenset(_decode_partitions(reader, 0))
+    target = frozenset(decode_partitions(reader, 0))
     reader.tags()
     return target
 
 
 def _encode_current(value: CurrentAssignment) -> bytes:
     head = _CURRENT_HEAD.pack(value.epoch, value.previous_epoch, value.state)
-    return head + _partitions(value.assigned) + _partitions(value.revoking) + _NO_TAGS
+    return head + encode_partitions(value.assigned) + encode_partitions(value.revoking) + _NO_TAGS
 
 
 def _decode_current(reader: RecordReader) -> CurrentAssignment:
     epoch, previous, state = reader.i32(), reader.i32(), reader.i8()
-    assigned, revoking = _decode_partitions(reader, epoch), _decode_partitions(reader, epoch)
+    assigned, revoking = decode_partitions(reader, epoch), decode_partitions(reader, epoch)
     reader.tags()
     known = state in MemberState.__members__.values()
     return CurrentAssignment(epoch, previous, MemberState(state) if known else MemberState.UNKNOWN, assigned, revoking)
 
 
 def _encode_regex(value: ResolvedRegex) -> bytes:
-    return _strings(value.topics) + _I64.pack(value.version) + _I64.pack(value.timestamp_ms) + _NO_TAGS
+    return encode_strings(value.topics) + _I64.pack(value.version) + _I64.pack(value.timestamp_ms) + _NO_TAGS
 
 
 def _decode_regex(reader: RecordReader) -> ResolvedRegex:
@@ -283,17 +283,17 @@ def by_topic_id(partitions: Iterable[TopicIdPartition]) -> dict[UUID, list[int]]
     return {topic_id: sorted(topics[topic_id]) for topic_id in sorted(topics)}
 
 
-def _partitions(partitions: Mapping[TopicIdPartition, int], *, with_epochs: bool = True) -> bytes:
+def encode_partitions(partitions: Mapping[TopicIdPartition, int], *, with_epochs: bool = True) -> bytes:
     topics = by_topic_id(partitions)
     parts = [array_length(len(topics), True)]
     for topic_id, numbers in topics.items():
-        parts += topic_id.bytes, _i32s(numbers)
+        parts += topic_id.bytes, encode_i32s(numbers)
         epochs = [partitions[TopicIdPartition(topic_id, number)] for number in numbers]
-        parts.append(_tagged(_i32s(epochs) if with_epochs else b""))
+        parts.append(_tagged(encode_i32s(epochs) if with_epochs else b""))
     return b"".join(parts)
 
 
-def _decode_partitions(reader: RecordReader, default_epoch: int) -> dict[TopicIdPartition, int]:
+def decode_partitions(reader: RecordReader, default_epoch: int) -> dict[TopicIdPartition, int]:
     """Partition → assignment epoch. A Kafka before 4.3 stores no such epochs: the member's own stands for them."""
     partitions = {}
     for _ in range(reader.array_length()):
@@ -309,11 +309,11 @@ def _decode_partitions(reader: RecordReader, default_epoch: int) -> dict[TopicId
     return partitions
 
 
-def _i32s(numbers: Collection[int]) -> bytes:
+def encode_i32s(numbers: Collection[int]) -> bytes:
     return array_length(len(numbers), True) + b"".join(map(_I32.pack, numbers))
 
 
-def _strings(texts: Iterable[str]) -> bytes:
+def encode_strings(texts: Iterable[str]) -> bytes:
     encoded = [string(text, True) for text in sorted(texts)]
     return array_length(len(encoded), True) + b"".join(encoded)
 

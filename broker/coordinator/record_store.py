@@ -134,6 +134,16 @@ class LogRecordStore:
             yield RecordRun(list(missing.items()))
             await self._restored.loaded(partition)
 
+    def bounds(self, partition: int) -> tuple[int, int]:
+        """Where the log starts, and its end. Raises BrokerError."""
+        log = self._topics.partition(TopicPartition(self._topic, partition)).log
+        return log.log_start_offset, log.log_end_offset
+
+    def delete_before(self, partition: int, offset: int) -> None:
+        """Delete the committed records below an offset. Raises BrokerError."""
+        leader = self._topics.partition(TopicPartition(self._topic, partition))
+        leader.delete_records(min(offset, leader.high_watermark))
+
     async def _append_restored(self, partition: int, records: Sequence[KeyValue]) -> None:
         """In batches that any message.max.bytes takes. While too few replicas are in sync, as when a restored cluster
         starts, it waits. After a crash the next load appends what is missing."""

@@ -12,8 +12,17 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from broker.errors import BrokerError, ErrorCode
+
 UNINITIALIZED_START_OFFSET = -1
-NO_LEADER_EPOCH = -1
+
+RETRIABLE = (
+    ErrorCode.not_coordinator,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.network_exception,
+)
+"""Ask again. After the first two and the last one a change may have been stored."""
 
 
 class SharePartitionKey(NamedTuple):
@@ -28,6 +37,17 @@ class SharePartitionKey(NamedTuple):
         """Its key for FindCoordinator (key type 2), whose hash is its partition of `__share_group_state`."""
         topic_id = base64.urlsafe_b64encode(self.topic_id.bytes).rstrip(b"=").decode()
         return f"{self.group_id}:{topic_id}:{self.partition}"
+
+    @classmethod
+    def parse(cls, coordinator_key: str) -> SharePartitionKey:
+        """Raises BrokerError `invalid_request`."""
+        try:
+            group_id, topic_id, partition = coordinator_key.rsplit(":", 2)
+            return cls(group_id, uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "==")), int(partition))
+        except ValueError:
+            raise BrokerError(
+                ErrorCode.invalid_request, f"{coordinator_key!r} is not GROUP:TOPIC_ID:PARTITION"
+            ) from None
 
 
 class StateBatch(NamedTuple):
@@ -74,9 +94,8 @@ class Persister(Protocol):
 
     Every method raises BrokerError. `fenced_leader_epoch`: a later leader of the partition has read the state.
     `fenced_state_epoch`: the state was initialized again (its offsets were altered, or deleted). `invalid_request`: a
-    read or write of what was never initialized. `not_coordinator`, `coordinator_not_available`,
-    `coordinator_load_in_progress`, `network_exception`, `request_timed_out`: ask again; after the last two and
-    `not_coordinator` a change may have been stored.
+    read or write of what was never initialized. `RETRIABLE` ones: the coordinator cannot be asked now. Every change
+    may be asked for twice.
     """
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:

@@ -90,6 +90,7 @@ def test_topics_are_found_as_one_types(tab: Tab, flights: str, broker: Kafka) ->
     with Cluster(broker.bootstrap) as cluster:
         Admin(cluster).create_topic("ui-other")
     await_topics(broker.bootstrap, "ui-other")
+    tab.hurry()
     page = tab.open("/topics?q=ui-o")
     expect(page.get_by_role("link", name="ui-other")).to_be_visible()
     page.get_by_role("searchbox").fill("")
@@ -447,6 +448,7 @@ def test_what_a_group_has_not_begun_to_read_is_shown_everywhere(
 def test_brokers_and_transactions(tab: Tab, broker: Kafka, topic: str) -> None:
     with Cluster(broker.bootstrap) as cluster:
         Admin(cluster).create_topic(topic)
+    tab.hurry()
     page = tab.open("/brokers")
     page.locator("tbody a").first.click()
     expect(page.get_by_role("heading", name="Log directories")).to_be_visible()

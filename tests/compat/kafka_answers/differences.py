@@ -259,6 +259,23 @@ CONFIGS = [
         {"": "invalid_request"},
     ),
     Difference(
+        "A group has settings",
+        "as of Kafka 4 (KIP-848); 3.8.1 says INVALID_REQUEST",
+        ("DescribeConfigs 32/grp", "IncAlter type 32"),
+        {"": lambda one: one.ours in ("none", True)},
+    ),
+    Difference(
+        "Consumer groups are as of Kafka 4",
+        "assignors have short names, members may change the protocol (`group.consumer.migration.policy`), and patterns "
+        "are looked up again",
+        OF_BROKER,
+        {
+            "configs.group.consumer.assignors.value": "uniform,range",
+            "configs.group.consumer.migration.policy.value": "bidirectional",
+            "configs.group.consumer.regex.refresh.interval.ms": ANYTHING,
+        },
+    ),
+    Difference(
         "There are no subscriptions to client metrics",
         "INVALID_REQUEST: clients push no telemetry to this broker (KIP-714)",
         ("DescribeConfigs 16/sub", "IncAlter type 16"),
@@ -272,6 +289,22 @@ GROUPS = [
         "its settings can be described and altered (KIP-848); up to 3.9 it can be read, deleted and described",
         ("DescribeGroups *",),
         {"authorized_operations": 3400},
+    ),
+    Difference(
+        "A commit of version 9 to a group that is not there is GROUP_ID_NOT_FOUND",
+        "as of Kafka 4, where it names a generation; up to 3.9 ILLEGAL_GENERATION, as in older versions here",
+        ("OffsetCommit generation of no group", "OffsetCommit instance of no group"),
+        {"partitions.error_code": "group_id_not_found"},
+    ),
+]
+
+TRANSACTIONS_V2 = [
+    Difference(
+        "A question about partitions has the code of its version",
+        "INVALID_TXN_STATE in AddPartitionsToTxn 4, as of 3.8.1, TRANSACTION_ABORTABLE from 5 on (KIP-890); Kafka 4 "
+        "tells brokers the newer code in both",
+        ("AddPartitions verify *",),
+        {"*partition_error_code": "invalid_txn_state"},
     ),
 ]
 
@@ -332,6 +365,12 @@ RIGHTS = [
         "as of Kafka 4; 3.9 knows no settings of groups in these requests: INVALID_REQUEST",
         ("DescribeConfigs without *Configs Group", "*AlterConfigs without *Configs Group"),
         {"*.error_code": "group_authorization_failed"},
+    ),
+    Difference(
+        "With the right they are shown and altered",
+        "as of Kafka 4, too",
+        ("DescribeConfigs with DescribeConfigs Group", "*AlterConfigs with AlterConfigs Group"),
+        {"*.error_code": lambda one: one.ours in ("none", "invalid_config"), "results.configs": True},
     ),
 ]
 
@@ -426,4 +465,8 @@ WANTED: Mapping[str, Sequence[Difference]] = {
     "rights": RIGHTS,
     "acls": ACLS,
     "cluster": CLUSTER,
+    "consumer_groups": (),
+    "share_groups": (),
+    "topic_ids": (),
+    "transactions_v2": TRANSACTIONS_V2,
 }
