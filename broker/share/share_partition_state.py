@@ -167,12 +167,17 @@ class SharePartitionState:
         """Offsets from the start to the end that are neither acknowledged nor archived."""
         return sum(run.size for run in self._runs if not run.is_done)
 
+    @property
+    def locked(self) -> int:
+        """Offsets that members have."""
+        return sum(run.size for run in self._runs if run.member)
+
     def next_fetch_offset(self) -> int | None:
         """Where to read the log for `acquire`, or None: as many records are in flight as may be."""
+        most = self.limits.max_record_locks
         for run in self._runs:
             if run.is_available:
-                return run.first
-        most = self.limits.max_record_locks
+                return run.first if self.locked < most else None
         return self.end_offset if self.in_flight < most and len(self._runs) < most * _RUNS_PER_LOCK else None
 
     def batches(self) -> list[StateBatch]:
@@ -197,7 +202,7 @@ class SharePartitionState:
         The log has no record between two of `batches`, nor from `fetch_offset` to the first one: such offsets are
         archived. Whole batches are given, as many as `max_records` has room for, but one at least; with
         `is_record_limit` not more than `max_records` (KIP-1206). Ranges begin anew at the first batch
-        after `batch_size` records. Never more are in flight than the limit. A record that was delivered often comes
+        after `batch_size` records. Never more are locked than the limit, and nothing new comes beyond it. A record that was delivered often comes
         with few others, at its last delivery alone, so that it does not take good ones into the archive.
         """
         got: list[AcquiredRecords] = []
@@ -241,15 +246,15 @@ class SharePartitionState:
         new = max(last - self.end_offset + 1, 0)
         known = self._available(first, last)
         size = sum(run.size for run in known) + new
-        if left <= 0 or (size > left and is_more and not is_record_limit):
+        if size > left and is_more and not is_record_limit:
             return [], False
-        left = left if is_record_limit else size
+        left = min(left if is_record_limit else size, self.limits.max_record_locks - self.locked)
         added = min(new, self.limits.max_record_locks - self.in_flight, left)
         if added > 0:
             self._extend(self.end_offset + added - 1, RecordState.AVAILABLE)
             known.append(self._runs[-1])
         offered: list[_Run] = []
-        for run in known:
+        for run in known if left > 0 else ():
             most = self._most_at_once(run)
             if most is not None and (is_more or offered):
                 return offered, False
