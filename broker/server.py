@@ -20,6 +20,7 @@ from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
 from broker.api.fetch_sessions import FetchSessionCache
 from broker.api.share_offset_reset import OffsetReset
+from broker.api.share_sessions import ShareSessions
 from broker.api.table import make_routes
 from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock, SystemClock
@@ -65,6 +66,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.cluster_metadata import BrokerInfo, Endpoint
 from broker.replica.replica_manager import ReplicaManager
+from broker.share.share_group_states import ShareGroupStates
 from broker.share.share_runtime import ShareRuntime
 from broker.web.collector import MetricSources
 from broker.web.health import Health
@@ -189,6 +191,7 @@ class BrokerServer:
         self._on_stop(self._tasks.close)
         self._on_stop(self._check_threads.close)
         self._on_stop(self._coordinators.disconnect)
+        self._on_stop(self._share_states.close)
         self._on_stop(self._share.close)
         await self._load_configs()
         self._start_failure_detector()
@@ -376,6 +379,7 @@ class BrokerServer:
         self._on_stop(self._coordinators.close)
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
         await self._coordinators.start()
+        self._share_states = ShareGroupStates(self._coordinators.groups, self._share.persister)
 
     async def _load_configs(self) -> None:
         """Read what altered settings, users, ACLs and quotas there are. From now on they can be altered."""
@@ -506,6 +510,8 @@ class BrokerServer:
             verifier=self._coordinators.verifier,
             share_coordinator=self._share.coordinator,
             share_partitions=self._share.partitions,
+            share_sessions=ShareSessions(self._share.partitions),
+            share_states=self._share_states,
             markers=self._coordinators.markers,
             producer_ids=self._ids,
             users=self._users,

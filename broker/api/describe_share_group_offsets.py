@@ -66,7 +66,7 @@ async def _partitions(context: ApiContext, group_id: str, topic: Topic, numbers:
     asked = [TopicIdPartition(topic.topic_id, number) for number in numbers]
     found: Mapping[TopicIdPartition, ShareSummary | BrokerError]
     found = await context.share_states.summaries(group_id, asked)
-    partitions = []
+    partitions: list[Fields] = []
     for one in asked:
         summary = found[one]
         if isinstance(summary, BrokerError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from broker.api import share_requests
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.share_sessions import INITIAL_EPOCH
+from broker.api.share_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import SHARE_ACKNOWLEDGE_GROUP, SHARE_ACKNOWLEDGE_TOPIC
 
@@ -24,7 +24,8 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         return share_requests.refused(error)
     named = share_requests.asked_of(body.topics)
     results = await share_requests.acknowledge(context, request, client, key, SHARE_ACKNOWLEDGE_TOPIC, named)
-    share_requests.end_session(context, session, body.share_session_epoch)
+    if body.share_session_epoch == FINAL_EPOCH:
+        context.share_sessions.end(session)
     partitions = {one: {"error_code": code, "error_message": text} for one, (code, text) in results.items()}
     leaders = share_requests.leader_fields(context, client, results)
     return share_requests.response_fields(context, key.group_id, partitions, leaders)

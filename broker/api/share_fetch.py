@@ -85,7 +85,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     acknowledged = await share_requests.acknowledge(context, request, client, key, SHARE_FETCH_TOPIC, named)
     fetch = _ShareFetch(context, request, client, session, acknowledged)
     if epoch == FINAL_EPOCH:
-        share_requests.end_session(context, session, epoch)
+        context.share_sessions.end(session)
     elif not renews and body.max_bytes > 0 and body.max_records > 0:
         await fetch.read()
     if not context.quotas.enabled:
@@ -210,7 +210,7 @@ class _ShareFetch:
                 self._errors[source.asked] = Result(error.code, error.message or None)
 
     def _most_bytes(self) -> int:
-        most = min(self._body.max_bytes, self._context.config.fetch_max_bytes)
+        most: int = min(self._body.max_bytes, self._context.config.fetch_max_bytes)
         if self._context.quotas.enabled:
             limit = self._context.quotas.most_to_fetch(*quota_user(self._client.principal, self._request.client_id))
             most = most if limit is None else min(most, int(limit))

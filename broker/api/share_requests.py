@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from broker.api.context import LED_ELSEWHERE, ApiContext, Client, Fields, Request
-from broker.api.share_sessions import FINAL_EPOCH, Asked, SessionKey, ShareSession
+from broker.api.share_sessions import Asked, SessionKey
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.fetch_response import CurrentLeader
 from broker.protocol.permissions import Permission
@@ -128,12 +128,6 @@ def response_fields(
             for one in endpoints.values()
         ],
     }
-
-
-def end_session(context: ApiContext, session: ShareSession, epoch: int) -> None:
-    """After the final request of a session: give the records that the member has to others."""
-    if epoch == FINAL_EPOCH:
-        context.share_sessions.end(session, release=True)
 
 
 def refused(error: BrokerError) -> Fields:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from broker.errors import BrokerError, ErrorCode
+from broker.share.share_partitions import SharePartitions
 
 INITIAL_EPOCH: Final = 0
 """Opens a session."""
@@ -49,9 +50,8 @@ class ShareSession:
 class ShareSessions:
     """The sessions of this broker, at most `group.share.max.share.sessions`."""
 
-    def __init__(self, on_end: Callable[[ShareSession], None]) -> None:
-        """`on_end` is called when a session ends before its final request: its records are to be released."""
-        self._on_end = on_end
+    def __init__(self, partitions: SharePartitions) -> None:
+        self._partitions = partitions
         self._sessions: dict[SessionKey, ShareSession] = {}
 
     def __len__(self) -> int:
@@ -68,12 +68,12 @@ class ShareSessions:
         Raises BrokerError `share_session_limit_reached`.
         """
         if (older := self._sessions.get(key)) is not None:
-            self.end(older)
+            self._forget(older)
         if len(self._sessions) >= limit:
             reason = f"there are {limit} share sessions already (group.share.max.share.sessions)"
             raise BrokerError(ErrorCode.share_session_limit_reached, reason)
         session = self._sessions[key] = ShareSession(key, endings)
-        endings[key] = partial(self._disconnected, session)
+        endings[key] = partial(self.end, session)
         return session
 
     def find(self, key: SessionKey, epoch: int) -> ShareSession:
@@ -97,11 +97,14 @@ class ShareSessions:
             session.partitions.pop(one, None)
 
     def end(self, session: ShareSession) -> None:
-        """After its final request."""
+        """After its final request, or when its connection has ended: others get what the member has."""
         if self._sessions.get(session.key) is session:
-            del self._sessions[session.key]
-            session.endings.pop(session.key, None)
+            self._forget(session)
+            group_id, member_id = session.key
+            self._partitions.member_left(
+                group_id, member_id, lambda: all(key.group_id != group_id for key in self._sessions)
+            )
 
-    def _disconnected(self, session: ShareSession) -> None:
-        self.end(session)
-        self._on_end(session)
+    def _forget(self, session: ShareSession) -> None:
+        del self._sessions[session.key]
+        session.endings.pop(session.key, None)

@@ -43,10 +43,6 @@ NOT_SERVED = {
     "get_telemetry_subscriptions": NO_TELEMETRY,
     "push_telemetry": NO_TELEMETRY,
     "assign_replicas_to_dirs": BETWEEN_BROKERS,
-    "share_group_heartbeat": NO_SHARE_GROUPS,
-    "share_group_describe": NO_SHARE_GROUPS,
-    "share_fetch": NO_SHARE_GROUPS,
-    "share_acknowledge": NO_SHARE_GROUPS,
     "add_raft_voter": NO_KRAFT,
     "remove_raft_voter": NO_KRAFT,
     "update_raft_voter": NO_KRAFT,
@@ -57,9 +53,6 @@ NOT_SERVED = {
     "read_share_group_state_summary": NO_SHARE_GROUPS,
     "streams_group_heartbeat": NO_STREAMS_GROUPS,
     "streams_group_describe": NO_STREAMS_GROUPS,
-    "describe_share_group_offsets": NO_SHARE_GROUPS,
-    "alter_share_group_offsets": NO_SHARE_GROUPS,
-    "delete_share_group_offsets": NO_SHARE_GROUPS,
 }
 """kio's name of an API → why it is not served. What comes to be served is taken out here: the test tells."""
 
