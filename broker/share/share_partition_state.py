@@ -202,8 +202,9 @@ class SharePartitionState:
         The log has no record between two of `batches`, nor from `fetch_offset` to the first one: such offsets are
         archived. Whole batches are given, as many as `max_records` has room for, but one at least; with
         `is_record_limit` not more than `max_records` (KIP-1206). Ranges begin anew at the first batch
-        after `batch_size` records. Never more are locked than the limit, and nothing new comes beyond it. A record that was delivered often comes
-        with few others, at its last delivery alone, so that it does not take good ones into the archive.
+        after `batch_size` records. Never more are locked than the limit, and nothing new comes beyond it. A record that
+        was delivered often comes with few others, at its last delivery alone, so that it does not take good ones into
+        the archive.
         """
         got: list[AcquiredRecords] = []
         taken, position = 0, max(fetch_offset, self.start_offset)
@@ -254,17 +255,17 @@ class SharePartitionState:
             self._extend(self.end_offset + added - 1, RecordState.AVAILABLE)
             known.append(self._runs[-1])
         offered: list[_Run] = []
-        for run in known if left > 0 else ():
+        for run in known:
             most = self._most_at_once(run)
-            if most is not None and (is_more or offered):
+            if left <= 0 or (most is not None and (is_more or offered)):
                 return offered, False
             if min(most or left, left) < run.size:
                 self._cut(run.first + min(most or left, left))
             offered.append(run)
             left -= run.size
-            if most is not None or left <= 0:
-                break
-        return offered, added == new and not left and not is_record_limit
+            if most is not None:
+                return offered, False
+        return offered, sum(run.size for run in offered) == size
 
     def _most_at_once(self, run: _Run) -> int | None:
         """From half of its deliveries on a record comes with fewer others each time, at last alone; None: no limit."""

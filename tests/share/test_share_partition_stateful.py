@@ -34,7 +34,7 @@ class Lock:
 
 
 class ShareHistory(RuleBasedStateMachine):
-    @initialize(limit=st.integers(2, 6), locks=st.integers(3, 40), sizes=st.lists(st.integers(1, 8), min_size=2))
+    @initialize(limit=st.integers(2, 4), locks=st.integers(3, 40), sizes=st.lists(st.integers(1, 8), min_size=2))
     def begin(self, limit: int, locks: int, sizes: list[int]) -> None:
         self.limits = ShareLimits(limit, locks, 30.0)
         self.now = 0.0
@@ -347,4 +347,4 @@ class ShareHistory(RuleBasedStateMachine):
 
 
 TestShareHistory = ShareHistory.TestCase
-TestShareHistory.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestShareHistory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
