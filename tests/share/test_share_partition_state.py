@@ -161,9 +161,8 @@ def test_a_batch_that_is_partly_acknowledged() -> None:
     state = machine()
     fetch(state, (0, 9))
     assert say(state, 2, 7, ACCEPT, ACCEPT, RELEASE, REJECT, GAP, ACCEPT)
-    assert store(state) == ShareWrite(
-        0, 3, 0, 5, [(2, 3, ACKNOWLEDGED, 1), (4, 4, AVAILABLE, 1), (5, 6, ARCHIVED, 1), (7, 7, ACKNOWLEDGED, 1)]
-    )
+    changed = (2, 3, ACKNOWLEDGED, 1), (4, 4, AVAILABLE, 1), (5, 6, ARCHIVED, 1), (7, 7, ACKNOWLEDGED, 1)
+    assert store(state) == ShareWrite(0, 3, 0, 5, [StateBatch(*batch) for batch in changed])
     assert fetch(state, (0, 9), member="b") == [(4, 4, 2)]
     say(state, 0, 1, ACCEPT)
     assert store(state) == ShareWrite(0, 3, 4, 3, [])
@@ -226,7 +225,7 @@ def test_a_lock_that_expired_during_a_failed_write_is_free() -> None:
 def test_an_expired_lock_is_stored_with_the_next_write_if_this_one_fails() -> None:
     state = machine()
     expire(state, 1, (0, 9))
-    assert store(state, is_stored=False) == store(state) == ShareWrite(0, 3, 0, 0, [(0, 9, AVAILABLE, 1)])
+    assert store(state, is_stored=False) == store(state) == ShareWrite(0, 3, 0, 0, [StateBatch(0, 9, AVAILABLE, 1)])
     assert store(state) is None
 
 
