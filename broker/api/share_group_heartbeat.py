@@ -37,7 +37,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             context.check(client, SHARE_HEARTBEAT_TOPIC, name)
         reply = await _heartbeat(context, asked)
         stays = reply.error is ErrorCode.none and asked.member_epoch != LEAVE_EPOCH
-        if stays and await context.share_states.make(asked.group_id, _MAKE_WAIT_S):
+        if stays and await context.share.states.make(asked.group_id, _MAKE_WAIT_S):
             reply = await _heartbeat(context, dataclasses.replace(asked, member_epoch=reply.member_epoch))
     except BrokerError as error:
         reply = HeartbeatReply(error.code, error.message or None)
