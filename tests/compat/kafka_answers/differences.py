@@ -273,6 +273,22 @@ GROUPS = [
         ("DescribeGroups *",),
         {"authorized_operations": 3400},
     ),
+    Difference(
+        "A commit of version 9 to a group that is not there is GROUP_ID_NOT_FOUND",
+        "as of Kafka 4, where it names a generation; up to 3.9 ILLEGAL_GENERATION, as in older versions here",
+        ("OffsetCommit generation of no group", "OffsetCommit instance of no group"),
+        {"partitions.error_code": "group_id_not_found"},
+    ),
+]
+
+TRANSACTIONS_V2 = [
+    Difference(
+        "A question about partitions has the code of its version",
+        "INVALID_TXN_STATE in AddPartitionsToTxn 4, as of 3.8.1, TRANSACTION_ABORTABLE from 5 on (KIP-890); Kafka 4 "
+        "tells brokers the newer code in both",
+        ("AddPartitions verify *",),
+        {"*partition_error_code": "invalid_txn_state"},
+    ),
 ]
 
 TRANSACTIONS = [
@@ -426,4 +442,8 @@ WANTED: Mapping[str, Sequence[Difference]] = {
     "rights": RIGHTS,
     "acls": ACLS,
     "cluster": CLUSTER,
+    "consumer_groups": (),
+    "share_groups": (),
+    "topic_ids": (),
+    "transactions_v2": TRANSACTIONS_V2,
 }
