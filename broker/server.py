@@ -365,7 +365,14 @@ class BrokerServer:
         self._share = ShareRuntime(self.config, self._topics, self._topic_changes, self._clock, peer, configs, reset)
         others = {SHARE_STATE_TOPIC: self._share.coordinator}
         self._coordinators = Coordinators(
-            self.config, self._topics, self._ids, self._clock, self._coordinator_peer, restored, others
+            self.config,
+            self._topics,
+            self._ids,
+            self._clock,
+            self._coordinator_peer,
+            restored,
+            others,
+            self._group_configs.of,
         )
         self._on_stop(self._coordinators.close)
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that

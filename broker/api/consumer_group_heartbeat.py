@@ -5,6 +5,8 @@ Version notes: 1 — patterns (KIP-848), and the member brings its own id from t
 
 from __future__ import annotations
 
+import functools
+
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest, TopicIdPartition
 from broker.coordinator.modern_group_records import by_topic_id
@@ -39,7 +41,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             else frozenset(TopicIdPartition(one.topic_id, number) for one in owned for number in one.partitions),
             client_id=request.client_id or "",
             client_host=f"/{client.host}",
-            client=client,
+            client=functools.partial(context.allows, client, CONSUMER_HEARTBEAT_TOPIC, asked=False),
             needs_member_id=request.version >= 1,
         )
     )

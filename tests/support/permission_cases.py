@@ -132,6 +132,12 @@ class World:
         self.commit(name)
         return name
 
+    def new_consumer_group(self) -> str:
+        name = self.new("consumers")
+        joining = consumer_heartbeat(name)(self, 1)
+        eventually(lambda: codes_in(self.admin.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, joining)) == {ErrorCode.none})
+        return name
+
     def commit(self, group: str) -> None:
         body = commit_body(self, group)
         eventually(lambda: codes_in(self.admin.ask(ApiKey.OFFSET_COMMIT, body, 9)) == {ErrorCode.none})
@@ -286,6 +292,24 @@ def find(kind: int, name: Callable[[World], str]) -> Body:
     return lambda world, version: {"key_type": kind, "key": name(world), "coordinator_keys": [name(world)]}
 
 
+def consumer_heartbeat(group: str = "") -> Body:
+    def body(world: World, version: int) -> dict[str, Any]:
+        return {
+            "group_id": group or world.new("consumers"),
+            "member_id": world.new("member"),
+            "member_epoch": 0,
+            "rebalance_timeout": 30_000,
+            "subscribed_topic_names": [world.topic],
+            "topic_partitions": [],
+        }
+
+    return body
+
+
+def consumer_group(world: World, version: int) -> dict[str, Any]:
+    return {"group_ids": [world.new_consumer_group()], "include_authorized_operations": False}
+
+
 def offsets_of(world: World, version: int) -> dict[str, Any]:
     topics = [{**called(world), "partition_indexes": [0]}]
     return {
@@ -421,6 +445,10 @@ CASES: dict[Permission, Case] = {
     p.SYNC_GROUP: Case(lambda w, v: member(w, member_id="m")),
     p.HEARTBEAT: Case(lambda w, v: member(w, member_id="m")),
     p.LEAVE_GROUP: Case(lambda w, v: member(w, member_id="m")),
+    p.CONSUMER_HEARTBEAT: Case(consumer_heartbeat(), [p.CONSUMER_HEARTBEAT_TOPIC]),
+    p.CONSUMER_HEARTBEAT_TOPIC: Case(consumer_heartbeat(), [p.CONSUMER_HEARTBEAT]),
+    p.DESCRIBE_CONSUMERS_GROUP: Case(consumer_group, [p.DESCRIBE_CONSUMERS_TOPIC]),
+    p.DESCRIBE_CONSUMERS_TOPIC: Case(consumer_group, [p.DESCRIBE_CONSUMERS_GROUP]),
     p.COMMIT_GROUP: Case(lambda w, v: commit_body(w, w.group), [p.COMMIT_TOPIC]),
     p.COMMIT_TOPIC: Case(lambda w, v: commit_body(w, w.group), [p.COMMIT_GROUP]),
     p.FETCH_OFFSETS_GROUP: Case(offsets_of, [p.FETCH_OFFSETS_TOPIC]),

@@ -14,7 +14,6 @@ from broker.protocol.messages import known_versions
 NO_KRAFT = "of KRaft, the quorum that replaced ZooKeeper; the cluster's state is in ZooKeeper here"
 NO_SHARE_GROUPS = "of share groups (KIP-932), which are not built"
 NO_STREAMS_GROUPS = "of streams groups (KIP-1071), which are not built; Kafka Streams works with classic groups"
-NO_NEW_GROUPS = "of the consumer protocol of KIP-848; clients use the classic one by default, which is complete"
 NO_TOKENS = "delegation tokens are not built; Kafka without `delegation.token.secret.key` refuses them too"
 NO_TELEMETRY = "client metrics (KIP-714) are not gathered; clients do not push when it is not advertised"
 NO_AUTHORIZER = "SECURITY_DISABLED without `authorizer.class.name`, as of Kafka without an authorizer"
@@ -37,8 +36,6 @@ NOT_SERVED = {
     "broker_heartbeat": BETWEEN_BROKERS,
     "unregister_broker": NO_KRAFT,
     "allocate_producer_ids": "between brokers; blocks of producer ids are taken from ZooKeeper",
-    "consumer_group_heartbeat": NO_NEW_GROUPS,
-    "consumer_group_describe": NO_NEW_GROUPS,
     "controller_registration": NO_KRAFT,
     "get_telemetry_subscriptions": NO_TELEMETRY,
     "push_telemetry": NO_TELEMETRY,

@@ -259,6 +259,23 @@ CONFIGS = [
         {"": "invalid_request"},
     ),
     Difference(
+        "A group has settings",
+        "as of Kafka 4 (KIP-848); 3.8.1 says INVALID_REQUEST",
+        ("DescribeConfigs 32/grp", "IncAlter type 32"),
+        {"": lambda one: one.ours in ("none", True)},
+    ),
+    Difference(
+        "Consumer groups are as of Kafka 4",
+        "assignors have short names, members may change the protocol (`group.consumer.migration.policy`), and patterns "
+        "are looked up again",
+        OF_BROKER,
+        {
+            "configs.group.consumer.assignors.value": "uniform,range",
+            "configs.group.consumer.migration.policy.value": "bidirectional",
+            "configs.group.consumer.regex.refresh.interval.ms": ANYTHING,
+        },
+    ),
+    Difference(
         "There are no subscriptions to client metrics",
         "INVALID_REQUEST: clients push no telemetry to this broker (KIP-714)",
         ("DescribeConfigs 16/sub", "IncAlter type 16"),
@@ -348,6 +365,12 @@ RIGHTS = [
         "as of Kafka 4; 3.9 knows no settings of groups in these requests: INVALID_REQUEST",
         ("DescribeConfigs without *Configs Group", "*AlterConfigs without *Configs Group"),
         {"*.error_code": "group_authorization_failed"},
+    ),
+    Difference(
+        "With the right they are shown and altered",
+        "as of Kafka 4, too",
+        ("DescribeConfigs with DescribeConfigs Group", "*AlterConfigs with AlterConfigs Group"),
+        {"*.error_code": lambda one: one.ours in ("none", "invalid_config"), "results.configs": True},
     ),
 ]
 
