@@ -240,7 +240,7 @@ class _ShareFetch:
 
     def respond(self) -> Sequence[Part]:
         """Acquire what was found. The state of no partition can have changed since `read`."""
-        answers: dict[Asked, dict[str, Any]] = {}
+        answers: dict[Asked, dict[str, Any]] = {one: {} for one in self._session.added}
         left = self._body.max_records
         for found in self._found:
             acquired = found.source.share.acquire(
@@ -269,7 +269,7 @@ class _ShareFetch:
 
     def _encode(self, answers: dict[Asked, dict[str, Any]]) -> Sequence[Part]:
         for asked, result in self._errors.items():
-            if asked not in answers:
+            if not answers.get(asked):
                 answers[asked] = {"error_code": result.error, "error_message": result.error_message}
         for asked, result in self._acknowledged.items():
             answers.setdefault(asked, {}).update(
