@@ -12,7 +12,6 @@ from broker.api.table import API_TABLE
 from broker.protocol.messages import known_versions
 
 NO_KRAFT = "of KRaft, the quorum that replaced ZooKeeper; the cluster's state is in ZooKeeper here"
-NO_SHARE_GROUPS = "of share groups (KIP-932), which are not built"
 NO_STREAMS_GROUPS = "of streams groups (KIP-1071), which are not built; Kafka Streams works with classic groups"
 NO_TOKENS = "delegation tokens are not built; Kafka without `delegation.token.secret.key` refuses them too"
 NO_TELEMETRY = "client metrics (KIP-714) are not gathered; clients do not push when it is not advertised"
@@ -43,11 +42,6 @@ NOT_SERVED = {
     "add_raft_voter": NO_KRAFT,
     "remove_raft_voter": NO_KRAFT,
     "update_raft_voter": NO_KRAFT,
-    "initialize_share_group_state": NO_SHARE_GROUPS,
-    "read_share_group_state": NO_SHARE_GROUPS,
-    "write_share_group_state": NO_SHARE_GROUPS,
-    "delete_share_group_state": NO_SHARE_GROUPS,
-    "read_share_group_state_summary": NO_SHARE_GROUPS,
     "streams_group_heartbeat": NO_STREAMS_GROUPS,
     "streams_group_describe": NO_STREAMS_GROUPS,
 }
