@@ -32,6 +32,14 @@ class PeerSecurity:
             self.stores.renew()
 
     @classmethod
+    def of_any(cls, config: BrokerConfig) -> tuple[PeerSecurity, ConfigError | None]:
+        """As `of`; with the error, which matters where there are other brokers, instead of raising it."""
+        try:
+            return cls.of(config), None
+        except ConfigError as error:
+            return cls(), error
+
+    @classmethod
     def of(cls, config: BrokerConfig) -> PeerSecurity:
         """From the broker's settings. Raises ConfigError when brokers with these settings cannot talk to each other."""
         between = config.inter_broker()
