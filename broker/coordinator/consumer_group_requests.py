@@ -48,7 +48,7 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, waiter: Waiter, n
 def check(request: HeartbeatRequest, assignors: Collection[str]) -> None:
     """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR. Whether a pattern is one is checked by the caller."""
     epoch, problem = request.member_epoch, ""
-    if not request.group_id or request.instance_id == "" or request.rack_id == "":
+    if not request.group_id.strip() or request.instance_id == "" or request.rack_id == "":
         problem = "The group id, the instance id and the rack id must not be empty."
     elif not request.member_id and (request.needs_member_id or epoch > 0 or epoch == LEAVE_EPOCH):
         problem = "The member id must not be empty."

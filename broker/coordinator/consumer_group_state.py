@@ -344,7 +344,11 @@ class ConsumerGroup(Group):
             draft.set_regexes(draft.regexes)
         if (successor := self._downgraded(draft, now)) is not None:
             again = BrokerError(ErrorCode.rebalance_in_progress)
-            replies += (call.refused(again) for call, _ in begun)
+            for call, steps in begun:
+                if call.member_id in draft.members:
+                    replies.append(call.refused(again))
+                else:
+                    _ends(call, steps, replies)  # it has left
             changes = [*((key, None) for key in self.stored_keys()), *successor.generation_records(now)]
             return Batch(draft, self.topics, list(calls.values()), replies, changes, successor)
         if not draft.bumps_epoch and self._seen_topics is not self.topics:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Generator, Sequence
 from functools import partial
 
-from broker.coordinator.consumer_group_members import Draft, Member
+from broker.coordinator.consumer_group_members import Draft, Member, Membership
 from broker.coordinator.consumer_group_requests import (
     came_back,
     check,
@@ -96,6 +96,10 @@ def join(group: ConsumerGroup, request: JoinRequest, new_member_id: str, waiter:
     """JoinGroup. `new_member_id` is for a member that has none yet. Answers `waiter` with a JoinReply, now or later."""
     member_id = request.member_id or new_member_id
     if not request.member_id and request.require_known_member_id and request.group_instance_id is None:
+        try:
+            _check_protocols(group.membership, request, member_id)
+        except BrokerError as error:
+            return Effects([Reply(waiter, JoinReply(error.code))])
         return Effects([Reply(waiter, JoinReply(ErrorCode.member_id_required, member_id))])
 
     def refuse(error: ErrorCode, message: str) -> JoinReply:
@@ -131,7 +135,7 @@ def _join(
     return JoinReply(ErrorCode.none, member_id, after.epoch, CONSUMER_PROTOCOL_TYPE, protocol_name)
 
 
-def _check_protocols(draft: Draft, request: JoinRequest, member_id: str) -> None:
+def _check_protocols(draft: Membership, request: JoinRequest, member_id: str) -> None:
     """It must have an assignor that all other classic members have: the group may become a classic one again."""
     names = {name for name, _ in request.protocols}
     for other in draft.members.values():

@@ -2,65 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import uuid
-from typing import Any
 
 import pytest
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from tests.support.raw_requests import Requests, versions
+from tests.support.raw_share_states import BATCH, ShareStates, find
 
 OK = ErrorCode.none
-BATCH = {"first_offset": 12, "last_offset": 14, "delivery_state": 2, "delivery_count": 1}
-
-
-class ShareStates:
-    """Requests about partition 0 of a topic, for one group."""
-
-    def __init__(self, ask: Requests, group: str, topic: str) -> None:
-        self.ask = ask
-        self.group = group
-        self.topic_id = ask.create(topic)
-
-    def about(self, api: ApiKey, version: int = 0, partition: int = 0, **fields: Any) -> Any:
-        topics = [{"topic_id": self.topic_id, "partitions": [{"partition": partition, **fields}]}]
-        ((result,),) = [
-            topic.partitions for topic in self.ask.ask(api, {"group_id": self.group, "topics": topics}, version).results
-        ]
-        assert result.partition == partition
-        return result
-
-    def initialize(self, state_epoch: int = 1, start_offset: int = -1, **more: Any) -> Any:
-        api = ApiKey.INITIALIZE_SHARE_GROUP_STATE
-        return self.about(api, state_epoch=state_epoch, start_offset=start_offset, **more)
-
-    def read(self, leader_epoch: int = 0, **more: Any) -> Any:
-        return self.about(ApiKey.READ_SHARE_GROUP_STATE, leader_epoch=leader_epoch, **more)
-
-    def write(self, start_offset: int, version: int = 1, leader_epoch: int = 0, **more: Any) -> Any:
-        fields = {"state_epoch": 1, "start_offset": start_offset, "state_batches": [BATCH], **more}
-        return self.about(
-            ApiKey.WRITE_SHARE_GROUP_STATE, version, leader_epoch=leader_epoch, delivery_complete_count=3, **fields
-        )
-
-    def summary(self, version: int = 1) -> Any:
-        return self.about(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, version, leader_epoch=-1)
 
 
 @pytest.fixture
 def shares(ask: Requests, group: str, topic: str) -> ShareStates:
-    made = ShareStates(ask, group, topic)
-    key = f"{group}:{base64.urlsafe_b64encode(made.topic_id.bytes).rstrip(b'=').decode()}:0"
-    while find(ask, key).error_code is not OK:  # creates the topic, waits for its load
-        pass
-    return made
-
-
-def find(ask: Requests, key: str, version: int = 6) -> Any:
-    body = {"key_type": 2, "coordinator_keys": [key]}
-    return ask.ask(ApiKey.FIND_COORDINATOR, body, version).coordinators[0]
+    return ShareStates(ask, group, ask.create(topic)).ready()
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.WRITE_SHARE_GROUP_STATE))

@@ -351,6 +351,18 @@ def markers(world: World, version: int) -> dict[str, Any]:
     return {"markers": [marker]}
 
 
+def share_state(world: World, version: int) -> dict[str, Any]:
+    asked = {
+        "partition": 0,
+        "state_epoch": 0,
+        "leader_epoch": 0,
+        "start_offset": 0,
+        "delivery_complete_count": 0,
+        "state_batches": [],
+    }
+    return {"group_id": world.group, "topics": [{"topic_id": world.topic_id, "partitions": [asked]}]}
+
+
 def settings_of(kind: int, name: Callable[[World], str], **setting: str) -> Body:
     def body(world: World, version: int) -> dict[str, Any]:
         configs = [{"name": key, "value": value, "config_operation": 0} for key, value in setting.items()]
@@ -440,6 +452,8 @@ CASES: dict[Permission, Case] = {
             "validate_only": False,
         }
     ),
+    p.FIND_SHARE: Case(find(2, lambda w: f"{w.group}:AAAAAAAAAAAAAAAAAAAAAQ:0")),
+    **{need: Case(share_state) for need in p.SHARE_STATE_AS_BROKER.values()},
     p.FIND_GROUP: Case(find(0, lambda w: w.group)),
     p.JOIN_GROUP: Case(lambda w, v: member(w)),
     p.SYNC_GROUP: Case(lambda w, v: member(w, member_id="m")),

@@ -12,7 +12,6 @@ from broker.api.table import API_TABLE
 from broker.protocol.messages import known_versions
 
 NO_KRAFT = "of KRaft, the quorum that replaced ZooKeeper; the cluster's state is in ZooKeeper here"
-NO_SHARE_GROUPS = "of share groups (KIP-932), which are not built"
 NO_STREAMS_GROUPS = "of streams groups (KIP-1071), which are not built; Kafka Streams works with classic groups"
 NO_TOKENS = "delegation tokens are not built; Kafka without `delegation.token.secret.key` refuses them too"
 NO_TELEMETRY = "client metrics (KIP-714) are not gathered; clients do not push when it is not advertised"
@@ -29,7 +28,7 @@ NOT_SERVED = {
     "end_quorum_epoch": NO_KRAFT,
     "describe_quorum": NO_KRAFT,
     "alter_partition": BETWEEN_BROKERS,
-    "update_features": "there are no features to finalize; with ZooKeeper Kafka has none either",
+    "update_features": "the controller finalizes a feature as soon as all brokers have it",
     "envelope": BETWEEN_BROKERS,
     "fetch_snapshot": NO_KRAFT,
     "broker_registration": BETWEEN_BROKERS,
@@ -43,11 +42,6 @@ NOT_SERVED = {
     "add_raft_voter": NO_KRAFT,
     "remove_raft_voter": NO_KRAFT,
     "update_raft_voter": NO_KRAFT,
-    "initialize_share_group_state": NO_SHARE_GROUPS,
-    "read_share_group_state": NO_SHARE_GROUPS,
-    "write_share_group_state": NO_SHARE_GROUPS,
-    "delete_share_group_state": NO_SHARE_GROUPS,
-    "read_share_group_state_summary": NO_SHARE_GROUPS,
     "streams_group_heartbeat": NO_STREAMS_GROUPS,
     "streams_group_describe": NO_STREAMS_GROUPS,
 }
@@ -59,8 +53,6 @@ REMARKS = {
     "offset_commit": "0 keeps offsets in ZooKeeper",
     "offset_fetch": "0 reads those in ZooKeeper",
     "init_producer_id": "6 is of two-phase commit (KIP-939)",
-    "end_txn": "5 is of transactions of version 2 (KIP-890)",
-    "txn_offset_commit": "5 is of transactions of version 2 (KIP-890)",
     "list_transactions": "2 filters by a pattern",
     "api_versions": "Produce is advertised from 0, or librdkafka takes the broker for one without record batches",
     "describe_acls": NO_AUTHORIZER,
