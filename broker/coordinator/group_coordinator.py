@@ -87,6 +87,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         None: it always does. `topics`: those of the cluster. `config_of`: the settings in force of a group."""
         self._config = config
         self._leads = leads
+        self._refreshes_regexes = False
         self._kinds = GroupKinds(config, topics, config_of)
         super().__init__(
             lambda partition, timer: GroupShard(partition, store, clock, self._kinds, timer),
@@ -267,6 +268,20 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         shard.perform(group, event(group, waiter, shard.now()))
         return await waiter
+
+    def _schedule_expiry(self) -> None:
+        super()._schedule_expiry()
+        if not self._refreshes_regexes:
+            self._refreshes_regexes = True
+            self._refresh_regexes()
+
+    def _refresh_regexes(self) -> None:
+        interval_s = self._config.group_consumer_regex_refresh_interval_ms / 1000
+        self._timer.at(self._clock.monotonic() + interval_s, self._refresh_regexes)
+        for shard in self._shards.values():
+            for group in tuple(shard.groups.values()):
+                if isinstance(group, ConsumerGroup):
+                    shard.perform(group, group.refresh_regexes(shard.now()))
 
     # --- offsets ---------------------------------------------------------------------------------
 
