@@ -307,7 +307,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             code = group_requests.check_commit(group, *member, generation, now, transactional=transactional)
             return dict.fromkeys(request.offsets, code)
         if not isinstance(group, ConsumerGroup):
-            return dict.fromkeys(request.offsets, ErrorCode.unknown_member_id)
+            return dict.fromkeys(request.offsets, ErrorCode.group_id_not_found)
         return consumer_group_requests.commit_errors(
             group,
             request.member_id,

@@ -121,6 +121,8 @@ BROKER = [
         {
             "configs.allow.everyone.if.no.acl.found": ANYTHING,
             "configs.archive.*": ANYTHING,
+            "configs.group.share.*": ANYTHING,
+            "configs.share.coordinator.*": ANYTHING,
             "configs.embedded.zookeeper.port": ANYTHING,
             "configs.logging.format": ANYTHING,
             "configs.metrics.auth.password": ANYTHING,
@@ -299,6 +301,51 @@ GROUPS = [
     ),
 ]
 
+SHARE_GROUPS = [
+    Difference(
+        "A member has its partitions with its first heartbeat",
+        "it is answered when their share states are made; Kafka assigns them with the second heartbeat",
+        ("ShareGroupHeartbeat of a short member id",),
+        {"assignment": [2], "member_epoch": 3},
+    ),
+    Difference(
+        "What a share fetch cannot read it says of the partition",
+        "UNKNOWN_TOPIC_ID, and INVALID_REQUEST where the group has no share state; Kafka says UNKNOWN_SERVER_ERROR",
+        ("ShareFetch sessions: an unknown id", "ShareFetch of an empty group"),
+        {"*": ANYTHING},
+    ),
+    Difference(
+        "Offsets that a member cannot have are INVALID_REQUEST",
+        "in an acknowledgement that begins below 0, or has an offset twice; Kafka ignores the first",
+        ("ShareAcknowledge acks: a negative offset", "ShareAcknowledge acks: overlapping batches"),
+        {"responses.partitions.error_code": "invalid_request"},
+    ),
+    Difference(
+        "The offset of a share group is as of the last acknowledgement",
+        "Kafka stores that its start has moved with the next one",
+        ("DescribeShareGroupOffsets acks: at the end", "DescribeShareGroupOffsets of *"),
+        {"groups.topics.partitions.start_offset": ANYTHING},
+    ),
+    Difference(
+        "The offsets of no share group are -1",
+        "as of any group, if partitions are named; Kafka says UNKNOWN_SERVER_ERROR until its state topic is there",
+        ("DescribeShareGroupOffsets without a group",),
+        {"*": ANYTHING},
+    ),
+    Difference(
+        "The lag of a share group is never below 0",
+        "even if its offset was set behind the end of the partition",
+        ("DescribeShareGroupOffsets that was set behind the end",),
+        {"groups.topics.partitions.lag": 0},
+    ),
+    Difference(
+        "Records that were delivered often come with few others",
+        "half as many at each of the last deliveries, and alone at the last one; Kafka halves later",
+        ("ShareFetch deliveries: at most one record, *",),
+        {"responses.partitions.acquired_records*": ANYTHING},
+    ),
+]
+
 TRANSACTIONS_V2 = [
     Difference(
         "A question about partitions has the code of its version",
@@ -467,7 +514,7 @@ WANTED: Mapping[str, Sequence[Difference]] = {
     "acls": ACLS,
     "cluster": CLUSTER,
     "consumer_groups": (),
-    "share_groups": (),
+    "share_groups": SHARE_GROUPS,
     "topic_ids": (),
     "transactions_v2": TRANSACTIONS_V2,
 }
