@@ -194,10 +194,14 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
     async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         """ConsumerGroupHeartbeat. Returns when what it changes is stored, or at once."""
+        shard = self._shard_of(request.group_id)
+        if not isinstance(shard, ErrorCode) and isinstance(known := shard.groups.get(request.group_id), ConsumerGroup):
+            known.settings = self._kinds.consumer_settings(request.group_id)
+            if (reply := consumer_group_requests.unchanged(known, request, shard.now())) is not None:
+                return reply
         waiter: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
         try:
             consumer_group_requests.check(request, self._config.group_consumer_assignors)
-            shard = self._shard_of(request.group_id)
             if isinstance(shard, ErrorCode):
                 return HeartbeatReply(shard)
             if request.topic_regex:
@@ -484,6 +488,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
 async def _stored_soon(waiter: asyncio.Future[_Reply], late: _Reply) -> _Reply:
     """The answer to a request whose change is stored, or `late` if that takes too long."""
+    if waiter.done():
+        return waiter.result()
     try:
         return await asyncio.wait_for(waiter, COMMIT_TIMEOUT_S)
     except TimeoutError:
