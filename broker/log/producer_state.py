@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from broker.errors import BrokerError, ErrorCode
 from broker.records.batch import BatchHeader
+from broker.records.control import BUMPS_EPOCH
 
 REMEMBERED_BATCHES = 5
 """A producer may have as many in flight (`max.in.flight.requests.per.connection`)."""
@@ -37,7 +38,6 @@ NO_OFFSET = -1
 
 _SEQUENCE_MASK = 0x7FFFFFFF
 _NO_SEQUENCE = -1
-_EPOCH_PER_TRANSACTION = 2
 
 
 class AppendedBatch(NamedTuple):
@@ -167,7 +167,7 @@ class ProducerStates:
             return
         _check_epoch(entry, producer_epoch)
         if (
-            transaction_version >= _EPOCH_PER_TRANSACTION
+            transaction_version >= BUMPS_EPOCH
             and producer_epoch == entry.epoch
             and entry.transaction_first_offset != NO_OFFSET
         ):
