@@ -5,6 +5,8 @@ What its members had of these partitions is forgotten. The group is made if ther
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.modern_group_messages import TopicIdPartition
 from broker.errors import BrokerError, ErrorCode
@@ -16,7 +18,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     """Each partition succeeds or fails alone."""
     body, known = request.body, context.topics.metadata.topics
     offsets: dict[TopicIdPartition, int] = {}
-    names = {}
+    names: dict[UUID, str] = {}
     for asked in body.topics:
         topic = known.get(asked.topic_name)
         if topic is not None and context.allows(client, ALTER_SHARE_OFFSETS_TOPIC, topic.name):
@@ -27,7 +29,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         context.check(client, ALTER_SHARE_OFFSETS_GROUP, body.group_id)
         if not body.group_id:
             raise BrokerError(ErrorCode.invalid_group_id)
-        results = await context.share_states.alter(body.group_id, offsets, names)
+        results = await context.share.states.alter(body.group_id, offsets, names)
     except BrokerError as error:
         return {"error_code": error.code, "error_message": error.message or None, "responses": ()}
 

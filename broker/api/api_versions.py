@@ -4,7 +4,8 @@ A request in an unknown version gets UNSUPPORTED_VERSION and the list, in versio
 Produce is advertised from version 0 although it is served from 3: otherwise librdkafka assumes that the broker does not
 know record batches (Apache Kafka 4 does the same).
 The features tell clients what all brokers have, such as version 2 of transactions (KIP-584).
-Version notes: from 3 a client sends the name and version of its software. Names that are not valid are refused.
+Version notes: from 3 a client sends the name and version of its software. Names that are not valid are refused. 3 tells
+no features that begin with 0: Java's clients up to 3.8 raise an error at them, and connect to no broker.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from broker.protocol.messages import Request
 from broker.zookeeper.feature_node import FinalizedFeatures
 
 _FIRST_WITH_NAME = 3
+_FIRST_WITH_FEATURES_FROM_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -42,15 +44,16 @@ def make_handler(routes: Sequence[Route], features: Features | None) -> Handler:
             for route in routes
         ]
         finalized = FinalizedFeatures() if features is None else features.finalized
-        return {"error_code": error, "api_keys": keys, **_features(finalized)}
+        supported = SUPPORTED if request.version >= _FIRST_WITH_FEATURES_FROM_0 else {}
+        return {"error_code": error, "api_keys": keys, **_features(supported, finalized)}
 
     return handle
 
 
-def _features(finalized: FinalizedFeatures) -> Mapping[str, Any]:
+def _features(supported: Mapping[str, int], finalized: FinalizedFeatures) -> Mapping[str, Any]:
     return {
         "supported_features": [
-            {"name": name, "min_version": 0, "max_version": high} for name, high in SUPPORTED.items()
+            {"name": name, "min_version": 0, "max_version": high} for name, high in supported.items()
         ],
         "finalized_features_epoch": finalized.epoch,
         "finalized_features": [

@@ -6,6 +6,7 @@ Version notes: 1 — whether a member is of the classic or of the consumer proto
 from __future__ import annotations
 
 from collections.abc import Collection
+from uuid import UUID
 
 from broker.api.context import NOT_ASKED, ApiContext, Client, Fields, Request
 from broker.coordinator.modern_group_messages import MemberDescription, Partitions
@@ -41,13 +42,13 @@ def _describe(context: ApiContext, request: Request, client: Client, group_id: s
         "group_state": found.state,
         "group_epoch": found.group_epoch,
         "assignment_epoch": found.assignment_epoch,
-        "assignor_name": found.assignor,
+        "assignor_name": found.assignor_name,
         "authorized_operations": operations,
         "members": [
             {
                 **described_member(member, topics),
                 "instance_id": member.instance_id,
-                "subscribed_topic_regex": member.topic_regex,
+                "subscribed_topic_regex": member.topic_regex or "",
                 "target_assignment": described_assignment(member.target_assignment, topics),
                 "member_type": CLASSIC if member.is_classic else CONSUMER,
             }
@@ -58,17 +59,17 @@ def _describe(context: ApiContext, request: Request, client: Client, group_id: s
 
 def described_topics(
     context: ApiContext, client: Client, need: Permission, members: Collection[MemberDescription]
-) -> dict[object, Topic]:
+) -> dict[UUID, Topic]:
     """The topics by id that members have or shall have. Raises BrokerError if the client lacks the right on one."""
     ids = {tp.topic_id for member in members for tp in member.assignment | member.target_assignment}
     found = {topic.topic_id: topic for topic in context.topics.metadata.topics.values() if topic.topic_id in ids}
     for topic in found.values():
         if not context.allows(client, need, topic.name):
             raise BrokerError(need.code, "The group has topics that the client is not authorized to describe.")
-    return dict(found)
+    return found
 
 
-def described_member(member: MemberDescription, topics: dict[object, Topic]) -> dict[str, object]:
+def described_member(member: MemberDescription, topics: dict[UUID, Topic]) -> dict[str, object]:
     """What ConsumerGroupDescribe and ShareGroupDescribe say of a member."""
     return {
         "member_id": member.member_id,
@@ -81,7 +82,7 @@ def described_member(member: MemberDescription, topics: dict[object, Topic]) -> 
     }
 
 
-def described_assignment(partitions: Partitions, topics: dict[object, Topic]) -> Fields:
+def described_assignment(partitions: Partitions, topics: dict[UUID, Topic]) -> Fields:
     """Those of topics that exist."""
     return {
         "topic_partitions": [

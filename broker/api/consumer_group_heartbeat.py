@@ -5,10 +5,12 @@ Version notes: 1 — patterns (KIP-848), and the member brings its own id from t
 
 from __future__ import annotations
 
+import functools
+
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest, TopicIdPartition
 from broker.coordinator.modern_group_records import by_topic_id
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import CONSUMER_HEARTBEAT, CONSUMER_HEARTBEAT_TOPIC
 
@@ -19,6 +21,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     names, owned = body.subscribed_topic_names, body.topic_partitions
     try:
         context.check(client, CONSUMER_HEARTBEAT, body.group_id)
+        check_group_id(body.group_id)
         for name in names or ():
             context.check(client, CONSUMER_HEARTBEAT_TOPIC, name)
     except BrokerError as error:
@@ -39,11 +42,17 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             else frozenset(TopicIdPartition(one.topic_id, number) for one in owned for number in one.partitions),
             client_id=request.client_id or "",
             client_host=f"/{client.host}",
-            client=client,
+            client=functools.partial(context.allows, client, CONSUMER_HEARTBEAT_TOPIC, asked=False),
             needs_member_id=request.version >= 1,
         )
     )
     return heartbeat_fields(reply)
+
+
+def check_group_id(group_id: str) -> None:
+    """Raise BrokerError `invalid_request` for a blank id, also in ShareGroupHeartbeat. Classic groups may have one."""
+    if not group_id.strip():
+        raise BrokerError(ErrorCode.invalid_request, "the group id is blank")
 
 
 def heartbeat_fields(reply: HeartbeatReply) -> Fields:

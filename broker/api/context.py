@@ -44,8 +44,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas, ControllerMutations
 from broker.security.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclResourceType
 from broker.security.authorizer import Authorizer
-from broker.share.share_coordinator import ShareCoordinator
-from broker.share.share_partitions import SharePartitions
+from broker.share.share_runtime import ShareRuntime
 
 if TYPE_CHECKING:
     from broker.archive.archive_manager import ArchiveManager
@@ -74,8 +73,7 @@ class ApiContext:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     verifier: TransactionVerifier
-    share_coordinator: ShareCoordinator
-    share_partitions: SharePartitions
+    share: ShareRuntime
     markers: MarkerWriter
     producer_ids: ProducerIds
     users: Users

@@ -2,7 +2,7 @@
 
 Version notes: 0 reads what OffsetCommit 0 has stored in ZooKeeper. 7 — a client may ask for stable offsets. It gets
 UNSTABLE_OFFSET_COMMIT and retries if an open transaction may still change an offset (KIP-447). 8 — several groups at
-once (KIP-709). 10 names topics by id (KIP-516).
+once (KIP-709). 9 — a member of a consumer group names its epoch (KIP-848). 10 names topics by id (KIP-516).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.named_topics import is_unknown_id, named_topics
-from broker.coordinator.group_messages import FetchReply
+from broker.coordinator.group_messages import NO_MEMBER, FetchingMember, FetchReply
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import FETCH_OFFSETS_GROUP, FETCH_OFFSETS_TOPIC
@@ -36,8 +36,9 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         return {"error_code": reply.error, "topics": _topics(reply, refused)}
     answers = []
     for group in groups:
+        member = FetchingMember(field(group, "member_id"), field(group, "member_epoch", -1))
         topics = None if group.topics is None else named_topics(context, group.topics)
-        reply, refused = await _fetch(context, client, group.group_id, topics, stable)
+        reply, refused = await _fetch(context, client, group.group_id, topics, stable, member)
         rows = _topics(reply, refused)
         if request.version >= _FIRST_WITH_TOPIC_IDS:
             rows = _with_ids(context, topics, rows)
@@ -46,13 +47,18 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
 
 
 async def _fetch(
-    context: ApiContext, client: Client, group_id: str, topics: Sequence[Any] | None, stable: bool
+    context: ApiContext,
+    client: Client,
+    group_id: str,
+    topics: Sequence[Any] | None,
+    stable: bool,
+    member: FetchingMember = NO_MEMBER,
 ) -> tuple[FetchReply, list[TopicPartition]]:
     """The reply, and the partitions that were asked for and that the client may not describe."""
     if not context.allows(client, FETCH_OFFSETS_GROUP, group_id):
         return FetchReply(FETCH_OFFSETS_GROUP.code, {}), []
     if topics is None:
-        reply = await context.groups.fetch_offsets(group_id, None, require_stable=stable)
+        reply = await context.groups.fetch_offsets(group_id, None, require_stable=stable, member=member)
         shown = {
             tp: found
             for tp, found in reply.offsets.items()
@@ -66,7 +72,7 @@ async def _fetch(
             continue  # `_with_ids` answers for it
         of_topic = [TopicPartition(topic.name, index) for index in topic.partition_indexes]
         (wanted if context.allows(client, FETCH_OFFSETS_TOPIC, topic.name) else refused).extend(of_topic)
-    return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable), refused
+    return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable, member=member), refused
 
 
 async def _of_zookeeper(context: ApiContext, client: Client, body: Any) -> list[Fields]:

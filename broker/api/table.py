@@ -17,14 +17,18 @@ from broker.api import (
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_share_group_offsets,
     alter_user_scram_credentials,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
     delete_acls,
     delete_groups,
     delete_records,
+    delete_share_group_offsets,
     delete_topics,
     describe_acls,
     describe_client_quotas,
@@ -33,6 +37,7 @@ from broker.api import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_share_group_offsets,
     describe_topic_partitions,
     describe_transactions,
     describe_user_scram_credentials,
@@ -56,9 +61,14 @@ from broker.api import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    refused_versions,
     sasl_authenticate,
     sasl_handshake,
-    share_group_state,
+    share_acknowledge,
+    share_fetch,
+    share_group_describe,
+    share_group_heartbeat,
+    share_state_requests,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -119,13 +129,22 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.DESCRIBE_PRODUCERS, 0, 0, describe_producers.handle),
     (ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, describe_transactions.handle),
     (ApiKey.LIST_TRANSACTIONS, 0, 2, list_transactions.handle),
+    (ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_heartbeat.handle),
+    (ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_describe.handle),
     (ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
-    (ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
-    (ApiKey.READ_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
-    (ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, share_group_state.handle),
-    (ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, share_group_state.handle),
-    (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, share_group_state.handle),
+    (ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_heartbeat.handle),
+    (ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, share_group_describe.handle),
+    (ApiKey.SHARE_FETCH, 1, 2, share_fetch.handle),
+    (ApiKey.SHARE_ACKNOWLEDGE, 1, 2, share_acknowledge.handle),
+    (ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, share_state_requests.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE, 0, 0, share_state_requests.handle),
+    (ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, share_state_requests.handle),
+    (ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, share_state_requests.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, share_state_requests.handle),
+    (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, describe_share_group_offsets.handle),
+    (ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, alter_share_group_offsets.handle),
+    (ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, delete_share_group_offsets.handle),
 )
 """(key, lowest version, highest version, handler)."""
 
@@ -148,6 +167,13 @@ _CHANGES_METADATA = frozenset(
 """A client that disconnects must not end these between the write to ZooKeeper and the notification of the brokers."""
 
 
+_REFUSALS = {
+    ApiKey.PRODUCE: refused_versions.refuse_produce,
+    ApiKey.FETCH: refused_versions.refuse_fetch,
+}
+"""What answers the versions below the lowest one."""
+
+
 def make_routes(context: ApiContext) -> list[Route]:
     """Bind the table to a running broker."""
     routes: list[Route] = []
@@ -158,7 +184,7 @@ def make_routes(context: ApiContext) -> list[Route]:
             bound = functools.partial(handler, context)
         if api in _CHANGES_METADATA:
             bound = _uncancelled(bound)
-        routes.append(Route(api, low, high, bound, 0 if api is ApiKey.PRODUCE else None))
+        routes.append(Route(api, low, high, bound, 0 if api is ApiKey.PRODUCE else None, _REFUSALS.get(api)))
     return routes
 
 

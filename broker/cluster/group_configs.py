@@ -28,14 +28,24 @@ class GroupConfigs:
         self._store = store
         self.known: dict[str, Mapping[str, str]] = {}
         """Group id → its own settings, of the groups that have some."""
+        # The settings in force of those, and of all others (""), as long as the broker's stay the same.
+        self._in_force: dict[str, GroupConfig] = {}
+        self._broker = dynamic.current
 
     def of(self, group_id: str) -> GroupConfig:
         """The settings in force of a group."""
-        try:
-            return GroupConfig.of(self._dynamic.current, self.known.get(group_id, {}))
-        except ConfigError as error:
-            logger.warning("the settings of group %s in ZooKeeper are ignored: %s", group_id, error)
-            return GroupConfig.of(self._dynamic.current, {})
+        if self._broker is not self._dynamic.current:
+            self._broker, self._in_force = self._dynamic.current, {}
+        own = self.known.get(group_id, {})
+        key = group_id if own else ""
+        if (found := self._in_force.get(key)) is None:
+            try:
+                found = GroupConfig.of(self._broker, own)
+            except ConfigError as error:
+                logger.warning("the settings of group %s in ZooKeeper are ignored: %s", group_id, error)
+                found = GroupConfig.of(self._broker, {})
+            self._in_force[key] = found
+        return found
 
     def watch(self, changes: ClusterWatch) -> None:
         """Read again what notifications name."""
@@ -46,6 +56,7 @@ class GroupConfigs:
         found = await self._store(self._registry.group_configs, [node] if node else None)
         kept = {group: config for group, config in self.known.items() if node and group != desanitized(node)}
         self.known = kept | {group: config for group, config in found.items() if config}
+        self._in_force = {}
 
     async def alter(self, group_id: str, changes: Mapping[str, str | None], *, validate_only: bool) -> None:
         """Set settings of a group, or remove those that are None. Raises BrokerError and ConfigError (a bad value)."""

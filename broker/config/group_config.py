@@ -83,7 +83,6 @@ def broker_key(name: str) -> str | None:
 _BROKER_KEYS = settings_of(BrokerConfig)
 
 
-@functools.lru_cache(maxsize=4)
 def _defaults(broker: BrokerConfig) -> GroupConfig:
     keys = {one.attribute: broker_key(name) for name, one in GROUP_KEYS.items()}
     return GroupConfig(**{key: getattr(broker, _BROKER_KEYS[name].attribute) for key, name in keys.items() if name})

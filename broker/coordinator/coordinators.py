@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from broker.clock import Clock
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.producer_ids import ProducerIds
 from broker.config.broker_config import BrokerConfig
+from broker.config.group_config import GroupConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.peer_requests import Connect
 from broker.coordinator.read_index import ReadIndex
@@ -54,9 +55,10 @@ class Coordinators:
         connect: Connect,
         restored: Restored | None = None,
         others: Mapping[str, ShardedCoordinator[Any]] | None = None,
+        config_of_group: Callable[[str], GroupConfig] = lambda _: GroupConfig(),
     ) -> None:
         """`connect` makes connections to other brokers. `restored`: offsets of groups that the log may lack. `others`:
-        coordinators of a layer above, by their internal topics."""
+        coordinators of a layer above, by their internal topics. `config_of_group`: the settings in force of a group."""
         self._topics = topics
         self._tasks = BackgroundTasks()
         offsets = LogRecordStore(topics, GROUP_OFFSETS_TOPIC, clock, restored)
@@ -67,6 +69,8 @@ class Coordinators:
             config,
             config.offsets_topic_num_partitions,
             leads=lambda partition: self._read_index.leads(TopicPartition(GROUP_OFFSETS_TOPIC, partition)),
+            topics=lambda: topics.metadata.topics,
+            config_of=config_of_group,
         )
         self.markers = LogMarkerWriter(topics, self.groups.transaction_ended)
         self._cluster_markers = ClusterMarkerWriter(topics, config.broker_id, self.markers, connect)
@@ -89,6 +93,7 @@ class Coordinators:
         }
         self._count_partitions(INTERNAL_TOPICS)
         topics.add_change_listener(self._count_partitions)
+        topics.add_change_listener(self.groups.topics_changed)
 
     def _count_partitions(self, names: Collection[str]) -> None:
         """Take the number of partitions of the internal topics among `names`. It is fixed once they exist.

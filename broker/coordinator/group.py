@@ -65,6 +65,8 @@ class Effects(NamedTuple):
     replies: Sequence[Reply] = ()
     stores: Sequence[Store] = ()
     resolve: Resolve | None = None
+    successor: Group | None = None
+    """A group of another kind that takes the place of this one from now on."""
 
 
 class Group(ABC):
@@ -75,7 +77,7 @@ class Group(ABC):
     def __init__(self, group_id: str, config: GroupSettings, offsets: GroupOffsets | None = None) -> None:
         self.group_id = group_id
         self.config = config
-        self.offsets = offsets or GroupOffsets()
+        self.offsets = GroupOffsets() if offsets is None else offsets
         # The keys of a group of another kind whose place this one takes: its next store deletes them.
         self.obsolete_keys: list[bytes] = []
         # No deadline comes before this time (monotonic s).

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.coordinator.group_records import MemberMetadata, OffsetAndMetadata
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
@@ -127,6 +128,16 @@ class CommitRequest:
     knows_epochs: bool = False
     # TxnOffsetCommit only.
     producer: ProducerIdAndEpoch | None = None
+
+
+class FetchingMember(NamedTuple):
+    """Who sends an OffsetFetch, from version 9 on. Without an id, anybody."""
+
+    member_id: str | None = None
+    member_epoch: int = -1
+
+
+NO_MEMBER = FetchingMember()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
-from broker.config.setting_groups import GroupSettings
-from broker.coordinator import share_group_records
+from broker.coordinator.consumer_group_state import ConsumerGroup
 from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.coordinator.group import Effects, Group, Now, Store
-from broker.coordinator.group_offsets import PendingCommits
-from broker.coordinator.group_records import (
-    OffsetAndMetadata,
-    OffsetKey,
-    decode_group,
-    decode_key,
-    decode_offset,
-    encode_offset_key,
-)
-from broker.coordinator.group_state import ClassicGroup
+from broker.coordinator.group_kinds import GroupKinds, GroupReplay
+from broker.coordinator.group_records import OffsetAndMetadata, encode_offset_key
+from broker.coordinator.modern_group_messages import Resolve
 from broker.coordinator.record_reader import KeyValue, MalformedRecord
-from broker.coordinator.record_store import RecordRun, RecordStore
+from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, Done, RecordWriter
 from broker.coordinator.share_group_state import ShareGroup
+from broker.coordinator.topic_pattern import TopicPattern
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
-from broker.errors import ErrorCode
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -50,83 +43,11 @@ COMMIT_TIMEOUT_S = 5.0
 """How long a client waits until its offsets or its generation are stored (Kafka's offsets.commit.timeout.ms)."""
 
 
-class GroupReplay:
-    """Groups read back from the records of one partition: `add` every run of the log in order, then `build`.
-
-    Only the last record of a key counts, so all others are dropped before any record is decoded. Records of a
-    transaction count once its marker is read. `build` may take seconds and belongs in a worker thread.
-    """
-
-    def __init__(self, config: GroupSettings) -> None:
-        self._config = config
-        self._latest: dict[bytes, bytes | None] = {}
-        self._pending: PendingCommits[bytes, bytes] = PendingCommits()
-        self.groups: dict[str, Group] = {}
-        self.open_transactions: dict[int, set[str]] = {}
-        """Producer id → the groups in whose offsets its open transaction takes part."""
-
-    def add(self, run: RecordRun) -> None:
-        """Add the next records of the log, or the next marker."""
-        if run.commit is not None:
-            self._latest.update(self._pending.end(run.producer_id, commit=run.commit))
-        elif run.producer_id < 0:
-            self._latest.update(run.records)
-            if self._pending:
-                for key, value in run.records:
-                    if value is None:
-                        self._pending.remove(key)
-                    else:
-                        self._pending.supersede(key)
-        else:
-            for key, value in run.records:
-                if value is not None:
-                    self._pending.add(run.producer_id, key, value)
-
-    def build(self, now: Now) -> None:
-        """Fill `groups` and `open_transactions`. A record that cannot be read is skipped with a warning."""
-        for key, value in self._latest.items():
-            if value is not None:
-                self._apply(key, value, now, -1)
-        for producer_id, key, value in self._pending.items():
-            self._apply(key, value, now, producer_id)
-
-    def _apply(self, raw_key: bytes, value: bytes, now: Now, producer_id: int) -> None:
-        try:
-            key = decode_key(raw_key)
-            if key is None:
-                self._apply_share(raw_key, value)
-                return
-            group = self.groups.get(key.group_id)
-            if group is None:
-                group = self.groups[key.group_id] = ClassicGroup(key.group_id, self._config, now.wall_ms)
-            if not isinstance(key, OffsetKey):
-                if isinstance(group, ClassicGroup):
-                    group.install(decode_group(value), now)
-                return
-            partition = TopicPartition(sys.intern(key.topic), key.partition)
-            if producer_id < 0:
-                group.offsets.apply(partition, decode_offset(value))
-            else:
-                group.offsets.add_pending(producer_id, partition, decode_offset(value))
-                self.open_transactions.setdefault(producer_id, set()).add(key.group_id)
-        except MalformedRecord as error:
-            logger.warning("Skipped a record of the offsets topic that cannot be read: %s", error)
-
-    def _apply_share(self, raw_key: bytes, value: bytes) -> None:
-        key = share_group_records.decode_key(raw_key)
-        if key is not None:
-            group = self.groups.get(key.group_id)
-            if not isinstance(group, ShareGroup):
-                group = ShareGroup(key.group_id, self._config, None if group is None else group.offsets)
-                self.groups[key.group_id] = group
-            group.values[key] = share_group_records.decode_value(key.kind, value)
-
-
 class GroupShard:
     """One partition's groups. `loaded` is False while they are replayed."""
 
     def __init__(
-        self, partition: int, store: RecordStore, clock: Clock, config: GroupSettings, timer: DeadlineTimer
+        self, partition: int, store: RecordStore, clock: Clock, kinds: GroupKinds, timer: DeadlineTimer
     ) -> None:
         self.partition = partition
         self.groups: dict[str, Group] = {}
@@ -134,9 +55,10 @@ class GroupShard:
         self._unloaded = False
         self._store = store
         self._clock = clock
-        self._config = config
+        self._kinds = kinds
         self._timer = timer
         self._writer = RecordWriter(store, partition)
+        self._tasks = BackgroundTasks()
         # Group id → the time its timer is set to (monotonic s).
         self._armed: dict[str, float] = {}
         # Producer id → the groups in whose offsets its open transaction takes part.
@@ -149,21 +71,32 @@ class GroupShard:
 
     def create(self, group_id: str) -> Group:
         """Make an empty group. Nothing of it is stored yet."""
-        group = ClassicGroup(group_id, self._config, self._clock.now_ms())
+        group = self._kinds.classic(group_id, self._clock.now_ms())
         self.groups[group_id] = group
         return group
 
     def create_share(self, group_id: str) -> ShareGroup:
         """Make an empty share group. Nothing of it is stored yet."""
-        group = self.groups[group_id] = ShareGroup(group_id, self._config)
+        group = self.groups[group_id] = self._kinds.share(group_id)
         return group
+
+    def topics_changed(self, names: Collection[str]) -> None:
+        """Topics were created, deleted, or have other partitions. Groups that subscribe to none of them only take note:
+        there may be many."""
+        topics, changed = self._kinds.topics(), frozenset(names)
+        for group in tuple(self.groups.values()):
+            if isinstance(group, ConsumerGroup):
+                if group.membership.used_regexes() or not changed.isdisjoint(group.topics_in_use()):
+                    self.perform(group, group.topics_changed(topics, self.now()))
+                else:
+                    group.topics = topics
 
     # --- replay ----------------------------------------------------------------------------------
 
     async def load(self) -> None:
         """Replay the partition. Every member gets a new session."""
         began = self._clock.monotonic()
-        replay = GroupReplay(self._config)
+        replay = GroupReplay(self._kinds)
         async for run in self._store.read(self.partition):
             replay.add(run)
         await asyncio.to_thread(replay.build, self.now())
@@ -194,6 +127,7 @@ class GroupShard:
         self._armed.clear()
 
     async def flush(self) -> None:
+        await self._tasks.close()
         await self._writer.flush()
 
     # --- effects ---------------------------------------------------------------------------------
@@ -206,12 +140,19 @@ class GroupShard:
                 future.set_result(answer)
         for store in effects.stores:
             self._store_membership(group, store)
+        if effects.successor is not None and self.groups.get(group.group_id) is group:
+            self.groups[group.group_id] = group = effects.successor
+            self.perform(group, group.tick(self.now()))
+        if effects.resolve is not None:
+            self._tasks.begin(f"looking up the topics of group {group.group_id}", self._resolve(group, effects.resolve))
         self._arm(group)
 
     def _store_membership(self, group: Group, store: Store) -> None:
-        stored = self._at_most_once(partial(self._membership_stored, group, store))
+        stored: Done = partial(self._membership_stored, group, store, group.obsolete_keys)
+        if not isinstance(group, ConsumerGroup):
+            stored = self._at_most_once(stored)
         try:
-            records = store.records()
+            records = [*((key, None) for key in group.obsolete_keys), *store.records()]
         except MalformedRecord as error:
             logger.warning("The members of group %s cannot be stored: %s", group.group_id, error)
             stored(ErrorCode.unknown_server_error)
@@ -235,9 +176,24 @@ class GroupShard:
         time_out = asyncio.get_running_loop().call_later(COMMIT_TIMEOUT_S, once, ErrorCode.request_timed_out)
         return once
 
-    def _membership_stored(self, group: Group, store: Store, code: ErrorCode) -> None:
+    def _membership_stored(self, group: Group, store: Store, obsolete: list[bytes], code: ErrorCode) -> None:
+        if code is ErrorCode.none and group.obsolete_keys is obsolete:
+            group.obsolete_keys = []
         error = _MEMBERSHIP_ERRORS.get(code, ErrorCode.unknown_server_error)
         self.perform(group, group.stored(store, error, self.now()))
+
+    async def _resolve(self, group: Group, asked: Resolve) -> None:
+        """Look up the topics that patterns match and that the client may describe, in a thread."""
+        allows = cast(Callable[[str], bool], asked.client)
+        names = [name for name in self._kinds.topics() if allows(name)]
+        found: Mapping[str, Collection[str]] | None
+        try:
+            found = await asyncio.to_thread(lambda: {one: TopicPattern(one).matching(names) for one in asked.regexes})
+        except BrokerError as error:
+            logger.warning("Group %s: %s", group.group_id, error)
+            found = None
+        if isinstance(group, ConsumerGroup) and self.groups.get(group.group_id) is group:
+            self.perform(group, group.regexes_resolved(found, self.now()))
 
     def _arm(self, group: Group) -> None:
         if group.wake_at < self._armed.get(group.group_id, float("inf")):
@@ -358,7 +314,7 @@ class GroupShard:
 
         partitions = dict.fromkeys([*group.offsets.all(), *group.offsets.pending_partitions])
         tombstones: list[KeyValue] = [(encode_offset_key(group.group_id, *tp), None) for tp in partitions]
-        tombstones += [(key, None) for key in group.stored_keys()]
+        tombstones += [(key, None) for key in (*group.obsolete_keys, *group.stored_keys())]
         return self._append(group, tombstones, applied)
 
     def expire(self) -> None:

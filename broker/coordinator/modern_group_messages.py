@@ -114,3 +114,15 @@ class MemberDescription:
     assignment: Partitions
     target_assignment: Partitions
     is_classic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupDescription:
+    """ConsumerGroupDescribe of one group."""
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor_name: str
+    members: tuple[MemberDescription, ...] = ()

@@ -19,6 +19,7 @@ from math import inf
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from broker.config.group_config import GroupConfig
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group import Effects, Group, GroupKind, Now, Reply, Waiter
 from broker.coordinator.group_assignors import AssignedMember, simple
@@ -119,8 +120,16 @@ class ShareGroup(Group):
 
     kind = GroupKind.SHARE
 
-    def __init__(self, group_id: str, config: GroupSettings, offsets: GroupOffsets | None = None) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        config: GroupSettings,
+        offsets: GroupOffsets | None = None,
+        settings: Callable[[], GroupConfig] = GroupConfig,
+    ) -> None:
+        """`settings` gives those in force of the group."""
         super().__init__(group_id, config, offsets)
+        self._settings = settings
         self.values: Values = {}
         """What is stored. On replay, `values[key]` is set for each record."""
         self._logged: Values = {}
@@ -151,8 +160,12 @@ class ShareGroup(Group):
 
     @property
     def is_unused(self) -> bool:
-        """Never: its share states have an end only by DeleteGroups (as in Kafka)."""
-        return False
+        """Only if nothing of it is stored: its share states end by DeleteGroups alone (as in Kafka)."""
+        return super().is_unused and not self._logged
+
+    @property
+    def has_records(self) -> bool:
+        return bool(self._logged)
 
     @property
     def is_dead(self) -> bool:
@@ -305,15 +318,13 @@ class ShareGroup(Group):
         self._assign(values, topics, now, changed=names != known.topic_names)
         after = self._reconcile(values, member_id, topics)
         is_full = request.member_epoch == JOIN_EPOCH or request.topic_names is not None
-        waits = bool(self._states(values).initializing)
+        waits, interval_ms = bool(self._states(values).initializing), self._settings().share_heartbeat_interval_ms
         return HeartbeatReply(
             ErrorCode.none,
             None,
             member_id,
             after.epoch,
-            min(SOON_MS, config.group_share_heartbeat_interval_ms)
-            if waits
-            else config.group_share_heartbeat_interval_ms,
+            min(SOON_MS, interval_ms) if waits else interval_ms,
             after.assigned if is_full or after.assigned != before.assigned else None,
         )
 
@@ -456,13 +467,13 @@ class ShareGroup(Group):
         return found.epoch
 
     def _touch(self, member_id: str, now: Now) -> None:
-        deadline = now.monotonic + self.config.group_share_session_timeout_ms / 1000
+        deadline = now.monotonic + self._settings().share_session_timeout_ms / 1000
         self._deadlines[member_id] = deadline
         self.wake_at = min(self.wake_at, deadline)
 
 
 def _epoch(values: Values, group_id: str) -> int:
-    found: GroupEpoch = values.get(ShareGroupKey(ShareRecord.GROUP_EPOCH, group_id), GroupEpoch(0))
+    found: GroupEpoch = values.get(ShareGroupKey(ShareRecord.GROUP_EPOCH, group_id), GroupEpoch(1))
     return found.epoch
 
 

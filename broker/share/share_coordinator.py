@@ -237,7 +237,7 @@ class ShareShard:
         start, end = self._store.bounds(self._partition)
         if end - start <= RECORDS_PER_KEY * (len(self.states) + 1):
             return
-        keys = list(self.states)
+        keys = [*self.states, *(self._storing.keys() - self.states.keys())]  # whose first record may be below `end`
         for first in range(0, len(keys), SNAPSHOTS_AT_ONCE):
             await asyncio.gather(*map(self._write_snapshot, keys[first : first + SNAPSHOTS_AT_ONCE]))
         self._store.delete_before(self._partition, end)

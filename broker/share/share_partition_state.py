@@ -167,12 +167,17 @@ class SharePartitionState:
         """Offsets from the start to the end that are neither acknowledged nor archived."""
         return sum(run.size for run in self._runs if not run.is_done)
 
+    @property
+    def locked(self) -> int:
+        """Offsets that members have."""
+        return sum(run.size for run in self._runs if run.member)
+
     def next_fetch_offset(self) -> int | None:
         """Where to read the log for `acquire`, or None: as many records are in flight as may be."""
+        most = self.limits.max_record_locks
         for run in self._runs:
             if run.is_available:
-                return run.first
-        most = self.limits.max_record_locks
+                return run.first if self.locked < most else None
         return self.end_offset if self.in_flight < most and len(self._runs) < most * _RUNS_PER_LOCK else None
 
     def batches(self) -> list[StateBatch]:
@@ -197,8 +202,9 @@ class SharePartitionState:
         The log has no record between two of `batches`, nor from `fetch_offset` to the first one: such offsets are
         archived. Whole batches are given, as many as `max_records` has room for, but one at least; with
         `is_record_limit` not more than `max_records` (KIP-1206). Ranges begin anew at the first batch
-        after `batch_size` records. Never more are in flight than the limit. A record that was delivered often comes
-        with few others, at its last delivery alone, so that it does not take good ones into the archive.
+        after `batch_size` records. Never more are locked than the limit, and nothing new comes beyond it. A record that
+        was delivered often comes with few others, at its last delivery alone, so that it does not take good ones into
+        the archive.
         """
         got: list[AcquiredRecords] = []
         taken, position = 0, max(fetch_offset, self.start_offset)
@@ -241,9 +247,9 @@ class SharePartitionState:
         new = max(last - self.end_offset + 1, 0)
         known = self._available(first, last)
         size = sum(run.size for run in known) + new
-        if left <= 0 or (size > left and is_more and not is_record_limit):
+        if size > left and is_more and not is_record_limit:
             return [], False
-        left = left if is_record_limit else size
+        left = min(left if is_record_limit else size, self.limits.max_record_locks - self.locked)
         added = min(new, self.limits.max_record_locks - self.in_flight, left)
         if added > 0:
             self._extend(self.end_offset + added - 1, RecordState.AVAILABLE)
@@ -251,15 +257,15 @@ class SharePartitionState:
         offered: list[_Run] = []
         for run in known:
             most = self._most_at_once(run)
-            if most is not None and (is_more or offered):
+            if left <= 0 or (most is not None and (is_more or offered)):
                 return offered, False
             if min(most or left, left) < run.size:
                 self._cut(run.first + min(most or left, left))
             offered.append(run)
             left -= run.size
-            if most is not None or left <= 0:
-                break
-        return offered, added == new and not left and not is_record_limit
+            if most is not None:
+                return offered, False
+        return offered, sum(run.size for run in offered) == size
 
     def _most_at_once(self, run: _Run) -> int | None:
         """From half of its deliveries on a record comes with fewer others each time, at last alone; None: no limit."""

@@ -284,6 +284,17 @@ class SharePartitions:
     def _drop(self, key: SharePartitionKey) -> None:
         self._loaded.pop(key).fence()
 
+    def member_left(self, group_id: str, member_id: str, is_empty: Callable[[], bool]) -> None:
+        """A member's session has ended: others get what it has. Then the partitions are forgotten if the group has no
+        session here (`is_empty`): its offsets may be altered now."""
+        self._tasks.begin(f"releasing records of {member_id}", self._release(group_id, member_id, is_empty))
+
+    async def _release(self, group_id: str, member_id: str, is_empty: Callable[[], bool]) -> None:
+        shares = [share for key, share in self._loaded.items() if key.group_id == group_id]
+        await asyncio.gather(*(share.release(member_id) for share in shares))
+        if is_empty():
+            self.drop_group(group_id)
+
     def drop_group(self, group_id: str) -> None:
         """Forget the group's partitions: its offsets were altered, or it was deleted."""
         for key in [key for key in self._loaded if key.group_id == group_id]:

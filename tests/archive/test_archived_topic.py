@@ -37,6 +37,7 @@ def archiving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProces
         "archive.url": f"file://{root}/archive",
         "archive.delete.delay.ms": "0",
         "log.retention.check.interval.ms": "100",
+        "log.flush.scheduler.interval.ms": "50",
         "metrics.listener": "HTTP://127.0.0.1:0",
     }
     with BrokerProcess(root / "data", settings, standalone=True) as broker:

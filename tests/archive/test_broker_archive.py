@@ -60,6 +60,7 @@ def test_an_archive_that_does_not_go_on_is_told_and_stops_nobody(tmp_path: Path)
     settings = {
         "archive.url": str(place),
         "remote.log.storage.system.enable": "true",
+        "archive.cluster.backup.interval.ms": "200",
         "metrics.listener": "HTTP://127.0.0.1:0",
         "log.flush.scheduler.interval.ms": "50",
     }

@@ -266,10 +266,10 @@ def test_a_broker_that_went_away_fails_records_after_the_delivery_timeout(
 ) -> None:
     monkeypatch.setattr("broker.client.cluster._WARN_AFTER_S", -1)
     process = broker_factory()
-    with Producer(process.bootstrap, {"delivery.timeout.ms": 5000}) as producer:
+    with Producer(process.bootstrap, {"delivery.timeout.ms": 2000}) as producer:
         producer.send("t", b"v").result(30)
         process.kill()
-        with pytest.raises(RequestTimedOut, match=r"1 records for t-0 .* delivery\.timeout\.ms=5000"):
+        with pytest.raises(RequestTimedOut, match=r"1 records for t-0 .* delivery\.timeout\.ms=2000"):
             producer.send("t", b"v").result(30)
 
         def says_that_it_tries_again() -> bool:

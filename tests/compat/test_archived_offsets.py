@@ -16,6 +16,7 @@ def test_java_is_told_what_is_local_and_what_is_archived(java: KafkaJava, tmp_pa
         "remote.log.storage.system.enable": "true",
         "archive.url": f"file://{tmp_path}/archive",
         "log.retention.check.interval.ms": "100",
+        "log.flush.scheduler.interval.ms": "50",
     }
     with BrokerProcess(tmp_path / "data", settings, standalone=True) as broker:
         with Requests(broker.bootstrap) as ask:

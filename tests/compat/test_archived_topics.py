@@ -64,6 +64,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Expected]:
     settings = {
         **SESSION_SETTINGS,
         "log.retention.check.interval.ms": "100",
+        "log.flush.scheduler.interval.ms": "50",
         "remote.log.storage.system.enable": "true",
         "archive.url": f"file://{root}/archive",
         "archive.cache.dir": f"{root}/cache",

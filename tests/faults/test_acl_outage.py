@@ -43,22 +43,30 @@ class Pair(NamedTuple):
     chroot: str
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[ZooKeeperServer]:
+    """For one test after the other, which may kill it."""
     with ZooKeeperServer() as server:
-        chroot = server.chroot()
-        a, b = (
-            BrokerProcess(tmp_path / name, {**SETTINGS, "broker.id": id}, zookeeper=chroot)
-            for id, name in (("1", "a"), ("2", "b"))
-        )
-        try:
-            with a, b:
-                yield Pair(server, a, b, chroot)
-        finally:
-            a.kill()
-            b.kill()
-        for broker in (a, b):
-            assert "Traceback" not in broker.output, broker.output[-4000:]
+        yield server
+
+
+@pytest.fixture
+def pair(tmp_path: Path, server: ZooKeeperServer) -> Iterator[Pair]:
+    if server.pid is None:  # a test failed while it was away
+        server.start()
+    chroot = server.chroot()
+    a, b = (
+        BrokerProcess(tmp_path / name, {**SETTINGS, "broker.id": id}, zookeeper=chroot)
+        for id, name in (("1", "a"), ("2", "b"))
+    )
+    try:
+        with a, b:
+            yield Pair(server, a, b, chroot)
+    finally:
+        a.kill()
+        b.kill()
+    for broker in (a, b):
+        assert "Traceback" not in broker.output, broker.output[-4000:]
 
 
 def topic_on_b(root: LoggedIn, name: str) -> None:

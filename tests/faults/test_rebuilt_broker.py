@@ -26,6 +26,7 @@ def kafka(tmp_path: Path) -> Iterator[ReplicatedCluster]:
         "remote.log.storage.system.enable": "true",
         "archive.url": f"file://{tmp_path}/archive",
         "log.retention.check.interval.ms": "200",
+        "log.flush.scheduler.interval.ms": "50",
     }
     with ReplicatedCluster(tmp_path / "data", settings) as cluster:
         cluster.create(

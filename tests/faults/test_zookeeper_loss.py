@@ -37,12 +37,15 @@ def test_the_broker_lives_through_the_loss_of_its_zookeeper(
         zookeeper_server.kill()
 
         # What needs no ZooKeeper goes on, and is not slowed by what does.
-        with Requests(broker.bootstrap, timeout_s=60) as other, Requests(broker.bootstrap, timeout_s=60) as third:
+        other, third, fourth = (Requests(broker.bootstrap, timeout_s=60) for _ in range(3))
+        with other, third, fourth:
             started = time.monotonic()
             wanted = {"name": f"{topic}-2", "num_partitions": 1, "replication_factor": 1}
             configs = {"assignments": (), "configs": ()}
             other.send(ApiKey.CREATE_TOPICS, {"topics": [{**wanted, **configs}], "timeout": 30_000})
             third.send(ApiKey.INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout": 60_000})
+            created = {"topics": [{"name": f"{topic}-3"}], "allow_auto_topic_creation": True}
+            fourth.send(ApiKey.METADATA, created)  # before the deletions, behind which it would wait for each
             waiting = [Requests(broker.bootstrap) for _ in range(8)]
             for one in waiting:
                 one.send(ApiKey.DELETE_TOPICS, {"topics": [{"name": topic, "topic_id": None}], "timeout": 1000})
@@ -60,7 +63,7 @@ def test_the_broker_lives_through_the_loss_of_its_zookeeper(
             assert time.monotonic() - started < BOUND_S
             for one in waiting:
                 one.close()
-            assert other.metadata(f"{topic}-3", create=True).topics[0].error_code is ErrorCode.request_timed_out
+            assert fourth.receive(ApiKey.METADATA).topics[0].error_code is ErrorCode.request_timed_out
 
         zookeeper_server.start()
         with ZooKeeper(chroot) as zk:

@@ -18,7 +18,11 @@ ARCHIVED_TOPIC = {"remote.storage.enable": "true", "segment.bytes": "20000"}
 @contextlib.contextmanager
 def archiving_broker(directory: Path) -> Iterator[BrokerProcess]:
     """The archive is in `directory`/archive."""
-    settings = {"remote.log.storage.system.enable": "true", "archive.url": str(directory / "archive")}
+    settings = {
+        "remote.log.storage.system.enable": "true",
+        "archive.url": str(directory / "archive"),
+        "log.flush.scheduler.interval.ms": "50",  # what is to be archived must be on the disk
+    }
     with BrokerProcess(directory / "data", settings, standalone=True) as broker:
         yield broker
 

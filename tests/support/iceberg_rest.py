@@ -91,6 +91,7 @@ def rest_catalog(directory: Path) -> Iterator[RestCatalog]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits 40 ms for the client to acknowledge its headers
     rest: ClassVar[RestCatalog]
 
     def do_GET(self) -> None:

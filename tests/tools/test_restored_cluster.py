@@ -39,6 +39,7 @@ def kafka(tmp_path: Path, archive: Path) -> Iterator[ReplicatedCluster]:
         "remote.log.storage.system.enable": "true",
         "archive.cluster.backup.interval.ms": "100",
         "log.retention.check.interval.ms": "100",
+        "log.flush.scheduler.interval.ms": "50",
     }
     with ReplicatedCluster(tmp_path / "cluster", settings) as cluster:
         yield cluster

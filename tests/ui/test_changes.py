@@ -34,6 +34,7 @@ def page(chromium: Browser, changing: UiProcess) -> Iterator[Page]:
     context = chromium.new_context()
     made = Tab(context.new_page(), changing.address)
     made.page.set_default_timeout(20_000)
+    made.hurry()
     made.open("/topics")
     yield made.page
     context.close()

@@ -305,8 +305,11 @@ def test_a_patient_client_ends_its_calls_when_it_is_closed(server: ZooKeeperServ
             reading.result(60)
 
 
-def test_close_does_not_hang_when_the_server_is_dead_or_silent(server: ZooKeeperServer) -> None:
+def test_close_does_not_hang_when_the_server_is_dead_or_silent(
+    server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """kazoo waits for two thirds of the session for a silent one."""
+    monkeypatch.setattr("broker.zookeeper.client._CLOSE_TIMEOUT_S", 0.5)
     dead = ZooKeeper(server.address, session_timeout_ms=60_000).start()
     silent = ZooKeeper(server.address, session_timeout_ms=60_000).start()
     assert server.pid is not None

@@ -79,12 +79,12 @@ def test_the_id_of_a_broker_that_does_not_answer_is_refused_after_the_session_ti
 
 
 def test_a_node_left_by_a_dead_broker_is_waited_out(chroot: str, server: ZooKeeperServer) -> None:
-    dead = ZooKeeper(server.address, session_timeout_ms=10_000).start()
+    dead = ZooKeeper(server.address, session_timeout_ms=4_000).start()
     member(dead).start()
     server.kill()
     dead.close()  # too late: the server will know that session until it expires
     server.start()
-    with ZooKeeper(server.address, session_timeout_ms=10_000) as zk:
+    with ZooKeeper(server.address, session_timeout_ms=4_000) as zk:
         assert Registry(zk).broker_node(1) is not None
         membership = member(zk)
         membership.start()

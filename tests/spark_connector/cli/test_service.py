@@ -189,11 +189,13 @@ def test_nothing_is_known_while_no_broker_answers(broker_factory: Callable[..., 
     lag.set_loaded({})
     assert lag.behind() == {"t": 2}
     broker.kill()
-    took = []
-    for _ in range(3):  # a busy machine may hold one of them up
+
+    def is_told_soon() -> bool:
         started = time.monotonic()
         assert lag.behind() == {}
-        took.append(time.monotonic() - started)
-    assert min(took) < 8, "a scrape does not wait for longer than Prometheus does"
+        return time.monotonic() - started < 8
+
+    soon = any(is_told_soon() for _ in range(3))  # a busy machine may hold one of them up
+    assert soon, "a scrape does not wait for longer than Prometheus does"
     broker.start()
     assert lag.behind() == {"t": 2}

@@ -37,6 +37,7 @@ def archiving(broker_factory: BrokerFactory, tmp_path: Path) -> BrokerProcess:
             "archive.url": (tmp_path / "archive").as_uri(),
             "remote.log.storage.system.enable": "true",
             "log.retention.check.interval.ms": "200",
+            "log.flush.scheduler.interval.ms": "50",
             "transaction.state.log.num.partitions": "2",
             "metrics.listener": "HTTP://127.0.0.1:0",
         }

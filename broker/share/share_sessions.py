@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from broker.errors import BrokerError, ErrorCode
+from broker.share.share_partitions import SharePartitions
 
 INITIAL_EPOCH: Final = 0
 """Opens a session."""
@@ -44,14 +45,15 @@ class ShareSession:
         self.epoch = 1
         """Of the next request."""
         self.partitions: dict[Asked, None] = {}
+        self.added: list[Asked] = []
+        """Those that the last request has named first: its response names them."""
 
 
 class ShareSessions:
     """The sessions of this broker, at most `group.share.max.share.sessions`."""
 
-    def __init__(self, on_end: Callable[[ShareSession], None]) -> None:
-        """`on_end` is called when a session ends before its final request: its records are to be released."""
-        self._on_end = on_end
+    def __init__(self, partitions: SharePartitions) -> None:
+        self._partitions = partitions
         self._sessions: dict[SessionKey, ShareSession] = {}
 
     def __len__(self) -> int:
@@ -68,12 +70,12 @@ class ShareSessions:
         Raises BrokerError `share_session_limit_reached`.
         """
         if (older := self._sessions.get(key)) is not None:
-            self.end(older)
+            self._forget(older)
         if len(self._sessions) >= limit:
             reason = f"there are {limit} share sessions already (group.share.max.share.sessions)"
             raise BrokerError(ErrorCode.share_session_limit_reached, reason)
         session = self._sessions[key] = ShareSession(key, endings)
-        endings[key] = partial(self._disconnected, session)
+        endings[key] = partial(self.end, session)
         return session
 
     def find(self, key: SessionKey, epoch: int) -> ShareSession:
@@ -84,6 +86,7 @@ class ShareSessions:
         session = self._sessions.get(key)
         if session is None:
             raise BrokerError(ErrorCode.share_session_not_found, f"{key.member_id} has no share session here")
+        session.added = []
         if epoch != FINAL_EPOCH:
             if session.epoch != epoch:
                 raise BrokerError(ErrorCode.invalid_share_session_epoch, f"the session is at epoch {session.epoch}")
@@ -92,16 +95,20 @@ class ShareSessions:
 
     def update(self, session: ShareSession, named: Iterable[Asked], forgotten: Iterable[Asked]) -> None:
         """Take the partitions that a request names, and forget those it wants forgotten."""
-        session.partitions.update(dict.fromkeys(named))
+        session.added = [one for one in named if one not in session.partitions]
+        session.partitions.update(dict.fromkeys(session.added))
         for one in forgotten:
             session.partitions.pop(one, None)
 
     def end(self, session: ShareSession) -> None:
-        """After its final request."""
+        """After its final request, or when its connection has ended: others get what the member has."""
         if self._sessions.get(session.key) is session:
-            del self._sessions[session.key]
-            session.endings.pop(session.key, None)
+            self._forget(session)
+            group_id, member_id = session.key
+            self._partitions.member_left(
+                group_id, member_id, lambda: all(key.group_id != group_id for key in self._sessions)
+            )
 
-    def _disconnected(self, session: ShareSession) -> None:
-        self.end(session)
-        self._on_end(session)
+    def _forget(self, session: ShareSession) -> None:
+        del self._sessions[session.key]
+        session.endings.pop(session.key, None)
