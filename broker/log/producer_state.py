@@ -14,7 +14,7 @@ Rules (KIP-98; Kafka's `ProducerStateManager`, `ProducerAppendInfo`):
 - a marker of an older coordinator is refused (TRANSACTION_COORDINATOR_FENCED); a marker without an open transaction
   changes only the epochs;
 - in version 2 of transactions (KIP-890) each has an epoch of its own, and its marker the one after that. A marker with
-  the epoch of the open transaction came late, and is refused (INVALID_PRODUCER_EPOCH).
+  the epoch of the open transaction came late, and is refused with INVALID_PRODUCER_EPOCH (P10).
 
 A producer without an open transaction is forgotten when it has appended nothing for `producer.id.expiration.ms`
 of the broker's clock. (Kafka counts from the records' own timestamps; old data would be forgotten at once.)
