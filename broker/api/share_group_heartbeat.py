@@ -59,7 +59,7 @@ def _check(request: HeartbeatRequest) -> None:
     reason = ""
     if not request.member_id or len(request.member_id) > _LONGEST_MEMBER_ID:
         reason = "Invalid member id in the request."
-    elif not request.group_id:
+    elif not request.group_id.strip():
         reason = "GroupId can't be empty."
     elif request.rack_id == "":
         reason = "RackId can't be empty."

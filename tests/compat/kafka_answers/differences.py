@@ -274,6 +274,7 @@ CONFIGS = [
             "configs.group.consumer.migration.policy.value": "bidirectional",
             "configs.group.consumer.regex.refresh.interval.ms": ANYTHING,
             "configs.group.share.*": ANYTHING,
+            "configs.share.coordinator.*": ANYTHING,
         },
     ),
     Difference(
@@ -296,6 +297,93 @@ GROUPS = [
         "as of Kafka 4, where it names a generation; up to 3.9 ILLEGAL_GENERATION, as in older versions here",
         ("OffsetCommit generation of no group", "OffsetCommit instance of no group"),
         {"partitions.error_code": "group_id_not_found"},
+    ),
+]
+
+CONSUMER_GROUPS = [
+    Difference(
+        "A group that assigns anew has a heartbeat each second",
+        "so that partitions change hands within a second or two; Kafka keeps the interval of the group",
+        ("ConsumerGroupHeartbeat *",),
+        {"heartbeat_interval": lambda one: (one.kafka, one.ours) == (5.0, 1.0)},
+    ),
+    Difference(
+        "A pattern that cannot be read is refused before the epoch is looked at",
+        "INVALID_REGULAR_EXPRESSION; Kafka says FENCED_MEMBER_EPOCH first",
+        ("ConsumerGroupHeartbeat a bad pattern, later",),
+        {"error_code": "invalid_regular_expression"},
+    ),
+    Difference(
+        "A group whose last member leaves has assigned nothing to nobody at once",
+        "its assignment epoch is its group epoch; Kafka's stays behind until somebody joins",
+        ("ConsumerGroupDescribe *",),
+        {"groups.assignment_epoch": lambda one: one.ours == one.kafka + 1},
+    ),
+    Difference(
+        "Settings of streams groups are unknown",
+        "INVALID_CONFIG: the groups of KIP-1071 are not served",
+        ("AlterConfigs group streams.*",),
+        {"responses.error_code": "invalid_config"},
+    ),
+]
+
+SHARE_GROUPS = [
+    Difference(
+        "A share group has its partitions in the first answer",
+        "the state of its partitions is made meanwhile; Kafka assigns them in a second step, with an epoch more",
+        ("ShareGroup*",),
+        {
+            "*member_epoch": lambda one: one.ours == one.kafka - 1,
+            "groups.*_epoch": lambda one: one.ours == one.kafka - 1,
+            "assignment": lambda one: one.kafka == [],
+        },
+    ),
+    Difference(
+        "A share fetch without a group, or of an unknown topic, says so",
+        "INVALID_REQUEST and UNKNOWN_TOPIC_ID of the partition; Kafka fails with UNKNOWN_SERVER_ERROR",
+        ("ShareFetch of an empty group", "ShareFetch sessions: an unknown id"),
+        {
+            "responses.partitions.error_code": "invalid_request",
+            "error_code": "none",
+            "acquisition_lock_timeout": 15.0,
+            "responses": ANYTHING,
+        },
+    ),
+    Difference(
+        "A partition without records is not in the answer to a share fetch",
+        "Kafka has it in the first answer of a session; its clients need neither",
+        ("ShareFetch of a member that has not joined", "ShareFetch *what was forgotten*", "ShareFetch *gets nothing"),
+        {"responses": []},
+    ),
+    Difference(
+        "Acknowledgements of negative offsets, and batches that overlap, are INVALID_REQUEST",
+        "Kafka takes the former, and says INVALID_RECORD_STATE to the latter",
+        ("ShareAcknowledge acks: a negative offset", "ShareAcknowledge acks: overlapping batches"),
+        {"responses.partitions.error_code": "invalid_request"},
+    ),
+    Difference(
+        "The most records of a share fetch end with their batch",
+        "Kafka acquires all batches that it has read, and from the third delivery of a record on ever smaller pieces",
+        ("ShareFetch deliveries: at most one record*",),
+        {"responses.partitions.acquired_records*": ANYTHING},
+    ),
+    Difference(
+        "The start of a share group is where it is",
+        "Kafka stores it later, with the acknowledgements behind it; so its lag is right",
+        ("DescribeShareGroupOffsets *",),
+        {"groups.topics.partitions.start_offset": lambda one: one.ours > one.kafka},
+    ),
+    Difference(
+        "A lag is never negative",
+        "0 where the start was set behind the end",
+        ("DescribeShareGroupOffsets that was set behind the end",),
+        {"groups.topics.partitions.lag": 0},
+    ),
+    Difference(
+        "A group without a name has no offsets",
+        "-1, as of one that is not there; Kafka fails with UNKNOWN_SERVER_ERROR",
+        ("DescribeShareGroupOffsets without a group",),
+        {"groups.error_code": "none", "groups.topics": ANYTHING},
     ),
 ]
 
@@ -466,8 +554,9 @@ WANTED: Mapping[str, Sequence[Difference]] = {
     "rights": RIGHTS,
     "acls": ACLS,
     "cluster": CLUSTER,
-    "consumer_groups": (),
-    "share_groups": (),
+    "consumer_groups": CONSUMER_GROUPS,
+    "group_migration": (),
+    "share_groups": SHARE_GROUPS,
     "topic_ids": (),
     "transactions_v2": TRANSACTIONS_V2,
 }
