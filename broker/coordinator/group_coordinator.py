@@ -303,8 +303,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             code = group_requests.check_commit(group, *member, generation, now, transactional=transactional)
             return dict.fromkeys(request.offsets, code)
         if not isinstance(group, ConsumerGroup):
-            gone = ErrorCode.group_id_not_found if request.knows_epochs else ErrorCode.illegal_generation
-            return dict.fromkeys(request.offsets, gone)
+            return dict.fromkeys(request.offsets, ErrorCode.group_id_not_found)
         return consumer_group_requests.commit_errors(
             group,
             request.member_id,

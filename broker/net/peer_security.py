@@ -32,14 +32,6 @@ class PeerSecurity:
             self.stores.renew()
 
     @classmethod
-    def of_any(cls, config: BrokerConfig) -> tuple[PeerSecurity, ConfigError | None]:
-        """As `of`; with the error, which matters where there are other brokers, instead of raising it."""
-        try:
-            return cls.of(config), None
-        except ConfigError as error:
-            return cls(), error
-
-    @classmethod
     def of(cls, config: BrokerConfig) -> PeerSecurity:
         """From the broker's settings. Raises ConfigError when brokers with these settings cannot talk to each other."""
         between = config.inter_broker()
@@ -52,3 +44,11 @@ class PeerSecurity:
         except ConfigError as error:
             raise ConfigError(f"listener {listener.name}, for connections to other brokers: {error}") from None
         return cls(listener.name, stores, between.login)
+
+
+def peer_security(config: BrokerConfig) -> tuple[PeerSecurity, ConfigError | None]:
+    """How to connect to other brokers; with an error if that is impossible, which matters where there are others."""
+    try:
+        return PeerSecurity.of(config), None
+    except ConfigError as error:
+        return PeerSecurity(), error
