@@ -29,7 +29,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         context.check(client, ALTER_SHARE_OFFSETS_GROUP, body.group_id)
         if not body.group_id:
             raise BrokerError(ErrorCode.invalid_group_id)
-        results = await context.share_states.alter(body.group_id, offsets, names)
+        results = await context.share.states.alter(body.group_id, offsets, names)
     except BrokerError as error:
         return {"error_code": error.code, "error_message": error.message or None, "responses": ()}
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.api.check_threads import CheckThreads
 from broker.api.fetch_sessions import FetchSessionCache
-from broker.api.share_sessions import ShareSessions
 from broker.clock import Clock
 from broker.cluster.acls import Acls
 from broker.cluster.broker_configs import BrokerConfigs
@@ -45,9 +44,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas, ControllerMutations
 from broker.security.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclResourceType
 from broker.security.authorizer import Authorizer
-from broker.share.share_coordinator import ShareCoordinator
-from broker.share.share_group_states import ShareGroupStates
-from broker.share.share_partitions import SharePartitions
+from broker.share.share_runtime import ShareRuntime
 
 if TYPE_CHECKING:
     from broker.archive.archive_manager import ArchiveManager
@@ -76,8 +73,7 @@ class ApiContext:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     verifier: TransactionVerifier
-    share_coordinator: ShareCoordinator
-    share_partitions: SharePartitions
+    share: ShareRuntime
     markers: MarkerWriter
     producer_ids: ProducerIds
     users: Users
@@ -86,8 +82,6 @@ class ApiContext:
     controller: Controller
     reassignments: PartitionReassignments
     fetch_sessions: FetchSessionCache
-    share_sessions: ShareSessions
-    share_states: ShareGroupStates
     zookeeper_offsets: ZooKeeperOffsets
     authorizer: Authorizer
     acls: Acls | None = None

@@ -28,7 +28,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
 async def _delete_states(context: ApiContext, group_id: str) -> ErrorCode:
     """Before a share group is deleted."""
     try:
-        results = await context.share_states.delete(group_id)
+        results = await context.share.states.delete(group_id)
     except BrokerError as error:
         return error.code
     return next((error.code for error in results.values() if error is not None), ErrorCode.none)

@@ -17,7 +17,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         if not body.group_id:
             raise BrokerError(ErrorCode.invalid_group_id)
         topic_ids = [known[name].topic_id for name in names if name in known and name in allowed]
-        results = await context.share_states.delete(body.group_id, topic_ids)
+        results = await context.share.states.delete(body.group_id, topic_ids)
     except BrokerError as error:
         return {"error_code": error.code, "error_message": error.message or None, "responses": ()}
 

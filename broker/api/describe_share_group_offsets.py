@@ -65,7 +65,7 @@ def _asked(context: ApiContext, client: Client, asked: Any) -> Iterable[tuple[To
 async def _partitions(context: ApiContext, group_id: str, topic: Topic, numbers: Iterable[int]) -> list[Fields]:
     asked = [TopicIdPartition(topic.topic_id, number) for number in numbers]
     found: Mapping[TopicIdPartition, ShareSummary | BrokerError]
-    found = await context.share_states.summaries(group_id, asked)
+    found = await context.share.states.summaries(group_id, asked)
     partitions: list[Fields] = []
     for one in asked:
         summary = found[one]

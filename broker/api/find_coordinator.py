@@ -72,7 +72,7 @@ async def _coordinator(context: ApiContext, kind: int, key: str, deadline: float
     elif kind == TRANSACTION:
         topic, coordinator = TRANSACTION_STATE_TOPIC, context.transactions
     elif kind == SHARE:
-        topic, coordinator = SHARE_STATE_TOPIC, context.share_coordinator
+        topic, coordinator = SHARE_STATE_TOPIC, context.share.coordinator
         key = SharePartitionKey.parse(key).coordinator_key
     else:
         raise BrokerError(

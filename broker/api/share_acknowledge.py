@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from broker.api import share_requests
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.share_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import SHARE_ACKNOWLEDGE_GROUP, SHARE_ACKNOWLEDGE_TOPIC
+from broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
@@ -19,13 +19,13 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         key = share_requests.session_key(context, request, client, SHARE_ACKNOWLEDGE_GROUP)
         if body.share_session_epoch == INITIAL_EPOCH:
             raise BrokerError(ErrorCode.invalid_share_session_epoch, "ShareFetch opens a session")
-        session = context.share_sessions.find(key, body.share_session_epoch)
+        session = context.share.sessions.find(key, body.share_session_epoch)
     except BrokerError as error:
         return share_requests.refused(error)
     named = share_requests.asked_of(body.topics)
     results = await share_requests.acknowledge(context, request, client, key, SHARE_ACKNOWLEDGE_TOPIC, named)
     if body.share_session_epoch == FINAL_EPOCH:
-        context.share_sessions.end(session)
+        context.share.sessions.end(session)
     partitions = {one: {"error_code": code, "error_message": text} for one, (code, text) in results.items()}
     leaders = share_requests.leader_fields(context, client, results)
     return share_requests.response_fields(context, key.group_id, partitions, leaders)

@@ -21,7 +21,6 @@ from broker.api import share_requests
 from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.share_requests import Result
-from broker.api.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Asked, SessionKey, ShareSession
 from broker.errors import BrokerError, ErrorCode
 from broker.log.aborted_index import AbortedTransaction
 from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, scan_headers, unless_cold
@@ -35,6 +34,7 @@ from broker.replica.partition import Partition
 from broker.share.persister import SharePartitionKey
 from broker.share.share_partition_state import AcquiredRecords, FetchedBatch
 from broker.share.share_partitions import SharePartition
+from broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Asked, SessionKey, ShareSession
 
 _RECORD_LIMIT = 1
 _COMMITTED = "read_committed"
@@ -85,7 +85,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     acknowledged = await share_requests.acknowledge(context, request, client, key, SHARE_FETCH_TOPIC, named)
     fetch = _ShareFetch(context, request, client, session, acknowledged)
     if epoch == FINAL_EPOCH:
-        context.share_sessions.end(session)
+        context.share.sessions.end(session)
     elif not renews and body.max_bytes > 0 and body.max_records > 0:
         await fetch.read()
     if not context.quotas.enabled:
@@ -103,14 +103,14 @@ async def _session(
         if any(one.acknowledgement_batches for one in named.values()):
             raise BrokerError(ErrorCode.invalid_request, "the first fetch of a session can acknowledge nothing")
         try:
-            session = context.share_sessions.open(key, client.endings, context.config.group_share_max_share_sessions)
+            session = context.share.sessions.open(key, client.endings, context.config.group_share_max_share_sessions)
         except BrokerError:
             await asyncio.sleep(to_ms(body.max_wait) / 1000)
             raise
     else:
-        session = context.share_sessions.find(key, epoch)
+        session = context.share.sessions.find(key, epoch)
     if epoch != FINAL_EPOCH:
-        context.share_sessions.update(session, named, forgotten)
+        context.share.sessions.update(session, named, forgotten)
     return session
 
 
@@ -185,7 +185,7 @@ class _ShareFetch:
             try:
                 tp = share_requests.located(self._context, self._client, SHARE_FETCH_TOPIC, one)
                 key = SharePartitionKey(self._session.key.group_id, *one)
-                share = await self._context.share_partitions.get(key)
+                share = await self._context.share.partitions.get(key)
                 sources.append(_Source(one, share, self._context.topics.partition(tp)))
             except BrokerError as error:
                 self._errors[one] = Result(error.code, error.message or None)
@@ -240,7 +240,7 @@ class _ShareFetch:
 
     def respond(self) -> Sequence[Part]:
         """Acquire what was found. The state of no partition can have changed since `read`."""
-        answers: dict[Asked, dict[str, Any]] = {}
+        answers: dict[Asked, dict[str, Any]] = {one: {} for one in self._session.added}
         left = self._body.max_records
         for found in self._found:
             acquired = found.source.share.acquire(
@@ -269,7 +269,7 @@ class _ShareFetch:
 
     def _encode(self, answers: dict[Asked, dict[str, Any]]) -> Sequence[Part]:
         for asked, result in self._errors.items():
-            if asked not in answers:
+            if not answers.get(asked):
                 answers[asked] = {"error_code": result.error, "error_message": result.error_message}
         for asked, result in self._acknowledged.items():
             answers.setdefault(asked, {}).update(

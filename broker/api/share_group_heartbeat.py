@@ -37,7 +37,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             context.check(client, SHARE_HEARTBEAT_TOPIC, name)
         reply = await _heartbeat(context, asked)
         stays = reply.error is ErrorCode.none and asked.member_epoch != LEAVE_EPOCH
-        if stays and await context.share_states.make(asked.group_id, _MAKE_WAIT_S):
+        if stays and await context.share.states.make(asked.group_id, _MAKE_WAIT_S):
             reply = await _heartbeat(context, dataclasses.replace(asked, member_epoch=reply.member_epoch))
     except BrokerError as error:
         reply = HeartbeatReply(error.code, error.message or None)
@@ -57,11 +57,11 @@ async def _heartbeat(context: ApiContext, request: HeartbeatRequest) -> Heartbea
 def _check(request: HeartbeatRequest) -> None:
     """Raises BrokerError `invalid_request`."""
     reason = ""
-    if not request.member_id or len(request.member_id) > _LONGEST_MEMBER_ID:
+    if not request.member_id.strip() or len(request.member_id) > _LONGEST_MEMBER_ID:
         reason = "Invalid member id in the request."
-    elif not request.group_id:
+    elif not request.group_id.strip():
         reason = "GroupId can't be empty."
-    elif request.rack_id == "":
+    elif request.rack_id is not None and not request.rack_id.strip():
         reason = "RackId can't be empty."
     elif request.member_epoch == JOIN_EPOCH and not request.topic_names:
         reason = "SubscribedTopicNames must be set in first request."

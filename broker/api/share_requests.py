@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from broker.api.context import LED_ELSEWHERE, ApiContext, Client, Fields, Request
-from broker.api.share_sessions import Asked, SessionKey
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.fetch_response import CurrentLeader
 from broker.protocol.permissions import Permission
 from broker.protocol.topic_partition import TopicPartition
 from broker.share.persister import SharePartitionKey
 from broker.share.share_partition_state import AcknowledgementBatch, AcknowledgeType
+from broker.share.share_sessions import Asked, SessionKey
 
 _LONGEST_MEMBER_ID: Final = 36
 _FIRST_WITH_RENEW: Final = 2
@@ -69,7 +69,7 @@ async def acknowledge(
         try:
             checked = _checked(batches, request)
             located(context, client, need, asked)
-            partition = await context.share_partitions.get(SharePartitionKey(key.group_id, *asked))
+            partition = await context.share.partitions.get(SharePartitionKey(key.group_id, *asked))
             code = await partition.acknowledge(key.member_id, checked)
         except BrokerError as error:
             return Result(error.code, error.message or None)

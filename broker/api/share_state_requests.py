@@ -75,7 +75,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             if topic.topic_id is None or asked.partition < 0:
                 raise BrokerError(ErrorCode.invalid_request, "a share partition has a topic id and a number")
             key = SharePartitionKey(request.body.group_id, topic.topic_id, asked.partition)
-            return {**row, **await act(context.share_coordinator, key, asked)}
+            return {**row, **await act(context.share.coordinator, key, asked)}
         except BrokerError as error:
             return {**row, **others, "error_code": error.code, "error_message": error.message}
 

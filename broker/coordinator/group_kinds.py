@@ -43,7 +43,7 @@ class GroupKinds:
         return ConsumerGroup(group_id, self._config, self.topics(), self.consumer_settings(group_id), offsets)
 
     def share(self, group_id: str, offsets: GroupOffsets | None = None) -> ShareGroup:
-        return ShareGroup(group_id, self._config, offsets)
+        return ShareGroup(group_id, self._config, offsets, lambda: self._config_of(group_id))
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupConfig:
         broker, of_group = self._config, self._config_of(group_id)

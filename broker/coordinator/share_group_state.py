@@ -473,7 +473,7 @@ class ShareGroup(Group):
 
 
 def _epoch(values: Values, group_id: str) -> int:
-    found: GroupEpoch = values.get(ShareGroupKey(ShareRecord.GROUP_EPOCH, group_id), GroupEpoch(0))
+    found: GroupEpoch = values.get(ShareGroupKey(ShareRecord.GROUP_EPOCH, group_id), GroupEpoch(1))
     return found.epoch
 
 

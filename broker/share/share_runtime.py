@@ -12,6 +12,7 @@ from broker.cluster.group_configs import GroupConfigs
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.topic_changes import TopicChanges
 from broker.config.broker_config import BrokerConfig
+from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.peer_requests import Connect
 from broker.coordinator.record_store import LogRecordStore
 from broker.protocol.topic_names import SHARE_STATE_TOPIC
@@ -19,8 +20,10 @@ from broker.replica.partition import Partition
 from broker.share.persister import SharePartitionKey
 from broker.share.share_coordinator import ShareCoordinator
 from broker.share.share_coordinator_client import ClusterPersister
+from broker.share.share_group_states import ShareGroupStates
 from broker.share.share_partition_state import ShareLimits
 from broker.share.share_partitions import SharePartitions
+from broker.share.share_sessions import ShareSessions
 
 
 class ShareRuntime:
@@ -43,6 +46,12 @@ class ShareRuntime:
         self.coordinator = ShareCoordinator(log, clock, config, self._exists)
         self.persister = ClusterPersister(topics, topic_changes, config.broker_id, self.coordinator, connect)
         self.partitions = SharePartitions(topics, self.persister, clock, self._limits, reset_offset)
+        self.sessions = ShareSessions(self.partitions)
+        self.states: ShareGroupStates
+
+    def serve(self, groups: GroupCoordinator) -> None:
+        """From now on make the states of these groups' partitions."""
+        self.states = ShareGroupStates(groups, self.persister)
 
     def _exists(self, key: SharePartitionKey) -> bool:
         topic = self._topics.metadata.topic_by_id(key.topic_id)
@@ -58,5 +67,6 @@ class ShareRuntime:
 
     async def close(self) -> None:
         """End the requests to other brokers, so that no request of a client waits for them."""
+        await self.states.close()
         await self.partitions.close()
         await self.persister.close()

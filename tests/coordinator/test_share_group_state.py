@@ -113,14 +113,14 @@ def joined(driver: Driver, member: str = "m", *names: str) -> HeartbeatReply:
 
 def test_a_member_gets_partitions_when_their_states_are_made(driver: Driver) -> None:
     first = driver.beat("m", 0, "a")
-    assert (first.error, first.member_epoch, first.assignment) == (ErrorCode.none, 1, frozenset())
+    assert (first.error, first.member_epoch, first.assignment) == (ErrorCode.none, 2, frozenset())
     assert first.heartbeat_interval_ms == 1_000
     assert driver.group.states.initializing == {A: TopicShares("a", frozenset({0, 1}))}
     driver.initialize()
-    second = driver.beat("m", 1, keep=True)
-    assert (second.member_epoch, second.assignment) == (2, tps(A, 0, 1))
-    third = driver.beat("m", 2, keep=True)
-    assert (third.member_epoch, third.assignment, third.heartbeat_interval_ms) == (2, None, 5_000)
+    second = driver.beat("m", 2, keep=True)
+    assert (second.member_epoch, second.assignment) == (3, tps(A, 0, 1))
+    third = driver.beat("m", 3, keep=True)
+    assert (third.member_epoch, third.assignment, third.heartbeat_interval_ms) == (3, None, 5_000)
 
 
 def test_a_heartbeat_that_changes_nothing_stores_nothing(driver: Driver) -> None:
@@ -139,11 +139,11 @@ def test_more_members_than_partitions_share_them(driver: Driver) -> None:
 
 
 def test_a_lost_answer_is_repeated_and_a_wrong_epoch_is_fenced(driver: Driver) -> None:
-    assert joined(driver).member_epoch == 2
-    assert driver.beat("m", 1, keep=True).member_epoch == 2
+    assert joined(driver).member_epoch == 3
+    assert driver.beat("m", 2, keep=True).member_epoch == 3
     again = driver.beat("m", 0, "a")
-    assert (again.member_epoch, again.assignment) == (2, tps(A, 0, 1))
-    for epoch in (7, 3):
+    assert (again.member_epoch, again.assignment) == (3, tps(A, 0, 1))
+    for epoch in (7, 4):
         refused = driver.beat("m", epoch, keep=True)
         assert refused.error is ErrorCode.fenced_member_epoch
         assert f"greater member epoch ({epoch})" in refused.error_message
@@ -153,7 +153,7 @@ def test_a_lost_answer_is_repeated_and_a_wrong_epoch_is_fenced(driver: Driver) -
 def test_who_leaves_or_is_silent_gives_its_partitions_back(driver: Driver) -> None:
     joined(driver, "m0", "a")
     driver.beat("m1", 0, "a")
-    epoch = driver.beat("m0", 2, keep=True).member_epoch
+    epoch = driver.beat("m0", 3, keep=True).member_epoch
     assert driver.beat("m1", -1).member_epoch == -1
     assert driver.beat("m0", epoch, keep=True).assignment == tps(A, 0, 1)
     driver.seconds = driver.group.wake_at

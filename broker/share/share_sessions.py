@@ -45,6 +45,8 @@ class ShareSession:
         self.epoch = 1
         """Of the next request."""
         self.partitions: dict[Asked, None] = {}
+        self.added: list[Asked] = []
+        """Those that the last request has named first: its response names them."""
 
 
 class ShareSessions:
@@ -84,6 +86,7 @@ class ShareSessions:
         session = self._sessions.get(key)
         if session is None:
             raise BrokerError(ErrorCode.share_session_not_found, f"{key.member_id} has no share session here")
+        session.added = []
         if epoch != FINAL_EPOCH:
             if session.epoch != epoch:
                 raise BrokerError(ErrorCode.invalid_share_session_epoch, f"the session is at epoch {session.epoch}")
@@ -92,7 +95,8 @@ class ShareSessions:
 
     def update(self, session: ShareSession, named: Iterable[Asked], forgotten: Iterable[Asked]) -> None:
         """Take the partitions that a request names, and forget those it wants forgotten."""
-        session.partitions.update(dict.fromkeys(named))
+        session.added = [one for one in named if one not in session.partitions]
+        session.partitions.update(dict.fromkeys(session.added))
         for one in forgotten:
             session.partitions.pop(one, None)
 
