@@ -51,7 +51,7 @@ from broker.coordinator.restored_offsets import RestoredOffsets
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
-from broker.meta_properties import refuse_foreign, stored_broker_id
+from broker.meta_properties import stored_broker_id
 from broker.metrics import Metrics
 from broker.net.listener import ListenerSet
 from broker.net.peer_connection import PeerConnection
@@ -76,8 +76,8 @@ from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper, ZooKeeperSupervisor
 from broker.zookeeper.membership import Membership
-from broker.zookeeper.metadata_move import METADATA_FILE, MOVING_FILE, move_into_zookeeper, standalone_store
 from broker.zookeeper.metadata_store import MetadataStore
+from broker.zookeeper.opened_store import ZOOKEEPER_DIRECTORY, open_store
 from broker.zookeeper.registry import Registry
 
 if TYPE_CHECKING:
@@ -86,11 +86,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ZOOKEEPER_DIRECTORY = "zookeeper"
 SESSION_FILE = "zookeeper.session"
-ZOOKEEPER_OPERATION_TIMEOUT_S = 10.0
-"""How long a request that needs ZooKeeper waits while that is away, before its client gets an error; less when sessions
-are short."""
 PEER_TIMEOUT_S = 5.0
 """How long a coordinator waits for the answer of another broker before it asks again."""
 
@@ -253,7 +249,9 @@ class BrokerServer:
         """Open the metadata store, load the logs (their settings are in the store), and register."""
         replicas = self._replicas
         replicas.confirm()
-        store = self._open_store()
+        store = open_store(
+            self.config, self._directories, self._clock, self._start_store, self._start_embedded_zookeeper
+        )
         registry = Registry(store, self._clock)
         registry.ensure_paths()
         if self.config.broker_id < 0:
@@ -276,29 +274,6 @@ class BrokerServer:
         self._election = ControllerElection(registry.controller, self.config.broker_id)
         self._on_stop_blocking(self._election.stop)
         self._election.start()
-
-    def _open_store(self) -> MetadataStore:
-        """Open the store of the cluster's metadata: a file for a standalone broker, else ZooKeeper."""
-        directory = self._directories[0]
-        if self.config.standalone:
-            store = standalone_store(directory, self._clock)
-            refuse_foreign(self._directories, [directory / METADATA_FILE])
-            return self._start_store(store)
-        # kazoo behind it, for brokers with a ZooKeeper
-        from broker.zookeeper.client import ZooKeeper
-
-        own = [] if self.config.zookeeper_connect else [ZOOKEEPER_DIRECTORY, METADATA_FILE, MOVING_FILE]
-        refuse_foreign(self._directories, [directory / name for name in own])
-        session_ms = self.config.zookeeper_session_timeout_ms
-        zookeeper = ZooKeeper(
-            self.config.zookeeper_connect or self._start_embedded_zookeeper(),
-            session_ms,
-            operation_timeout_s=min(ZOOKEEPER_OPERATION_TIMEOUT_S, session_ms / 1000 + 1),
-        )
-        zookeeper.patient = True
-        self._start_store(zookeeper)
-        move_into_zookeeper(directory, zookeeper)
-        return zookeeper
 
     def _start_store(self, store: MetadataStore) -> MetadataStore:
         self._store = store  # so that a start that is cancelled can close it

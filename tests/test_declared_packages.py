@@ -20,6 +20,7 @@ ELSEWHERE = {
     "auditwheel",  # `make dist` installs these three
     "build",
     "twine",
+    *("bytewax", "celery", "faststream", "faust", "quixstreams"),  # in environments of their own
     "test",  # kafka-python's own tests, which `compat/public` runs
 }
 

@@ -59,7 +59,8 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
 
 async def _add_batch(context: ApiContext, request: Request) -> Fields:
     transactions = request.body.transactions
-    codes = await asyncio.gather(*(_add_or_verify(context, asked, _partitions(asked.topics)) for asked in transactions))
+    waiting = [_add_or_verify(context, asked, _partitions(asked.topics)) for asked in transactions]
+    codes = await asyncio.gather(*waiting) if len(waiting) > 1 else [await one for one in waiting]
     results = []
     for asked, by_partition in zip(transactions, codes, strict=True):
         shown = {tp: code_for_version(request.api, request.version, code) for tp, code in by_partition.items()}

@@ -150,6 +150,8 @@ class _Group:
         self._name = name
 
     def describe(self) -> list[ConfigEntry]:
+        if not self._name:
+            raise BrokerError(ErrorCode.invalid_request, "there are no settings for all groups: name one")
         return group_entries(self._context.configs.dynamic, self.current())
 
     def current(self) -> Mapping[str, str]:

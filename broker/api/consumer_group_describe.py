@@ -48,7 +48,7 @@ def _describe(context: ApiContext, request: Request, client: Client, group_id: s
             {
                 **described_member(member, topics),
                 "instance_id": member.instance_id,
-                "subscribed_topic_regex": member.topic_regex,
+                "subscribed_topic_regex": member.topic_regex or "",
                 "target_assignment": described_assignment(member.target_assignment, topics),
                 "member_type": CLASSIC if member.is_classic else CONSUMER,
             }

@@ -10,7 +10,7 @@ import functools
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest, TopicIdPartition
 from broker.coordinator.modern_group_records import by_topic_id
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import CONSUMER_HEARTBEAT, CONSUMER_HEARTBEAT_TOPIC
 
@@ -21,6 +21,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     names, owned = body.subscribed_topic_names, body.topic_partitions
     try:
         context.check(client, CONSUMER_HEARTBEAT, body.group_id)
+        check_group_id(body.group_id)
         for name in names or ():
             context.check(client, CONSUMER_HEARTBEAT_TOPIC, name)
     except BrokerError as error:
@@ -46,6 +47,12 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         )
     )
     return heartbeat_fields(reply)
+
+
+def check_group_id(group_id: str) -> None:
+    """Raise BrokerError `invalid_request` for a blank id, also in ShareGroupHeartbeat. Classic groups may have one."""
+    if not group_id.strip():
+        raise BrokerError(ErrorCode.invalid_request, "the group id is blank")
 
 
 def heartbeat_fields(reply: HeartbeatReply) -> Fields:

@@ -61,6 +61,7 @@ from broker.api import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    refused_versions,
     sasl_authenticate,
     sasl_handshake,
     share_acknowledge,
@@ -166,6 +167,13 @@ _CHANGES_METADATA = frozenset(
 """A client that disconnects must not end these between the write to ZooKeeper and the notification of the brokers."""
 
 
+_REFUSALS = {
+    ApiKey.PRODUCE: refused_versions.refuse_produce,
+    ApiKey.FETCH: refused_versions.refuse_fetch,
+}
+"""What answers the versions below the lowest one."""
+
+
 def make_routes(context: ApiContext) -> list[Route]:
     """Bind the table to a running broker."""
     routes: list[Route] = []
@@ -176,7 +184,7 @@ def make_routes(context: ApiContext) -> list[Route]:
             bound = functools.partial(handler, context)
         if api in _CHANGES_METADATA:
             bound = _uncancelled(bound)
-        routes.append(Route(api, low, high, bound, 0 if api is ApiKey.PRODUCE else None))
+        routes.append(Route(api, low, high, bound, 0 if api is ApiKey.PRODUCE else None, _REFUSALS.get(api)))
     return routes
 
 

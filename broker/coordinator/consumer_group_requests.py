@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from broker.coordinator.consumer_group_members import Draft, Member
+from broker.coordinator.consumer_group_members import Draft, Member, Membership
 from broker.coordinator.consumer_group_state import RECONCILING_INTERVAL_MS, Call, ConsumerGroup
 from broker.coordinator.current_assignment import Report, next_assignment
 from broker.coordinator.group import Effects, Now, Reply, Waiter
@@ -36,7 +36,7 @@ from broker.protocol.topic_partition import TopicPartition
 def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, waiter: Waiter, now: Now) -> Effects:
     """ConsumerGroupHeartbeat: join, stay, rejoin or leave. Answers `waiter` with a HeartbeatReply, now or later."""
     try:
-        _check(request, group.settings.assignors)
+        check(request, group.settings.assignors)
     except BrokerError as error:
         return Effects([Reply(waiter, HeartbeatReply(error.code, error.message))])
     if not request.member_id:
@@ -45,10 +45,10 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, waiter: Waiter, n
     return group.submit(Call(waiter, request.member_id, partial(rule, group, request), HeartbeatReply), now)
 
 
-def _check(request: HeartbeatRequest, assignors: Collection[str]) -> None:
+def check(request: HeartbeatRequest, assignors: Collection[str]) -> None:
     """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR. Whether a pattern is one is checked by the caller."""
     epoch, problem = request.member_epoch, ""
-    if not request.group_id or request.instance_id == "" or request.rack_id == "":
+    if not request.group_id.strip() or request.instance_id == "" or request.rack_id == "":
         problem = "The group id, the instance id and the rack id must not be empty."
     elif not request.member_id and (request.needs_member_id or epoch > 0 or epoch == LEAVE_EPOCH):
         problem = "The member id must not be empty."
@@ -177,7 +177,7 @@ def check_room(group: ConsumerGroup, draft: Draft, member_id: str) -> None:
         raise BrokerError(ErrorCode.group_max_size_reached, message)
 
 
-def static_or_dynamic(group: ConsumerGroup, draft: Draft, member_id: str, instance_id: str | None) -> Member:
+def static_or_dynamic(group: ConsumerGroup, draft: Membership, member_id: str, instance_id: str | None) -> Member:
     """The member of a request, which has the instance id if one is given."""
     holder = member_id if instance_id is None else draft.instances.get(instance_id)
     if holder is None or holder not in draft.members:

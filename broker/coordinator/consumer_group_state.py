@@ -21,7 +21,9 @@ from typing import Any, NamedTuple, TypeAlias
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator.consumer_group_members import Draft, Member, Membership
 from broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Effects, Group, GroupKind, Now, Reply, Waiter
+from broker.coordinator.group_conversion import as_classic, has_left_for_classic, install_members
 from broker.coordinator.group_offsets import GroupOffsets
+from broker.coordinator.group_state import ClassicGroup
 from broker.coordinator.modern_group_messages import Resolve, Topics
 from broker.coordinator.modern_group_records import (
     ConsumerGroupKey,
@@ -95,6 +97,8 @@ class Batch(NamedTuple):
     calls: Sequence[Call]
     replies: Sequence[Reply]
     changes: Sequence[KeyValue]
+    successor: ClassicGroup | None = None
+    """When that is stored, the group is this one."""
 
     def records(self) -> Sequence[KeyValue]:
         return self.changes
@@ -123,6 +127,8 @@ class ConsumerGroup(Group):
         self._queue: deque[Call] = deque()
         self._storing: Batch | None = None
         self._is_dead = False
+        # The group of the classic protocol that this one replaces, until that is stored.
+        self._replaces: ClassicGroup | None = None
         # When members are removed (monotonic s), and a time before which none is.
         self._deadlines: dict[Deadline, float] = {}
         self._soonest = inf
@@ -200,6 +206,39 @@ class ConsumerGroup(Group):
         self._is_regex_stale = bool(self._regexes)
         return self._advance(now)
 
+    # --- in place of a classic group, and back
+
+    def replace_classic(self, classic: ClassicGroup, members: Sequence[Member], now: Now) -> Effects:
+        """The first event of a group that takes the place of a classic one: store its members.
+
+        If they cannot be stored, the classic group comes back as the effects' `successor`.
+        """
+        self._replaces = classic
+
+        def rule(draft: Draft, now: Now) -> Generator[None, None, None]:
+            install_members(draft, members, classic.generation_id, self.topics)
+            for member in members:
+                self.touch(member, now)
+            yield
+
+        return self.submit(Call(None, "", rule, lambda *_: None), now)
+
+    def _downgraded(self, draft: Draft, now: Now) -> ClassicGroup | None:
+        if not self.settings.can_downgrade or not has_left_for_classic(self.membership, draft):
+            return None
+        if len(draft.members) > self.config.group_max_size:
+            return None
+        return as_classic(self.group_id, self.config, self.offsets, draft, self.topics, now)
+
+    def _end(
+        self, error: BrokerError, successor: ClassicGroup, replies: Sequence[Reply], calls: Sequence[Call]
+    ) -> Effects:
+        """The group is a classic one from now on. Whoever waits sends the request again, to that one."""
+        refused = [call.refused(error) for call in (*calls, *self._queue)]
+        self._queue.clear()
+        self._is_dead, self.wake_at = True, inf
+        return Effects([r for r in (*replies, *refused) if r.waiter is not None], successor=successor)
+
     # --- events
 
     def submit(self, call: Call, now: Now) -> Effects:
@@ -247,9 +286,16 @@ class ConsumerGroup(Group):
             return Effects()  # the group was killed meanwhile
         self._storing = None
         if error is ErrorCode.none:
+            self._replaces = None
+            if batch.successor is not None:
+                batch.successor.prepare_rebalance(now, "its last member of the consumer protocol is gone")
+                moved = BrokerError(ErrorCode.coordinator_not_available, "The group uses the classic protocol now.")
+                return self._end(moved, batch.successor, batch.replies, ())
             self._install(batch, now)
             return self._advance(now, batch.replies)
         failed = BrokerError(error, "The change of the group could not be stored.")
+        if self._replaces is not None:
+            return self._end(failed, self._replaces, (), batch.calls)
         effects = self._advance(now, [call.refused(failed) for call in batch.calls])
         self.wake_at = max(self.wake_at, now.monotonic + RETRY_S)
         return effects
@@ -296,6 +342,15 @@ class ConsumerGroup(Group):
         begun = [(call, steps) for call, steps in begun if not _ends(call, steps, replies)]
         if draft.changed and draft.regexes:
             draft.set_regexes(draft.regexes)
+        if (successor := self._downgraded(draft, now)) is not None:
+            again = BrokerError(ErrorCode.rebalance_in_progress)
+            for call, steps in begun:
+                if call.member_id in draft.members:
+                    replies.append(call.refused(again))
+                else:
+                    _ends(call, steps, replies)  # it has left
+            changes = [*((key, None) for key in self.stored_keys()), *successor.generation_records(now)]
+            return Batch(draft, self.topics, list(calls.values()), replies, changes, successor)
         if not draft.bumps_epoch and self._seen_topics is not self.topics:
             draft.bumps_epoch = draft.metadata_hash(self.topics) != draft.epoch.metadata_hash
         if draft.bumps_epoch:
@@ -303,7 +358,9 @@ class ConsumerGroup(Group):
         draft.update_targets(self.topics, self.settings.assignors[0], now.wall_ms)
         for call, steps in begun:
             _ends(call, steps, replies)
-        return Batch(draft, self.topics, list(calls.values()), replies, draft.records(self.group_id))
+        replaced = self._replaces.stored_keys() if self._replaces and self._replaces.has_records else []
+        changes = [*((key, None) for key in replaced), *draft.records(self.group_id)]
+        return Batch(draft, self.topics, list(calls.values()), replies, changes)
 
     def _install(self, batch: Batch, now: Now) -> None:
         """What a batch makes of the group is stored."""

@@ -65,6 +65,8 @@ class Effects(NamedTuple):
     replies: Sequence[Reply] = ()
     stores: Sequence[Store] = ()
     resolve: Resolve | None = None
+    successor: Group | None = None
+    """A group of another kind that takes the place of this one from now on."""
 
 
 class Group(ABC):

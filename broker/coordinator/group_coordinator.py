@@ -16,7 +16,7 @@ from uuid import uuid4
 from broker.clock import Clock
 from broker.config.group_config import GroupConfig
 from broker.config.setting_groups import GroupSettings
-from broker.coordinator import consumer_group_requests, group_requests
+from broker.coordinator import consumer_group_requests, group_migration, group_requests
 from broker.coordinator.consumer_group_state import ConsumerGroup
 from broker.coordinator.group import Effects, Group, Now, Waiter
 from broker.coordinator.group_kinds import GroupKinds
@@ -54,6 +54,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
 _Answer = TypeVar("_Answer", JoinReply, SyncReply)
+_Reply = TypeVar("_Reply", HeartbeatReply, JoinReply, LeaveReply)
 
 # A client's error when its offsets cannot be stored. Every other code is passed on.
 _COMMIT_ERRORS = {
@@ -110,15 +111,20 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             if request.member_id:
                 return JoinReply(ErrorCode.unknown_member_id, request.member_id)
             group = shard.create(request.group_id)
-        elif isinstance(group, ConsumerGroup) and group.is_empty and not request.member_id:
-            group = self._kinds.classic(request.group_id, self._clock.now_ms(), group.offsets)
-        if not isinstance(group, ClassicGroup):
-            return JoinReply(ErrorCode.inconsistent_group_protocol, request.member_id)
         new_id = "" if request.member_id else f"{request.group_instance_id or request.client_id}-{uuid4()}"
         waiter: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
-        effects = group_requests.join(group, request, new_id, waiter, shard.now())
+        now = shard.now()
+        if isinstance(group, ConsumerGroup) and group.is_empty:
+            group, tombstones = group_migration.empty_as_classic(group, now)
+            group.obsolete_keys = [key for key, _ in tombstones]
+        if isinstance(group, ConsumerGroup):
+            shard.perform(group, group_migration.join(group, request, new_id, waiter, now))
+            return await _stored_soon(waiter, JoinReply(ErrorCode.coordinator_not_available, request.member_id))
+        if not isinstance(group, ClassicGroup):
+            return JoinReply(ErrorCode.inconsistent_group_protocol, request.member_id)
+        effects = group_requests.join(group, request, new_id, waiter, now)
         if shard.groups.get(request.group_id) is not group and (group.member_count or group.roster.pending):
-            shard.replace(group)
+            shard.groups[request.group_id] = group
         shard.perform(group, effects)
         knows_its_id = bool(request.member_id) or request.group_instance_id is not None
         return await self._wait(shard, group, waiter, can_return=knows_its_id)
@@ -131,6 +137,10 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             loading = shard is ErrorCode.coordinator_load_in_progress
             return SyncReply(ErrorCode.rebalance_in_progress if loading else shard)
         group = shard.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            reply = group_migration.sync(group, request, shard.now())
+            shard.perform(group, Effects())  # it may have set a deadline
+            return reply
         if not isinstance(group, ClassicGroup):
             return SyncReply(ErrorCode.unknown_member_id)
         waiter: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
@@ -155,16 +165,24 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             # No session can end while the groups are loaded.
             return ErrorCode.none if shard is ErrorCode.coordinator_load_in_progress else shard
         group = shard.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            code = group_migration.heartbeat(group, member_id, group_instance_id, generation_id, shard.now())
+            shard.perform(group, Effects())  # it may have set a deadline
+            return code
         if not isinstance(group, ClassicGroup):
             return ErrorCode.unknown_member_id
         return group_requests.heartbeat(group, member_id, group_instance_id, generation_id, shard.now())
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> LeaveReply:
-        """LeaveGroup of one or several members. Never waits."""
+        """LeaveGroup of one or several members. Waits only in a consumer group, until it is stored."""
         shard = self._shard_of(group_id)
         if isinstance(shard, ErrorCode):
             return LeaveReply(shard)
         group = shard.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            waiter: asyncio.Future[LeaveReply] = asyncio.get_running_loop().create_future()
+            shard.perform(group, group_migration.leave(group, members, waiter, shard.now()))
+            return await _stored_soon(waiter, LeaveReply(ErrorCode.coordinator_not_available))
         if not isinstance(group, ClassicGroup):
             return LeaveReply(ErrorCode.none, tuple((member, ErrorCode.unknown_member_id) for member in members))
         if group.is_dead:
@@ -175,38 +193,43 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
     async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         """ConsumerGroupHeartbeat. Returns when what it changes is stored, or at once."""
-        shard = self._shard_of(request.group_id)
-        if isinstance(shard, ErrorCode):
-            return HeartbeatReply(shard)
         waiter: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
         try:
-            consumer_group_requests._check(request, self._config.group_consumer_assignors)
+            consumer_group_requests.check(request, self._config.group_consumer_assignors)
+            shard = self._shard_of(request.group_id)
+            if isinstance(shard, ErrorCode):
+                return HeartbeatReply(shard)
             if request.topic_regex:
                 TopicPattern(request.topic_regex)
-            group = self._consumer_group(shard, request)
+            group, before = self._consumer_group(shard, request)
         except BrokerError as error:
             return HeartbeatReply(error.code, error.message)
         group.settings = self._kinds.consumer_settings(request.group_id)
         effects = consumer_group_requests.heartbeat(group, request, waiter, shard.now())
-        if shard.groups.get(request.group_id) is not group and effects.stores:
-            shard.replace(group)
+        if before.stores or effects.stores:
+            shard.groups[request.group_id] = group
+        shard.perform(group, before)
         shard.perform(group, effects)
-        try:
-            return await asyncio.wait_for(waiter, COMMIT_TIMEOUT_S)
-        except TimeoutError:
-            return HeartbeatReply(ErrorCode.coordinator_not_available, "The change of the group is not stored yet.")
+        late = HeartbeatReply(ErrorCode.coordinator_not_available, "The change of the group is not stored yet.")
+        return await _stored_soon(waiter, late)
 
-    def _consumer_group(self, shard: GroupShard, request: HeartbeatRequest) -> ConsumerGroup:
-        """The group of a heartbeat. For a first one it may be new, in the place of an empty classic group. Raises
-        BrokerError `group_id_not_found`."""
-        group = shard.groups.get(request.group_id)
+    def _consumer_group(self, shard: GroupShard, request: HeartbeatRequest) -> tuple[ConsumerGroup, Effects]:
+        """The group of a heartbeat, with the effects of its event before that. For a first heartbeat the group may be
+        new, or an upgraded classic group. Raises BrokerError `group_id_not_found`."""
+        group_id, group = request.group_id, shard.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
-            return group
-        is_free = group is None or (isinstance(group, ClassicGroup) and group.is_empty and not group.is_dead)
-        if is_free and request.member_epoch == JOIN_EPOCH:
-            return self._kinds.consumer(request.group_id, None if group is None else group.offsets)
+            return group, Effects()
+        if request.member_epoch == JOIN_EPOCH and group is None:
+            return self._kinds.consumer(group_id), Effects()
+        if request.member_epoch == JOIN_EPOCH and isinstance(group, ClassicGroup) and not group.is_dead:
+            settings = self._kinds.consumer_settings(group_id)
+            upgraded, ended, begun = group_migration.upgrade(
+                group, request, settings, self._kinds.topics(), shard.now()
+            )
+            shard.perform(group, ended)
+            return upgraded, begun
         why = "not found" if group is None else "is not a consumer group"
-        raise BrokerError(ErrorCode.group_id_not_found, f"Group {request.group_id} {why}.")
+        raise BrokerError(ErrorCode.group_id_not_found, f"Group {group_id} {why}.")
 
     def topics_changed(self, names: Collection[str]) -> None:
         """Topics were created, deleted, or have other partitions."""
@@ -446,3 +469,11 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if group.offsets.in_flight:
             return ErrorCode.coordinator_not_available  # retriable: offsets are being stored
         return _commit_error(await shard.delete_group(group))
+
+
+async def _stored_soon(waiter: asyncio.Future[_Reply], late: _Reply) -> _Reply:
+    """The answer to a request whose change is stored, or `late` if that takes too long."""
+    try:
+        return await asyncio.wait_for(waiter, COMMIT_TIMEOUT_S)
+    except TimeoutError:
+        return late

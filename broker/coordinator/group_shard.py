@@ -75,15 +75,6 @@ class GroupShard:
         self.groups[group_id] = group
         return group
 
-    def replace(self, group: Group) -> None:
-        """Put a group of another kind in the place of the one that has its id, which is empty or was converted. Its
-        first store deletes the records of that one."""
-        before = self.groups.get(group.group_id)
-        if before is not None:
-            group.obsolete_keys = [*before.obsolete_keys, *(before.stored_keys() if before.has_records else ())]
-        self.groups[group.group_id] = group
-        self._armed.pop(group.group_id, None)
-
     def create_share(self, group_id: str) -> ShareGroup:
         """Make an empty share group. Nothing of it is stored yet."""
         group = self.groups[group_id] = self._kinds.share(group_id)
@@ -149,6 +140,9 @@ class GroupShard:
                 future.set_result(answer)
         for store in effects.stores:
             self._store_membership(group, store)
+        if effects.successor is not None and self.groups.get(group.group_id) is group:
+            self.groups[group.group_id] = group = effects.successor
+            self.perform(group, group.tick(self.now()))
         if effects.resolve is not None:
             self._tasks.begin(f"looking up the topics of group {group.group_id}", self._resolve(group, effects.resolve))
         self._arm(group)

@@ -168,6 +168,10 @@ class ClassicGroup(Group):
             self.roster.records(self.protocol_name, assignments),
         )
 
+    def generation_records(self, now: Now) -> list[KeyValue]:
+        """The records that make the stored generation this one."""
+        return GenerationStore(self.group_id, self.snapshot(now)).records()
+
     def install(self, metadata: GroupMetadata, now: Now) -> None:
         """Make a stored generation the current one. On replay this adds its members, each with a new session."""
         self.generation_id = metadata.generation_id

@@ -41,6 +41,8 @@ _REPEATED_APIS = frozenset({ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_
 """Clients repeat these requests with another correlation id, so decoded ones are cached."""
 _REPEATED_BYTES = 512
 
+_FIRST_TRANSACTIONAL = 3
+"""Version of Produce from which on a request has a transactional id."""
 _COPIED_BYTES = 1000
 """Shorter pieces of a frame are joined."""
 
@@ -117,10 +119,11 @@ def wants_no_answer(frame: bytes | bytearray | memoryview) -> bool:
 def _read_acks(version: int, frame: bytes | bytearray | memoryview) -> int:
     """The field behind the header and the transactional id."""
     _, at = _read_header(frame, 0, len(frame))
+    length = 0
     if _request_codec(ApiKey.PRODUCE, version).tagged:
         length, at = read_varint(frame, skip_tags(frame, at, len(frame)))
         length -= 1
-    else:
+    elif version >= _FIRST_TRANSACTIONAL:
         length, at = _INT16.unpack_from(frame, at)[0], at + _INT16.size
     acks: int = _INT16.unpack_from(frame, at + max(length, 0))[0]
     return acks

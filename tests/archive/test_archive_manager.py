@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -34,7 +33,7 @@ from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import encode_snapshot
 from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
-from broker.storage.storage import open_storage
+from tests.support.away_store import AwayStore
 from tests.support.batches import NOW, append, batch, fill, open_log
 
 TP = TopicPartition("t", 0)
@@ -48,30 +47,6 @@ ARCHIVED = LogConfig(
     file_delete_delay_ms=0,
 )
 DELAY_MS = 60_000
-
-
-class AwayStore:
-    """A Storage that can be taken away."""
-
-    def __init__(self, url: str) -> None:
-        self.storage = open_storage(url)
-        self.is_away = False
-        self.answers = threading.Event()
-        """Clear: every call hangs until it is set."""
-        self.answers.set()
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.storage, name)
-        if not callable(found):
-            return found
-
-        def call(*arguments: Any, **named: Any) -> Any:
-            self.answers.wait()
-            if self.is_away:
-                raise ConnectionError("cannot reach https://me:hunter2@store/")
-            return found(*arguments, **named)
-
-        return call
 
 
 class Broker:

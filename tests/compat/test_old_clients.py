@@ -6,64 +6,16 @@ docs/compatibility.md names them. They need old Pythons: where one is missing, i
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support import old_client
 from tests.support.broker_process import BrokerProcess
-from tests.support.requirements import Unavailable, cache_directory, give_up
-
-# --- Old Pythons that are installed beside this one, and environments in them with one old package, kept between runs.
-
-_TIMEOUT_S = 300
-
-
-def python_with(version: str, package: str) -> Path:
-    """An interpreter of Python `version` (`3.6`) with the package (`kafka-python==1.4.0`). Raises Unavailable."""
-    target = cache_directory() / f"python{version}-{package.replace('==', '-')}"
-    if not (target / "bin" / "python").exists():
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
-            made = Path(scratch) / "root"
-            _run([_interpreter(version), "-m", "venv", str(made)])
-            _run([str(made / "bin" / "python"), "-m", "pip", "install", "-q", "--prefer-binary", package])
-            try:
-                made.rename(target)
-            except OSError:
-                if not target.is_dir():
-                    raise
-    return target / "bin" / "python"
-
-
-def _interpreter(version: str) -> str:
-    for found in _candidates(version):
-        probe = [found, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
-        done = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
-        if done.stdout.strip() == version:
-            return found
-    raise Unavailable(f"there is no Python {version}, on the PATH or of pyenv")
-
-
-def _candidates(version: str) -> Iterator[str]:
-    on_the_path = shutil.which(f"python{version}")
-    if on_the_path is not None:
-        yield on_the_path
-    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    yield from map(str, sorted(root.glob(f"versions/{version}.*/bin/python")))
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    if done.returncode != 0:
-        raise Unavailable(f"{' '.join(command)}:\n{done.stderr[-2000:]}")
-
-
-# --- the tests
+from tests.support.package_environment import python_with
+from tests.support.requirements import Unavailable, give_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

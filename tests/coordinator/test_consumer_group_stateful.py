@@ -219,7 +219,8 @@ TestConsumerGroupHistory.settings = settings(max_examples=60, stateful_step_coun
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_long_histories() -> None:
     run_state_machine_as_test(
-        ConsumerGroupHistory, settings=settings(max_examples=2_000, stateful_step_count=60, deadline=None)
+        ConsumerGroupHistory, settings=settings(max_examples=500, stateful_step_count=50, deadline=None)
     )

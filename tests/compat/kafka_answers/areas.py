@@ -40,6 +40,7 @@ AREAS: Mapping[str, Callable[[Asking], None]] = {
 
 KAFKA4_AREAS: Mapping[str, Callable[[Asking], None]] = {
     "consumer_groups": consumer_group_requests.ask_all,
+    "group_migration": consumer_group_requests.ask_migrations,
     "share_groups": share_group_requests.ask_all,
     "topic_ids": topic_id_requests.ask_all,
     "transactions_v2": transaction_v2_requests.ask_all,

@@ -1,5 +1,5 @@
 """Groups of the consumer protocol (KIP-848): heartbeats that do not fit, members that share, commits by member epochs,
-static members, patterns, what is told of groups, their settings, and the way from and to classic groups.
+static members, patterns, what is told of groups, and their settings; and the way from and to classic groups.
 
 Which partitions a member gets is an assignor's free choice, so the answers keep only how many they are; the next
 heartbeat owns what its member was given.
@@ -32,9 +32,15 @@ def ask_all(asking: Asking) -> None:
     _static(asking, topic)
     _patterns(asking)
     _end(asking, topic)
+    _settings(asking)
+
+
+def ask_migrations(asking: Asking) -> None:
+    """Another area: the way from and to classic groups."""
+    topic = f"{asking.prefix}c"
+    asking.create(topic, PARTITIONS)
     _from_classic(asking, topic)
     _to_classic(asking, topic)
-    _settings(asking)
 
 
 def heartbeat_body(group: str, member: str, epoch: int, **given: Any) -> dict[str, Any]:

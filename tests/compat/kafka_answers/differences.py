@@ -267,14 +267,15 @@ CONFIGS = [
         {"": lambda one: one.ours in ("none", True)},
     ),
     Difference(
-        "Consumer groups are as of Kafka 4",
-        "assignors have short names, members may change the protocol (`group.consumer.migration.policy`), and patterns "
-        "are looked up again",
+        "Consumer groups and share groups are as of Kafka 4",
+        "assignors have short names, members may change the protocol (`group.consumer.migration.policy`), patterns are "
+        "looked up again, and 3.8.1 has no share groups",
         OF_BROKER,
         {
             "configs.group.consumer.assignors.value": "uniform,range",
             "configs.group.consumer.migration.policy.value": "bidirectional",
             "configs.group.consumer.regex.refresh.interval.ms": ANYTHING,
+            "configs.group.share.*": ANYTHING,
         },
     ),
     Difference(
