@@ -422,14 +422,18 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         return ErrorCode.none, results
 
     async def forget_partitions(self, deleted: Collection[TopicPartition]) -> None:
-        """Topics were deleted: drop the offsets of their partitions in every group, pending ones too."""
-        gone = set(deleted)
+        """Topics were deleted: drop the offsets of their partitions in every group, pending ones too, and what share
+        groups know of them."""
+        gone, names = set(deleted), {tp.topic for tp in deleted}
+        alive = {topic.topic_id for topic in self._kinds.topics().values()}
         writes = []
         for shard in tuple(self._shards.values()):
             for group in shard.groups.values():
                 known = group.offsets.any_of(gone)
                 if known:
                     writes.append(shard.delete_offsets(group, known))
+                if isinstance(group, ShareGroup) and (ids := group.states_of(names) - alive):
+                    shard.perform(group, group.forget(ids, None, shard.now(), deleted=True))
             await asyncio.sleep(0)  # let other requests run: there may be many groups
         for write in writes:
             await write
