@@ -19,6 +19,7 @@ SUITES = {
     "peers": "bench.broker_bench:run_peers",
     "scale": "bench.scale_bench:run",
     "transactions": "bench.transaction_bench:run",
+    "groups": "bench.group_bench:run",
     "controller": "bench.controller_bench:run",
     "acl": "bench.acl_bench:run",
     "ui": "bench.ui_bench:run",

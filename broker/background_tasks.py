@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from broker.errors import PykafkaError
@@ -78,3 +78,10 @@ def log_unexpected(what: str, task: asyncio.Future[Any]) -> BaseException | None
     if error is not None and not isinstance(error, PykafkaError):
         logger.error("%s failed", what, exc_info=error)
     return error
+
+
+def name_of(work: Callable[..., object]) -> str:
+    """The function behind what is called, for the log."""
+    if isinstance(work, functools.partial):
+        return name_of(work.args[0] if work.func is asyncio.to_thread else work.func)
+    return getattr(work, "__qualname__", repr(work))

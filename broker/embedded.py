@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from broker.errors import PykafkaError
+from broker.held_port import HeldPort
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 
 __all__ = ["EmbeddedBroker", "EmbeddedCluster", "EmbeddedUi"]
@@ -35,6 +36,7 @@ _READY = re.compile(
     r"(?: \((?:its own ZooKeeper on (\S+)|standalone)\))?(?:, metrics on (\S+))?$",
     re.MULTILINE,
 )
+_ANY_PORT = re.compile(r"(?<=://)([^,]*):0(?=,|$)")
 _POLL_S = 0.02
 _LAST_LINES = 20
 
@@ -43,7 +45,7 @@ class EmbeddedBroker:
     """One broker on `data_dir`, by default a temporary directory that `stop` deletes.
 
     `settings` are broker settings in Kafka's names. By default it listens on a free loopback port, and on the same port
-    again after a restart.
+    again after a restart. No other process gets the port meanwhile.
     """
 
     module: ClassVar[str] = "broker"
@@ -67,6 +69,7 @@ class EmbeddedBroker:
             **(settings or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
+        self._ports: list[HeldPort] = []
         self.bootstrap = ""
         """`host:port` of the first listener, for `kafka.bootstrap.servers`."""
         self.listeners: dict[str, str] = {}
@@ -142,6 +145,7 @@ class EmbeddedBroker:
     def _launch(self) -> None:
         self._wait()  # for an earlier process that has ended by itself
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._settings["listeners"] = _ANY_PORT.sub(self._hold_port, self._settings["listeners"])
         overrides = [word for key, value in self._settings.items() for word in ("--override", f"{key}={value}")]
         with self._output.open("wb") as stdout, self.log_file.open("ab") as stderr:
             self._process = subprocess.Popen(
@@ -152,6 +156,11 @@ class EmbeddedBroker:
                 start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
+
+    def _hold_port(self, address: re.Match[str]) -> str:
+        host = address.group(1)
+        self._ports.append(HeldPort(host.strip("[]")))
+        return f"{host}:{self._ports[-1].port}"
 
     def _wait_until_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
 from broker.api.fetch_sessions import FetchSessionCache
+from broker.api.share_offset_reset import OffsetReset
 from broker.api.table import make_routes
-from broker.background_tasks import BackgroundTasks
+from broker.background_tasks import BackgroundTasks, name_of
 from broker.clock import Clock, SystemClock
 from broker.cluster.acls import Acls
 from broker.cluster.authorizer_settings import make_authorizer
@@ -29,7 +30,9 @@ from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controlled_shutdown import hand_over
 from broker.cluster.controller import Controller
 from broker.cluster.failure_detector import FailureDetector
+from broker.cluster.features import SUPPORTED, Features
 from broker.cluster.group_backup import GroupBackup
+from broker.cluster.group_configs import GroupConfigs
 from broker.cluster.isr_writer import IsrWriter
 from broker.cluster.leadership_check import LeadershipCheck
 from broker.cluster.local_replicas import LocalReplicas
@@ -45,22 +48,24 @@ from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener, advertised_listeners
 from broker.coordinator.coordinators import Coordinators
 from broker.coordinator.restored_offsets import RestoredOffsets
-from broker.errors import BrokerError, ConfigError, ErrorCode
+from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
-from broker.meta_properties import refuse_foreign, stored_broker_id
+from broker.meta_properties import stored_broker_id
 from broker.metrics import Metrics
 from broker.net.listener import ListenerSet
 from broker.net.peer_connection import PeerConnection
-from broker.net.peer_security import PeerSecurity
+from broker.net.peer_security import peer_security
 from broker.net.request_log import RequestLog
 from broker.net.router import Router
 from broker.net.throttling import Throttling
 from broker.protocol.permissions import FETCH_AS_FOLLOWER
+from broker.protocol.topic_names import SHARE_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.cluster_metadata import BrokerInfo, Endpoint
 from broker.replica.replica_manager import ReplicaManager
+from broker.share.share_runtime import ShareRuntime
 from broker.web.collector import MetricSources
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
@@ -71,8 +76,8 @@ from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.controller_election import ControllerElection
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper, ZooKeeperSupervisor
 from broker.zookeeper.membership import Membership
-from broker.zookeeper.metadata_move import METADATA_FILE, MOVING_FILE, move_into_zookeeper, standalone_store
 from broker.zookeeper.metadata_store import MetadataStore
+from broker.zookeeper.opened_store import ZOOKEEPER_DIRECTORY, open_store
 from broker.zookeeper.registry import Registry
 
 if TYPE_CHECKING:
@@ -81,11 +86,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ZOOKEEPER_DIRECTORY = "zookeeper"
 SESSION_FILE = "zookeeper.session"
-ZOOKEEPER_OPERATION_TIMEOUT_S = 10.0
-"""How long a request that needs ZooKeeper waits while that is away, before its client gets an error; less when sessions
-are short."""
 PEER_TIMEOUT_S = 5.0
 """How long a coordinator waits for the answer of another broker before it asks again."""
 
@@ -122,7 +123,7 @@ class BrokerServer:
             config.controller_quota_window_size_seconds,
             config.quota_burst_ms / 1000,
         )
-        self._peers, self._isolation = _peer_security(config)
+        self._peers, self._isolation = peer_security(config)
         """How this broker connects to others, and what it would need to, if that is not set."""
         self._store: MetadataStore | None = None
         self._acls: Acls | None = None
@@ -163,7 +164,7 @@ class BrokerServer:
                 if waiting is not None:
                     await waiting
             except Exception:
-                logger.exception("the broker goes on to stop, though this failed: %s", _name_of(stop))
+                logger.exception("the broker goes on to stop, though this failed: %s", name_of(stop))
                 raise
 
         self._parts.push_async_callback(logged)
@@ -184,11 +185,12 @@ class BrokerServer:
         self._on_stop(self._tasks.close)
         self._on_stop(self._check_threads.close)
         self._on_stop(self._coordinators.disconnect)
+        self._on_stop(self._share.close)
         await self._load_configs()
         self._start_failure_detector()
         self._start_isr_writer()
         self._start_watch()
-        self._start_controller()
+        await self._start_controller()
         await self._start_archive_upkeep()
         self._on_stop(self._close_listeners)
         self._on_stop(self._hand_over)
@@ -247,7 +249,9 @@ class BrokerServer:
         """Open the metadata store, load the logs (their settings are in the store), and register."""
         replicas = self._replicas
         replicas.confirm()
-        store = self._open_store()
+        store = open_store(
+            self.config, self._directories, self._clock, self._start_store, self._start_embedded_zookeeper
+        )
         registry = Registry(store, self._clock)
         registry.ensure_paths()
         if self.config.broker_id < 0:
@@ -270,29 +274,6 @@ class BrokerServer:
         self._election = ControllerElection(registry.controller, self.config.broker_id)
         self._on_stop_blocking(self._election.stop)
         self._election.start()
-
-    def _open_store(self) -> MetadataStore:
-        """Open the store of the cluster's metadata: a file for a standalone broker, else ZooKeeper."""
-        directory = self._directories[0]
-        if self.config.standalone:
-            store = standalone_store(directory, self._clock)
-            refuse_foreign(self._directories, [directory / METADATA_FILE])
-            return self._start_store(store)
-        # kazoo behind it, for brokers with a ZooKeeper
-        from broker.zookeeper.client import ZooKeeper
-
-        own = [] if self.config.zookeeper_connect else [ZOOKEEPER_DIRECTORY, METADATA_FILE, MOVING_FILE]
-        refuse_foreign(self._directories, [directory / name for name in own])
-        session_ms = self.config.zookeeper_session_timeout_ms
-        zookeeper = ZooKeeper(
-            self.config.zookeeper_connect or self._start_embedded_zookeeper(),
-            session_ms,
-            operation_timeout_s=min(ZOOKEEPER_OPERATION_TIMEOUT_S, session_ms / 1000 + 1),
-        )
-        zookeeper.patient = True
-        self._start_store(zookeeper)
-        move_into_zookeeper(directory, zookeeper)
-        return zookeeper
 
     def _start_store(self, store: MetadataStore) -> MetadataStore:
         self._store = store  # so that a start that is cancelled can close it
@@ -320,7 +301,12 @@ class BrokerServer:
         endpoints = tuple(Endpoint(a.name, a.host, a.port) for a in advertised)
         protocols = {a.name: a.protocol for a in advertised}
         return BrokerInfo(
-            self.config.broker_id, endpoints, protocols, self.config.broker_rack, timestamp_ms=self._clock.now_ms()
+            self.config.broker_id,
+            endpoints,
+            protocols,
+            self.config.broker_rack,
+            timestamp_ms=self._clock.now_ms(),
+            features=SUPPORTED,
         )
 
     async def _open_archive(self) -> None:
@@ -346,13 +332,27 @@ class BrokerServer:
     async def _start_coordinators(self) -> None:
         self._ids = ProducerIds(lambda: self._cluster.registry.allocate_producer_ids(self.config.broker_id))
         assert self._store is not None
+        self._group_configs = GroupConfigs(self._dynamic, self._cluster)
+        await self._group_configs.refresh()
         restored = await RestoredOffsets.left_in(self._cluster, ArchiveNodes(self._store), self._clock)
+        configs, peer = self._group_configs, self._coordinator_peer
+        reset = OffsetReset(configs, self._clock)
+        self._share = ShareRuntime(self.config, self._topics, self._topic_changes, self._clock, peer, configs, reset)
+        others = {SHARE_STATE_TOPIC: self._share.coordinator}
         self._coordinators = Coordinators(
-            self.config, self._topics, self._ids, self._clock, self._coordinator_peer, restored
+            self.config,
+            self._topics,
+            self._ids,
+            self._clock,
+            self._coordinator_peer,
+            restored,
+            others,
+            self._group_configs.of,
         )
         self._on_stop(self._coordinators.close)
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that
         await self._coordinators.start()
+        self._share.serve(self._coordinators.groups)
 
     async def _load_configs(self) -> None:
         """Read what altered settings, users, ACLs and quotas there are. From now on they can be altered."""
@@ -407,6 +407,7 @@ class BrokerServer:
         watch = ClusterWatch(self._cluster, self._topics, self._configs)
         watch.add_config_listener("users", self._users.refresh)
         self._quota_configs.watch(watch)
+        self._group_configs.watch(watch)
         if self._acls is not None:
             watch.add_config_listener("acls", self._acls.load)
         for started in watch.start():
@@ -416,12 +417,17 @@ class BrokerServer:
         check = LeadershipCheck(self._topics, connect, self._is_store_connected)
         self._tasks.begin("asking other brokers who leads", check.run())
 
-    def _start_controller(self) -> None:
+    async def _start_controller(self) -> None:
         """From now on this broker acts whenever it is the controller."""
+        assert self._store is not None
+        self._features = Features(self._store, self._cluster, self._topics)
+        await self._features.load()
+        metrics, features = self._metrics.replication, self._features
         self._controller = Controller(
-            self._election, self._cluster, self._topics, self._dynamic, self._detector, self._metrics.replication
+            self._election, self._cluster, self._topics, self._dynamic, self._detector, metrics, features
         )
         self._on_stop_blocking(self._controller.start().cancel)
+        self._on_stop_blocking(self._features.start(self._controller.look_at_all).cancel)
         self._reassignments = PartitionReassignments(self._controller, self._topics, self._cluster)
         self._on_stop_blocking(self._reassignments.start().cancel)
         self._tasks.begin("reassigning partitions", self._reassignments.run())
@@ -470,10 +476,12 @@ class BrokerServer:
             groups=self._coordinators.groups,
             transactions=self._coordinators.transactions,
             verifier=self._coordinators.verifier,
+            share=self._share,
             markers=self._coordinators.markers,
             producer_ids=self._ids,
             users=self._users,
             quota_configs=self._quota_configs,
+            group_configs=self._group_configs,
             controller=self._controller,
             reassignments=self._reassignments,
             fetch_sessions=FetchSessionCache(
@@ -485,6 +493,7 @@ class BrokerServer:
             metrics=self._metrics,
             check_threads=self._check_threads,
             quotas=self._quotas,
+            features=self._features,
             archive=None if self._archive is None else self._archive.manager,
         )
         log = RequestLog(self._metrics, self.config.slow_request_log_ms)
@@ -539,7 +548,7 @@ class BrokerServer:
                 try:
                     work()
                 except Exception:
-                    logger.exception("periodic work failed: %s", _name_of(work))
+                    logger.exception("periodic work failed: %s", name_of(work))
 
     # --- connections to other brokers
 
@@ -563,17 +572,3 @@ class BrokerServer:
 
     def _is_store_connected(self) -> bool:
         return self._store is not None and self._store.connected
-
-
-def _name_of(work: Callable[..., object]) -> str:
-    if isinstance(work, functools.partial):
-        return _name_of(work.args[0] if work.func is asyncio.to_thread else work.func)
-    return getattr(work, "__qualname__", repr(work))
-
-
-def _peer_security(config: BrokerConfig) -> tuple[PeerSecurity, ConfigError | None]:
-    """How to connect to other brokers; with an error if that is impossible, which matters where there are others."""
-    try:
-        return PeerSecurity.of(config), None
-    except ConfigError as error:
-        return PeerSecurity(), error

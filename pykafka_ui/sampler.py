@@ -288,7 +288,7 @@ class Sampler:
         for node, listed in coordinators.items():
             offsets = offsets_of_groups(self._cluster.connection(node), [one.group_id for one in listed])
             active = {one.group_id for one in listed if one.state not in ("Empty", "Dead")}
-            members = self._admin.members_of_groups(node, sorted(active))
+            members = self._admin.members_of_groups(node, [one for one in listed if one.group_id in active])
             for one in listed:
                 before = self.snapshot.groups.get(one.group_id)
                 known = offsets.get(one.group_id, before.offsets if before else {})

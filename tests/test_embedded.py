@@ -33,6 +33,8 @@ def test_it_serves_keeps_its_port_and_data_over_a_crash_and_leaves_nothing_behin
         before = kafka.bootstrap
         kafka.kill()
         assert not kafka.running
+        with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.0.0.1", int(before.rpartition(":")[2])))  # as an outgoing connection would take it
         kafka.start()
         assert kafka.bootstrap == before
         with Cluster(kafka.bootstrap) as cluster:

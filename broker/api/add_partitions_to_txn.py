@@ -3,18 +3,19 @@
 Behaviour: all partitions are added or none. If one does not exist, the others get OPERATION_NOT_ATTEMPTED. A client
 cannot add internal topics (TOPIC_AUTHORIZATION_FAILED, as in Kafka).
 Version notes: up to 3 a client adds to its own transaction. From 4 brokers send several transactions at once for their
-producers (KIP-890), or only ask whether the partitions were added (`verify_only`). Others than brokers get
-CLUSTER_AUTHORIZATION_FAILED.
+producers, which use version 2 of transactions (KIP-890), or only ask whether the partitions were added (`verify_only`).
+Others than brokers get CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.transaction_requests import Answer, code_for_version, encoded_once, producer_of, when_known
-from broker.coordinator.transaction_state import ProducerIdAndEpoch
+from broker.coordinator.transaction_state import BUMPS_EPOCH, ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import ADD_PARTITIONS_AS_BROKER, ADD_PARTITIONS_TOPIC, ADD_PARTITIONS_TRANSACTION
@@ -57,11 +58,12 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
 
 
 async def _add_batch(context: ApiContext, request: Request) -> Fields:
+    transactions = request.body.transactions
+    waiting = [_add_or_verify(context, asked, _partitions(asked.topics)) for asked in transactions]
+    codes = await asyncio.gather(*waiting) if len(waiting) > 1 else [await one for one in waiting]
     results = []
-    for asked in request.body.transactions:
-        partitions = _partitions(asked.topics)
-        codes = await _add_or_verify(context, asked, partitions)
-        shown = {tp: code_for_version(request.api, request.version, code) for tp, code in codes.items()}
+    for asked, by_partition in zip(transactions, codes, strict=True):
+        shown = {tp: code_for_version(request.api, request.version, code) for tp, code in by_partition.items()}
         results.append({"transactional_id": asked.transactional_id, "topic_results": _results(shown)})
     return {"error_code": ErrorCode.none, "results_by_transaction": results}
 
@@ -73,7 +75,7 @@ async def _add_or_verify(context: ApiContext, asked: Any, partitions: Sequence[T
         return refused
     if asked.verify_only:
         return {tp: context.transactions.verify(transactional_id, producer, tp) for tp in partitions}
-    code = context.transactions.add_partitions(transactional_id, producer, frozenset(partitions))
+    code = context.transactions.add_partitions(transactional_id, producer, frozenset(partitions), BUMPS_EPOCH)
     return dict.fromkeys(partitions, code if isinstance(code, ErrorCode) else await code)
 
 

@@ -3,7 +3,9 @@
 A request in an unknown version gets UNSUPPORTED_VERSION and the list, in version 0, so that the client can retry.
 Produce is advertised from version 0 although it is served from 3: otherwise librdkafka assumes that the broker does not
 know record batches (Apache Kafka 4 does the same).
-Version notes: from 3 a client sends the name and version of its software. Names that are not valid are refused.
+The features tell clients what all brokers have, such as version 2 of transactions (KIP-584).
+Version notes: from 3 a client sends the name and version of its software. Names that are not valid are refused. 3 tells
+no features that begin with 0: Java's clients up to 3.8 raise an error at them, and connect to no broker.
 """
 
 from __future__ import annotations
@@ -12,22 +14,25 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from broker.cluster.features import SUPPORTED, Features
 from broker.errors import ErrorCode
 from broker.net.router import Client, Handler, Route
 from broker.protocol.messages import Request
+from broker.zookeeper.feature_node import FinalizedFeatures
 
 _FIRST_WITH_NAME = 3
+_FIRST_WITH_FEATURES_FROM_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def make_handler(routes: Sequence[Route]) -> Handler:
+def make_handler(routes: Sequence[Route], features: Features | None) -> Handler:
     """The handler that answers from `routes`, which are filled in before the first request."""
 
     def handle(request: Request, client: Client) -> Mapping[str, Any]:
         if request.body is None:
             error = ErrorCode.unsupported_version
         elif request.version >= _FIRST_WITH_NAME and not _names_its_software(request.body):
-            return {"error_code": ErrorCode.invalid_request, "api_keys": (), "finalized_features_epoch": -1}
+            return {"error_code": ErrorCode.invalid_request, "api_keys": ()}
         else:
             error = ErrorCode.none
         keys = [
@@ -38,9 +43,24 @@ def make_handler(routes: Sequence[Route]) -> Handler:
             }
             for route in routes
         ]
-        return {"error_code": error, "api_keys": keys, "finalized_features_epoch": -1}
+        finalized = FinalizedFeatures() if features is None else features.finalized
+        supported = SUPPORTED if request.version >= _FIRST_WITH_FEATURES_FROM_0 else {}
+        return {"error_code": error, "api_keys": keys, **_features(supported, finalized)}
 
     return handle
+
+
+def _features(supported: Mapping[str, int], finalized: FinalizedFeatures) -> Mapping[str, Any]:
+    return {
+        "supported_features": [
+            {"name": name, "min_version": 0, "max_version": high} for name, high in supported.items()
+        ],
+        "finalized_features_epoch": finalized.epoch,
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, level in finalized.versions.items()
+        ],
+    }
 
 
 def _names_its_software(body: Any) -> bool:

@@ -20,6 +20,7 @@ from broker.config.broker_config import (
     is_connection_rate_of_listener,
 )
 from broker.config.dynamic_config import DynamicConfig
+from broker.config.group_config import GROUP_KEYS, broker_key
 from broker.log.log_config import TOPIC_KEYS
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym
 from broker.settings import Setting, UpdateMode, settings_of
@@ -30,10 +31,27 @@ _BROKER_KEYS = settings_of(BrokerConfig)
 
 def topic_entries(dynamic: DynamicConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Every setting of a topic: its `overrides`, else the broker's settings."""
+    return _overridden(_topic_defaults(dynamic), overrides, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+
+
+def group_entries(dynamic: DynamicConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every setting of a group: its `overrides`, else the broker's settings."""
+    defaults = []
+    for name, key in GROUP_KEYS.items():
+        synonyms = _synonyms_from(of_broker, dynamic, [of_broker]) if (of_broker := broker_key(name)) else ()
+        value = synonyms[0].value if synonyms else key.format(key.default)
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        defaults.append(ConfigEntry(name, value, source, _TYPES[key.type], key.doc, synonyms))
+    return _overridden(defaults, overrides, ConfigSource.DYNAMIC_GROUP_CONFIG)
+
+
+def _overridden(
+    defaults: Iterable[ConfigEntry], overrides: Mapping[str, str], source: ConfigSource
+) -> list[ConfigEntry]:
     entries = []
-    for entry in _topic_defaults(dynamic):
+    for entry in defaults:
         if entry.name in overrides:
-            override = ConfigSynonym(entry.name, overrides[entry.name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
+            override = ConfigSynonym(entry.name, overrides[entry.name], source)
             synonyms = (override, *entry.synonyms)
             entry = entry._replace(value=override.value, source=override.source, synonyms=synonyms)
         entries.append(entry)

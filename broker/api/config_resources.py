@@ -1,4 +1,4 @@
-"""The resources that have settings: topics, brokers, and the loggers of a broker. Used by the config handlers."""
+"""The resources that have settings: topics, groups, brokers, and loggers. Used by the config handlers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from broker.api.config_entries import broker_entries, cluster_entries, topic_entries
+from broker.api.config_entries import broker_entries, cluster_entries, group_entries, topic_entries
 from broker.api.context import ApiContext, Client
 from broker.config.broker_config import BrokerConfig
+from broker.config.group_config import GROUP_KEYS
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import TOPIC_KEYS
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ResourceType
@@ -75,8 +76,10 @@ def resource(context: ApiContext, kind: int, name: str) -> ConfigResource:
     if kind == ResourceType.BROKER_LOGGER:
         _check_broker(context, name)
         return _Loggers()
-    if kind in (ResourceType.CLIENT_METRICS, ResourceType.GROUP):
-        raise BrokerError(ErrorCode.invalid_request, f"{ResourceType(kind).name} resources have no settings here")
+    if kind == ResourceType.GROUP:
+        return _Group(context, name)
+    if kind == ResourceType.CLIENT_METRICS:
+        raise BrokerError(ErrorCode.invalid_request, "CLIENT_METRICS resources have no settings here")
     raise BrokerError(ErrorCode.invalid_request, f"there is no resource type {kind}")
 
 
@@ -136,6 +139,26 @@ class _Broker:
 
     async def alter(self, changes: Changes, *, validate_only: bool) -> None:
         await self._configs.alter(changes, cluster_wide=self._cluster_wide, validate_only=validate_only)
+
+
+class _Group:
+    replaceable = True
+    keys = GROUP_KEYS
+
+    def __init__(self, context: ApiContext, name: str) -> None:
+        self._context = context
+        self._name = name
+
+    def describe(self) -> list[ConfigEntry]:
+        if not self._name:
+            raise BrokerError(ErrorCode.invalid_request, "there are no settings for all groups: name one")
+        return group_entries(self._context.configs.dynamic, self.current())
+
+    def current(self) -> Mapping[str, str]:
+        return self._context.group_configs.known.get(self._name, {})
+
+    async def alter(self, changes: Changes, *, validate_only: bool) -> None:
+        await self._context.group_configs.alter(self._name, changes, validate_only=validate_only)
 
 
 class _Loggers:

@@ -17,6 +17,8 @@ from broker.clock import Clock
 from broker.cluster.acls import Acls
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.controller import Controller
+from broker.cluster.features import Features
+from broker.cluster.group_configs import GroupConfigs
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.partition_reassignments import PartitionReassignments
 from broker.cluster.producer_ids import ProducerIds
@@ -42,6 +44,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas, ControllerMutations
 from broker.security.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclResourceType
 from broker.security.authorizer import Authorizer
+from broker.share.share_runtime import ShareRuntime
 
 if TYPE_CHECKING:
     from broker.archive.archive_manager import ArchiveManager
@@ -70,10 +73,12 @@ class ApiContext:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     verifier: TransactionVerifier
+    share: ShareRuntime
     markers: MarkerWriter
     producer_ids: ProducerIds
     users: Users
     quota_configs: QuotaConfigs
+    group_configs: GroupConfigs
     controller: Controller
     reassignments: PartitionReassignments
     fetch_sessions: FetchSessionCache
@@ -84,6 +89,7 @@ class ApiContext:
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     check_threads: CheckThreads = dataclasses.field(default_factory=CheckThreads)
     quotas: ClientQuotas = dataclasses.field(default_factory=ClientQuotas)
+    features: Features | None = None
     archive: ArchiveManager | None = None
     """None without archive.url."""
 

@@ -36,7 +36,7 @@ async def _describe(context: ApiContext, request: Request, client: Client, group
         operations = context.authorized_operations(client, request.api, AclResourceType.GROUP, group_id)
     return {
         "error_code": ErrorCode.group_id_not_found if absent else found.error,
-        "error_message": f"Group {group_id} not found." if absent else None,
+        "error_message": found.message if absent else None,
         "group_id": group_id,
         "group_state": found.state,
         "protocol_type": found.protocol_type,

@@ -1,8 +1,9 @@
 """FindCoordinator: the broker that coordinates a group or a transactional id.
 
-The id is hashed to a partition of __consumer_offsets or __transaction_state, and the leader of that partition is the
-coordinator. The topic is created when it is first needed.
-Version notes: 1 — transactions (key type 1). 4 — several keys at once (KIP-699).
+The id is hashed to a partition of an internal topic, and the leader of that partition is the coordinator. The topic is
+created when it is first needed.
+Version notes: 1 — transactions (key type 1). 4 — several keys at once (KIP-699). 6 — share partitions (key type 2), for
+brokers (KIP-932).
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
-from broker.protocol.permissions import FIND_GROUP, FIND_TRANSACTION
-from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.protocol.permissions import FIND_GROUP, FIND_SHARE, FIND_TRANSACTION
+from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.replica.cluster_metadata import BrokerInfo
+from broker.share.persister import SharePartitionKey
 
 GROUP = 0
 TRANSACTION = 1
+SHARE = 2
 _NEEDS = {GROUP: FIND_GROUP, TRANSACTION: FIND_TRANSACTION}
+_FIRST_WITH_SHARE = 6
 
 LOAD_WAIT_S = 0.25
 """How long a request waits for the loads of partitions. If they end within this time, the client need not retry its
@@ -29,6 +33,8 @@ first request."""
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     kind = field(request.body, "key_type", GROUP)
+    if kind == SHARE and request.version < _FIRST_WITH_SHARE:
+        kind = -1
     keys = field(request.body, "coordinator_keys")
     deadline = asyncio.get_running_loop().time() + LOAD_WAIT_S
     if keys is None:
@@ -41,6 +47,8 @@ async def _find(context: ApiContext, client: Client, kind: int, key: str, deadli
     try:
         if kind in _NEEDS:
             context.check(client, _NEEDS[kind], key)
+        elif kind == SHARE:
+            context.check(client, FIND_SHARE)
         broker = await _coordinator(context, kind, key, deadline)
         at = broker.endpoint(client.listener)
         if at is None:
@@ -63,8 +71,13 @@ async def _coordinator(context: ApiContext, kind: int, key: str, deadline: float
         topic, coordinator = GROUP_OFFSETS_TOPIC, context.groups
     elif kind == TRANSACTION:
         topic, coordinator = TRANSACTION_STATE_TOPIC, context.transactions
+    elif kind == SHARE:
+        topic, coordinator = SHARE_STATE_TOPIC, context.share.coordinator
+        key = SharePartitionKey.parse(key).coordinator_key
     else:
-        raise BrokerError(ErrorCode.invalid_request, f"key type {kind} is neither a group (0) nor a transaction (1)")
+        raise BrokerError(
+            ErrorCode.invalid_request, f"key type {kind} is no group (0), transaction (1) or share partition (2)"
+        )
     if topic not in context.topics.metadata.topics:
         try:
             await context.topic_changes.create_default(topic)

@@ -1,7 +1,8 @@
 """IncrementalAlterConfigs (KIP-339): set or delete settings, or append to and subtract from those that are lists.
 
-It alters topics, brokers (only settings that may change at run time, KIP-226) and a broker's loggers. Changes of topics
-and brokers are kept in ZooKeeper and take effect at once. Errors are those of Kafka's `ConfigAdminManager`.
+It alters topics, groups, brokers (only settings that may change at run time, KIP-226) and a broker's loggers. All
+changes but those of loggers are kept in ZooKeeper. They take effect at once. Errors are those of Kafka's
+`ConfigAdminManager`.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ async def alter_each(context: ApiContext, request: Request, client: Client, chan
 async def _alter(context: ApiContext, asked: Any, validate_only: bool, changes_of: ChangesOf) -> None:
     found = resource(context, asked.resource_type, asked.resource_name)
     if changes_of is not incremental_changes and not found.replaceable:
-        raise BrokerError(ErrorCode.invalid_request, "AlterConfigs is for topics and brokers only")
+        raise BrokerError(ErrorCode.invalid_request, "AlterConfigs is not for loggers")
     changes = changes_of(asked.configs, found.current(), found.keys)
     await found.alter(changes, validate_only=validate_only)
 

@@ -1,6 +1,6 @@
 """ListConfigResources: the resources that have settings (KIP-1142), in version 0 only client metrics (KIP-714).
 
-There are no subscriptions to client metrics and no settings of groups here.
+There are no subscriptions to client metrics here.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     names = {
         ResourceType.TOPIC: list(metadata.topics),
         ResourceType.BROKER: brokers,
+        ResourceType.GROUP: list(context.group_configs.known),
         ResourceType.BROKER_LOGGER: brokers,
     }
     found = [

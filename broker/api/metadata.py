@@ -41,7 +41,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Response | 
         missing = [
             topic.name
             for topic in wanted
-            if topic.name is not None
+            if not _by_id(topic)
             and topic.name not in context.topics.metadata.topics
             and context.allows(client, METADATA_TOPIC, topic.name, asked=False)  # asked below
         ]
@@ -142,10 +142,16 @@ def _chosen(
         yield _find(context, client, item, failed)
 
 
+def _by_id(item: Any) -> bool:
+    """Whether the item names its topic by id: then its name means nothing. Java sends an empty one."""
+    return item.name is None or bool(field(item, "topic_id"))
+
+
 def _find(context: ApiContext, client: Client, item: Any, failed: Mapping[str, BrokerError]) -> Topic | Fields:
     """The topic, or the error answer if it does not exist or the client may not describe it."""
-    topic_id, metadata = field(item, "topic_id") or _NO_ID, context.topics.metadata
-    if item.name is None:
+    metadata = context.topics.metadata
+    if _by_id(item):
+        topic_id = item.topic_id or _NO_ID
         found = metadata.topic_by_id(topic_id)
         if found is None:
             return _absent(None, topic_id, ErrorCode.unknown_topic_id)

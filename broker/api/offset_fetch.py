@@ -2,7 +2,7 @@
 
 Version notes: 0 reads what OffsetCommit 0 has stored in ZooKeeper. 7 — a client may ask for stable offsets. It gets
 UNSTABLE_OFFSET_COMMIT and retries if an open transaction may still change an offset (KIP-447). 8 — several groups at
-once (KIP-709).
+once (KIP-709). 9 — a member of a consumer group names its epoch (KIP-848). 10 names topics by id (KIP-516).
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.coordinator.group_messages import FetchReply
+from broker.api.named_topics import is_unknown_id, named_topics
+from broker.coordinator.group_messages import NO_MEMBER, FetchingMember, FetchReply
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import FETCH_OFFSETS_GROUP, FETCH_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
 _IN_ZOOKEEPER = 0
+_FIRST_WITH_TOPIC_IDS = 10
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
@@ -34,19 +36,29 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         return {"error_code": reply.error, "topics": _topics(reply, refused)}
     answers = []
     for group in groups:
-        reply, refused = await _fetch(context, client, group.group_id, group.topics, stable)
-        answers.append({"group_id": group.group_id, "error_code": reply.error, "topics": _topics(reply, refused)})
+        member = FetchingMember(field(group, "member_id"), field(group, "member_epoch", -1))
+        topics = None if group.topics is None else named_topics(context, group.topics)
+        reply, refused = await _fetch(context, client, group.group_id, topics, stable, member)
+        rows = _topics(reply, refused)
+        if request.version >= _FIRST_WITH_TOPIC_IDS:
+            rows = _with_ids(context, topics, rows)
+        answers.append({"group_id": group.group_id, "error_code": reply.error, "topics": rows})
     return {"groups": answers}
 
 
 async def _fetch(
-    context: ApiContext, client: Client, group_id: str, topics: Sequence[Any] | None, stable: bool
+    context: ApiContext,
+    client: Client,
+    group_id: str,
+    topics: Sequence[Any] | None,
+    stable: bool,
+    member: FetchingMember = NO_MEMBER,
 ) -> tuple[FetchReply, list[TopicPartition]]:
     """The reply, and the partitions that were asked for and that the client may not describe."""
     if not context.allows(client, FETCH_OFFSETS_GROUP, group_id):
         return FetchReply(FETCH_OFFSETS_GROUP.code, {}), []
     if topics is None:
-        reply = await context.groups.fetch_offsets(group_id, None, require_stable=stable)
+        reply = await context.groups.fetch_offsets(group_id, None, require_stable=stable, member=member)
         shown = {
             tp: found
             for tp, found in reply.offsets.items()
@@ -56,9 +68,11 @@ async def _fetch(
     wanted: list[TopicPartition] = []
     refused: list[TopicPartition] = []
     for topic in topics:
+        if is_unknown_id(topic):
+            continue  # `_with_ids` answers for it
         of_topic = [TopicPartition(topic.name, index) for index in topic.partition_indexes]
         (wanted if context.allows(client, FETCH_OFFSETS_TOPIC, topic.name) else refused).extend(of_topic)
-    return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable), refused
+    return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable, member=member), refused
 
 
 async def _of_zookeeper(context: ApiContext, client: Client, body: Any) -> list[Fields]:
@@ -110,6 +124,21 @@ def _topics(reply: FetchReply, refused: Sequence[TopicPartition]) -> list[Fields
     if reply.error is ErrorCode.none:
         answers += [(tp, _no_offset(tp, FETCH_OFFSETS_TOPIC.code)) for tp in refused]
     return [{"name": name, "partitions": partitions} for name, partitions in by_topic(answers).items()]
+
+
+def _with_ids(context: ApiContext, asked: Sequence[Any] | None, rows: Sequence[Fields]) -> list[Fields]:
+    """The topics of an answer with their ids, and an error for each asked id that no topic has. Of all topics those are
+    left out, as in Kafka, that were deleted and have no id any more."""
+    if asked is None:
+        topics = context.topics.metadata.topics
+        return [{**row, "topic_id": topics[row["name"]].topic_id} for row in rows if row["name"] in topics]
+    ids = {topic.name: topic.topic_id for topic in asked}
+    answers: list[Fields] = [{**row, "topic_id": ids[row["name"]]} for row in rows]
+    for topic in filter(is_unknown_id, asked):
+        unknown = (TopicPartition("", index) for index in topic.partition_indexes)
+        missing = [_no_offset(tp, ErrorCode.unknown_topic_id) for tp in unknown]
+        answers.append({"topic_id": topic.topic_id, "partitions": missing})
+    return answers
 
 
 def _no_offset(tp: TopicPartition, error: ErrorCode) -> Fields:

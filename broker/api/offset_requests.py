@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields
+from broker.api.named_topics import is_unknown_id
 from broker.coordinator.group_records import OffsetAndMetadata
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
@@ -18,13 +19,15 @@ def asked_partitions(
 ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, ErrorCode]]:
     """The partitions of a request that exist, with their entries, and an error for each of the others.
 
-    `need`: the right on their topics.
+    `topics`: with names (named_topics.py). `need`: the right on them.
     """
     known, errors = {}, {}
     for topic in topics:
         for asked in topic.partitions:
             tp = TopicPartition(topic.name, asked.partition_index)
-            if not context.allows(client, need, topic.name):
+            if is_unknown_id(topic):
+                errors[tp] = ErrorCode.unknown_topic_id
+            elif not context.allows(client, need, topic.name):
                 errors[tp] = need.code
             elif context.topics.metadata.partition(tp) is None:
                 errors[tp] = ErrorCode.unknown_topic_or_partition
@@ -52,6 +55,7 @@ def results_by_topic(topics: Iterable[Any], results: Mapping[TopicPartition, Err
     return [
         {
             "name": topic.name,
+            "topic_id": field(topic, "topic_id"),
             "partitions": [
                 {
                     "partition_index": asked.partition_index,

@@ -14,8 +14,11 @@ request may grow to is limited. While a disk is slow, appends and their answers 
 Records of a transaction are refused unless their partition was added to it (KIP-890). Otherwise records that arrive
 after the end of their transaction would open one that nobody ends, and readers would wait for its end forever. When
 another broker coordinates the transaction, it is asked about the first records only: while the log has records of the
-open transaction, its marker has not come.
-Version notes: 3 is the first with record batches, 7 with zstd; topic ids (13) are not served.
+open transaction, its marker has not come. A client that uses version 2 of transactions has added nothing: the leader
+adds the partition with the first records.
+Version notes: 3 is the first with record batches, 7 with zstd, 12 with transactions of version 2 (KIP-890). 13 names
+topics by id (KIP-516): what was meant for a topic that was deleted is refused with UNKNOWN_TOPIC_ID, and not written
+into a new topic of its name.
 """
 
 from __future__ import annotations
@@ -24,10 +27,12 @@ import asyncio
 import dataclasses
 import functools
 import struct
+import uuid
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.named_topics import NO_ID, check_named
 from broker.api.transaction_requests import code_for_version
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, RecordsRefused
@@ -72,8 +77,11 @@ _SHORTEST: Final = 14
 """The length of a record in the oldest format. A smaller length means damaged data."""
 _FIRST_WITH_ZSTD: Final = 7
 _FIRST_WITH_LEADERS: Final = 10
+_FIRST_THAT_ADDS: Final = 12
+_FIRST_WITH_TOPIC_IDS: Final = 13
 
-# Older clients do not retry these errors of KIP-890, but all retry NOT_ENOUGH_REPLICAS.
+# Older clients do not retry these errors of KIP-890, but all retry NOT_ENOUGH_REPLICAS. Clients that leave it to the
+# leader to add partitions often get CONCURRENT_TRANSACTIONS, and know it.
 _RETRY: Final = {
     ErrorCode.concurrent_transactions,
     ErrorCode.coordinator_load_in_progress,
@@ -90,7 +98,7 @@ _REASONS: Final = {
 
 @dataclasses.dataclass(slots=True)
 class _Verification:
-    """The question to another broker, which coordinates the transaction, whether the partition is part of it."""
+    """The question to the coordinator of the transaction whether the partition is part of it, or to add it."""
 
     partition: Partition
     producer: ProducerIdAndEpoch
@@ -108,6 +116,7 @@ class _Part:
     """What the request has for one partition, and what becomes of it."""
 
     tp: TopicPartition
+    """Of a topic without a name if its id is not known."""
     partition: Partition | None = None
     check: BatchCheck | None = None
     verification: _Verification | None = None
@@ -116,6 +125,8 @@ class _Part:
     on_disk: Awaitable[AppendResult | None] | None = None
     """Gives None once the records are on this broker's disk, or the result of an append that was still queued."""
     last_offset: int = -1
+    topic_id: uuid.UUID | None = None
+    """If the request calls the topic by its id."""
 
     def appended(self, result: AppendResult) -> None:
         self.last_offset = result.last_offset
@@ -166,12 +177,16 @@ class _Produce:
         allowance = Allowance(max(DECOMPRESSION_LIMIT, _GROWTH * context.config.socket_request_max_bytes))
         cost = INLINE_COST
         of_transaction = _of_transaction(body)
+        added: dict[ProducerIdAndEpoch, list[_Part]] = {}
+        by_id = self._request.version >= _FIRST_WITH_TOPIC_IDS
         for topic in body.topic_data:
+            topic_id = topic.topic_id or NO_ID if by_id else None
+            name = context.topics.metadata.topic_names.get(topic_id, "") if topic_id is not None else topic.name
             for data in topic.partition_data:
-                part = _Part(TopicPartition(topic.name, data.index))
+                part = _Part(TopicPartition(name, data.index), topic_id=topic_id)
                 self._parts.append(part)
                 try:
-                    partition = self._partition(part.tp, of_transaction=of_transaction)
+                    partition = self._partition(part.tp, topic_id, of_transaction=of_transaction)
                     batch = _batch_of(data.records, self._request.version)
                     part.partition = partition
                     part.check = check = BatchCheck(batch, partition.log.config, context.clock.now_ms(), allowance)
@@ -181,16 +196,24 @@ class _Produce:
                         self._unfinished.append(part)
                     cost -= check.cost
                     if of_transaction and check.header.is_transactional:
-                        self._ask_coordinator(part, partition, check.header)
+                        if self._request.version >= _FIRST_THAT_ADDS:
+                            self._begin_adding(part, partition, check.header, added)
+                        else:
+                            self._ask_coordinator(part, partition, check.header)
                 except BrokerError as error:
                     self._refuse(part, error, part.partition)
+        for producer, parts in added.items():
+            self._add_partitions(producer, parts)
 
-    def _partition(self, tp: TopicPartition, *, of_transaction: bool) -> Partition:
+    def _partition(self, tp: TopicPartition, topic_id: uuid.UUID | None, *, of_transaction: bool) -> Partition:
         """The partition, if the request may write to it."""
         context, acks = self._context, self._body.acks
         if of_transaction:
             context.check(self._client, PRODUCE_TRANSACTION, self._body.transactional_id)
-        context.check(self._client, PRODUCE_TOPIC, tp.topic)
+        if topic_id is None:
+            context.check(self._client, PRODUCE_TOPIC, tp.topic)
+        else:
+            check_named(context, self._client, PRODUCE_TOPIC, tp.topic, topic_id)
         if acks not in (_ALL, 0, 1) and context.topics.metadata.partition(tp) is not None:
             raise BrokerError(ErrorCode.invalid_required_acks, f"acks={acks} is not 0, 1 or all")
         if tp.topic in INTERNAL_TOPICS:
@@ -283,10 +306,11 @@ class _Produce:
                     raise ProtocolError(f"produce with acks=0 to {part.tp} failed: {part.answer['error_message']}")
             return None
         leaders = self._add_leaders() if self._request.version >= _FIRST_WITH_LEADERS else ()
-        by_topic: dict[str, list[Fields]] = {}
+        by_topic: dict[str | uuid.UUID, list[Fields]] = {}
         for part in self._parts:
-            by_topic.setdefault(part.tp.topic, []).append(part.answer)
-        responses = [{"name": name, "partition_responses": answers} for name, answers in by_topic.items()]
+            by_topic.setdefault(part.topic_id or part.tp.topic, []).append(part.answer)
+        called = "topic_id" if self._request.version >= _FIRST_WITH_TOPIC_IDS else "name"
+        responses = [{called: topic, "partition_responses": answers} for topic, answers in by_topic.items()]
         return {"responses": responses, "node_endpoints": leaders}
 
     def _add_leaders(self) -> Sequence[Fields]:
@@ -337,6 +361,40 @@ class _Produce:
         part.verification = _Verification(partition, producer, guard, asked)
         self._verifications.append(part.verification)
 
+    def _begin_adding(
+        self,
+        part: _Part,
+        partition: Partition,
+        header: BatchHeader,
+        added: dict[ProducerIdAndEpoch, list[_Part]],
+    ) -> None:
+        """Note that the partition must be added to the transaction, unless its log shows that it was.
+
+        Each transaction has a new epoch, which begins at sequence 0 in each partition. So what begins at another one
+        has overtaken the first batch, even if the log knows nothing of the producer.
+        """
+        producer, producers = ProducerIdAndEpoch(header.producer_id, header.producer_epoch), partition.log.producers
+        producers.check_epoch(header)
+        if not partition.has_open_transaction(*producer):
+            if header.base_sequence and producers.get(producer.producer_id) is None:
+                text = f"the first batch of a transaction has sequence 0, not {header.base_sequence}"
+                raise BrokerError(ErrorCode.out_of_order_sequence_number, text)
+            added.setdefault(producer, []).append(part)
+
+    def _add_partitions(self, producer: ProducerIdAndEpoch, parts: Sequence[_Part]) -> None:
+        """Add the partitions of these parts to the transaction, all in one request."""
+        added = self._context.verifier.add(self._body.transactional_id, producer, {part.tp for part in parts})
+        if isinstance(added, ErrorCode):  # this broker has stored it, or refuses it
+            for part in parts if added is not ErrorCode.none else ():
+                self._refuse(part, self._not_open(added))
+            return
+        asked = asyncio.ensure_future(added)
+        for part in parts:
+            assert part.partition is not None
+            guard = part.partition.begin_verification(producer.producer_id)
+            part.verification = _Verification(part.partition, producer, guard, asked)
+            self._verifications.append(part.verification)
+
     def _check_transaction(self, part: _Part, partition: Partition, header: BatchHeader) -> None:
         """Raise BrokerError unless the producer of the batch has an open transaction that contains the partition."""
         context, transactional_id = self._context, self._body.transactional_id
@@ -344,10 +402,10 @@ class _Produce:
             raise BrokerError(
                 ErrorCode.transactional_id_authorization_failed, "records of a transaction need a transactional id"
             )
-        if not context.config.transaction_partition_verification_enable:
+        verification = part.verification
+        if verification is None and not context.config.transaction_partition_verification_enable:
             return
-        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-        code, verification = ErrorCode.none, part.verification
+        producer, code = ProducerIdAndEpoch(header.producer_id, header.producer_epoch), ErrorCode.none
         if verification is not None:
             code, is_valid = verification.verdict, verification.end()
             if code is ErrorCode.none and not is_valid and not partition.has_open_transaction(*producer):
@@ -356,11 +414,17 @@ class _Produce:
             code = context.transactions.verify(transactional_id, producer, part.tp)
         elif not partition.has_open_transaction(*producer):
             code = ErrorCode.not_coordinator  # the coordinator has moved since the request came
-        if code is ErrorCode.none:
-            return
-        version = self._request.version
-        shown = ErrorCode.not_enough_replicas if code in _RETRY else code_for_version(ApiKey.PRODUCE, version, code)
-        raise BrokerError(shown, _REASONS.get(code, f"transaction {transactional_id}: {code.name}"))
+        if code is not ErrorCode.none:
+            raise self._not_open(code)
+
+    def _not_open(self, code: ErrorCode) -> BrokerError:
+        """What the client is answered when the coordinator says `code` about its transaction."""
+        version, shown = self._request.version, code
+        if code not in _RETRY:
+            shown = code_for_version(ApiKey.PRODUCE, version, code)
+        elif version < _FIRST_THAT_ADDS or code is not ErrorCode.concurrent_transactions:
+            shown = ErrorCode.not_enough_replicas
+        return BrokerError(shown, _REASONS.get(code, f"transaction {self._body.transactional_id}: {code.name}"))
 
 
 class _DelayedProduce:

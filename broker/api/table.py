@@ -17,14 +17,18 @@ from broker.api import (
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_share_group_offsets,
     alter_user_scram_credentials,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
     delete_acls,
     delete_groups,
     delete_records,
+    delete_share_group_offsets,
     delete_topics,
     describe_acls,
     describe_client_quotas,
@@ -33,6 +37,7 @@ from broker.api import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_share_group_offsets,
     describe_topic_partitions,
     describe_transactions,
     describe_user_scram_credentials,
@@ -56,8 +61,14 @@ from broker.api import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    refused_versions,
     sasl_authenticate,
     sasl_handshake,
+    share_acknowledge,
+    share_fetch,
+    share_group_describe,
+    share_group_heartbeat,
+    share_state_requests,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -70,12 +81,12 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import FETCH_VERSIONS
 
 API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
-    (ApiKey.PRODUCE, 3, 12, produce.handle),
+    (ApiKey.PRODUCE, 3, 13, produce.handle),
     (ApiKey.FETCH, *FETCH_VERSIONS, fetch.handle),
     (ApiKey.LIST_OFFSETS, 0, 10, list_offsets.handle),
     (ApiKey.METADATA, 0, 13, metadata.handle),
-    (ApiKey.OFFSET_COMMIT, 0, 9, offset_commit.handle),
-    (ApiKey.OFFSET_FETCH, 0, 9, offset_fetch.handle),
+    (ApiKey.OFFSET_COMMIT, 0, 10, offset_commit.handle),
+    (ApiKey.OFFSET_FETCH, 0, 10, offset_fetch.handle),
     (ApiKey.FIND_COORDINATOR, 0, 6, find_coordinator.handle),
     (ApiKey.JOIN_GROUP, 0, 9, join_group.handle),
     (ApiKey.HEARTBEAT, 0, 4, heartbeat.handle),
@@ -92,9 +103,9 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offset_for_leader_epoch.handle),
     (ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, add_partitions_to_txn.handle),
     (ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets_to_txn.handle),
-    (ApiKey.END_TXN, 0, 4, end_txn.handle),
+    (ApiKey.END_TXN, 0, 5, end_txn.handle),
     (ApiKey.WRITE_TXN_MARKERS, 1, 2, write_txn_markers.handle),
-    (ApiKey.TXN_OFFSET_COMMIT, 0, 4, txn_offset_commit.handle),
+    (ApiKey.TXN_OFFSET_COMMIT, 0, 5, txn_offset_commit.handle),
     (ApiKey.DESCRIBE_ACLS, 0, 3, describe_acls.handle),
     (ApiKey.CREATE_ACLS, 0, 3, create_acls.handle),
     (ApiKey.DELETE_ACLS, 0, 3, delete_acls.handle),
@@ -118,8 +129,22 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.DESCRIBE_PRODUCERS, 0, 0, describe_producers.handle),
     (ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, describe_transactions.handle),
     (ApiKey.LIST_TRANSACTIONS, 0, 2, list_transactions.handle),
+    (ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_heartbeat.handle),
+    (ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_describe.handle),
     (ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
+    (ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_heartbeat.handle),
+    (ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, share_group_describe.handle),
+    (ApiKey.SHARE_FETCH, 1, 2, share_fetch.handle),
+    (ApiKey.SHARE_ACKNOWLEDGE, 1, 2, share_acknowledge.handle),
+    (ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, share_state_requests.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE, 0, 0, share_state_requests.handle),
+    (ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, share_state_requests.handle),
+    (ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, share_state_requests.handle),
+    (ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, share_state_requests.handle),
+    (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, describe_share_group_offsets.handle),
+    (ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, alter_share_group_offsets.handle),
+    (ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, delete_share_group_offsets.handle),
 )
 """(key, lowest version, highest version, handler)."""
 
@@ -142,17 +167,24 @@ _CHANGES_METADATA = frozenset(
 """A client that disconnects must not end these between the write to ZooKeeper and the notification of the brokers."""
 
 
+_REFUSALS = {
+    ApiKey.PRODUCE: refused_versions.refuse_produce,
+    ApiKey.FETCH: refused_versions.refuse_fetch,
+}
+"""What answers the versions below the lowest one."""
+
+
 def make_routes(context: ApiContext) -> list[Route]:
     """Bind the table to a running broker."""
     routes: list[Route] = []
     for api, low, high, handler in API_TABLE:
         if api is ApiKey.API_VERSIONS:
-            bound = handler(routes)
+            bound = handler(routes, context.features)
         else:
             bound = functools.partial(handler, context)
         if api in _CHANGES_METADATA:
             bound = _uncancelled(bound)
-        routes.append(Route(api, low, high, bound, 0 if api is ApiKey.PRODUCE else None))
+        routes.append(Route(api, low, high, bound, 0 if api is ApiKey.PRODUCE else None, _REFUSALS.get(api)))
     return routes
 
 

@@ -2,7 +2,8 @@
 
 They take effect when the transaction is committed. Its producer must have added the group to the transaction before
 (AddOffsetsToTxn), otherwise the offsets would wait for an end that never comes (KIP-890).
-Version notes: 2 — leader epochs; 3 — the member's generation, which fences older generations (KIP-447).
+Version notes: 2 — leader epochs; 3 — the member's generation, which fences older generations (KIP-447); 5 — the group's
+coordinator adds the group to the transaction, which may begin it (KIP-890).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from broker.protocol.permissions import COMMIT_TRANSACTION, COMMIT_TRANSACTION_G
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 
+_FIRST_THAT_ADDS = 5
+
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Store the offsets of the partitions that exist. Each partition has its own result."""
@@ -31,33 +34,36 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             return {"topics": results_by_topic(body.topics, refused_partitions(body.topics, need.code))}
     known, results = asked_partitions(context, client, COMMIT_TRANSACTION_TOPIC, body.topics)
     if known:
-        refused = await _refusal(context, body)
+        refused = await _refusal(context, body, adds=request.version >= _FIRST_THAT_ADDS)
         stored = dict.fromkeys(known, refused) if refused is not ErrorCode.none else await _store(context, body, known)
         results |= {tp: _code_for_client(code, request.version) for tp, code in stored.items()}
     return {"topics": results_by_topic(body.topics, results)}
 
 
-async def _refusal(context: ApiContext, body: Any) -> ErrorCode:
+async def _refusal(context: ApiContext, body: Any, *, adds: bool) -> ErrorCode:
     """Why the offsets are not stored, or NONE. Store them in the same step of the event loop then."""
     if not body.group_id:
         return ErrorCode.invalid_group_id
-    if not context.config.transaction_partition_verification_enable:
+    if not (adds or context.config.transaction_partition_verification_enable):
         return ErrorCode.none
     stored_in = TopicPartition(GROUP_OFFSETS_TOPIC, context.groups.partition_for(body.group_id))
     producer = producer_of(body)
-    if context.verifier.is_local(body.transactional_id):
+    if not adds and context.verifier.is_local(body.transactional_id):
         code = context.transactions.verify(body.transactional_id, producer, stored_in)
     else:
-        code = await _asked(context, body.transactional_id, producer, stored_in)
+        code = await _asked(context, body.transactional_id, producer, stored_in, adds=adds)
     if code is ErrorCode.network_exception:
         return ErrorCode.coordinator_load_in_progress  # the client tries again here: the group has not moved
+    if adds and code is ErrorCode.concurrent_transactions:
+        return code
     return ErrorCode.coordinator_not_available if code.retriable else code
 
 
 async def _asked(
-    context: ApiContext, transactional_id: str, producer: ProducerIdAndEpoch, stored_in: TopicPartition
+    context: ApiContext, transactional_id: str, producer: ProducerIdAndEpoch, stored_in: TopicPartition, *, adds: bool
 ) -> ErrorCode:
-    """What the transaction's coordinator says, which is another broker. A marker may come meanwhile (KIP-890)."""
+    """What the transaction's coordinator says, after it has added the group if it shall. A marker may come meanwhile
+    (KIP-890)."""
     try:
         partition = context.topics.partition(stored_in)
     except BrokerError:
@@ -66,7 +72,11 @@ async def _asked(
         return ErrorCode.none
     guard = partition.begin_verification(producer.producer_id)
     try:
-        code = await context.verifier.ask(transactional_id, producer, stored_in)
+        if adds:
+            added = context.verifier.add(transactional_id, producer, {stored_in})
+            code = added if isinstance(added, ErrorCode) else await added
+        else:
+            code = await context.verifier.ask(transactional_id, producer, stored_in)
     finally:
         is_valid = partition.end_verification(producer.producer_id, guard) or partition.has_open_transaction(*producer)
     if code is not ErrorCode.none:

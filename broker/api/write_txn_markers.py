@@ -3,7 +3,7 @@
 Transaction coordinators send it, and admins to end a hanging transaction; others get CLUSTER_AUTHORIZATION_FAILED. A
 partition's answer comes when all in-sync replicas have its marker. All markers are appended before the first of them is
 waited for.
-Version notes: 2 has the protocol version of the transaction, which is ignored.
+Version notes: 2 has the version of the transaction. In version 2 (KIP-890) a marker that came late is refused.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.background_tasks import log_unexpected
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.messages import field
 from broker.protocol.permissions import WRITE_MARKERS_AS_ADMIN, WRITE_MARKERS_AS_BROKER
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
@@ -45,7 +46,8 @@ def _append_all(
     context: ApiContext, asked: Any, unsafe: list[tuple[dict[str, Any], asyncio.Future[object]]], allowed: bool
 ) -> Fields:
     how = ControlType(asked.transaction_result)
-    marker = EndMarker(asked.producer_id, asked.producer_epoch, how, asked.coordinator_epoch)
+    version = field(asked, "transaction_version", 0)
+    marker = EndMarker(asked.producer_id, asked.producer_epoch, how, asked.coordinator_epoch, version)
     topics = []
     for topic in asked.topics:
         rows = []

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.archive.archive_state import ArchiveState, Begin, ClosedSegment, Commit, Copy, Load, Step, Sweep
@@ -54,6 +55,10 @@ UNFENCED_S: Final = 1.0
 """The same, while its leader has not written an entry yet. Until then the follower's log has no archive."""
 LOOK_S: Final = 10.0
 """How often the disks of partitions are looked at whose archives lag."""
+ANSWER_S: Final = 60.0
+"""A store that takes longer for a call hangs. A copy may take longer by the time for its bytes at `SLOW_COPY`."""
+SLOW_COPY: Final = 1 << 20
+"""Bytes per second."""
 SMALLEST_ON_HDFS: Final = 64 << 20
 """Bytes of a segment: a name node has every file in its memory, and an archive has two of a segment."""
 
@@ -108,6 +113,8 @@ class _Led(_Role):
         self._committed = committed
         self.told = ""
         """The problem that was logged last."""
+        self.asked: tuple[float, float] | None = None
+        """When a thread began the call of the store that runs, and when it should have ended."""
 
     @property
     def start(self) -> int:
@@ -158,18 +165,20 @@ class _Led(_Role):
             producers=partial(_producers, snapshot.read_bytes, log.producers_before(segment.end)),
         )
 
-    def status(self, disks: FillingDisks) -> ArchiveStatus:
+    def status(self, disks: FillingDisks, now: float) -> ArchiveStatus:
         state, log = self.state, self.log
         end = state.manifest.end if state.manifest is not None else 0
         behind = [one.size for one, following in pairwise(log.segments) if following.base_offset > end]
         lag = (sum(behind), len(behind)) if log.config.copies_segments else (0, 0)
         return ArchiveStatus(
-            self.tp, state.manifest, log.local_start_offset, log.log_end_offset, *lag, problem=self.problem(disks)
+            self.tp, state.manifest, log.local_start_offset, log.log_end_offset, *lag, problem=self.problem(disks, now)
         )
 
-    def problem(self, disks: FillingDisks) -> str:
+    def problem(self, disks: FillingDisks, now: float) -> str:
+        asked = self.asked
+        hangs = f"the store has not answered for {now - asked[0]:.0f} s" if asked is not None and now > asked[1] else ""
         warning = disks.warning(self.log.directory.parent) if self.lags else ""
-        return "; ".join(filter(None, (self.state.problem, warning)))
+        return "; ".join(filter(None, (self.state.problem, hangs, warning)))
 
 
 class _Follower(_Role):
@@ -335,8 +344,8 @@ class ArchiveManager:
 
     def statuses(self) -> list[ArchiveStatus]:
         """Of all archived partitions that this broker leads."""
-        led = tuple(self._led.values())
-        return [one.status(self._disks) for one in led if one.log.config.remote_storage_enable]
+        led, now = tuple(self._led.values()), self._clock.monotonic()
+        return [one.status(self._disks, now) for one in led if one.log.config.remote_storage_enable]
 
     @property
     def filling_disks(self) -> int:
@@ -346,7 +355,8 @@ class ArchiveManager:
     @property
     def problem(self) -> str:
         """Why archives do not go on; empty while they do."""
-        found = {led.tp: led.problem(self._disks) for led in tuple(self._led.values())}
+        now = self._clock.monotonic()
+        found = {led.tp: led.problem(self._disks, now) for led in tuple(self._led.values())}
         problems = {tp: problem for tp, problem in found.items() if problem}
         if not problems:
             return ""
@@ -371,7 +381,7 @@ class ArchiveManager:
         threads = self._copies if isinstance(step, Copy | Sweep) else self._calls
         could_serve = self.may_serve(led.tp)
         try:
-            work = self._work(led, step)
+            work = self._timed(led, step, self._work(led, step))
             result = await asyncio.get_running_loop().run_in_executor(threads, work)
             self._end(led, step, result)
         except CommitLost as lost:
@@ -389,6 +399,23 @@ class ArchiveManager:
         if not could_serve and self.may_serve(led.tp):
             self.on_ready(led.tp)
         self._advance(led)
+
+    def _timed(self, led: _Led, step: Step, work: Callable[[], Any]) -> Callable[[], Any]:
+        """`work`, so that it is known since when it runs. Until a thread is free, nothing was asked."""
+        patience = inf if isinstance(step, Sweep) else ANSWER_S  # a sweep deletes any number of objects
+        if isinstance(step, Copy):
+            rate = min(self._settings.remote_log_manager_copy_max_bytes_per_second, SLOW_COPY)
+            patience += self._settings.archive_threads * led.log.config.segment_bytes / rate
+
+        def run() -> Any:
+            begun = self._clock.monotonic()
+            led.asked = begun, begun + patience
+            try:
+                return work()
+            finally:
+                led.asked = None
+
+        return run
 
     def _work(self, led: _Led, step: Step) -> Callable[[], Any]:
         """What a thread has to do."""
@@ -445,7 +472,9 @@ class ArchiveManager:
 
     def _tell(self, led: _Led) -> None:
         """Log a problem once, and its end."""
-        problem = led.state.problem
+        problem, asked = led.state.problem, led.asked
+        if not problem and asked is not None and self._clock.monotonic() > asked[1]:
+            problem = "the store does not answer"
         if problem and problem != led.told:
             logger.warning("the archive of %s does not go on: %s", led.tp, problem)
         elif led.told and not problem and led.state.is_ready:

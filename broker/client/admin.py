@@ -3,8 +3,7 @@
 Every method blocks until it is done, retries what is retriable, and raises BrokerError with the broker's message.
 What the methods take and return is in admin_types.py.
 
-Groups are those of the classic protocol. A later Kafka also lists groups of other kinds (KIP-848, share groups);
-their committed offsets can be read and changed, but they cannot be described.
+Groups may be of every kind: classic, consumer (KIP-848) and share (KIP-932).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from broker.client.admin_rows import (
     creatable_topic,
     decode_acl,
     decode_config_entry,
-    decode_members,
     decode_producer,
     decode_quotas,
     quota_filter,
@@ -48,6 +46,7 @@ from broker.client.cluster_metadata import CoordinatorKind, Node, TopicMetadata
 from broker.client.committed_offsets import GroupOffsets
 from broker.client.coordinator import Coordinator
 from broker.client.denials import refusal
+from broker.client.group_descriptions import describe_group, members_of_groups
 from broker.client.leader_requests import ask_leaders, error_of, partition_rows, topic_rows
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
@@ -64,7 +63,6 @@ _SET, _DELETE = 0, 1
 
 _MECHANISMS = {mechanism.number: mechanism for mechanism in ScramMechanism}
 
-_GROUPS_AT_ONCE = 200
 """Of one request: other requests wait for it at the broker."""
 _SALT_BYTES = 16
 _QUORUM_TOPIC = "__cluster_metadata"
@@ -240,11 +238,17 @@ class Admin:
 
     # --- groups ------------------------------------------------------------------------------------
 
-    def list_groups(self, *, states: Sequence[str] = ()) -> list[GroupListing]:
-        """The groups of all coordinators, sorted; with `states` (in any case) only groups in one of them (KIP-518)."""
+    def list_groups(self, *, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
+        """The groups of all coordinators, sorted; with `states` or `types` (in any case) only groups in one of them
+        (KIP-518, KIP-848). Brokers before Kafka 4.0 have classic groups only and name no type."""
         found = (group for groups in self.groups_by_coordinator(states=states).values() for group in groups)
-        wanted = {state.lower() for state in states}
-        return sorted(group for group in found if not wanted or group.state.lower() in wanted)
+        in_state, of_type = ({one.lower() for one in wanted} for wanted in (states, types))
+        return sorted(
+            group
+            for group in found
+            if (not in_state or group.state.lower() in in_state)
+            and (not of_type or (group.group_type.lower() or "classic") in of_type)
+        )
 
     def groups_by_coordinator(self, *, states: Sequence[str] = ()) -> dict[Node, list[GroupListing]]:
         """Broker → the groups that it coordinates; with `states` those in one of them, from brokers that can tell."""
@@ -260,36 +264,12 @@ class Admin:
         }
 
     def describe_group(self, group: str) -> GroupDescription:
-        """State and members of a group. An unknown group is Dead and has no members."""
+        """State and members of a group of any kind. An unknown group is Dead and has no members."""
+        return describe_group(self.cluster, group)
 
-        def codes(answer: Any) -> list[tuple[ErrorCode, str]]:
-            (row,) = answer.groups
-            if row.error_code is ErrorCode.group_id_not_found:  # brokers before KIP-1043 answer Dead instead
-                return []
-            return [(row.error_code, "describing the state")]
-
-        body = {"groups": [group], "include_authorized_operations": False}
-        (row,) = Coordinator(self.cluster, group).ask(ApiKey.DESCRIBE_GROUPS, body, codes).groups
-        return GroupDescription(
-            group,
-            row.group_state or "Dead",
-            row.protocol_type,
-            row.protocol_data,
-            self.cluster.coordinator(group),
-            decode_members(row),
-        )
-
-    def members_of_groups(self, node: Node, groups: Sequence[str]) -> dict[str, tuple[MemberDescription, ...]]:
-        """The members of groups that this broker coordinates, for those who only watch.
-
-        One request for many groups. Groups that the broker refuses are left out.
-        """
-        found: dict[str, tuple[MemberDescription, ...]] = {}
-        for start in range(0, len(groups), _GROUPS_AT_ONCE):
-            body = {"groups": groups[start : start + _GROUPS_AT_ONCE], "include_authorized_operations": False}
-            rows = self.cluster.connection(node).request(ApiKey.DESCRIBE_GROUPS, body).groups
-            found.update((str(row.group_id), decode_members(row)) for row in rows if row.error_code is ErrorCode.none)
-        return found
+    def members_of_groups(self, node: Node, groups: Iterable[GroupListing]) -> dict[str, tuple[MemberDescription, ...]]:
+        """The members of groups that this broker coordinates, for those who only watch. Refused ones are left out."""
+        return members_of_groups(self.cluster, node, groups)
 
     def delete_group(self, group: str) -> None:
         """Delete a group and its offsets. Raises BrokerError `non_empty_group`, `group_id_not_found`."""

@@ -1,16 +1,13 @@
-"""Topics, settings, members, producers, quotas and ACLs as the rows of requests and answers. Called by admin.py."""
+"""Topics, settings, producers, quotas and ACLs as the rows of requests and answers. Called by admin.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from broker.client.admin_types import ALL_BROKERS, MemberDescription, NewTopic, ProducerState
-from broker.errors import ProtocolError
-from broker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from broker.client.admin_types import ALL_BROKERS, NewTopic, ProducerState
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym, ResourceType
 from broker.protocol.messages import field
-from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.quota_entity import CLIENT_ID, IP, USER, QuotaEntity
 from broker.security.acl_types import (
     AccessControlEntry,
@@ -54,23 +51,6 @@ def decode_config_entry(row: Any) -> ConfigEntry:
         ),
         row.read_only,
         row.is_sensitive,
-    )
-
-
-def decode_members(group: Any) -> tuple[MemberDescription, ...]:
-    """Of a row of a DescribeGroups response."""
-    return tuple(sorted(_member(row, group.protocol_type == PROTOCOL_TYPE) for row in group.members))
-
-
-def _member(row: Any, consumers: bool) -> MemberDescription:
-    partitions: tuple[TopicPartition, ...] = ()
-    if consumers and row.member_assignment:
-        try:
-            partitions = tuple(sorted(decode_assignment(row.member_assignment)))
-        except ProtocolError:  # the group leader wrote something else
-            partitions = ()
-    return MemberDescription(
-        row.member_id, field(row, "group_instance_id"), row.client_id, row.client_host.removeprefix("/"), partitions
     )
 
 

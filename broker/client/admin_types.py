@@ -55,17 +55,42 @@ class GroupListing(NamedTuple):
 
 
 class MemberDescription(NamedTuple):
-    """A member and its partitions; none when the group does not speak the consumer protocol."""
+    """A member and its partitions; none when the group does not speak the consumer protocol.
+
+    A classic group tells nothing from `epoch` on. `target`: what the member has when the group is stable; None of a
+    share group, which moves nothing. `regex`: the pattern of topics that it subscribes to.
+    """
 
     member_id: str
     group_instance_id: str | None
     client_id: str
     host: str
     partitions: tuple[TopicPartition, ...]
+    epoch: int = -1
+    target: tuple[TopicPartition, ...] | None = None
+    topics: tuple[str, ...] = ()
+    regex: str | None = None
+    classic: bool = False
+    """Whether it is a member by the classic protocol in a group of KIP-848."""
+
+    @property
+    def coming(self) -> frozenset[TopicPartition]:
+        """What it will get when others have given it up."""
+        return frozenset(self.target or ()).difference(self.partitions)
+
+    @property
+    def going(self) -> frozenset[TopicPartition]:
+        """What it has to give up."""
+        return frozenset() if self.target is None else frozenset(self.partitions).difference(self.target)
 
 
 class GroupDescription(NamedTuple):
-    """A group as its coordinator sees it. `state`: Empty, PreparingRebalance, CompletingRebalance, Stable or Dead."""
+    """A group as its coordinator sees it.
+
+    `state`: Empty, Stable or Dead; PreparingRebalance or CompletingRebalance of a classic group, Assigning or
+    Reconciling of one of KIP-848. Of the latter `epoch` counts the changes of members, subscriptions and topics, and
+    `assignment_epoch` is that of the newest targets; -1 for a classic group.
+    """
 
     group_id: str
     state: str
@@ -74,6 +99,9 @@ class GroupDescription(NamedTuple):
     """The assignor in use."""
     coordinator: Node
     members: tuple[MemberDescription, ...]
+    group_type: str = "classic"
+    epoch: int = -1
+    assignment_epoch: int = -1
 
     @property
     def active(self) -> bool:

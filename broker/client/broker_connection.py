@@ -53,7 +53,7 @@ HIGHEST_USED: Final[Mapping[ApiKey, int]] = {
     ApiKey.FETCH: 16,  # 17 is for replicas (KIP-853)
     ApiKey.LIST_OFFSETS: 9,
     ApiKey.METADATA: 12,
-    ApiKey.OFFSET_COMMIT: 8,  # 9 is for the new group protocol (KIP-848), 10 names topics by id
+    ApiKey.OFFSET_COMMIT: 9,  # 10 names topics by id
     ApiKey.OFFSET_FETCH: 8,  # 9 is for the new group protocol (KIP-848)
     ApiKey.FIND_COORDINATOR: 3,  # 4 asks for several groups at once
     ApiKey.API_VERSIONS: 3,

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from broker.security.jaas import Login  # the clients of identity providers behind it
 
 CLIENT, CONSUMER, PRODUCER = "client", "consumer", "producer"
+CLASSIC = "classic"
+_ONLY_CLASSIC: Final = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
+"""What the coordinator decides with group.protocol=consumer."""
 
 _security, _client, _consumer, _producer = (
     partial(setting, group=group) for group in (SECURITY, CLIENT, CONSUMER, PRODUCER)
@@ -152,6 +155,14 @@ class ClientSettings(StoreSettings):
         "read_uncommitted", "read_committed hides records of open and aborted transactions.", one_of(ISOLATION_LEVELS)
     )
     group_id: str = _consumer("", "Consumer group: its members share partitions and offsets.")
+    group_protocol: str = _consumer(
+        CLASSIC,
+        "classic: a member of the group assigns the partitions. consumer: the coordinator does (KIP-848).",
+        one_of((CLASSIC, "consumer")),
+    )
+    group_remote_assignor: str | None = _consumer(
+        None, "The coordinator's assignor with group.protocol=consumer: uniform or range. Without: the broker's first."
+    )
     group_instance_id: str = _consumer("", "Makes the member a static one (KIP-345).")
     session_timeout_ms: int = _consumer(
         45000, "A member that sends no heartbeat for this time is removed.", at_least(1)
@@ -233,6 +244,11 @@ class ClientSettings(StoreSettings):
         texts = {name: _as_text(value) for name, value in properties.items()}
         if "sasl.mechanisms" in texts:  # librdkafka's name
             texts.setdefault("sasl.mechanism", texts.pop("sasl.mechanisms"))
+        if "group.protocol" in texts:
+            texts["group.protocol"] = texts["group.protocol"].lower()
+        refused = ("group.remote.assignor",) if texts.get("group.protocol", CLASSIC) == CLASSIC else _ONLY_CLASSIC
+        if wrong := [name for name in refused if name in texts]:
+            raise ConfigError(f"{wrong[0]} cannot be set with group.protocol={texts.get('group.protocol', CLASSIC)}")
         strategies = texts.get("partition.assignment.strategy")
         if strategies is not None:
             texts["partition.assignment.strategy"] = ",".join(_short_assignor(name) for name in strategies.split(","))

@@ -266,7 +266,14 @@ class Consumer(AutoCloseable):
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None, metadata: str = "") -> None:
         """Commit `offsets` (each the next offset to read), or the position of every partition. Raises BrokerError."""
         positions = self._positions.known() if offsets is None else offsets
-        self._group_offsets().commit(positions, metadata, member=self.group_metadata().member)
+        deadline = time.monotonic() + self.settings.default_api_timeout_ms / 1000
+        while True:
+            try:
+                return self._group_offsets().commit(positions, metadata, member=self.group_metadata().member)
+            except BrokerError as error:  # a heartbeat's answer that is under way has the new epoch (KIP-848)
+                if error.code is not ErrorCode.stale_member_epoch or time.monotonic() >= deadline:
+                    raise
+                time.sleep(self.settings.retry_backoff_ms / 1000)
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's committed offsets; partitions without one are left out."""

@@ -26,6 +26,7 @@ from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import NO_MEMBER, Membership
+from broker.client.consumer_group_member import ConsumerGroupMember
 from broker.client.consumer_positions import Positions
 from broker.client.coordinator import Coordinator
 from broker.client.topic_filter import TopicFilter
@@ -67,6 +68,9 @@ class GroupMember:
         self.cooperative = is_cooperative(cluster.settings.partition_assignment_strategy)
         self.losses = 0
         """How often the member lost `assignment`, so that others may have had the partitions since."""
+        self.wake = threading.Event()
+        """Never set: a heartbeat of the classic protocol can wait."""
+        self.heartbeat_in_s = cluster.settings.heartbeat_interval_ms / 1000
         self._last_assignment: list[TopicPartition] = []
         self._last_generation = -1
         self._count_partitions = count_partitions
@@ -100,6 +104,10 @@ class GroupMember:
     def request_rejoin(self) -> None:
         """Rejoin at the next `advance`, because the subscription or the topics changed."""
         self._rejoin = True
+
+    def taken(self, *, revoked: bool) -> None:
+        """Rejoin after an assignment that revoked something, so that others can get it (KIP-429)."""
+        self._rejoin |= revoked
 
     def advance(self, topics: Sequence[str], timeout_s: float) -> bool:
         """Do the next steps of joining, for at most `timeout_s`. True when the member is stable.
@@ -298,7 +306,7 @@ class GroupMember:
 class HeartbeatThread(threading.Thread):
     """Heartbeats of `member`. `polled()` with every poll; `stop()` ends it."""
 
-    def __init__(self, member: GroupMember, settings: ClientSettings) -> None:
+    def __init__(self, member: GroupMember | ConsumerGroupMember, settings: ClientSettings) -> None:
         super().__init__(name=f"pykafka-heartbeat-{member.group}", daemon=True)
         self._member = member
         self._settings = settings
@@ -311,23 +319,26 @@ class HeartbeatThread(threading.Thread):
     def stop(self) -> None:
         """Stop, and wait until the thread has ended: at most a request's time-out."""
         self._stopped.set()
+        self._member.wake.set()
         if self.is_alive() and threading.current_thread() is not self:
             self.join()
 
     def run(self) -> None:
-        interval_s = self._settings.heartbeat_interval_ms / 1000
-        retry_s = min(self._settings.retry_backoff_ms / 1000, interval_s)
-        pause_s = interval_s
-        while not self._stopped.wait(pause_s):
-            pause_s = interval_s
+        member, pause_s = self._member, self._member.heartbeat_in_s
+        while True:
+            member.wake.wait(pause_s)
+            member.wake.clear()
+            if self._stopped.is_set():
+                return
             try:
                 if self._idle():
-                    self._member.leave()
+                    member.leave()
                 else:
-                    self._member.heartbeat()
+                    member.heartbeat()
+                pause_s = member.heartbeat_in_s
             except PykafkaError as error:
-                logger.debug("heartbeat of group %s: %s", self._member.group, error)
-                pause_s = retry_s
+                logger.debug("heartbeat of group %s: %s", member.group, error)
+                pause_s = min(self._settings.retry_backoff_ms / 1000, member.heartbeat_in_s)
 
     def _idle(self) -> bool:
         idle_s = time.monotonic() - self._last_poll
@@ -356,7 +367,11 @@ class GroupSubscription:
         self._cluster = cluster
         self._positions = positions
         self._commit = commit
-        self._member = GroupMember(cluster, group, self._count_partitions)
+        self._member: GroupMember | ConsumerGroupMember = (
+            ConsumerGroupMember(cluster, group)
+            if cluster.settings.group_protocol == "consumer"
+            else GroupMember(cluster, group, self._count_partitions)
+        )
         self._heartbeats = HeartbeatThread(self._member, cluster.settings)
         self._wanted = TopicFilter()
         self._on_assign: OnMove = None
@@ -435,7 +450,7 @@ class GroupSubscription:
         self._announced = True
         if going:
             self._revoke(going, ours=True)
-            self._member.request_rejoin()  # so that others can get them
+        self._member.taken(revoked=bool(going))
         coming = [tp for tp in assignment if tp not in had]
         self._positions.add(coming)
         if self._on_assign is not None:

@@ -89,11 +89,19 @@ class Coordinator:
         self.cluster.forget_coordinator(self.name, self.kind)
 
     def check(
-        self, api: ApiKey, code: ErrorCode, what: str, topic: str = "", *, body: Mapping[str, Any] = _EMPTY
+        self,
+        api: ApiKey,
+        code: ErrorCode,
+        what: str,
+        topic: str = "",
+        *,
+        body: Mapping[str, Any] = _EMPTY,
+        said: str = "",
     ) -> None:
         """Raise BrokerError for an error code; `what` names the action. A coordinator that moved is found again.
 
         `topic`: what the code is about, if it is one. `body`: of the request, where that names more than `self.name`.
+        `said`: the broker's own message.
         """
         if code is ErrorCode.none:
             return
@@ -101,7 +109,8 @@ class Coordinator:
             self.forget()
         named = {**self._naming, **body}
         name = topic or str(named.get(_NAMED_BY.get(code, ""), ""))
-        raise refusal(self.cluster.settings, api, code, f"{what} of {self.kind} {self.name!r}", name)
+        about = f"{what} of {self.kind} {self.name!r}{said and f': {said}'}"
+        raise refusal(self.cluster.settings, api, code, about, name)
 
     def close(self) -> None:
         """Close the dedicated connection; a request that waits on it fails. May be called again."""

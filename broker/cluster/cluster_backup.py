@@ -40,7 +40,7 @@ _VERSION = 1
 _USER_KEYS = frozenset({*QUOTA_KEYS, *(mechanism.value for mechanism in ScramMechanism)})
 _ACL_ROOTS = ("/kafka-acl", "/kafka-acl-extended")
 _QUOTA_ROOTS = (znodes.USER_CONFIGS, znodes.CLIENT_CONFIGS, znodes.IP_CONFIGS)
-_TREES = (znodes.BROKER_CONFIGS, *_QUOTA_ROOTS, *_ACL_ROOTS)
+_TREES = (znodes.BROKER_CONFIGS, znodes.GROUP_CONFIGS, *_QUOTA_ROOTS, *_ACL_ROOTS)
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from broker.background_tasks import BackgroundTasks
 from broker.cluster.controller_state import Election, imbalanced_partitions, is_restored, next_state
 from broker.cluster.failure_detector import FailureDetector
+from broker.cluster.features import Features
 from broker.cluster.metadata_cache import MetadataCache
 from broker.config.dynamic_config import DynamicConfig
 from broker.errors import BrokerError, ErrorCode
@@ -50,6 +51,7 @@ class Controller:
         config: DynamicConfig,
         detector: FailureDetector,
         metrics: ReplicationMetrics | None = None,
+        features: Features | None = None,
     ) -> None:
         self._election = election
         self._registry = store.registry
@@ -59,6 +61,7 @@ class Controller:
         self._config = config
         self._detector = detector
         self._metrics = metrics or ReplicationMetrics()
+        self._features = features
         self._newly_suspected: set[int] = set()
         """Brokers to replace if one of them is the controller now. One that becomes controller later lives."""
         self._due = asyncio.Event()
@@ -97,6 +100,8 @@ class Controller:
     def _look_at(self, names: Collection[str]) -> None:
         if names and self._election.epoch is not None:
             self._names.update(names)
+            self._due.set()
+        if self._features is not None and self._election.epoch is not None and self._features.is_due:
             self._due.set()
 
     async def run(self) -> None:
@@ -178,6 +183,9 @@ class Controller:
     async def _act(self) -> None:
         async with self._writing:
             await self._notify_brokers()  # the last time it may have failed
+        epoch = self._election.epoch
+        if self._features is not None and epoch is not None:
+            await self._features.finalize(epoch.version)
         names, self._names = self._names, set()
         look_at_all, self._all = self._all, False
         if self._election.epoch is None:

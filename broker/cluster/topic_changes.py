@@ -23,6 +23,7 @@ from broker.log.log_config import LogConfig
 from broker.protocol.topic_names import (
     GROUP_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
+    SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     check_collision,
     check_topic_name,
@@ -128,9 +129,8 @@ class TopicChanges:
         """Create a topic with the broker's defaults, for a client that named it, or an internal topic."""
         if name in INTERNAL_TOPICS:
             config = self._config
-            await self._expect_brokers(
-                max(config.offsets_topic_replication_factor, config.transaction_state_log_replication_factor)
-            )
+            factors = config.offsets_topic_replication_factor, config.transaction_state_log_replication_factor
+            await self._expect_brokers(max(*factors, config.share_coordinator_state_topic_replication_factor))
         new = self._internal_topic(name)
         if new is None:
             await self.create(NewTopic(name))
@@ -141,7 +141,8 @@ class TopicChanges:
     def _internal_topic(self, name: str) -> NewTopic | None:
         """How the broker creates an internal topic; None for any other.
 
-        Compacted, because the last record of each key counts. It has fewer replicas than its setting asks for while
+        Compacted, because the last record of each key counts; but for the share state, which its coordinator prunes.
+        It has fewer replicas than its setting asks for while
         fewer brokers are registered. min.insync.replicas never asks for more replicas than there are, so that a single
         broker serves transactions, too.
         """
@@ -155,6 +156,12 @@ class TopicChanges:
             segment_bytes = self._config.transaction_state_log_segment_bytes
             asked = self._config.transaction_state_log_replication_factor
             config["min.insync.replicas"] = str(self._config.transaction_state_log_min_isr)
+        elif name == SHARE_STATE_TOPIC:
+            partitions = self._config.share_coordinator_state_topic_num_partitions
+            segment_bytes = self._config.share_coordinator_state_topic_segment_bytes
+            asked = self._config.share_coordinator_state_topic_replication_factor
+            min_isr = str(self._config.share_coordinator_state_topic_min_isr)
+            config = {"cleanup.policy": "delete", "retention.ms": "-1", "min.insync.replicas": min_isr}
         else:
             return None
         factor = min(asked, len(self._topics.metadata.brokers))

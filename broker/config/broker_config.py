@@ -32,6 +32,7 @@ from broker.config.setting_groups import (
     QuotaSettings,
     ReplicaSettings,
     ServerSettings,
+    ShareCoordinatorSettings,
     TransactionSettings,
     ZooKeeperSettings,
 )
@@ -114,6 +115,7 @@ class BrokerConfig(
     ObservabilitySettings,
     ArchiveSettings,
     QuotaSettings,
+    ShareCoordinatorSettings,
     TransactionSettings,
     GroupSettings,
     ControllerSettings,
@@ -141,7 +143,8 @@ class BrokerConfig(
             properties.setdefault("log.dirs", properties.pop("log.dir"))
         _translate_kraft(properties)
         options = archive_options(properties)
-        ignored = [name for name, text in properties.items() if is_ignored(name, text)]
+        declared = settings_of(cls)
+        ignored = [name for name, text in properties.items() if name not in declared and is_ignored(name, text)]
         if ignored:
             logger.info("ignored, as it has no meaning in pykafka: %s", ", ".join(ignored))
         for name in ignored:

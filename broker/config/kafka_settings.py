@@ -34,7 +34,7 @@ IGNORED: Final = (
     "early.start.listeners", "sasl.mechanism.controller.protocol", "controller.performance.*",
     "unstable.api.versions.enable", "unstable.feature.versions.enable", "log.dir.failure.timeout.ms",
     "eligible.leader.replicas.enable", "unclean.leader.election.interval.ms", "raft.*",
-    # groups of KIP-848, share groups, streams groups, client metrics: clients see that they are not served
+    # what is not declared here of groups of KIP-848 and share groups; streams groups, client metrics
     "group.consumer.*", "group.share.*", "share.*", "group.streams.*", "group.coordinator.new.enable",
     "group.coordinator.rebalance.protocols", "telemetry.max.bytes",
     # the plugins, threads and caches of tiered storage; moves between log directories

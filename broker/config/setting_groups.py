@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
+from broker.config.share_settings import ShareSettings
 from broker.settings import Long, Short, UpdateMode, at_least, between, gzip_level, one_of, setting
 
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
@@ -22,6 +23,7 @@ _zookeeper = partial(setting, group="zookeeper")
 _controller = partial(setting, group="controller")
 _group = partial(setting, group="groups")
 _transaction = partial(setting, group="transactions")
+_share = partial(setting, group="share groups")
 _observability = partial(setting, group="observability")
 _replica = partial(setting, group="replicas")
 _quota = partial(setting, group="quotas")
@@ -289,13 +291,47 @@ class ControllerSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GroupSettings:
+class GroupSettings(ShareSettings):
     """Consumer groups and the topic that stores them."""
 
     group_initial_rebalance_delay_ms: int = _group(3000, "How long a new group waits for more members.", at_least(0))
     group_min_session_timeout_ms: int = _group(6000, "Shortest session time-out a member may ask for.", at_least(1))
     group_max_session_timeout_ms: int = _group(1800000, "Longest session time-out a member may ask for.", at_least(1))
-    group_max_size: int = _group(2147483647, "Most members of one group.", at_least(1))
+    group_max_size: int = _group(2147483647, "Most members of one classic group.", at_least(1))
+    group_consumer_session_timeout_ms: int = _group(
+        45000, "A member of a consumer group (KIP-848) that is not heard from for this long is removed.", at_least(1)
+    )
+    group_consumer_min_session_timeout_ms: int = _group(
+        45000, "Least consumer.session.timeout.ms of a group.", at_least(1)
+    )
+    group_consumer_max_session_timeout_ms: int = _group(
+        60000, "Largest consumer.session.timeout.ms of a group.", at_least(1)
+    )
+    group_consumer_heartbeat_interval_ms: int = _group(
+        5000,
+        "How often members of a stable consumer group send heartbeats; each second in others.",
+        at_least(1),
+    )
+    group_consumer_min_heartbeat_interval_ms: int = _group(
+        5000, "Least consumer.heartbeat.interval.ms of a group.", at_least(1)
+    )
+    group_consumer_max_heartbeat_interval_ms: int = _group(
+        15000, "Largest consumer.heartbeat.interval.ms of a group.", at_least(1)
+    )
+    group_consumer_max_size: int = _group(2147483647, "Most members of one consumer group.", at_least(1))
+    group_consumer_assignors: tuple[str, ...] = _group(
+        ("uniform", "range"),
+        "Assignors that members of consumer groups may name; the first is for those that name none.",
+        one_of(("uniform", "range")),
+    )
+    group_consumer_migration_policy: str = _group(
+        "bidirectional",
+        "Whether a group with members may turn from classic to consumer (upgrade), back (downgrade), both or neither.",
+        one_of(("bidirectional", "upgrade", "downgrade", "disabled")),
+    )
+    group_consumer_regex_refresh_interval_ms: int = _group(
+        600000, "How often the topics of patterns are looked up again, because of changed rights.", at_least(10000)
+    )
     offset_metadata_max_bytes: int = _group(4096, "Longest text stored with an offset.", between(0, 8191))
     offsets_retention_minutes: int = _group(10080, "Offsets of an empty group are kept this long.", at_least(1))
     offsets_retention_check_interval_ms: Long = _group(600000, "How often expired offsets are looked for.", at_least(1))
@@ -340,6 +376,35 @@ class TransactionSettings:
     )
     transaction_state_log_segment_bytes: int = _transaction(
         104857600, "Segment size of __transaction_state.", at_least(1)
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShareCoordinatorSettings:
+    """The topic that stores the state of share groups."""
+
+    share_coordinator_state_topic_num_partitions: int = _share(
+        50, "Partitions of __share_group_state; fixed once it exists.", at_least(1)
+    )
+    share_coordinator_state_topic_replication_factor: Short = _share(
+        3, "Replicas of __share_group_state; fewer while fewer brokers are registered.", at_least(1)
+    )
+    share_coordinator_state_topic_min_isr: int = _share(
+        2,
+        "min.insync.replicas of __share_group_state, set when it is created. With fewer replicas, all of them.",
+        at_least(1),
+    )
+    share_coordinator_state_topic_segment_bytes: int = _share(
+        104857600, "Segment size of __share_group_state.", at_least(1)
+    )
+    share_coordinator_state_topic_prune_interval_ms: int = _share(
+        300000, "How often records of __share_group_state are deleted that later ones replace.", at_least(1)
+    )
+    share_coordinator_snapshot_update_records_per_snapshot: int = _share(
+        500, "Changes of a share partition that are stored alone before its whole state is.", between(0, 500)
+    )
+    share_coordinator_write_timeout_ms: int = _share(
+        5000, "How long a change waits for the replicas of __share_group_state.", at_least(1)
     )
 
 

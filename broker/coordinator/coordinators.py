@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from broker.clock import Clock
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.producer_ids import ProducerIds
 from broker.config.broker_config import BrokerConfig
+from broker.config.group_config import GroupConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.peer_requests import Connect
 from broker.coordinator.read_index import ReadIndex
@@ -53,8 +54,11 @@ class Coordinators:
         clock: Clock,
         connect: Connect,
         restored: Restored | None = None,
+        others: Mapping[str, ShardedCoordinator[Any]] | None = None,
+        config_of_group: Callable[[str], GroupConfig] = lambda _: GroupConfig(),
     ) -> None:
-        """`connect` makes connections to other brokers. `restored`: offsets of groups that the log may lack."""
+        """`connect` makes connections to other brokers. `restored`: offsets of groups that the log may lack. `others`:
+        coordinators of a layer above, by their internal topics. `config_of_group`: the settings in force of a group."""
         self._topics = topics
         self._tasks = BackgroundTasks()
         offsets = LogRecordStore(topics, GROUP_OFFSETS_TOPIC, clock, restored)
@@ -65,6 +69,8 @@ class Coordinators:
             config,
             config.offsets_topic_num_partitions,
             leads=lambda partition: self._read_index.leads(TopicPartition(GROUP_OFFSETS_TOPIC, partition)),
+            topics=lambda: topics.metadata.topics,
+            config_of=config_of_group,
         )
         self.markers = LogMarkerWriter(topics, self.groups.transaction_ended)
         self._cluster_markers = ClusterMarkerWriter(topics, config.broker_id, self.markers, connect)
@@ -80,8 +86,14 @@ class Coordinators:
             ),
         )
         self.verifier = TransactionVerifier(topics, config.broker_id, self.transactions, connect)
+        self._by_topic: Mapping[str, ShardedCoordinator[Any]] = {
+            GROUP_OFFSETS_TOPIC: self.groups,
+            TRANSACTION_STATE_TOPIC: self.transactions,
+            **(others or {}),
+        }
         self._count_partitions(INTERNAL_TOPICS)
         topics.add_change_listener(self._count_partitions)
+        topics.add_change_listener(self.groups.topics_changed)
 
     def _count_partitions(self, names: Collection[str]) -> None:
         """Take the number of partitions of the internal topics among `names`. It is fixed once they exist.
@@ -89,7 +101,7 @@ class Coordinators:
         The broker that created them may have had other settings than this one. With another number, an id would be in
         another partition here, and two brokers would coordinate it (P7).
         """
-        for topic, coordinator in ((GROUP_OFFSETS_TOPIC, self.groups), (TRANSACTION_STATE_TOPIC, self.transactions)):
+        for topic, coordinator in self._by_topic.items():
             found = self._topics.metadata.topics.get(topic) if topic in names else None
             if found is not None:
                 coordinator.partitions = len(found.partitions)
@@ -97,10 +109,7 @@ class Coordinators:
     async def start(self) -> None:
         """Load what this broker leads, and follow the leadership of the internal topics from now on."""
         self._topics.add_deletion_listener(self._forget_partitions)
-        for topic, coordinator in (
-            (GROUP_OFFSETS_TOPIC, self.groups),
-            (TRANSACTION_STATE_TOPIC, self.transactions),
-        ):
+        for topic, coordinator in self._by_topic.items():
             self._topics.add_leadership_listener(
                 topic, partial(self._elected, coordinator), partial(self._resigned, coordinator)
             )
@@ -149,7 +158,8 @@ class Coordinators:
                 steps.push_async_callback(part.close)
 
     async def close(self) -> None:
-        """Stop both coordinators. Returns when all appends have ended."""
+        """Stop all coordinators. Returns when all appends have ended."""
         async with contextlib.AsyncExitStack() as steps:
-            for part in (self.groups, self.transactions, self._tasks):
-                steps.push_async_callback(part.close)
+            for coordinator in self._by_topic.values():
+                steps.push_async_callback(coordinator.close)
+            steps.push_async_callback(self._tasks.close)

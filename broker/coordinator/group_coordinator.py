@@ -9,16 +9,22 @@ loop. Of a transaction only the producer's epoch is checked here, by the log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from broker.clock import Clock
+from broker.config.group_config import GroupConfig
 from broker.config.setting_groups import GroupSettings
-from broker.coordinator import group_requests
+from broker.coordinator import consumer_group_requests, group_migration, group_requests
+from broker.coordinator.consumer_group_state import ConsumerGroup
+from broker.coordinator.group import Effects, Group, Now, Waiter
+from broker.coordinator.group_kinds import GroupKinds
 from broker.coordinator.group_messages import (
+    NO_MEMBER,
     NO_OFFSET,
     CommitRequest,
+    FetchingMember,
     FetchReply,
     GroupDescription,
     JoinReply,
@@ -29,16 +35,26 @@ from broker.coordinator.group_messages import (
     SyncRequest,
 )
 from broker.coordinator.group_records import OffsetAndMetadata, encode_offset, encode_offset_key
-from broker.coordinator.group_shard import GroupShard
+from broker.coordinator.group_shard import COMMIT_TIMEOUT_S, GroupShard
 from broker.coordinator.group_state import ClassicGroup, GroupState
-from broker.coordinator.record_reader import MalformedRecord
-from broker.coordinator.record_store import KeyValue, RecordStore
+from broker.coordinator.modern_group_messages import (
+    JOIN_EPOCH,
+    ConsumerGroupDescription,
+    HeartbeatReply,
+    HeartbeatRequest,
+    Topics,
+)
+from broker.coordinator.record_reader import KeyValue, MalformedRecord
+from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
-from broker.errors import ErrorCode
+from broker.coordinator.share_group_state import ShareGroup
+from broker.coordinator.topic_pattern import TopicPattern
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
 _Answer = TypeVar("_Answer", JoinReply, SyncReply)
+_Reply = TypeVar("_Reply", HeartbeatReply, JoinReply, LeaveReply)
 
 # A client's error when its offsets cannot be stored. Every other code is passed on.
 _COMMIT_ERRORS = {
@@ -64,13 +80,16 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         partitions: int,
         *,
         leads: Callable[[int], Awaitable[bool]] | None = None,
+        topics: Callable[[], Topics] = dict,
+        config_of: Callable[[str], GroupConfig] = lambda _: GroupConfig(),
     ) -> None:
         """`leads(partition)`: whether this broker led a partition at a moment after the call (read_index.py).
-        None: it always does."""
+        None: it always does. `topics`: those of the cluster. `config_of`: the settings in force of a group."""
         self._config = config
         self._leads = leads
+        self._kinds = GroupKinds(config, topics, config_of)
         super().__init__(
-            lambda partition, timer: GroupShard(partition, store, clock, config, timer),
+            lambda partition, timer: GroupShard(partition, store, clock, self._kinds, timer),
             clock,
             partitions,
             expiry_interval_ms=config.offsets_retention_check_interval_ms,
@@ -94,7 +113,19 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             group = shard.create(request.group_id)
         new_id = "" if request.member_id else f"{request.group_instance_id or request.client_id}-{uuid4()}"
         waiter: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
-        shard.perform(group, group_requests.join(group, request, new_id, waiter, shard.now()))
+        now = shard.now()
+        if isinstance(group, ConsumerGroup) and group.is_empty:
+            group, tombstones = group_migration.empty_as_classic(group, now)
+            group.obsolete_keys = [key for key, _ in tombstones]
+        if isinstance(group, ConsumerGroup):
+            shard.perform(group, group_migration.join(group, request, new_id, waiter, now))
+            return await _stored_soon(waiter, JoinReply(ErrorCode.coordinator_not_available, request.member_id))
+        if not isinstance(group, ClassicGroup):
+            return JoinReply(ErrorCode.inconsistent_group_protocol, request.member_id)
+        effects = group_requests.join(group, request, new_id, waiter, now)
+        if shard.groups.get(request.group_id) is not group and (group.member_count or group.roster.pending):
+            shard.groups[request.group_id] = group
+        shard.perform(group, effects)
         knows_its_id = bool(request.member_id) or request.group_instance_id is not None
         return await self._wait(shard, group, waiter, can_return=knows_its_id)
 
@@ -106,7 +137,11 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             loading = shard is ErrorCode.coordinator_load_in_progress
             return SyncReply(ErrorCode.rebalance_in_progress if loading else shard)
         group = shard.groups.get(request.group_id)
-        if group is None:
+        if isinstance(group, ConsumerGroup):
+            reply = group_migration.sync(group, request, shard.now())
+            shard.perform(group, Effects())  # it may have set a deadline
+            return reply
+        if not isinstance(group, ClassicGroup):
             return SyncReply(ErrorCode.unknown_member_id)
         waiter: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
         shard.perform(group, group_requests.sync(group, request, waiter, shard.now()))
@@ -130,23 +165,108 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             # No session can end while the groups are loaded.
             return ErrorCode.none if shard is ErrorCode.coordinator_load_in_progress else shard
         group = shard.groups.get(group_id)
-        if group is None:
+        if isinstance(group, ConsumerGroup):
+            code = group_migration.heartbeat(group, member_id, group_instance_id, generation_id, shard.now())
+            shard.perform(group, Effects())  # it may have set a deadline
+            return code
+        if not isinstance(group, ClassicGroup):
             return ErrorCode.unknown_member_id
         return group_requests.heartbeat(group, member_id, group_instance_id, generation_id, shard.now())
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> LeaveReply:
-        """LeaveGroup of one or several members. Never waits."""
+        """LeaveGroup of one or several members. Waits only in a consumer group, until it is stored."""
         shard = self._shard_of(group_id)
         if isinstance(shard, ErrorCode):
             return LeaveReply(shard)
         group = shard.groups.get(group_id)
-        if group is None:
+        if isinstance(group, ConsumerGroup):
+            waiter: asyncio.Future[LeaveReply] = asyncio.get_running_loop().create_future()
+            shard.perform(group, group_migration.leave(group, members, waiter, shard.now()))
+            return await _stored_soon(waiter, LeaveReply(ErrorCode.coordinator_not_available))
+        if not isinstance(group, ClassicGroup):
             return LeaveReply(ErrorCode.none, tuple((member, ErrorCode.unknown_member_id) for member in members))
-        if group.state is GroupState.DEAD:
+        if group.is_dead:
             return LeaveReply(ErrorCode.coordinator_not_available)
         effects, results = group_requests.leave(group, members, shard.now())
         shard.perform(group, effects)
         return LeaveReply(ErrorCode.none, results)
+
+    async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        """ConsumerGroupHeartbeat. Returns when what it changes is stored, or at once."""
+        waiter: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
+        try:
+            consumer_group_requests.check(request, self._config.group_consumer_assignors)
+            shard = self._shard_of(request.group_id)
+            if isinstance(shard, ErrorCode):
+                return HeartbeatReply(shard)
+            if request.topic_regex:
+                TopicPattern(request.topic_regex)
+            group, before = self._consumer_group(shard, request)
+        except BrokerError as error:
+            return HeartbeatReply(error.code, error.message)
+        group.settings = self._kinds.consumer_settings(request.group_id)
+        effects = consumer_group_requests.heartbeat(group, request, waiter, shard.now())
+        if before.stores or effects.stores:
+            shard.groups[request.group_id] = group
+        shard.perform(group, before)
+        shard.perform(group, effects)
+        late = HeartbeatReply(ErrorCode.coordinator_not_available, "The change of the group is not stored yet.")
+        return await _stored_soon(waiter, late)
+
+    def _consumer_group(self, shard: GroupShard, request: HeartbeatRequest) -> tuple[ConsumerGroup, Effects]:
+        """The group of a heartbeat, with the effects of its event before that. For a first heartbeat the group may be
+        new, or an upgraded classic group. Raises BrokerError `group_id_not_found`."""
+        group_id, group = request.group_id, shard.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return group, Effects()
+        if request.member_epoch == JOIN_EPOCH and group is None:
+            return self._kinds.consumer(group_id), Effects()
+        if request.member_epoch == JOIN_EPOCH and isinstance(group, ClassicGroup) and not group.is_dead:
+            settings = self._kinds.consumer_settings(group_id)
+            upgraded, ended, begun = group_migration.upgrade(
+                group, request, settings, self._kinds.topics(), shard.now()
+            )
+            shard.perform(group, ended)
+            return upgraded, begun
+        why = "not found" if group is None else "is not a consumer group"
+        raise BrokerError(ErrorCode.group_id_not_found, f"Group {group_id} {why}.")
+
+    def topics_changed(self, names: Collection[str]) -> None:
+        """Topics were created, deleted, or have other partitions."""
+        for shard in self._shards.values():
+            if shard.loaded:
+                shard.topics_changed(names)
+
+    # --- share groups ------------------------------------------------------------------------------
+
+    def share_group(self, group_id: str) -> ShareGroup:
+        """Raises BrokerError: `group_id_not_found`, or why the group is not known here."""
+        shard = self._shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            raise BrokerError(shard)
+        group = shard.groups.get(group_id)
+        if not isinstance(group, ShareGroup):
+            reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a share group."
+            raise BrokerError(ErrorCode.group_id_not_found, reason)
+        return group
+
+    async def change_share_group(
+        self, group_id: str, event: Callable[[ShareGroup, Waiter, Now], Effects], *, may_create: bool = False
+    ) -> Any:
+        """The answer to an event of a share group (`ShareGroup.heartbeat` and its others), once it is stored.
+
+        Raises BrokerError as `share_group` does, unless the group does not exist and may be created.
+        """
+        shard = self._shard_of(group_id)
+        if may_create and not isinstance(shard, ErrorCode) and group_id not in shard.groups:
+            shard.create_share(group_id)
+        group = self.share_group(group_id)
+        assert isinstance(shard, GroupShard)
+        if group.is_dead:
+            raise BrokerError(ErrorCode.coordinator_not_available, f"share group {group_id} is being deleted")
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        shard.perform(group, event(group, waiter, shard.now()))
+        return await waiter
 
     # --- offsets ---------------------------------------------------------------------------------
 
@@ -162,23 +282,39 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         group = shard.groups.get(request.group_id)
         if group is None:
             if request.generation_id >= 0:
-                return dict.fromkeys(request.offsets, ErrorCode.illegal_generation)
+                gone = ErrorCode.group_id_not_found if request.knows_epochs else ErrorCode.illegal_generation
+                return dict.fromkeys(request.offsets, gone)
             group = shard.create(request.group_id)
         now = shard.now()
-        error = group_requests.check_commit(
-            group,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id,
-            now,
-            transactional=transactional,
-        )
-        if error is not ErrorCode.none:
-            return dict.fromkeys(request.offsets, error)
+        errors = self._commit_errors(group, request, now)
+        refused = {tp: code for tp, code in errors.items() if code is not ErrorCode.none}
+        if refused:
+            return {tp: refused.get(tp, next(iter(refused.values()))) for tp in request.offsets}
         return await self._store_offsets(shard, group, request, now.wall_ms)
 
+    @staticmethod
+    def _commit_errors(group: Group, request: CommitRequest, now: Now) -> Mapping[TopicPartition, ErrorCode]:
+        """Why partitions may not be committed. As in Kafka, one that may not refuses all."""
+        generation, transactional = request.generation_id, request.producer is not None
+        if group.is_dead:
+            return dict.fromkeys(request.offsets, ErrorCode.coordinator_not_available)
+        if isinstance(group, ClassicGroup):
+            member = request.member_id, request.group_instance_id
+            code = group_requests.check_commit(group, *member, generation, now, transactional=transactional)
+            return dict.fromkeys(request.offsets, code)
+        if not isinstance(group, ConsumerGroup):
+            return dict.fromkeys(request.offsets, ErrorCode.group_id_not_found)
+        return consumer_group_requests.commit_errors(
+            group,
+            request.member_id,
+            generation,
+            request.offsets,
+            transactional=transactional,
+            version=9 if request.knows_epochs else 8,
+        )
+
     async def _store_offsets(
-        self, shard: GroupShard, group: ClassicGroup, request: CommitRequest, now_ms: int
+        self, shard: GroupShard, group: Group, request: CommitRequest, now_ms: int
     ) -> dict[TopicPartition, ErrorCode]:
         results: dict[TopicPartition, ErrorCode] = {}
         records: list[KeyValue] = []
@@ -213,7 +349,12 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             shard.transaction_ended(producer_id, commit=commit, waiting=waiting)
 
     async def fetch_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+        member: FetchingMember = NO_MEMBER,
     ) -> FetchReply:
         """OffsetFetch of some partitions, or (None) of all that have a committed offset.
 
@@ -230,6 +371,10 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         group = shard.groups.get(group_id)
         if group is None:
             group = ClassicGroup(group_id, self._config, 0)  # an empty group without offsets
+        if isinstance(group, ConsumerGroup):
+            refused = consumer_group_requests.fetch_error(group, *member)
+            if refused is not ErrorCode.none:
+                return FetchReply(refused, {})
         offsets = group.offsets.all() if partitions is None else group.offsets.of(partitions)
         if not require_stable:
             return FetchReply(ErrorCode.none, offsets)
@@ -246,9 +391,9 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if isinstance(shard, ErrorCode):
             return shard, {}
         group = shard.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if group is None or group.is_dead:
             return ErrorCode.group_id_not_found, {}
-        results = group_requests.deletable_offsets(group, partitions)
+        results = group.deletable_offsets(partitions)
         if results is None:
             return ErrorCode.non_empty_group, {}
         known = group.offsets.known(tp for tp, error in results.items() if error is ErrorCode.none)
@@ -278,17 +423,29 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if isinstance(shard, ErrorCode):
             return GroupDescription(shard, group_id)
         group = shard.groups.get(group_id)
-        if group is None:
-            return GroupDescription(ErrorCode.none, group_id, GroupState.DEAD.value)
+        if not isinstance(group, ClassicGroup):
+            why = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
+            return GroupDescription(ErrorCode.none, group_id, GroupState.DEAD.value, message=why)
         return group_requests.describe(group)
 
-    async def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[ClassicGroup]]:
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription:
+        """ConsumerGroupDescribe of one group. Raises BrokerError."""
+        shard = self._shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            raise BrokerError(shard)
+        group = shard.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            why = "not found" if group is None else "is not a consumer group"
+            raise BrokerError(ErrorCode.group_id_not_found, f"Group {group_id} {why}.")
+        return consumer_group_requests.describe(group)
+
+    async def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[Group]]:
         """ListGroups: the groups of the loaded partitions in one of `states` (in any case), or all of them."""
         wanted = {state.casefold() for state in states}
-        listed = [group for group in self.all_groups() if not wanted or group.state.value.casefold() in wanted]
+        listed = [group for group in self.all_groups() if not wanted or group.state_name.casefold() in wanted]
         return self._loading_error(), listed
 
-    def all_groups(self) -> list[ClassicGroup]:
+    def all_groups(self) -> list[Group]:
         """Every group of the loaded partitions. Do not change them."""
         return [group for shard in self._shards.values() for group in shard.groups.values()]
 
@@ -301,10 +458,18 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if isinstance(shard, ErrorCode):
             return shard
         group = shard.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if group is None or group.is_dead:
             return ErrorCode.group_id_not_found
-        if group.state is not GroupState.EMPTY:
+        if not group.is_empty:
             return ErrorCode.non_empty_group
         if group.offsets.in_flight:
             return ErrorCode.coordinator_not_available  # retriable: offsets are being stored
         return _commit_error(await shard.delete_group(group))
+
+
+async def _stored_soon(waiter: asyncio.Future[_Reply], late: _Reply) -> _Reply:
+    """The answer to a request whose change is stored, or `late` if that takes too long."""
+    try:
+        return await asyncio.wait_for(waiter, COMMIT_TIMEOUT_S)
+    except TimeoutError:
+        return late

@@ -10,23 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple, TypeAlias
 
+from broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Reply, Waiter
 from broker.coordinator.group_messages import JoinedMember, JoinReply, JoinRequest, SyncReply
 from broker.coordinator.group_records import MemberMetadata, subscribed_topics
 from broker.errors import ErrorCode
-
-CONSUMER_PROTOCOL_TYPE = "consumer"
-
-# The runtime's handle for one request. It comes back with the reply and is compared by identity only.
-Waiter: TypeAlias = object
-
-
-class Reply(NamedTuple):
-    """The answer for one waiter. Every waiter gets exactly one, unless it was abandoned."""
-
-    waiter: Waiter
-    answer: JoinReply | SyncReply
 
 
 @dataclass(slots=True)

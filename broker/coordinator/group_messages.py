@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.coordinator.group_records import MemberMetadata, OffsetAndMetadata
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
@@ -123,8 +124,20 @@ class CommitRequest:
     group_instance_id: str | None = None
     # Versions 2 to 4. -1 stands for the broker's offsets.retention.minutes.
     retention_time_ms: int = -1
+    # OffsetCommit 9 and later: the generation may be a member epoch (KIP-848).
+    knows_epochs: bool = False
     # TxnOffsetCommit only.
     producer: ProducerIdAndEpoch | None = None
+
+
+class FetchingMember(NamedTuple):
+    """Who sends an OffsetFetch, from version 9 on. Without an id, anybody."""
+
+    member_id: str | None = None
+    member_epoch: int = -1
+
+
+NO_MEMBER = FetchingMember()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +161,8 @@ class GroupDescription:
     protocol_name: str = ""
     members: Sequence[MemberMetadata] = ()
     """Without subscriptions and assignments while the group is not stable."""
+    message: str | None = None
+    """Why there is no such group."""
 
 
 def quoted(reason: str | None) -> str:

@@ -1,5 +1,5 @@
-"""The rules of each request on one classic group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, the check of a commit,
-and the offsets that may go. Pure; called by the runtime only.
+"""The rules of each request on one classic group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and the check of a
+commit. Pure; called by the runtime only.
 
 JoinGroup (`GroupCoordinator.doJoinGroup`): a new dynamic member first gets an id (KIP-394). When it joins with that id,
 the group rebalances and the member waits. A member that repeats its join in the same generation is answered at once. A
@@ -8,10 +8,11 @@ static member that comes back (KIP-345) takes its old place, without a rebalance
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from broker.coordinator.group_members import CONSUMER_PROTOCOL_TYPE, Member, Waiter
+from broker.coordinator.group import Effects, Now, Waiter
+from broker.coordinator.group_members import Member
 from broker.coordinator.group_messages import (
     GroupDescription,
     JoinReply,
@@ -21,9 +22,8 @@ from broker.coordinator.group_messages import (
     SyncRequest,
     quoted,
 )
-from broker.coordinator.group_state import ClassicGroup, Effects, GroupState, Now, StaticRejoin
+from broker.coordinator.group_state import ClassicGroup, GroupState, StaticRejoin
 from broker.errors import ErrorCode
-from broker.protocol.topic_partition import TopicPartition
 
 # --- JoinGroup -----------------------------------------------------------------------------------
 
@@ -263,39 +263,3 @@ def describe(group: ClassicGroup) -> GroupDescription:
         members = tuple(replace(member, subscription=b"", assignment=b"") for member in members)
     kind = group.roster.protocol_type or ""
     return GroupDescription(ErrorCode.none, group.group_id, group.state.value, kind, protocol or "", members)
-
-
-def expired_offsets(group: ClassicGroup, now: Now) -> list[TopicPartition]:
-    """The offsets that have expired (KIP-211).
-
-    An empty group's offsets expire when it has been empty for the retention time. Those of a consumer without a group
-    protocol, and those of a stable group for topics that no member subscribes to, expire by their age.
-    """
-    retention_ms = group.config.offsets_retention_minutes * 60_000
-    empty_since: int | None = None
-    in_use: frozenset[str] = frozenset()
-    if group.roster.protocol_type is not None:
-        if group.state is GroupState.EMPTY:
-            empty_since = group.state_timestamp_ms if group.state_timestamp_ms >= 0 else None
-        else:
-            topics = group.roster.topics_in_use(group.protocol_name)
-            if group.state is not GroupState.STABLE or topics is None:
-                return []
-            in_use = topics
-    return group.offsets.expired(now.wall_ms, retention_ms, empty_since_ms=empty_since, in_use=in_use)
-
-
-def deletable_offsets(
-    group: ClassicGroup, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, ErrorCode] | None:
-    """OffsetDelete (KIP-496): GROUP_SUBSCRIBED_TO_TOPIC for the partitions of topics in use, no error for the others.
-
-    None if the group has members and is not a group of consumers.
-    """
-    in_use: frozenset[str] | None = frozenset()
-    if group.state is not GroupState.EMPTY:
-        if group.roster.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            return None
-        in_use = group.roster.topics_in_use(group.protocol_name)
-    refused, allowed = ErrorCode.group_subscribed_to_topic, ErrorCode.none
-    return {tp: refused if in_use is None or tp.topic in in_use else allowed for tp in partitions}

@@ -8,39 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
+from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
-from broker.config.setting_groups import GroupSettings
+from broker.coordinator.consumer_group_state import ConsumerGroup
 from broker.coordinator.deadline_timer import DeadlineTimer
-from broker.coordinator.group_messages import JoinReply, SyncReply
-from broker.coordinator.group_offsets import PendingCommits
-from broker.coordinator.group_records import (
-    OffsetAndMetadata,
-    OffsetKey,
-    decode_group,
-    decode_key,
-    decode_offset,
-    encode_group,
-    encode_group_key,
-    encode_offset_key,
-)
-from broker.coordinator.group_requests import expired_offsets
-from broker.coordinator.group_state import ClassicGroup, Effects, GroupState, Now, Store
-from broker.coordinator.record_reader import MalformedRecord
-from broker.coordinator.record_store import KeyValue, RecordRun, RecordStore
+from broker.coordinator.group import Effects, Group, Now, Store
+from broker.coordinator.group_kinds import GroupKinds, GroupReplay
+from broker.coordinator.group_records import OffsetAndMetadata, encode_offset_key
+from broker.coordinator.modern_group_messages import Resolve
+from broker.coordinator.record_reader import KeyValue, MalformedRecord
+from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, Done, RecordWriter
+from broker.coordinator.share_group_state import ShareGroup
+from broker.coordinator.topic_pattern import TopicPattern
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
-from broker.errors import ErrorCode
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# A member's error when its generation cannot be stored. Every other code becomes UNKNOWN_SERVER_ERROR.
-_GENERATION_ERRORS = {
+# A member's error when a change of the membership cannot be stored. Every other code becomes UNKNOWN_SERVER_ERROR.
+_MEMBERSHIP_ERRORS = {
     **APPEND_ERRORS,
     ErrorCode.none: ErrorCode.none,
     ErrorCode.request_timed_out: ErrorCode.rebalance_in_progress,
@@ -51,82 +43,22 @@ COMMIT_TIMEOUT_S = 5.0
 """How long a client waits until its offsets or its generation are stored (Kafka's offsets.commit.timeout.ms)."""
 
 
-class GroupReplay:
-    """Groups read back from the records of one partition: `add` every run of the log in order, then `build`.
-
-    Only the last record of a key counts, so all others are dropped before any record is decoded. Records of a
-    transaction count once its marker is read. `build` may take seconds and belongs in a worker thread.
-    """
-
-    def __init__(self, config: GroupSettings) -> None:
-        self._config = config
-        self._latest: dict[bytes, bytes | None] = {}
-        self._pending: PendingCommits[bytes, bytes] = PendingCommits()
-        self.groups: dict[str, ClassicGroup] = {}
-        self.open_transactions: dict[int, set[str]] = {}
-        """Producer id → the groups in whose offsets its open transaction takes part."""
-
-    def add(self, run: RecordRun) -> None:
-        """Add the next records of the log, or the next marker."""
-        if run.commit is not None:
-            self._latest.update(self._pending.end(run.producer_id, commit=run.commit))
-        elif run.producer_id < 0:
-            self._latest.update(run.records)
-            if self._pending:
-                for key, value in run.records:
-                    if value is None:
-                        self._pending.remove(key)
-                    else:
-                        self._pending.supersede(key)
-        else:
-            for key, value in run.records:
-                if value is not None:
-                    self._pending.add(run.producer_id, key, value)
-
-    def build(self, now: Now) -> None:
-        """Fill `groups` and `open_transactions`. A record that cannot be read is skipped with a warning."""
-        for key, value in self._latest.items():
-            if value is not None:
-                self._apply(key, value, now, -1)
-        for producer_id, key, value in self._pending.items():
-            self._apply(key, value, now, producer_id)
-
-    def _apply(self, raw_key: bytes, value: bytes, now: Now, producer_id: int) -> None:
-        try:
-            key = decode_key(raw_key)
-            if key is None:
-                return
-            group = self.groups.get(key.group_id)
-            if group is None:
-                group = self.groups[key.group_id] = ClassicGroup(key.group_id, self._config, now.wall_ms)
-            if not isinstance(key, OffsetKey):
-                group.install(decode_group(value), now)
-                return
-            partition = TopicPartition(sys.intern(key.topic), key.partition)
-            if producer_id < 0:
-                group.offsets.apply(partition, decode_offset(value))
-            else:
-                group.offsets.add_pending(producer_id, partition, decode_offset(value))
-                self.open_transactions.setdefault(producer_id, set()).add(key.group_id)
-        except MalformedRecord as error:
-            logger.warning("Skipped a record of the offsets topic that cannot be read: %s", error)
-
-
 class GroupShard:
     """One partition's groups. `loaded` is False while they are replayed."""
 
     def __init__(
-        self, partition: int, store: RecordStore, clock: Clock, config: GroupSettings, timer: DeadlineTimer
+        self, partition: int, store: RecordStore, clock: Clock, kinds: GroupKinds, timer: DeadlineTimer
     ) -> None:
         self.partition = partition
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.loaded = False
         self._unloaded = False
         self._store = store
         self._clock = clock
-        self._config = config
+        self._kinds = kinds
         self._timer = timer
         self._writer = RecordWriter(store, partition)
+        self._tasks = BackgroundTasks()
         # Group id → the time its timer is set to (monotonic s).
         self._armed: dict[str, float] = {}
         # Producer id → the groups in whose offsets its open transaction takes part.
@@ -137,18 +69,34 @@ class GroupShard:
     def now(self) -> Now:
         return Now(self._clock.monotonic(), self._clock.now_ms())
 
-    def create(self, group_id: str) -> ClassicGroup:
+    def create(self, group_id: str) -> Group:
         """Make an empty group. Nothing of it is stored yet."""
-        group = ClassicGroup(group_id, self._config, self._clock.now_ms())
+        group = self._kinds.classic(group_id, self._clock.now_ms())
         self.groups[group_id] = group
         return group
+
+    def create_share(self, group_id: str) -> ShareGroup:
+        """Make an empty share group. Nothing of it is stored yet."""
+        group = self.groups[group_id] = self._kinds.share(group_id)
+        return group
+
+    def topics_changed(self, names: Collection[str]) -> None:
+        """Topics were created, deleted, or have other partitions. Groups that subscribe to none of them only take note:
+        there may be many."""
+        topics, changed = self._kinds.topics(), frozenset(names)
+        for group in tuple(self.groups.values()):
+            if isinstance(group, ConsumerGroup):
+                if group.membership.used_regexes() or not changed.isdisjoint(group.topics_in_use()):
+                    self.perform(group, group.topics_changed(topics, self.now()))
+                else:
+                    group.topics = topics
 
     # --- replay ----------------------------------------------------------------------------------
 
     async def load(self) -> None:
         """Replay the partition. Every member gets a new session."""
         began = self._clock.monotonic()
-        replay = GroupReplay(self._config)
+        replay = GroupReplay(self._kinds)
         async for run in self._store.read(self.partition):
             replay.add(run)
         await asyncio.to_thread(replay.build, self.now())
@@ -160,11 +108,7 @@ class GroupShard:
         for producer_id, commit in self._ended_while_loading:
             self._end_transaction(producer_id, commit)
         for group in self.groups.values():
-            for member in group.roster.members.values():
-                group.touch(member, now)
-            if len(group.roster) > self._config.group_max_size:
-                group.prepare_rebalance(now, f"group.max.size is {self._config.group_max_size} now")
-            self.perform(group, group.drain())
+            self.perform(group, group.begin(now))
         self.loaded = True
         if self.groups:
             spent = self._clock.monotonic() - began
@@ -183,29 +127,37 @@ class GroupShard:
         self._armed.clear()
 
     async def flush(self) -> None:
+        await self._tasks.close()
         await self._writer.flush()
 
     # --- effects ---------------------------------------------------------------------------------
 
-    def perform(self, group: ClassicGroup, effects: Effects) -> None:
+    def perform(self, group: Group, effects: Effects) -> None:
         """Carry out the effects of an event: answer, store, and set the group's timer."""
         for waiter, answer in effects.replies:
-            future = cast("asyncio.Future[JoinReply | SyncReply]", waiter)
+            future = cast("asyncio.Future[Any]", waiter)
             if not future.done():
                 future.set_result(answer)
         for store in effects.stores:
-            self._store_generation(group, store)
+            self._store_membership(group, store)
+        if effects.successor is not None and self.groups.get(group.group_id) is group:
+            self.groups[group.group_id] = group = effects.successor
+            self.perform(group, group.tick(self.now()))
+        if effects.resolve is not None:
+            self._tasks.begin(f"looking up the topics of group {group.group_id}", self._resolve(group, effects.resolve))
         self._arm(group)
 
-    def _store_generation(self, group: ClassicGroup, store: Store) -> None:
-        stored = self._at_most_once(partial(self._generation_stored, group, store))
+    def _store_membership(self, group: Group, store: Store) -> None:
+        stored: Done = partial(self._membership_stored, group, store, group.obsolete_keys)
+        if not isinstance(group, ConsumerGroup):
+            stored = self._at_most_once(stored)
         try:
-            record = encode_group_key(group.group_id), encode_group(store.metadata)
+            records = [*((key, None) for key in group.obsolete_keys), *store.records()]
         except MalformedRecord as error:
-            logger.warning("Generation %d of group %s: %s", store.metadata.generation_id, group.group_id, error)
+            logger.warning("The members of group %s cannot be stored: %s", group.group_id, error)
             stored(ErrorCode.unknown_server_error)
         else:
-            self._writer.write([record], stored)
+            self._writer.write(records, stored)
 
     def _at_most_once(self, stored: Done) -> Done:
         """Calls `stored` when the append has ended or, with REQUEST_TIMED_OUT, when it takes too long.
@@ -224,11 +176,26 @@ class GroupShard:
         time_out = asyncio.get_running_loop().call_later(COMMIT_TIMEOUT_S, once, ErrorCode.request_timed_out)
         return once
 
-    def _generation_stored(self, group: ClassicGroup, store: Store, code: ErrorCode) -> None:
-        error = _GENERATION_ERRORS.get(code, ErrorCode.unknown_server_error)
+    def _membership_stored(self, group: Group, store: Store, obsolete: list[bytes], code: ErrorCode) -> None:
+        if code is ErrorCode.none and group.obsolete_keys is obsolete:
+            group.obsolete_keys = []
+        error = _MEMBERSHIP_ERRORS.get(code, ErrorCode.unknown_server_error)
         self.perform(group, group.stored(store, error, self.now()))
 
-    def _arm(self, group: ClassicGroup) -> None:
+    async def _resolve(self, group: Group, asked: Resolve) -> None:
+        """Look up the topics that patterns match and that the client may describe, in a thread."""
+        allows = cast(Callable[[str], bool], asked.client)
+        names = [name for name in self._kinds.topics() if allows(name)]
+        found: Mapping[str, Collection[str]] | None
+        try:
+            found = await asyncio.to_thread(lambda: {one: TopicPattern(one).matching(names) for one in asked.regexes})
+        except BrokerError as error:
+            logger.warning("Group %s: %s", group.group_id, error)
+            found = None
+        if isinstance(group, ConsumerGroup) and self.groups.get(group.group_id) is group:
+            self.perform(group, group.regexes_resolved(found, self.now()))
+
+    def _arm(self, group: Group) -> None:
         if group.wake_at < self._armed.get(group.group_id, float("inf")):
             self._armed[group.group_id] = group.wake_at
             self._timer.at(group.wake_at, partial(self._wake, group.group_id, group.wake_at))
@@ -244,7 +211,7 @@ class GroupShard:
 
     def commit(
         self,
-        group: ClassicGroup,
+        group: Group,
         records: Sequence[KeyValue],
         committed: Mapping[TopicPartition, OffsetAndMetadata],
         producer: ProducerIdAndEpoch | None,
@@ -292,7 +259,7 @@ class GroupShard:
 
     def _append(
         self,
-        group: ClassicGroup,
+        group: Group,
         records: Sequence[KeyValue],
         applied: Callable[[ErrorCode], None],
         producer: ProducerIdAndEpoch | None = None,
@@ -321,40 +288,34 @@ class GroupShard:
             self._writer.write_now(records, done, producer)  # a transaction needs a batch of its own
         return future
 
-    def delete_offsets(self, group: ClassicGroup, partitions: Sequence[TopicPartition]) -> asyncio.Future[ErrorCode]:
+    def delete_offsets(self, group: Group, partitions: Sequence[TopicPartition]) -> asyncio.Future[ErrorCode]:
         """Write tombstones for offsets, and remove the offsets once these are stored."""
 
         def applied(code: ErrorCode) -> None:
             if code is ErrorCode.none:
                 for partition in partitions:
                     group.offsets.apply(partition, None)
-                if self.groups.get(group.group_id) is group and self._is_unused(group) and not len(group.offsets):
+                if self.groups.get(group.group_id) is group and group.is_unused and not len(group.offsets):
                     self.delete_group(group)
 
         tombstones = [(encode_offset_key(group.group_id, *partition), None) for partition in partitions]
         return self._append(group, tombstones, applied)
 
-    def delete_group(self, group: ClassicGroup) -> asyncio.Future[ErrorCode]:
+    def delete_group(self, group: Group) -> asyncio.Future[ErrorCode]:
         """Write tombstones for an empty group and all its offsets, and remove it once these are stored."""
-        group.state = GroupState.DEAD  # refuses joins and commits until the append has ended
+        group.set_dead(True)  # refuses joins and commits until the append has ended
 
         def applied(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
-                group.state = GroupState.EMPTY
+                group.set_dead(False)
             elif self.groups.get(group.group_id) is group:
                 del self.groups[group.group_id]
                 self._armed.pop(group.group_id, None)
 
         partitions = dict.fromkeys([*group.offsets.all(), *group.offsets.pending_partitions])
         tombstones: list[KeyValue] = [(encode_offset_key(group.group_id, *tp), None) for tp in partitions]
-        tombstones.append((encode_group_key(group.group_id), None))
+        tombstones += [(key, None) for key in (*group.obsolete_keys, *group.stored_keys())]
         return self._append(group, tombstones, applied)
-
-    @staticmethod
-    def _is_unused(group: ClassicGroup) -> bool:
-        """Whether it has no member or pending id, no open transaction and no append under way."""
-        in_use = group.roster.pending or group.offsets.has_pending or group.offsets.in_flight
-        return group.state is GroupState.EMPTY and not in_use
 
     def expire(self) -> None:
         """Delete expired offsets, and groups that have nothing left."""
@@ -362,9 +323,9 @@ class GroupShard:
         for group in list(self.groups.values()):
             if group.offsets.in_flight:
                 continue
-            expired = expired_offsets(group, now)
-            if self._is_unused(group) and len(expired) == len(group.offsets):
-                if expired or group.generation_id > 0:
+            expired = group.expired_offsets(now)
+            if group.is_unused and len(expired) == len(group.offsets):
+                if expired or group.has_records:
                     self.delete_group(group)
                 else:
                     del self.groups[group.group_id]  # it has no records in the log

@@ -1,8 +1,6 @@
 """One classic consumer group: its states, its rebalances and its deadlines. Pure.
 
-`group_requests` holds the rules of each request, the runtime (`group_shard`) owns the group. There is no clock, socket
-or asyncio here: an event brings `Now` and returns `Effects`. After each event the runtime must call `tick` no later
-than `wake_at`.
+`group_requests` holds the rules of each request, the runtime (`group_shard`) owns the group (`Group` in group.py).
 
     Empty ──join──▶ PreparingRebalance ──all joined, or time is up──▶ CompletingRebalance
       ▲                 ▲    │ nobody left                                 │ leader's assignment stored
@@ -22,11 +20,14 @@ from math import inf
 from typing import NamedTuple
 
 from broker.config.setting_groups import GroupSettings
-from broker.coordinator.group_members import Member, Reply, Roster, Waiter, Waiters
+from broker.coordinator.group import Effects, Group, GroupKind, Now, Waiter
+from broker.coordinator.group_members import Member, Roster, Waiters
 from broker.coordinator.group_messages import JoinReply, SyncReply
 from broker.coordinator.group_offsets import GroupOffsets
-from broker.coordinator.group_records import GroupMetadata
+from broker.coordinator.group_records import GroupMetadata, encode_group, encode_group_key
+from broker.coordinator.record_reader import KeyValue
 from broker.errors import ErrorCode
+from broker.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +47,6 @@ class GroupState(StrEnum):
     DEAD = "Dead"
 
 
-class Now(NamedTuple):
-    """The two times an event needs: monotonic seconds for waits, ms since the epoch for records."""
-
-    monotonic: float
-    wall_ms: int
-
-
 class StaticRejoin(NamedTuple):
     """A static member that came back under a new id. It gets `answer` once the new id is stored.
 
@@ -64,46 +58,94 @@ class StaticRejoin(NamedTuple):
     before: Member
 
 
-class Store(NamedTuple):
+class GenerationStore(NamedTuple):
     """A generation to append."""
 
+    group_id: str
     metadata: GroupMetadata
     rejoin: StaticRejoin | None = None
 
-
-class Effects(NamedTuple):
-    """What the runtime does after an event, in this order. It passes each `Store` to `ClassicGroup.stored` when its
-    append has ended."""
-
-    replies: list[Reply]
-    stores: list[Store]
+    def records(self) -> list[KeyValue]:
+        return [(encode_group_key(self.group_id), encode_group(self.metadata))]
 
 
-class ClassicGroup:
+class ClassicGroup(Group):
     """The state machine of one group."""
 
-    def __init__(self, group_id: str, config: GroupSettings, wall_ms: int) -> None:
-        self.group_id = group_id
-        self.config = config
+    kind = GroupKind.CLASSIC
+
+    def __init__(self, group_id: str, config: GroupSettings, wall_ms: int, offsets: GroupOffsets | None = None) -> None:
+        super().__init__(group_id, config, offsets)
         self.state = GroupState.EMPTY
         self.state_timestamp_ms = wall_ms
         self.generation_id = 0
         self.protocol_name: str | None = None
         self.roster = Roster()
         self.waiters = Waiters()
-        self.offsets = GroupOffsets()
         # Members that have not sent the SyncGroup of this generation yet.
         self.pending_sync: set[str] = set()
         # The assignment that is being appended. A second SyncGroup of the leader must not store another one.
         self.storing: GroupMetadata | None = None
-        # No deadline comes before this time (monotonic s).
-        self.wake_at = inf
         self._join_deadline = inf
         self._sync_deadline = inf
         # How many ms more the first rebalance of an empty group may be delayed. None in any other rebalance.
         self._initial_remaining_ms: int | None = None
         self._joined_in_delay = False
-        self._stores: list[Store] = []
+        self._stores: list[GenerationStore] = []
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def protocol_type(self) -> str | None:
+        return self.roster.protocol_type
+
+    @property
+    def member_count(self) -> int:
+        return len(self.roster)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
+    def is_unused(self) -> bool:
+        return super().is_unused and not self.roster.pending
+
+    @property
+    def is_dead(self) -> bool:
+        return self.state is GroupState.DEAD
+
+    def set_dead(self, dead: bool) -> None:
+        self.state = GroupState.DEAD if dead else GroupState.EMPTY
+
+    def stored_keys(self) -> list[bytes]:
+        return [encode_group_key(self.group_id)]
+
+    @property
+    def has_records(self) -> bool:
+        return self.generation_id > 0
+
+    @property
+    def empty_since_ms(self) -> int | None:
+        """When the last member left, if it had one."""
+        is_known = self.is_empty and self.roster.protocol_type is not None and self.state_timestamp_ms >= 0
+        return self.state_timestamp_ms if is_known else None
+
+    def topics_in_use(self) -> frozenset[str] | None:
+        return frozenset() if self.is_empty else self.roster.topics_in_use(self.protocol_name)
+
+    def expired_offsets(self, now: Now) -> list[TopicPartition]:
+        """Those of a stable group for topics that no member subscribes to, and those of an empty one."""
+        return super().expired_offsets(now) if self.state in (GroupState.EMPTY, GroupState.STABLE) else []
+
+    def begin(self, now: Now) -> Effects:
+        for member in self.roster.members.values():
+            self.touch(member, now)
+        if len(self.roster) > self.config.group_max_size:
+            self.prepare_rebalance(now, f"group.max.size is {self.config.group_max_size} now")
+        return self.drain()
 
     def drain(self) -> Effects:
         """Return what the event caused. Every event ends with this."""
@@ -113,7 +155,7 @@ class ClassicGroup:
     # --- stored generations: live and replay -------------------------------------------------------
 
     def store(self, metadata: GroupMetadata, rejoin: StaticRejoin | None = None) -> None:
-        self._stores.append(Store(metadata, rejoin))
+        self._stores.append(GenerationStore(self.group_id, metadata, rejoin))
 
     def snapshot(self, now: Now, assignments: Mapping[str, bytes] | None = None) -> GroupMetadata:
         """This generation as it is stored. Members without an entry in `assignments` get an empty assignment."""
@@ -125,6 +167,10 @@ class ClassicGroup:
             now.wall_ms,
             self.roster.records(self.protocol_name, assignments),
         )
+
+    def generation_records(self, now: Now) -> list[KeyValue]:
+        """The records that make the stored generation this one."""
+        return GenerationStore(self.group_id, self.snapshot(now)).records()
 
     def install(self, metadata: GroupMetadata, now: Now) -> None:
         """Make a stored generation the current one. On replay this adds its members, each with a new session."""
@@ -143,7 +189,7 @@ class ClassicGroup:
         self.state = GroupState.STABLE if metadata.members else GroupState.EMPTY
         self.state_timestamp_ms = metadata.state_timestamp_ms
 
-    def stored(self, store: Store, error: ErrorCode, now: Now) -> Effects:
+    def stored(self, store: GenerationStore, error: ErrorCode, now: Now) -> Effects:
         """The append of `store` has ended. After an error, nothing of it is stored."""
         if store.rejoin is not None:
             self._rejoin_stored(store.rejoin, error, now)

@@ -7,11 +7,15 @@ Used by the record formats of this package. Every read is checked against the by
 from __future__ import annotations
 
 from struct import Struct
+from typing import TypeAlias
 
 from broker.errors import CorruptBatch, ProtocolError
 from broker.records.varint import read_unsigned_varint
 
 MAX_STRING_BYTES = 32767
+
+# Key and value of one record. A None value is a tombstone.
+KeyValue: TypeAlias = tuple[bytes, bytes | None]
 
 _I8 = Struct(">b")
 _I16 = Struct(">h")
@@ -36,10 +40,11 @@ class RecordReader:
 
     __slots__ = ("_data", "_is_flexible", "_position")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, is_flexible: bool = False) -> None:
+        """`is_flexible`: the lengths are varints, as in a tagged field of a flexible version."""
         self._data = data
         self._position = 0
-        self._is_flexible = False
+        self._is_flexible = is_flexible
 
     def i8(self) -> int:
         return self._fixed(_I8)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 from broker.clock import Clock
 from broker.cluster.metadata_cache import MetadataCache
+from broker.coordinator.record_reader import KeyValue
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.log.segment_file import FileSlice
@@ -26,9 +27,6 @@ READ_BYTES = 1 << 20
 _RESTORED_AT_ONCE = 1000
 _RESTORED_RETRY_S = 0.5
 _NO_LIMIT = 2**31 - 1
-
-# Key and value of one record. A None value is a tombstone.
-KeyValue: TypeAlias = tuple[bytes, bytes | None]
 
 
 class RecordRun(NamedTuple):
@@ -135,6 +133,16 @@ class LogRecordStore:
             await self._append_restored(partition, list(missing.items()))
             yield RecordRun(list(missing.items()))
             await self._restored.loaded(partition)
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        """Where the log starts, and its end. Raises BrokerError."""
+        log = self._topics.partition(TopicPartition(self._topic, partition)).log
+        return log.log_start_offset, log.log_end_offset
+
+    def delete_before(self, partition: int, offset: int) -> None:
+        """Delete the committed records below an offset. Raises BrokerError."""
+        leader = self._topics.partition(TopicPartition(self._topic, partition))
+        leader.delete_records(min(offset, leader.high_watermark))
 
     async def _append_restored(self, partition: int, records: Sequence[KeyValue]) -> None:
         """In batches that any message.max.bytes takes. While too few replicas are in sync, as when a restored cluster

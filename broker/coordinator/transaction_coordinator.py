@@ -8,6 +8,7 @@ closed) at any time without harm to the transaction. Belongs to one event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol, TypeVar
@@ -23,7 +24,7 @@ from broker.coordinator.transaction_records import (
     TransactionMetadata,
     TransactionState,
 )
-from broker.coordinator.transaction_shard import TransactionShard
+from broker.coordinator.transaction_shard import COMPLETION_WAIT_S, TransactionShard
 from broker.coordinator.transaction_state import ProducerIdAndEpoch, Transaction
 from broker.errors import ErrorCode
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
@@ -102,7 +103,7 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
             transaction = shard.transactions.get(transactional_id)
             if transaction is not None and transaction.abort_for_successor(claimed, now_ms):
                 code = await _awaited(shard.end(transaction, _unchanged))
-                await shard.until_complete(transaction)
+                await shard.until_settled(transaction, asyncio.get_running_loop().time() + COMPLETION_WAIT_S)
                 if code is not ErrorCode.none or transaction.is_prepared:
                     return ProducerReply(ErrorCode.concurrent_transactions)
             elif (transaction is None or transaction.is_epoch_exhausted) and new_producer_id is None:
@@ -129,15 +130,17 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         partitions: AbstractSet[TopicPartition],
+        version: int = 0,
     ) -> ErrorCode | Awaitable[ErrorCode]:
-        """AddPartitionsToTxn: all or none of `partitions`. Waits a moment for the end of the last transaction."""
+        """AddPartitionsToTxn: all or none of `partitions`, for a client that uses this version of transactions. Waits a
+        moment for the end of the last transaction, and for what another request adds."""
         found = self._find(transactional_id)
         if isinstance(found, ErrorCode):
             return found
         shard, transaction = found
-        code = transaction.add_partitions(producer, partitions, self._clock.now_ms())
-        if code is ErrorCode.concurrent_transactions and transaction.is_prepared:
-            return self._add_after(shard, transaction, producer, partitions)
+        code = transaction.add_partitions(producer, partitions, self._clock.now_ms(), version)
+        if code is ErrorCode.concurrent_transactions:
+            return self._add_after(shard, transaction, producer, partitions, version)
         return (
             code if transaction.pending is None or code is not ErrorCode.none else shard.store(transaction, _unchanged)
         )
@@ -148,11 +151,18 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         transaction: Transaction,
         producer: ProducerIdAndEpoch,
         partitions: AbstractSet[TopicPartition],
+        version: int,
     ) -> ErrorCode:
-        await shard.until_complete(transaction)
-        if transaction.is_prepared or self._find(transaction.transactional_id) != (shard, transaction):
-            return ErrorCode.concurrent_transactions
-        return await _awaited(self.add_partitions(transaction.transactional_id, producer, partitions))
+        deadline = asyncio.get_running_loop().time() + COMPLETION_WAIT_S
+        while await shard.until_settled(transaction, deadline):
+            if self._find(transaction.transactional_id) != (shard, transaction):
+                break
+            code = transaction.add_partitions(producer, partitions, self._clock.now_ms(), version)
+            if code is ErrorCode.none and transaction.pending is not None:
+                return await _awaited(shard.store(transaction, _unchanged))
+            if code is not ErrorCode.concurrent_transactions:
+                return code
+        return ErrorCode.concurrent_transactions
 
     def add_offsets(
         self, transactional_id: str, producer: ProducerIdAndEpoch, offsets_partition: int
@@ -178,6 +188,27 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         if code is not ErrorCode.none or transaction.pending is None:
             return code
         return shard.end(transaction, _unchanged)
+
+    async def end_and_bump(self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool) -> ProducerReply:
+        """EndTxn of a client that uses version 2 of transactions: the answer has who it is from now on (KIP-890).
+
+        Raises what `ProducerIdSource.take_from_new_block` raises.
+        """
+        new_producer_id = None
+        while True:
+            found = self._find(transactional_id)
+            if isinstance(found, ErrorCode):
+                return ProducerReply(found)
+            shard, transaction = found
+            if not transaction.is_epoch_exhausted or new_producer_id is not None:
+                break  # no await since the look-up: the transaction is current
+            new_producer_id = await self._new_producer_id()
+        code = transaction.end_and_bump(
+            producer, commit=commit, new_producer_id=new_producer_id, now_ms=self._clock.now_ms()
+        )
+        if code is ErrorCode.none and transaction.pending is not None:
+            return await _awaited(shard.end(transaction, lambda code: _next_producer(code, transaction)))
+        return _next_producer(code, transaction)
 
     # --- administration --------------------------------------------------------------------------
 
@@ -213,6 +244,10 @@ def _unchanged(code: ErrorCode) -> ErrorCode:
 
 async def _awaited(answer: T | Awaitable[T]) -> T:
     return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _next_producer(code: ErrorCode, transaction: Transaction) -> ProducerReply:
+    return ProducerReply(code, *transaction.next_producer) if code is ErrorCode.none else ProducerReply(code)
 
 
 def _producer_reply(code: ErrorCode, transaction: Transaction) -> ProducerReply:

@@ -25,7 +25,8 @@ OffsetsEnded = Callable[[int, int, bool, Awaitable[object] | None], object]
 """Called with (partition of __consumer_offsets, producer id, whether it committed, awaitable or None): the marker is in
 the partition or, with an awaitable, is being appended."""
 
-_WRITE_TXN_MARKERS_VERSION = 1
+_WITH_TRANSACTION_VERSION = 2
+"""Of WriteTxnMarkers. Asked for only where it matters: a broker of an earlier release may not have it."""
 
 
 class MarkerWriter(Protocol):
@@ -118,7 +119,8 @@ async def _send(
     for tp, marker in items:
         partitions.setdefault(marker, []).append(tp)
     body = {"markers": [_marker_fields(marker, tps) for marker, tps in partitions.items()]}
-    answer = await peer.request(ApiKey.WRITE_TXN_MARKERS, _WRITE_TXN_MARKERS_VERSION, body)
+    version = max(1, *(min(marker.transaction_version, _WITH_TRANSACTION_VERSION) for marker in partitions))
+    answer = await peer.request(ApiKey.WRITE_TXN_MARKERS, version, body)
     return {
         (TopicPartition(topic.name, row.partition_index), marker): row.error_code
         for marker, answered in zip(partitions, answer.markers, strict=False)
@@ -137,4 +139,5 @@ def _marker_fields(marker: EndMarker, tps: Sequence[TopicPartition]) -> dict[str
             for name, indexes in by_topic((tp, tp.partition) for tp in tps).items()
         ],
         "coordinator_epoch": marker.coordinator_epoch,
+        "transaction_version": marker.transaction_version,
     }

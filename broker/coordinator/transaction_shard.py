@@ -84,8 +84,8 @@ class TransactionShard:
         self._coordinator_epoch = coordinator_epoch
         self._writer = RecordWriter(store, partition)
         self._finishing = BackgroundTasks()
-        self._completions: dict[Transaction, asyncio.Future[None]] = {}
-        """For those who wait for the markers of a transaction (`until_complete`)."""
+        self._changes: dict[Transaction, asyncio.Future[None]] = {}
+        """For those who wait for a change of a transaction (`until_settled`)."""
 
     def described(self) -> list[tuple[str, TransactionMetadata]]:
         """Every transactional id with its stored state."""
@@ -136,6 +136,7 @@ class TransactionShard:
 
         def done(code: ErrorCode) -> None:
             transaction.stored(code)
+            self._changed(transaction)
             results.append(then(_STORE_ERRORS.get(code, ErrorCode.unknown_server_error)))
             if code is ErrorCode.none and after is not None:
                 after()
@@ -163,16 +164,24 @@ class TransactionShard:
 
     # --- markers
 
-    async def until_complete(self, transaction: Transaction) -> None:
-        """Wait until all markers of a prepared transaction are written, but at most COMPLETION_WAIT_S.
+    async def until_settled(self, transaction: Transaction, deadline: float) -> bool:
+        """Wait until no change is being stored and no marker is missing, but not after `deadline`, a time of the event
+        loop. Returns whether there is time left.
 
         With followers and other brokers that takes some milliseconds. A client that were answered
         CONCURRENT_TRANSACTIONS would sleep longer before it tries again.
         """
-        if transaction.is_prepared and not self._unloaded:
-            loop = asyncio.get_running_loop()
-            completion = self._completions.setdefault(transaction, loop.create_future())
-            await asyncio.wait([completion], timeout=COMPLETION_WAIT_S)
+        loop = asyncio.get_running_loop()
+        while (left := deadline - loop.time()) > 0:
+            if self._unloaded or not (transaction.is_prepared or transaction.pending is not None):
+                return True
+            await asyncio.wait([self._changes.setdefault(transaction, loop.create_future())], timeout=left)
+        return False
+
+    def _changed(self, transaction: Transaction) -> None:
+        change = self._changes.pop(transaction, None)
+        if change is not None:
+            change.set_result(None)
 
     def _finish(
         self, transaction: Transaction, missing: Collection[TopicPartition] | None = None, tries: int = 0
@@ -189,6 +198,7 @@ class TransactionShard:
             current.producer_epoch,
             ControlType(current.state is TransactionState.PREPARE_COMMIT),
             self._coordinator_epoch,
+            current.client_version,
         )
         unsafe: dict[TopicPartition, Awaitable[object]] = {}
         failed: dict[TopicPartition, BaseException] = {}
@@ -239,9 +249,7 @@ class TransactionShard:
         """
         transaction.complete(self._clock.now_ms())
         transaction.stored(ErrorCode.none)
-        completion = self._completions.pop(transaction, None)
-        if completion is not None:
-            completion.set_result(None)
+        self._changed(transaction)
         self._store_completion(transaction, transaction.current)
 
     def _store_completion(self, transaction: Transaction, complete: TransactionMetadata) -> None:

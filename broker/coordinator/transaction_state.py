@@ -9,9 +9,11 @@ calls `stored`, which makes it `current`. So memory is never ahead of the log. T
       └──init─────────┴──add────────────────────────────────────────────────────────────────┘
 
 A producer that initialises again fences its predecessor: the epoch is bumped and an open transaction is aborted, as
-after a time-out. (Kafka has the state PrepareEpochFence between these two steps, which are one here.) The second part
-of KIP-890 bumps the epoch with every transaction. Such transactions are read from records and completed, but the broker
-does not offer it to clients.
+after a time-out. (Kafka has the state PrepareEpochFence between these two steps, which are one here.)
+
+In version 2 of transactions (KIP-890) every end bumps the epoch: the decision and its markers have the epoch that the
+next transaction will have. So no late request and no late marker can belong to two transactions. A client may also
+abort when it does not know whether it has written anything.
 """
 
 from __future__ import annotations
@@ -30,8 +32,12 @@ from broker.protocol.topic_partition import TopicPartition
 
 MAX_EPOCH = 32767
 
+BUMPS_EPOCH = 2
+"""The version of transactions from which every end bumps the epoch. Clients below it add partitions by themselves."""
+
 _PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
-_AT_REST = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+_COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+_AT_REST = (TransactionState.EMPTY, *_COMPLETE)
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -141,9 +147,9 @@ class Transaction:
     # --- AddPartitionsToTxn
 
     def add_partitions(
-        self, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition], now_ms: int
+        self, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition], now_ms: int, version: int = 0
     ) -> ErrorCode:
-        """Add partitions that the transaction will write to. The first ones begin it."""
+        """Add partitions that the transaction will write to. The first ones begin it, in the client's `version`."""
         current = self.current
         if self.pending is not None:
             return ErrorCode.concurrent_transactions
@@ -158,7 +164,7 @@ class Transaction:
             partitions=frozenset(partitions),
             start_ms=now_ms,
             last_update_ms=now_ms,
-            client_version=0,
+            client_version=version,
         )
         return ErrorCode.none
 
@@ -173,11 +179,13 @@ class Transaction:
 
     def _check(self, producer: ProducerIdAndEpoch) -> ErrorCode:
         current = self.current
+        if self.is_prepared and producer == self.next_producer:
+            return ErrorCode.concurrent_transactions
         if producer.producer_id != current.producer_id:
             return ErrorCode.invalid_producer_id_mapping
         if producer.epoch != current.producer_epoch:
             return ErrorCode.producer_fenced
-        return ErrorCode.concurrent_transactions if current.state in _PREPARED else ErrorCode.none
+        return ErrorCode.none
 
     # --- EndTxn
 
@@ -191,9 +199,61 @@ class Transaction:
         if self.pending is not None:
             return ErrorCode.concurrent_transactions
         if current.state is TransactionState.ONGOING:
-            self.pending = current._replace(state=_DECIDED[commit][0], last_update_ms=now_ms)
+            self.pending = current._replace(state=_DECIDED[commit][0], last_update_ms=now_ms, client_version=0)
             return ErrorCode.none
         return self._repeated(commit)
+
+    def end_and_bump(
+        self, producer: ProducerIdAndEpoch, *, commit: bool, new_producer_id: int | None, now_ms: int
+    ) -> ErrorCode:
+        """Commit or abort as version 2 does: the decision has the next epoch, which `next_producer` then tells.
+
+        The present epoch asks for something new: an abort is always possible, a commit needs an open transaction. The
+        epoch before repeats a request, and changes nothing. `new_producer_id` is needed if the epochs are exhausted.
+        """
+        current = self.current
+        if self.pending is not None or (self.is_prepared and producer == self.next_producer):
+            return ErrorCode.concurrent_transactions
+        if current.state in (*_PREPARED, *_COMPLETE) and self._was_bumped(producer):
+            return self._repeated(commit)
+        if producer.producer_id != current.producer_id:
+            return ErrorCode.invalid_producer_id_mapping
+        if producer.epoch != current.producer_epoch or producer.epoch == MAX_EPOCH:
+            return ErrorCode.producer_fenced
+        if commit and current.state is not TransactionState.ONGOING:
+            return ErrorCode.invalid_txn_state
+        self.pending = current._replace(
+            state=_DECIDED[commit][0],
+            producer_epoch=producer.epoch + 1,
+            last_producer_epoch=producer.epoch,
+            next_producer_id=NO_PRODUCER_ID,
+            last_update_ms=now_ms,
+            start_ms=current.start_ms if current.state is TransactionState.ONGOING else now_ms,
+            client_version=BUMPS_EPOCH,
+        )
+        if self.is_epoch_exhausted:
+            assert new_producer_id is not None
+            self.pending = self.pending._replace(next_producer_id=new_producer_id)
+        return ErrorCode.none
+
+    def _was_bumped(self, producer: ProducerIdAndEpoch) -> bool:
+        """Whether the producer has the epoch before that of a decision of version 2. In the last epoch, which only
+        fences, nobody can go on."""
+        current = self.current
+        if current.client_version < BUMPS_EPOCH:
+            return False
+        if current.producer_epoch == 0:
+            return producer == (current.previous_producer_id, MAX_EPOCH - 1)
+        is_usable = current.producer_epoch < MAX_EPOCH or current.next_producer_id != NO_PRODUCER_ID
+        return producer == (current.producer_id, current.producer_epoch - 1) and is_usable
+
+    @property
+    def next_producer(self) -> ProducerIdAndEpoch:
+        """Who writes the next transaction, once a decision of version 2 is stored."""
+        current = self.current
+        if current.next_producer_id != NO_PRODUCER_ID:
+            return ProducerIdAndEpoch(current.next_producer_id, 0)
+        return ProducerIdAndEpoch(current.producer_id, current.producer_epoch)
 
     def _repeated(self, commit: bool) -> ErrorCode:
         """The answer after a decision was made already."""
@@ -241,12 +301,14 @@ class Transaction:
         return True
 
     def _fence(self, now_ms: int) -> None:
-        """Abort with the next epoch, which no client has."""
+        """Abort with the next epoch, which no client has. In version 2 the client may ask for it after a time-out."""
+        epoch = self.current.producer_epoch
+        may_go_on = self.current.client_version >= BUMPS_EPOCH and not self.is_epoch_exhausted
         self.pending = self.current._replace(
             state=TransactionState.PREPARE_ABORT,
             last_update_ms=now_ms,
-            producer_epoch=min(self.current.producer_epoch + 1, MAX_EPOCH),
-            last_producer_epoch=NO_EPOCH,
+            producer_epoch=min(epoch + 1, MAX_EPOCH),
+            last_producer_epoch=epoch if may_go_on else NO_EPOCH,
         )
 
 

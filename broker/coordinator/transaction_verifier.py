@@ -1,31 +1,35 @@
-"""Asks the coordinator of a transaction whether it is open and has a partition (KIP-890).
+"""Asks the coordinator of a transaction whether it is open and has a partition, or to add that (KIP-890).
 
 The leader of a partition asks before it appends the first records of a transaction, and the group coordinator before it
-stores offsets in one. The coordinator may be another broker (Kafka's AddPartitionsToTxnManager).
+stores offsets in one. In version 2 of transactions it asks for the partition to be added, which may begin the
+transaction. The coordinator may be another broker (Kafka's AddPartitionsToTxnManager).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator.peer_requests import Connect, PeerRequests
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
-from broker.coordinator.transaction_state import ProducerIdAndEpoch
+from broker.coordinator.transaction_state import BUMPS_EPOCH, ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import TRANSACTION_STATE_TOPIC
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, by_topic
 
 _ADD_PARTITIONS_TO_TXN_VERSION = 5
+_NO_CAUSE = (ErrorCode.none, ErrorCode.operation_not_attempted)
 
 
 class _Question(NamedTuple):
     transactional_id: str
     producer: ProducerIdAndEpoch
-    tp: TopicPartition
+    partitions: frozenset[TopicPartition]
+    adds: bool
 
 
 class TransactionVerifier:
@@ -50,7 +54,20 @@ class TransactionVerifier:
         TRANSACTION_ABORTABLE, PRODUCER_FENCED or INVALID_PRODUCER_ID_MAPPING if not. Anything else if that cannot be
         said now.
         """
-        return self._peers.ask(self._coordinator(transactional_id), _Question(transactional_id, producer, tp))
+        question = _Question(transactional_id, producer, frozenset([tp]), adds=False)
+        return self._peers.ask(self._coordinator(transactional_id), question)
+
+    def add(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition]
+    ) -> ErrorCode | Awaitable[ErrorCode]:
+        """Add all of `partitions` to the producer's transaction, on whichever broker: NONE when that is stored.
+
+        The errors are those of `ask`, and CONCURRENT_TRANSACTIONS while the last transaction has not ended.
+        """
+        if self.is_local(transactional_id):
+            return self._transactions.add_partitions(transactional_id, producer, partitions, BUMPS_EPOCH)
+        question = _Question(transactional_id, producer, frozenset(partitions), adds=True)
+        return self._peers.ask(self._coordinator(transactional_id), question)
 
     def _coordinator(self, transactional_id: str) -> int:
         """The id of the broker, -1 if there is none. Without the internal topic no id has a transaction."""
@@ -77,8 +94,11 @@ async def _send(peer: PeerConnection, questions: Sequence[_Question]) -> Mapping
                 "transactional_id": asked.transactional_id,
                 "producer_id": asked.producer.producer_id,
                 "producer_epoch": asked.producer.epoch,
-                "verify_only": True,
-                "topics": [{"name": asked.tp.topic, "partitions": [asked.tp.partition]}],
+                "verify_only": not asked.adds,
+                "topics": [
+                    {"name": name, "partitions": indexes}
+                    for name, indexes in by_topic((tp, tp.partition) for tp in asked.partitions).items()
+                ],
             }
             for asked in questions
         ]
@@ -88,9 +108,13 @@ async def _send(peer: PeerConnection, questions: Sequence[_Question]) -> Mapping
         raise BrokerError(
             answer.error_code, f"{peer.address} refused to verify transactions; is this broker's user in super.users?"
         )
-    return {
-        asked: row.partition_error_code
+    codes = {
+        asked: [row.partition_error_code for topic in result.topic_results for row in topic.results_by_partition]
         for asked, result in zip(questions, answer.results_by_transaction, strict=False)
-        for topic in result.topic_results
-        for row in topic.results_by_partition
     }
+    return {asked: _cause(of) for asked, of in codes.items() if len(of) == len(asked.partitions)}
+
+
+def _cause(codes: Sequence[ErrorCode]) -> ErrorCode:
+    """Why nothing was added: of one partition. The others have OPERATION_NOT_ATTEMPTED then."""
+    return next((code for code in codes if code not in _NO_CAUSE), ErrorCode.none)

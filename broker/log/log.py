@@ -205,12 +205,12 @@ class Log(RetainedLog):
         """Append a marker: it ends the producer's open transaction, if any, and sets its epoch to the marker's.
 
         Raises BrokerError: `invalid_producer_epoch` or `transaction_coordinator_fenced` for an epoch older than the
-        known one, `kafka_storage_error`.
+        known one, or for a marker that came so late that it would end another transaction; `kafka_storage_error`.
         """
-        producer_id, producer_epoch, control_type, coordinator_epoch = marker
-        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        producer_id, producer_epoch, control_type, coordinator_epoch, version = marker
+        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, version)
         now = self._clock.now_ms()
-        buffer = bytearray(end_transaction_marker(*marker, now))
+        buffer = bytearray(end_transaction_marker(*marker[:-1], now))
         offset = self._end
         placed = assign_offsets(buffer, [(0, parse_header(buffer))], offset, leader_epoch)
         yield from self._write(buffer, placed, offset, leader_epoch, now)

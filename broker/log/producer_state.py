@@ -12,7 +12,9 @@ Rules (KIP-98; Kafka's `ProducerStateManager`, `ProducerAppendInfo`):
 - the first transactional batch opens a transaction and the marker ends it; in between every batch must be
   transactional (INVALID_TXN_STATE);
 - a marker of an older coordinator is refused (TRANSACTION_COORDINATOR_FENCED); a marker without an open transaction
-  changes only the epochs.
+  changes only the epochs;
+- in version 2 of transactions (KIP-890) each has an epoch of its own, and its marker the one after that. A marker with
+  the epoch of the open transaction came late, and is refused (INVALID_PRODUCER_EPOCH).
 
 A producer without an open transaction is forgotten when it has appended nothing for `producer.id.expiration.ms`
 of the broker's clock. (Kafka counts from the records' own timestamps; old data would be forgotten at once.)
@@ -35,6 +37,7 @@ NO_OFFSET = -1
 
 _SEQUENCE_MASK = 0x7FFFFFFF
 _NO_SEQUENCE = -1
+_EPOCH_PER_TRANSACTION = 2
 
 
 class AppendedBatch(NamedTuple):
@@ -155,12 +158,23 @@ class ProducerStates:
 
     # --- markers
 
-    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, transaction_version: int = 0
+    ) -> None:
         """Raise BrokerError unless a marker with these epochs may be appended."""
         entry = self._entries.get(producer_id)
         if entry is None:
             return
         _check_epoch(entry, producer_epoch)
+        if (
+            transaction_version >= _EPOCH_PER_TRANSACTION
+            and producer_epoch == entry.epoch
+            and entry.transaction_first_offset != NO_OFFSET
+        ):
+            raise BrokerError(
+                ErrorCode.invalid_producer_epoch,
+                f"a late marker: producer {producer_id} has begun a transaction of epoch {producer_epoch} since then",
+            )
         if coordinator_epoch < entry.coordinator_epoch:
             raise BrokerError(
                 ErrorCode.transaction_coordinator_fenced,

@@ -238,6 +238,8 @@ class Connection(asyncio.BufferedProtocol):
         self._untaken_bytes = 0  # `_held_bytes` are released when the task ends, perhaps later
         self._counts.closed[self.end_reason] += 1
         self._on_close(self)
+        for ending in tuple(self.client.endings.values()):
+            ending()
 
     def _cancel_serving(self) -> None:
         """A task is cancelled once only: it may have to wait for the end of what it began."""

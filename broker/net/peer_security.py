@@ -44,3 +44,11 @@ class PeerSecurity:
         except ConfigError as error:
             raise ConfigError(f"listener {listener.name}, for connections to other brokers: {error}") from None
         return cls(listener.name, stores, between.login)
+
+
+def peer_security(config: BrokerConfig) -> tuple[PeerSecurity, ConfigError | None]:
+    """How to connect to other brokers; with an error if that is impossible, which matters where there are others."""
+    try:
+        return PeerSecurity.of(config), None
+    except ConfigError as error:
+        return PeerSecurity(), error

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, cast
@@ -29,9 +30,12 @@ from broker.protocol.messages import (
     encode_response,
     peek,
     peek_client_id,
+    wants_no_answer,
     with_throttle_time,
 )
 from broker.quotas.client_quotas import ClientQuotas
+
+logger = logging.getLogger(__name__)
 
 ANONYMOUS = "User:ANONYMOUS"
 _MAX_CLIENT_ID = 100
@@ -53,6 +57,8 @@ class Client:
     """`User:name`, from a login or a certificate."""
     sasl: SaslSession | None = None
     """The login, on a SASL listener."""
+    endings: dict[object, Callable[[], None]] = dataclasses.field(default_factory=dict, compare=False)
+    """What is called when the connection has ended. A handler that leaves something open for the connection adds it."""
 
 
 Answer = Mapping[str, Any] | Sequence[Part] | FetchedAnswer | None
@@ -69,6 +75,8 @@ class Route:
     high: int
     handler: Handler
     advertised_low: int | None = None
+    refuse: Handler | None = None
+    """Answers versions below `low`; without it they end the connection."""
 
 
 class UnservedVersion(UnsupportedVersion):
@@ -123,7 +131,8 @@ class Router:
         """
         started = time.monotonic()
         request = self._decode(frame)
-        answer = self._routes[request.api].handler(request, client)
+        route = self._routes[request.api]
+        answer = (route.handler if request.version >= route.low else route.refuse or route.handler)(request, client)
         if received is None:
             received = started
         if isinstance(answer, DelayedAnswer):
@@ -190,7 +199,13 @@ class Router:
             # KIP-511: answered in version 0, so that every client can read which versions there are.
             return Request(route.api, 0, correlation_id, None, None, len(frame))
         text = f"{route.api.name} version {version} is outside {route.low}–{route.high}"
-        raise self._unserved(frame, key, version, text)
+        refused = self._unserved(frame, key, version, text)
+        if route.refuse is None or not 0 <= version < route.low or wants_no_answer(frame):
+            raise refused
+        request = decode_request(frame)
+        if str(refused):
+            logger.warning("answering with UNSUPPORTED_VERSION: %s", refused)
+        return request
 
     def _unserved(self, frame: bytes | bytearray, key: int, version: int, text: str) -> UnservedVersion:
         client_id = peek_client_id(frame)

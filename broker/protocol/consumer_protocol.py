@@ -1,8 +1,8 @@
 """The messages that members of a consumer group exchange inside JoinGroup and SyncGroup.
 
-Used by the client's group member; the broker does not read them. A subscription says what a member wants, an assignment
-what the group's leader gives it. Both begin with a version (int16). Of a newer version a reader uses the fields it
-knows (Kafka's `ConsumerProtocol`). Raises ProtocolError for other bytes.
+Used by the client's group member, and by the broker where a group changes its protocol (KIP-848). A subscription says
+what a member wants, an assignment what the group's leader gives it. Both begin with a version (int16). Of a newer
+version a reader uses the fields it knows (Kafka's `ConsumerProtocol`). Raises ProtocolError for other bytes.
 """
 
 from __future__ import annotations
@@ -66,6 +66,11 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 def decode_assignment(data: bytes) -> list[TopicPartition]:
     """The assignment in a SyncGroup response; empty bytes, which idle members get, mean no partitions."""
     return _flatten(_decode(_ASSIGNMENT, data).assigned_partitions) if data else []
+
+
+def assignment_user_data(data: bytes) -> bytes:
+    """What the assignor of the group's leader keeps in an assignment."""
+    return bytes(_decode(_ASSIGNMENT, data).user_data or b"") if data else b""
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import itertools
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -40,6 +41,8 @@ _REPEATED_APIS = frozenset({ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_
 """Clients repeat these requests with another correlation id, so decoded ones are cached."""
 _REPEATED_BYTES = 512
 
+_FIRST_TRANSACTIONAL = 3
+"""Version of Produce from which on a request has a transactional id."""
 _COPIED_BYTES = 1000
 """Shorter pieces of a frame are joined."""
 
@@ -116,10 +119,11 @@ def wants_no_answer(frame: bytes | bytearray | memoryview) -> bool:
 def _read_acks(version: int, frame: bytes | bytearray | memoryview) -> int:
     """The field behind the header and the transactional id."""
     _, at = _read_header(frame, 0, len(frame))
+    length = 0
     if _request_codec(ApiKey.PRODUCE, version).tagged:
         length, at = read_varint(frame, skip_tags(frame, at, len(frame)))
         length -= 1
-    else:
+    elif version >= _FIRST_TRANSACTIONAL:
         length, at = _INT16.unpack_from(frame, at)[0], at + _INT16.size
     acks: int = _INT16.unpack_from(frame, at + max(length, 0))[0]
     return acks
@@ -219,6 +223,17 @@ def encode_response(request: Request, body: Mapping[str, Any]) -> bytes:
     codec.write(pieces.append, body.get)
     answer = b"".join(pieces)
     return _RESPONSE[codec.tagged].pack(len(answer) + 4 + codec.tagged, request.correlation_id) + answer
+
+
+def encode_response_parts(request: Request, body: Mapping[str, Any]) -> list[Any]:
+    """The same in parts, for a body whose records are file ranges: these are parts of their own, and have a `len`."""
+    codec = _response_codec(request.api, request.version)
+    pieces: list[Any] = [b""]
+    codec.write(pieces.append, body.get)
+    size = sum(map(len, pieces)) + 4 + codec.tagged
+    pieces[0] = _RESPONSE[codec.tagged].pack(size, request.correlation_id)
+    runs = itertools.groupby(pieces, lambda piece: isinstance(piece, bytes))
+    return [part for joined, run in runs for part in ([b"".join(run)] if joined else run)]
 
 
 def with_throttle_time(request: Request, parts: Sequence[Any] | None, throttle_ms: int) -> Sequence[Any] | None:

@@ -19,6 +19,8 @@ from kio.static.primitive import i16, i32, i64
 from broker.protocol.api_keys import ApiKey
 
 _KIO_LOWEST: Final[Mapping[int, int]] = {
+    ApiKey.PRODUCE: 3,
+    ApiKey.FETCH: 4,
     ApiKey.LIST_OFFSETS: 1,
     ApiKey.OFFSET_COMMIT: 2,
     ApiKey.OFFSET_FETCH: 1,
@@ -47,7 +49,19 @@ _Change = Mapping[str, _Added | None]
 """Path of a field, with dots → the field in the older version; None where that has no such field."""
 
 _REQUEST, _RESPONSE = EntityType.request, EntityType.response
+_FETCHED: Final[_Change] = {
+    "responses.partitions.last_stable_offset": None,
+    "responses.partitions.aborted_transactions": None,
+}
+_WITHOUT_TIME: Final[_Change] = {"responses.partition_responses.log_append_time": None}
 _CHANGES: Final[Mapping[tuple[int, int, EntityType], _Change]] = {
+    **{(ApiKey.PRODUCE, version, _REQUEST): {"transactional_id": None} for version in range(3)},
+    (ApiKey.PRODUCE, 1, _RESPONSE): _WITHOUT_TIME,
+    (ApiKey.PRODUCE, 0, _RESPONSE): {"throttle_time": None, **_WITHOUT_TIME},
+    (ApiKey.FETCH, 3, _REQUEST): {"isolation_level": None},
+    **{(ApiKey.FETCH, version, _REQUEST): {"isolation_level": None, "max_bytes": None} for version in range(3)},
+    **{(ApiKey.FETCH, version, _RESPONSE): _FETCHED for version in (1, 2, 3)},
+    (ApiKey.FETCH, 0, _RESPONSE): {"throttle_time": None, **_FETCHED},
     (ApiKey.LIST_OFFSETS, 0, _REQUEST): {"topics.partitions.max_num_offsets": _Added(i32, "int32")},
     (ApiKey.LIST_OFFSETS, 0, _RESPONSE): {
         "topics.partitions.timestamp": None,

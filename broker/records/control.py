@@ -28,12 +28,16 @@ class ControlType(IntEnum):
 
 
 class EndMarker(NamedTuple):
-    """How a producer's transaction ended. `coordinator_epoch` fences a coordinator that was replaced."""
+    """How a producer's transaction ended. `coordinator_epoch` fences a coordinator that was replaced.
+
+    With a `transaction_version` of 2 (KIP-890), which is not written, the epoch is above that of the records.
+    """
 
     producer_id: int
     producer_epoch: int
     control_type: ControlType
     coordinator_epoch: int
+    transaction_version: int = 0
 
 
 def end_transaction_marker(

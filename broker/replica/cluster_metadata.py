@@ -52,6 +52,8 @@ class BrokerInfo:
     epoch: int = field(default=-1, compare=False)
     """The broker epoch: the transaction that created the node (czxid); -1 while it is not known. It is higher in each
     registration of a broker."""
+    features: Mapping[str, int] = field(default_factory=dict)
+    """The highest version of each feature that it supports (KIP-584)."""
 
     @classmethod
     def plaintext(cls, broker_id: int, host: str, port: int, **others: Any) -> BrokerInfo:

@@ -51,8 +51,13 @@ Groups = Annotated[
 ]
 AllGroups = Annotated[bool, flag("All groups.", "--all-groups")]
 
-_STATE_COLUMNS = ("group", "coordinator", "state", "assignor", "members", "lag", "unread")
-_MEMBER_COLUMNS = ("group", "consumer-id", "instance-id", "host", "client-id", "partitions", "assignment")
+_STATE_COLUMNS = (
+    *("group", "coordinator", "type", "state", "epoch", "assignment-epoch", "assignor", "members", "lag", "unread"),
+)
+_MEMBER_COLUMNS = (
+    *("group", "consumer-id", "instance-id", "host", "client-id", "epoch", "partitions", "assignment"),
+    "target-assignment",
+)
 _PARTITION_HEAD = ("topic", "partition", "current-offset", "log-end-offset", "lag", "consumer-id", "host", "client-id")
 _PARTITION_NAMES = (
     "topic",
@@ -90,6 +95,9 @@ def list_groups(
     state: Annotated[
         list[str] | None, option("Only groups in this state, such as Stable; may be repeated.", "STATE")
     ] = None,
+    type: Annotated[
+        list[str] | None, option("Only groups of this type: classic, consumer or share; may be repeated.", "TYPE")
+    ] = None,
     zookeeper: ZooKeeperOption = None,
     as_json: JsonOutput = False,
 ) -> None:
@@ -99,13 +107,14 @@ def list_groups(
     Examples:
       pykafka groups list
       pykafka groups list --state Stable --json
+      pykafka groups list --type consumer
     """
     if zookeeper is not None:
         with zookeeper_groups(zookeeper) as registry:
             names = registry.groups()
         print_json(names) if as_json else print_lines(names)
         return
-    found = admin.list_groups(states=state or ())
+    found = admin.list_groups(states=state or (), types=type or ())
     rows = [(one.group_id, one.state, one.group_type, one.protocol_type) for one in found]
     head = ("group", "state", "type", "protocol")
     print_rows(("group", "state", "type", "protocolType"), rows, as_json, head=head, nothing="There are no groups.")
@@ -334,7 +343,10 @@ def _describe_zookeeper(admin: Admin, connect: str, groups: list[str] | None, as
 def _document(group: GroupDescription, rows: list[GroupPartition]) -> dict[str, Any]:
     return {
         "group": group.group_id,
+        "type": group.group_type,
         "state": group.state,
+        "epoch": _known(group.epoch),
+        "assignmentEpoch": _known(group.assignment_epoch),
         "protocolType": group.protocol_type,
         "assignor": group.protocol,
         "coordinator": group.coordinator._asdict(),
@@ -346,7 +358,12 @@ def _document(group: GroupDescription, rows: list[GroupPartition]) -> dict[str, 
                 "groupInstanceId": member.group_instance_id,
                 "clientId": member.client_id,
                 "host": member.host,
+                "protocol": "classic" if member.classic else group.group_type,
+                "epoch": _known(member.epoch),
+                "subscribedTopics": list(member.topics),
+                "subscribedPattern": member.regex,
                 "partitions": [tp._asdict() for tp in member.partitions],
+                "target": None if member.target is None else [tp._asdict() for tp in member.target],
             }
             for member in group.members
         ],
@@ -372,7 +389,8 @@ def _print_members(group: GroupDescription) -> None:
     rows = []
     for one in group.members:
         who = (group.group_id, one.member_id, one.group_instance_id, one.host, one.client_id)
-        rows.append((*who, len(one.partitions), _assignment(one.partitions)))
+        target = None if one.target is None else _assignment(one.target)
+        rows.append((*who, _known(one.epoch), len(one.partitions), _assignment(one.partitions), target))
     print_table(_MEMBER_COLUMNS, rows)
 
 
@@ -381,8 +399,15 @@ def _print_states(groups: Iterable[tuple[GroupDescription, list[GroupPartition]]
     for group, partitions in groups:
         node = f"{group.coordinator.host}:{group.coordinator.port} ({group.coordinator.id})"
         lag, unread = _total_lag(partitions), _total_unread(partitions)
-        rows.append((group.group_id, node, group.state, group.protocol, len(group.members), lag, unread))
+        epochs = _known(group.epoch), _known(group.assignment_epoch)
+        about = (group.group_id, node, group.group_type, group.state, *epochs, group.protocol)
+        rows.append((*about, len(group.members), lag, unread))
     print_table(_STATE_COLUMNS, rows)
+
+
+def _known(epoch: int) -> int | None:
+    """None for the epoch of a classic group."""
+    return epoch if epoch >= 0 else None
 
 
 def _assignment(partitions: Iterable[TopicPartition]) -> str:

@@ -23,12 +23,13 @@ from broker.errors import CorruptBatch, ProtocolError, PykafkaError
 from broker.log.inspection import InspectedBatch, inspect_segment
 from broker.log.producer_snapshot import decode_snapshot
 from broker.protocol.consumer_protocol import decode_assignment
-from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.records.aborted_entries import decode_aborted
 from broker.records.batch import BatchHeader
 from broker.records.compression import Codec
 from broker.records.control import read_end_marker
 from broker.records.record import Record, decode_batch
+from broker.share import share_records
 from broker.tools.output import as_time, print_lines
 
 Row = dict[str, Any]
@@ -182,7 +183,27 @@ def _text(value: bytes | None) -> str | None:
 def _internal_decoder(partition: Path) -> InternalDecoder | None:
     """The decoder for a partition's directory, if the partition is of an internal topic."""
     topic = partition.name.rpartition("-")[0]
-    return {GROUP_OFFSETS_TOPIC: _decode_group_record, TRANSACTION_STATE_TOPIC: _decode_transaction_record}.get(topic)
+    return {
+        GROUP_OFFSETS_TOPIC: _decode_group_record,
+        TRANSACTION_STATE_TOPIC: _decode_transaction_record,
+        SHARE_STATE_TOPIC: _decode_share_record,
+    }.get(topic)
+
+
+def _decode_share_record(key: bytes | None, value: bytes | None) -> tuple[Any, Any] | None:
+    try:
+        named = share_records.decode_key(key or b"")
+        if named is None:
+            return None
+        of, is_snapshot = named
+        decode = share_records.decode_snapshot if is_snapshot else share_records.decode_update
+        found = None if value is None else decode(value)
+    except MalformedRecord:
+        return None
+    document = {"type": "snapshot" if is_snapshot else "update", **of._asdict(), "topic_id": str(of.topic_id)}
+    if found is None:
+        return document, None
+    return document, {**found._asdict(), "state_batches": [batch._asdict() for batch in found.state_batches]}
 
 
 def _decode_group_record(key: bytes | None, value: bytes | None) -> tuple[Any, Any] | None:

@@ -279,8 +279,8 @@ async def _groups(sources: MetricSources, found: _Collected) -> None:
     states = dict.fromkeys((state.value for state in GroupState), 0)
     committed: list[tuple[str, Mapping[TopicPartition, OffsetAndMetadata]]] = []
     for group in sources.groups.all_groups():
-        states[group.state.value] += 1
-        found.add("kafka_consumergroup_members", len(group.roster.members), group.group_id)
+        states[group.state_name] = states.get(group.state_name, 0) + 1
+        found.add("kafka_consumergroup_members", group.member_count, group.group_id)
         committed.append((group.group_id, group.offsets.all()))
         await found.pause()
     ends: dict[TopicPartition, int] = {}

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from broker.errors import ConfigError, ConnectionFailed, PykafkaError
+from broker.held_port import HeldPort
 from broker.zookeeper.java import find_java, zookeeper_classpath
 
 log = logging.getLogger(__name__)
@@ -49,12 +50,12 @@ _DIES_WITH_PARENT = 'exec 3<&0 </dev/null; (read -r _ <&3; kill -9 $$) & exec 3<
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 5.0
 _LOCK_TIMEOUT_S = 5.0
-_PORT_ATTEMPTS = 5
 _SUPERVISE_EVERY_S = 0.5
 
 
 class EmbeddedZooKeeper:
-    """One server on `data_dir` and `port`; 0 takes a free port and keeps it across restarts.
+    """One server on `data_dir` and `port`; 0 takes a free port and keeps it across restarts, from
+    other processes, too.
 
     Blocking and not thread-safe.
     """
@@ -64,7 +65,7 @@ class EmbeddedZooKeeper:
         self.data_dir = Path(data_dir).absolute()
         self.port = port
         self.properties = {**DEFAULT_PROPERTIES, **(properties or {})}
-        self._any_port = port == 0
+        self._held: HeldPort | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -98,19 +99,14 @@ class EmbeddedZooKeeper:
             self.data_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"the ZooKeeper data directory {self.data_dir} cannot be created: {error}") from error
-        for attempt in range(1, _PORT_ATTEMPTS + 1):
-            try:
-                self._claim_port()
-                self._launch(command)
-                self._wait_until_serving()
-                return self.address
-            except BaseException:
-                self.stop()
-                port_was_lost = self._any_port and _is_taken(self._host, self.port)
-                if not port_was_lost or attempt == _PORT_ATTEMPTS:
-                    raise
-                self.port = 0
-        raise AssertionError("unreachable")
+        try:
+            self._claim_port()
+            self._launch(command)
+            self._wait_until_serving()
+        except BaseException:
+            self.stop()
+            raise
+        return self.address
 
     def stop(self) -> None:
         """Stop the server, by force after some seconds. Keeps the data. Idempotent."""
@@ -134,16 +130,17 @@ class EmbeddedZooKeeper:
         return self.properties["clientPortAddress"]
 
     def _claim_port(self) -> None:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
-            try:
-                probe.bind((self._host, self.port))
-            except OSError as error:
-                raise ConfigError(
-                    f"ZooKeeper cannot listen on {self._host}:{self.port} ({error.strerror}); "
-                    "choose another port, or 0 for any free one"
-                ) from error
-            self.port = probe.getsockname()[1]
+        if self._held is not None:
+            return
+        try:
+            held = HeldPort(self._host, self.port)
+        except OSError as error:
+            raise ConfigError(
+                f"ZooKeeper cannot listen on {self._host}:{self.port} ({error.strerror}); "
+                "choose another port, or 0 for any free one"
+            ) from error
+        if self.port == 0:
+            self.port, self._held = held.port, held
 
     def _launch(self, command: list[str]) -> None:
         config = self.data_dir / "zookeeper.properties"
@@ -282,13 +279,3 @@ def _signal_session(process: subprocess.Popen[bytes], signum: signal.Signals) ->
         os.killpg(process.pid, signum)
     except ProcessLookupError:
         pass
-
-
-def _is_taken(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return True
-    return False

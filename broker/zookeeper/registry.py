@@ -485,6 +485,22 @@ class Registry:
         """Set entries of a user's config, or remove those whose new value is None; returns the whole config."""
         return alter_config(self._zk, znodes.user_config_path(znodes.sanitized(user)), changes)
 
+    def group_configs(self, nodes: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
+        """The config of each group, or of those with these node names. A node that is no config counts as empty."""
+        nodes = list(self._zk.children_many([znodes.GROUP_CONFIGS])[0] if nodes is None else nodes)
+        paths = [f"{znodes.GROUP_CONFIGS}/{node}" for node in nodes]
+        found = {}
+        for node, path, read in zip(nodes, paths, self._zk.get_many(paths), strict=True):
+            try:
+                found[znodes.desanitized(node)] = znodes.decode_config(path, read[0] if read else b"")
+            except MalformedNode as error:
+                logger.error("the settings of a group are ignored: %s", error)
+        return found
+
+    def alter_group_config(self, node: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Set settings of a group (its node's name), or remove those whose new value is None; returns all."""
+        return alter_config(self._zk, f"{znodes.GROUP_CONFIGS}/{node}", changes)
+
 
 def _state_operation(tp: TopicPartition, state: PartitionState) -> Operation:
     path = znodes.state_path(tp)

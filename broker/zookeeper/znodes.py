@@ -39,11 +39,13 @@ DEFAULT_ENTITY = "<default>"
 USER_CONFIGS = "/config/users"
 CLIENT_CONFIGS = "/config/clients"
 IP_CONFIGS = "/config/ips"
+GROUP_CONFIGS = "/config/groups"
 CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
 ACL_CHANGES = "/kafka-acl-changes"
 EXTENDED_ACL_CHANGES = "/kafka-acl-extended-changes"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+FEATURE = "/feature"
 CONSUMERS = "/consumers"
 
 PERSISTENT_PATHS = (
@@ -54,7 +56,8 @@ PERSISTENT_PATHS = (
 """What the first broker creates (KafkaZkClient.createTopLevelPaths)."""
 
 
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)  # what json and int() raise on garbage
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""What json and int() raise on garbage."""
 
 
 class MalformedNode(PykafkaError):
@@ -129,7 +132,7 @@ def encode_broker(info: BrokerInfo) -> bytes:
     """Version 5 of the node."""
     plaintext = "PLAINTEXT" in (info.security_protocols.get(e.listener) for e in info.endpoints)
     node: dict[str, Any] = {
-        "features": {},
+        "features": {name: {"min_version": 0, "max_version": high} for name, high in info.features.items()},
         "listener_security_protocol_map": dict(info.security_protocols),
         "endpoints": [str(endpoint) for endpoint in info.endpoints],
         "jmx_port": -1,
@@ -148,8 +151,10 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerInfo:
         if not endpoints:  # version 1 had host and port only
             endpoints = (Endpoint("PLAINTEXT", str(node["host"]), int(node["port"])),)
         protocols = node.get("listener_security_protocol_map") or {e.listener: e.listener for e in endpoints}
-        return BrokerInfo(broker_id, endpoints, protocols, node.get("rack"), int(node.get("timestamp", 0)))
-    except _UNREADABLE as error:
+        features = {name: int(versions["max_version"]) for name, versions in (node.get("features") or {}).items()}
+        timestamp_ms = int(node.get("timestamp", 0))
+        return BrokerInfo(broker_id, endpoints, protocols, node.get("rack"), timestamp_ms, features=features)
+    except UNREADABLE as error:
         raise MalformedNode(broker_path(broker_id), data, error) from error
 
 
@@ -227,7 +232,7 @@ class TopicRecord:
             topic_id = uuid_from_text(node["topic_id"]) if node.get("topic_id") else _NO_UUID
             moves = (_replicas_from_json(node.get(key)) for key in ("adding_replicas", "removing_replicas"))
             return cls(name, topic_id, _replicas_from_json(node["partitions"]), config, *moves)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise MalformedNode(topic_path(name), data, error) from error
 
 
@@ -268,7 +273,7 @@ class PartitionState:
                 int(node[key]) for key in ("leader", "leader_epoch", "controller_epoch")
             )
             return cls(leader, leader_epoch, isr, controller_epoch, version, bool(node.get("restored")))
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise MalformedNode(state_path(tp), data, error) from error
 
 
@@ -283,7 +288,7 @@ def decode_config(path: str, data: bytes) -> dict[str, str]:
     """An empty node is an empty config, as in Kafka."""
     try:
         return {str(key): str(value) for key, value in json.loads(data)["config"].items()} if data else {}
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise MalformedNode(path, data, error) from error
 
 
@@ -329,7 +334,7 @@ def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
     """Also the partitions of a preferred election."""
     try:
         return [TopicPartition(one["topic"], int(one["partition"])) for one in json.loads(data)["partitions"]]
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise MalformedNode(path, data, error) from error
 
 
@@ -342,7 +347,7 @@ def decode_reassignment(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
     try:
         rows = json.loads(data)["partitions"]
         return {TopicPartition(row["topic"], int(row["partition"])): tuple(map(int, row["replicas"])) for row in rows}
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise MalformedNode(REASSIGN_PARTITIONS, data, error) from error
 
 
@@ -379,7 +384,7 @@ def _replicas_from_json(node: Mapping[str, Sequence[int]] | None) -> dict[int, t
 def _field(path: str, data: bytes, name: str, type_: Callable[[Any], T]) -> T:
     try:
         return type_(json.loads(data)[name])
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise MalformedNode(path, data, error) from error
 
 

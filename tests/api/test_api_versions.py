@@ -22,6 +22,16 @@ def test_every_version_tells_the_whole_table(ask: Requests, version: int) -> Non
     assert (answer.error_code, told) == (ErrorCode.none, served)
 
 
+@pytest.mark.parametrize(("version", "lowest"), [(3, []), (4, [0])])
+def test_older_clients_are_not_told_of_features_from_version_0_on(
+    ask: Requests, version: int, lowest: list[int]
+) -> None:
+    """Java's up to 3.8 raise IllegalArgumentException at them, in every connection (KAFKA-17011)."""
+    body = {"client_software_name": "tests", "client_software_version": "1"}
+    answer = ask.ask(ApiKey.API_VERSIONS, body, version)
+    assert [one.min_version for one in answer.supported_features] == lowest
+
+
 @pytest.mark.parametrize("version", [5, 99, 32767, -1])
 def test_an_unknown_version_is_answered_in_version_0_with_the_table(ask: Requests, version: int) -> None:
     ask.socket.sendall(struct.pack(">ihhi", 30, int(ApiKey.API_VERSIONS), version, 77) + b"\x7f" * 22)

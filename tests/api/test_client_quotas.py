@@ -203,7 +203,7 @@ def produce(ask: Requests, topic: str, size: int, *, version: int | None = None,
     """The whole answer to a record of random bytes."""
     rows = [{"index": 0, "records": batch(os.urandom(size))}]
     body = {"transactional_id": None, "acks": acks, "timeout": 30_000}
-    return ask.ask(ApiKey.PRODUCE, {**body, "topic_data": [{"name": topic, "partition_data": rows}]}, version)
+    return ask.ask(ApiKey.PRODUCE, {**body, "topic_data": [{**ask.named(topic), "partition_data": rows}]}, version)
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.PRODUCE))

@@ -10,10 +10,11 @@ import pytest
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
+from tests.conftest import unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, batch, versions
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
@@ -110,7 +111,7 @@ def test_what_is_not_there_is_refused(ask: Requests) -> None:
     assert alter(ask, "no-such-topic").error_code is ErrorCode.unknown_topic_or_partition
     assert alter(ask, "").error_code is ErrorCode.invalid_request
     assert alter(ask, "a/b").error_code is ErrorCode.invalid_topic_exception
-    for kind in (16, 32, 99):
+    for kind in (16, 99):
         assert describe(ask, kind, "x").error_code is ErrorCode.invalid_request
         assert alter(ask, "x", kind=kind).error_code is ErrorCode.invalid_request
 
@@ -179,6 +180,38 @@ def test_alter_configs_replaces_all(ask: Requests, topic: str, version: int) -> 
     assert ask.ask(ApiKey.ALTER_CONFIGS, body, version).responses[0].error_code is ErrorCode.none
     assert setting(ask, topic, "segment.ms") == ("5000", 1)
     assert setting(ask, topic, "retention.ms")[1] == 5
+
+
+def test_a_group_has_settings_of_its_own_over_those_of_the_broker(ask: Requests, broker: BrokerProcess) -> None:
+    group, key = unique_name("g"), "consumer.session.timeout.ms"
+    (found,) = describe(ask, GROUP, group, [key], include_synonyms=True).configs
+    assert (found.value, found.config_source) == ("45000", 5)
+    assert [(one.name, one.value) for one in found.synonyms] == [("group.consumer.session.timeout.ms", "45000")]
+    assert alter(ask, group, (key, SET, "50000"), kind=GROUP).error_code is ErrorCode.none
+    (found,) = describe(ask, GROUP, group, [key], include_synonyms=True).configs
+    assert (found.value, found.config_source) == ("50000", 8)
+    assert [one.name for one in found.synonyms] == [key, "group.consumer.session.timeout.ms"]
+    listed = ask.ask(ApiKey.LIST_CONFIG_RESOURCES, {"resource_types": [GROUP]}).config_resources
+    assert group in {one.resource_name for one in listed}
+    assert alter(ask, group, (key, DELETE, None), kind=GROUP).error_code is ErrorCode.none
+    assert describe(ask, GROUP, group, [key]).configs[0].value == "45000"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("consumer.session.timeout.ms", "44999", "the broker's group.consumer.min.session.timeout.ms=45000"),
+        ("consumer.session.timeout.ms", "60001", "the broker's group.consumer.max.session.timeout.ms=60000"),
+        ("consumer.heartbeat.interval.ms", "100", "the broker's group.consumer.min.heartbeat.interval.ms=5000"),
+        ("consumer.heartbeat.interval.ms", "x", "consumer.heartbeat.interval.ms"),
+        ("consumer.no.such", "1", "unknown setting 'consumer.no.such'"),
+    ],
+)
+def test_a_bad_setting_of_a_group_is_refused_in_words(ask: Requests, key: str, value: str, told: str) -> None:
+    answer = alter(ask, unique_name("g"), (key, SET, value), kind=GROUP)
+    assert answer.error_code is ErrorCode.invalid_config
+    assert told in answer.error_message
+    assert alter(ask, "", (key, DELETE, None), kind=GROUP).error_code is ErrorCode.invalid_request
 
 
 def test_changes_hold_at_once_and_over_a_restart(broker_factory: Callable[..., BrokerProcess], topic: str) -> None:

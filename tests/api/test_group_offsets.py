@@ -37,7 +37,7 @@ def commit(
 ) -> dict[tuple[str, int], ErrorCode]:
     topics = [
         {
-            "name": name,
+            **ask.named(name),
             "partitions": [
                 {"partition_index": index, "committed_offset": offset, "committed_metadata": f"at {offset}"}
             ],
@@ -46,17 +46,19 @@ def commit(
     ]
     body = {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "topics": topics}
     answer = ask.ask(ApiKey.OFFSET_COMMIT, {**body, "retention_time": -1}, version)
-    return {(t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions}
+    return {(ask.name_of(t), p.partition_index): p.error_code for t in answer.topics for p in t.partitions}
 
 
 def committed(
     ask: Requests, group: str, wanted: dict[str, list[int]] | None, version: int = 7
 ) -> dict[tuple[str, int], tuple[int, str | None]]:
-    topics = None if wanted is None else [{"name": n, "partition_indexes": i} for n, i in wanted.items()]
+    topics = None if wanted is None else [{**ask.named(n), "partition_indexes": i} for n, i in wanted.items()]
     body = {"group_id": group, "topics": topics, "groups": [{"group_id": group, "topics": topics}]}
     answer = ask.ask(ApiKey.OFFSET_FETCH, body, version)
     held = answer.groups[0] if version >= 8 else answer
-    return {(t.name, p.partition_index): (p.committed_offset, p.metadata) for t in held.topics for p in t.partitions}
+    return {
+        (ask.name_of(t), p.partition_index): (p.committed_offset, p.metadata) for t in held.topics for p in t.partitions
+    }
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.FIND_COORDINATOR))

@@ -50,6 +50,9 @@ def test_a_topic_is_found_by_its_id(ask: Requests, topic: str) -> None:
     known, absent = ask.ask(ApiKey.METADATA, {"topics": wanted}).topics
     assert (known.name, known.error_code) == (topic, ErrorCode.none)
     assert (absent.error_code, absent.topic_id) == (ErrorCode.unknown_topic_id, unknown)
+    by_java = [{"topic_id": topic_id, "name": ""}]
+    (same,) = ask.ask(ApiKey.METADATA, {"topics": by_java}).topics
+    assert (same.name, same.error_code) == (topic, ErrorCode.none), "a name beside an id means nothing"
 
 
 def test_an_unknown_topic_is_created_when_the_client_allows_it(ask: Requests, topic: str) -> None:

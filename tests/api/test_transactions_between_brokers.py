@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,18 @@ from broker.api import produce
 from broker.client.admin import Admin, ResourceType
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
+from broker.coordinator import transaction_markers
 from broker.coordinator.sharded_coordinator import partition_for
 from broker.errors import ErrorCode
+from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.compression import Codec
+from broker.records.control import EndMarker
 from broker.records.record import decode_records
-from tests.support.raw_requests import Requests, ask_for, batch
-from tests.support.raw_transactions import RawProducer, committed_offset
+from tests.support.raw_requests import LATEST, Requests, ask_for, batch
+from tests.support.raw_transactions import V1, V2, RawProducer, committed_offset
 from tests.support.replicating import PARTITIONS, Brokers, brokers
 from tests.support.waiting import eventually
 
@@ -57,16 +61,22 @@ class Clients:
         """The coordinator of a transactional id, as FindCoordinator answers."""
         return int(RawProducer(next(iter(self.ask.values())), name).find().node_id)
 
-    def begin(self, name: str) -> RawProducer:
+    def begin(self, name: str, speaks: Mapping[ApiKey, int] = V1) -> RawProducer:
         """A producer that speaks to its coordinator."""
         eventually(lambda: self.find(name) >= 0)
-        producer = RawProducer(self.ask[self.find(name)], name)
+        producer = RawProducer(self.ask[self.find(name)], name, speaks=speaks)
         eventually(lambda: producer.init().error_code is OK)
         return producer
 
     def of(self, producer: RawProducer, broker_id: int) -> RawProducer:
         """The same producer, speaking to another broker."""
-        return RawProducer(self.ask[broker_id], producer.transactional_id, producer.producer_id, producer.epoch)
+        return RawProducer(
+            self.ask[broker_id],
+            producer.transactional_id,
+            producer.producer_id,
+            producer.epoch,
+            speaks=producer.speaks,
+        )
 
     def values(self) -> list[list[bytes | None] | None]:
         """What a reader of committed data gets of every partition; None of one that nobody leads at the moment."""
@@ -75,6 +85,9 @@ class Clients:
     def stable_ends(self) -> list[int | None]:
         """Up to where a reader of committed data may read; None as of `values`."""
         return [None if found is None else int(found.last_stable_offset) for found in map(self._read, EVERYWHERE)]
+
+    def ends(self) -> list[int]:
+        return [int(self.ask[self.leader(*tp)].list_offset(*_at_its_end(tp)).offset) for tp in EVERYWHERE]
 
     def _read(self, tp: tuple[str, int]) -> Any:
         leader, (topic, partition) = self.leader(*tp), tp
@@ -85,6 +98,10 @@ class Clients:
             return None
         assert found.error_code is OK, found
         return found
+
+
+def _at_its_end(tp: tuple[str, int]) -> tuple[str, int, int]:
+    return tp[0], LATEST, tp[1]
 
 
 def _values(found: Any) -> list[bytes | None]:
@@ -134,6 +151,90 @@ def _verified_and_decided(three: Brokers) -> None:
         fenced = here.of(producer, here.leader(*EVERYWHERE[1]))
         assert here.begin("id").epoch > producer.epoch
         assert fenced.send("t", b"zombie", partition=1) is ErrorCode.invalid_producer_epoch
+
+
+def send_everywhere(here: Clients, producer: RawProducer, value: bytes) -> list[ErrorCode]:
+    """Each leader gets the records before any has answered, as from a client with a connection to each."""
+    with ThreadPoolExecutor(PARTITIONS) as threads:
+        at_leaders = [here.of(producer, here.leader(*tp)) for tp in EVERYWHERE]
+        sent = [
+            threads.submit(one.send, "t", value, partition=tp[1])
+            for one, tp in zip(at_leaders, EVERYWHERE, strict=True)
+        ]
+        return [one.result() for one in sent]
+
+
+def send_at_last(producer: RawProducer, tp: tuple[str, int], value: bytes) -> None:
+    eventually(lambda: producer.send(tp[0], value, partition=tp[1]) is OK)
+
+
+async def test_three_leaders_add_their_partitions_to_one_transaction_of_version_2(three: Brokers) -> None:
+    def run() -> None:
+        with clients(three) as here:
+            producer = here.begin("id", V2)
+            first = producer.epoch
+            for number, commit in enumerate([True, False, True]):
+                value = b"%d" % number
+                # While the markers of the last transaction are written a leader may say CONCURRENT_TRANSACTIONS.
+                codes = send_everywhere(here, producer, value)
+                assert set(codes) <= {OK, ErrorCode.concurrent_transactions}
+                for tp, code in zip(EVERYWHERE, codes, strict=True):
+                    if code is not OK:
+                        send_at_last(here.of(producer, here.leader(*tp)), tp, value)
+                stale = here.of(producer, here.leader(*EVERYWHERE[number]))
+                assert producer.end(commit=commit, settled=False) is OK
+                assert producer.epoch == first + number + 1
+                late = stale.send("t", b"late", partition=EVERYWHERE[number][1])
+                assert late in (ErrorCode.invalid_producer_epoch, OK)  # OK: the marker is on its way, and ends it, too
+            eventually(lambda: here.stable_ends() == here.ends())
+            assert [[value for value in found or () if value != b"late"] for found in here.values()] == [
+                [b"0", b"2"]
+            ] * 3
+
+    await asyncio.to_thread(run)
+
+
+async def test_a_marker_that_the_network_held_does_not_end_the_next_transaction(
+    three: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request for each leader is held, as by a link that is cut. The coordinator asks again."""
+    held: list[tuple[PeerConnection, Sequence[tuple[TopicPartition, EndMarker]]]] = []
+    send = transaction_markers._send
+
+    async def hold(peer: PeerConnection, items: Sequence[tuple[TopicPartition, EndMarker]]) -> Any:
+        if len(held) < PARTITIONS - 1:
+            held.append((peer, items))
+            return {}
+        return await send(peer, items)
+
+    for server in three.running.values():
+        monkeypatch.setattr(server._coordinators._cluster_markers._peers, "_send", hold)
+
+    def begin_second() -> tuple[Any, RawProducer]:
+        with clients(three) as here:
+            producer = here.begin("id", V2)
+            assert send_everywhere(here, producer, b"first") == [OK] * 3
+            assert producer.end(settled=False) is OK
+            eventually(lambda: here.values() == [[b"first"]] * 3)
+            eventually(lambda: set(send_everywhere(here, producer, b"second")) == {OK})
+            return here.stable_ends(), producer
+
+    def abort_second(before: list[int | None], producer: RawProducer) -> None:
+        with clients(three) as here:
+            assert here.stable_ends() == before
+            assert here.values() == [[b"first"]] * 3
+            producer.ask = here.ask[here.find("id")]
+            assert producer.end(commit=False, settled=False) is OK
+            eventually(lambda: here.stable_ends() == here.ends())
+            assert here.values() == [[b"first"]] * 3
+
+    stable, producer = await asyncio.to_thread(begin_second)
+    assert len(held) == PARTITIONS - 1
+    for peer, items in held:
+        codes = await send(peer, items)
+        assert set(codes.values()) == {ErrorCode.invalid_producer_epoch}
+        peer.close()
+    await asyncio.to_thread(abort_second, stable, producer)
 
 
 async def test_no_verification_is_left_when_the_check_of_a_batch_fails_in_a_thread(

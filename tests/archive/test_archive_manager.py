@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from broker.archive.archive_manager import ArchiveManager, ArchiveStatus, _producers, _sweep
+from broker.archive.archive_manager import ANSWER_S, ArchiveManager, ArchiveStatus, _producers, _sweep
 from broker.archive.archive_state import Sweep
 from broker.archive.archived_read import ArchiveReader
 from broker.archive.copier import CopyFailed
@@ -33,7 +33,7 @@ from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import encode_snapshot
 from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
-from broker.storage.storage import open_storage
+from tests.support.away_store import AwayStore
 from tests.support.batches import NOW, append, batch, fill, open_log
 
 TP = TopicPartition("t", 0)
@@ -47,26 +47,6 @@ ARCHIVED = LogConfig(
     file_delete_delay_ms=0,
 )
 DELAY_MS = 60_000
-
-
-class AwayStore:
-    """A Storage that can be taken away."""
-
-    def __init__(self, url: str) -> None:
-        self.storage = open_storage(url)
-        self.is_away = False
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.storage, name)
-        if not callable(found):
-            return found
-
-        def call(*arguments: Any, **named: Any) -> Any:
-            if self.is_away:
-                raise ConnectionError("cannot reach https://me:hunter2@store/")
-            return found(*arguments, **named)
-
-        return call
 
 
 class Broker:
@@ -152,6 +132,25 @@ def test_closed_segments_are_archived_and_may_leave_the_disk_then(tmp_path: Path
         assert broker.metrics.remote_copy_requests == len(manifest(store).segments) > 3
         assert broker.metrics.remote_copy_bytes == manifest(store).size
         assert is_clean(store)
+        await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_hangs_is_told_and_a_busy_one_is_not(tmp_path: Path, store: AwayStore) -> None:
+    async def scenario() -> None:
+        broker = Broker(tmp_path, store)
+        broker.lead(0)
+        fill(broker.log, 10)
+        broker.log.flush()
+        store.answers.clear()
+        started = broker.clock.monotonic()
+        await broker.until(lambda: bool(broker.manager.problem))
+        assert broker.clock.monotonic() - started > ANSWER_S
+        assert "the store has not answered for" in broker.status.problem
+        store.answers.set()
+        await broker.until_archived()
+        assert broker.manager.problem == ""
         await broker.manager.close()
 
     asyncio.run(scenario())

@@ -60,6 +60,12 @@ def test_values_may_be_text_numbers_booleans_or_lists() -> None:
         ({"max.in.flight.requests.per.connection": 6}, "at most 5"),
         ({"group.id": "g", "heartbeat.interval.ms": 50_000}, "must be below session.timeout.ms=45000"),
         ({"partition.assignment.strategy": "stick"}, "'stick' is not one of range, roundrobin, sticky, cooper"),
+        ({"group.protocol": "share"}, "'share' is not one of classic, consumer"),
+        (
+            {"group.protocol": "consumer", "session.timeout.ms": 9000},
+            "session.timeout.ms cannot be set with group.prot",
+        ),
+        ({"group.remote.assignor": "range"}, "group.remote.assignor cannot be set with group.protocol=classic"),
         ({"transactional.id": "t", "enable.idempotence": False}, "transactional.id=t needs enable.idempotence=true"),
         ({"transactional.id": "t", "acks": 1}, "transactional.id=t needs enable.idempotence=true and acks=all"),
     ],

@@ -26,6 +26,10 @@ def groups_broker(
     settings = {
         **SESSION_SETTINGS,
         "group.min.session.timeout.ms": "500",
+        "group.consumer.min.session.timeout.ms": "1000",
+        "group.consumer.session.timeout.ms": "3000",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "500",
         "transaction.state.log.num.partitions": "4",
     }
     directory = tmp_path_factory.mktemp("groups") / "data"

@@ -296,6 +296,32 @@ class TestTransactions:
         eventually(lambda: committed() == 1)
         assert values(read(java, consumer, 1)) == [b"out"]
 
+    def test_each_of_version_2_has_an_epoch_of_its_own(
+        self, java: KafkaJava, broker: Kafka, address: dict[str, str], made: str, admin: Any
+    ) -> None:
+        finalized = admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("transaction.version")
+        if finalized is None or finalized.maxVersionLevel() < 2:
+            pytest.skip("this Kafka has only version 1 of transactions")
+        with Cluster(broker.bootstrap) as cluster:
+            assert transaction_version(cluster) == finalized.maxVersionLevel()
+        producer = java.producer({**address, "transactional.id": made})
+        producer.initTransactions()
+        for number in range(1, 13):
+            producer.beginTransaction()
+            for partition in (0, 1):
+                producer.send(java.record(made, b"%d" % number, partition=partition))
+            if number % 4:
+                producer.commitTransaction()
+            else:
+                producer.flush()
+                producer.abortTransaction()
+            found = admin.describeTransactions([made]).all().get().get(made)
+            assert found.producerEpoch() == number
+        consumer = java.consumer({**address, "isolation.level": "read_committed"})
+        consumer.assign([java.partition(made, 0), java.partition(made, 1)])
+        wanted = sorted(b"%d" % number for number in range(1, 13) if number % 4)
+        assert sorted(values(read(java, consumer, 18))) == sorted(2 * wanted)
+
     def test_an_older_producer_is_fenced(
         self, java: KafkaJava, broker: Kafka, address: dict[str, str], made: str, producer: Any
     ) -> None:

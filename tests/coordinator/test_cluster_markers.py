@@ -145,6 +145,15 @@ async def test_markers_go_to_the_leaders_and_those_of_one_broker_together() -> N
     assert sent == [(MARKER, [T1, T2]), (aborted, [T1])]
 
 
+async def test_the_version_of_transactions_is_told_where_it_matters() -> None:
+    cluster = Cluster()
+    assert await cluster.code_of(T1) is ErrorCode.none
+    assert await cluster.code_of(T1, MARKER._replace(transaction_version=2)) is ErrorCode.none
+    (_, old), (_, new) = cluster.asked
+    assert (old.version, new.version) == (1, 2)  # brokers of earlier releases may lack version 2
+    assert [marker.transaction_version for marker in new.body.markers] == [2]
+
+
 @pytest.mark.parametrize(
     ("code", "seen"),
     [

@@ -301,7 +301,7 @@ async def test_list_by_state(groups: Groups) -> None:
     await groups.commit(1, group="two")
     error, listed = await groups.coordinator.list_groups()
     assert error is ErrorCode.none
-    assert {(g.group_id, g.roster.protocol_type or "", g.state.value) for g in listed} == {
+    assert {(g.group_id, g.protocol_type or "", g.state_name) for g in listed} == {
         ("one", "consumer", "Stable"),
         ("two", "", "Empty"),
     }

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from struct import pack
 
+from broker.coordinator.group import Now
 from broker.coordinator.group_messages import NO_OFFSET
 from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.group_records import OffsetAndMetadata
-from broker.coordinator.group_requests import expired_offsets
-from broker.coordinator.group_state import Now
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.groups import START_MS, GroupDriver
 
@@ -22,7 +21,7 @@ def committed(at_ms: int, expire_at: int = -1) -> OffsetAndMetadata:
 
 
 def expired_at(driver: GroupDriver, ms: int) -> list[TopicPartition]:
-    return expired_offsets(driver.group, Now(0.0, ms))
+    return driver.group.expired_offsets(Now(0.0, ms))
 
 
 def test_of_some_partitions_answers_each() -> None:

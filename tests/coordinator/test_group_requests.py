@@ -191,16 +191,16 @@ def test_members_data_is_described_in_a_stable_group_only(driver: GroupDriver) -
 def test_offsets_of_subscribed_topics_cannot_be_deleted(driver: GroupDriver) -> None:
     driver.stable(1, protocols=READS_A)
     refused, allowed = ErrorCode.group_subscribed_to_topic, ErrorCode.none
-    assert group_requests.deletable_offsets(driver.group, [A0, B0]) == {A0: refused, B0: allowed}
+    assert driver.group.deletable_offsets([A0, B0]) == {A0: refused, B0: allowed}
 
 
 def test_offsets_of_unreadable_subscriptions_cannot_be_deleted(driver: GroupDriver) -> None:
     driver.stable(1, protocols=(("range", b"?"),))
-    assert group_requests.deletable_offsets(driver.group, [A0]) == {A0: ErrorCode.group_subscribed_to_topic}
+    assert driver.group.deletable_offsets([A0]) == {A0: ErrorCode.group_subscribed_to_topic}
 
 
 def test_offsets_of_a_group_that_is_no_consumer_group_cannot_be_deleted(driver: GroupDriver) -> None:
     (member,) = driver.stable(1, protocol_type="connect")
-    assert group_requests.deletable_offsets(driver.group, [A0]) is None
+    assert driver.group.deletable_offsets([A0]) is None
     driver.leave(member)
-    assert group_requests.deletable_offsets(driver.group, [A0]) == {A0: ErrorCode.none}
+    assert driver.group.deletable_offsets([A0]) == {A0: ErrorCode.none}

@@ -10,7 +10,7 @@ import pytest
 
 from broker.config.setting_groups import TransactionSettings
 from broker.coordinator import transaction_shard
-from broker.coordinator.record_store import KeyValue
+from broker.coordinator.record_reader import KeyValue
 from broker.coordinator.transaction_records import TransactionMetadata, TransactionState, decode_transaction
 from broker.coordinator.transaction_shard import MARKER_RETRY_S
 from broker.coordinator.transaction_state import ProducerIdAndEpoch

@@ -55,6 +55,10 @@ class Driver:
     def end(self, *, commit: bool = True, producer: ProducerIdAndEpoch | None = None) -> ErrorCode:
         return self.store(self.transaction.end(producer or self.producer, commit=commit, now_ms=self.now))
 
+    def bump(self, producer: ProducerIdAndEpoch, *, commit: bool = True) -> ErrorCode:
+        code = self.transaction.end_and_bump(producer, commit=commit, new_producer_id=NEXT_ID, now_ms=self.now)
+        return self.store(code)
+
     def complete(self) -> None:
         self.transaction.complete(self.now)
         self.store(ErrorCode.none)
@@ -246,7 +250,119 @@ def test_only_the_producer_itself_may_end() -> None:
     assert driver.current.state is Ongoing
 
 
-# --- records of KIP-890's second half
+# --- EndTxn of version 2 (KIP-890)
+
+FENCED, UNKNOWN_ID, AGAIN = (
+    ErrorCode.producer_fenced,
+    ErrorCode.invalid_producer_id_mapping,
+    ErrorCode.concurrent_transactions,
+)
+
+
+@pytest.mark.parametrize(
+    ("commit", "prepared", "complete"), [(True, PrepareCommit, CompleteCommit), (False, PrepareAbort, CompleteAbort)]
+)
+def test_a_decision_of_version_2_has_the_next_epoch_and_is_repeated_by_the_one_before(
+    commit: bool, prepared: TransactionState, complete: TransactionState
+) -> None:
+    driver = Driver(Ongoing, epoch=4, client_version=2)
+    producer = driver.producer
+    assert driver.bump(producer, commit=commit) is ErrorCode.none
+    assert (driver.current.state, driver.current.client_version) == (prepared, 2)
+    assert driver.producer == driver.transaction.next_producer == (ID, 5)
+    assert driver.bump(producer, commit=commit) is AGAIN
+    assert driver.bump(producer, commit=not commit) is ErrorCode.invalid_txn_state
+    assert driver.bump(driver.producer, commit=False) is AGAIN  # of the next transaction
+    driver.complete()
+    assert driver.bump(producer, commit=commit) is ErrorCode.none
+    assert driver.bump(producer, commit=not commit) is ErrorCode.invalid_txn_state
+    assert (driver.current.state, driver.producer) == (complete, (ID, 5))
+    assert driver.bump(ProducerIdAndEpoch(ID, 3), commit=commit) is FENCED
+    assert driver.bump(ProducerIdAndEpoch(ID, 6), commit=commit) is FENCED
+    assert driver.bump(ProducerIdAndEpoch(99, 5), commit=commit) is UNKNOWN_ID
+
+
+@pytest.mark.parametrize("state", [Empty, CompleteCommit, CompleteAbort])
+def test_nothing_can_be_aborted_which_bumps_the_epoch_and_not_committed(state: TransactionState) -> None:
+    driver = Driver(state, epoch=4, client_version=2)
+    driver.now += 5
+    producer = driver.producer
+    assert driver.bump(producer) is ErrorCode.invalid_txn_state
+    assert driver.bump(producer, commit=False) is ErrorCode.none
+    assert (driver.current.state, driver.producer, driver.current.start_ms) == (PrepareAbort, (ID, 5), NOW + 5)
+    driver.complete()
+    assert driver.add(P0, producer=producer) is FENCED  # what was under way when it was aborted
+    assert driver.add(P0) is ErrorCode.none
+
+
+def test_the_last_epoch_is_followed_by_a_new_id_which_its_producer_may_ask_for_again() -> None:
+    driver = Driver(Ongoing, epoch=MAX_EPOCH - 1, client_version=2)
+    producer, successor = driver.producer, ProducerIdAndEpoch(NEXT_ID, 0)
+    assert driver.bump(producer) is ErrorCode.none
+    assert (driver.producer, driver.transaction.next_producer) == ((ID, MAX_EPOCH), successor)
+    assert driver.bump(producer) is AGAIN
+    assert driver.bump(successor, commit=False) is AGAIN
+    assert driver.add(P0, producer=successor) is AGAIN
+    driver.complete()
+    assert driver.producer == driver.transaction.next_producer == successor
+    assert driver.bump(producer) is ErrorCode.none
+    assert driver.init(producer) is ErrorCode.none
+    assert driver.producer == successor
+    assert driver.add(P0, producer=successor) is ErrorCode.none
+    assert driver.bump(producer) is UNKNOWN_ID
+    assert driver.bump(successor) is ErrorCode.none
+    assert driver.producer == (NEXT_ID, 1)
+
+
+def test_an_epoch_that_no_client_has_ends_nothing() -> None:
+    driver = Driver(Ongoing, epoch=MAX_EPOCH, client_version=2)
+    assert driver.bump(driver.producer, commit=False) is FENCED
+
+
+def test_a_decision_of_version_1_is_not_repeated_by_the_epoch_before() -> None:
+    driver = Driver(CompleteAbort, epoch=5)
+    assert driver.bump(ProducerIdAndEpoch(ID, 4), commit=False) is FENCED  # else it would be its own successor
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_client_may_go_back_to_version_1(commit: bool) -> None:
+    driver = Driver(Ongoing, epoch=4, client_version=2)
+    assert driver.end(commit=commit) is ErrorCode.none
+    assert (driver.current.producer_epoch, driver.current.client_version) == (4, 0)
+
+
+def test_who_adds_in_version_2_is_asked_to_bump() -> None:
+    driver = Driver(CompleteCommit, epoch=4)
+    driver.transaction.add_partitions(driver.producer, {P0}, NOW, 2)
+    driver.store(ErrorCode.none)
+    assert (driver.current.state, driver.current.client_version) == (Ongoing, 2)
+
+
+def test_after_a_time_out_a_producer_of_version_2_goes_on_when_it_has_aborted() -> None:
+    driver = Driver(Ongoing, epoch=4, client_version=2)
+    producer = driver.producer
+    assert driver.transaction.time_out(NOW + TIMEOUT + 1)
+    driver.store(ErrorCode.none)
+    assert driver.producer == (ID, 5)  # one bump, not two (KAFKA-19367)
+    driver.complete()
+    assert driver.bump(producer) is ErrorCode.invalid_txn_state
+    assert driver.bump(producer, commit=False) is ErrorCode.none
+    assert driver.producer == (ID, 5)
+    assert driver.init(producer) is ErrorCode.none
+    assert driver.producer == (ID, 5)
+
+
+def test_after_a_time_out_in_the_last_epoch_it_does_not() -> None:
+    driver = Driver(Ongoing, epoch=MAX_EPOCH - 1, client_version=2)
+    producer = driver.producer
+    assert driver.transaction.time_out(NOW + TIMEOUT + 1)
+    driver.store(ErrorCode.none)
+    assert driver.producer == (ID, MAX_EPOCH)
+    driver.complete()
+    assert driver.bump(producer, commit=False) is FENCED
+    assert driver.init(producer) is FENCED
+    assert driver.init() is ErrorCode.none
+    assert driver.producer == (NEXT_ID, 0)
 
 
 def test_new_id_follows_the_last_epoch_of_a_transaction_that_another_broker_decided() -> None:
@@ -376,6 +492,34 @@ STORED = {
             last_update_ms=LATER,
             previous_producer_id=ID,
             next_producer_id=-1,
+        ),
+    ),
+    "a commit of version 2": (
+        OPEN._replace(client_version=2),
+        lambda t: t.end_and_bump(SELF, commit=True, new_producer_id=None, now_ms=LATER),
+        OPEN._replace(
+            state=PrepareCommit, producer_epoch=4, last_producer_epoch=3, last_update_ms=LATER, client_version=2
+        ),
+    ),
+    "an abort of version 2 in the last epoch": (
+        OPEN._replace(producer_epoch=MAX_EPOCH - 1, client_version=2),
+        lambda t: t.end_and_bump(
+            ProducerIdAndEpoch(ID, MAX_EPOCH - 1), commit=False, new_producer_id=NEXT_ID, now_ms=LATER
+        ),
+        OPEN._replace(
+            state=PrepareAbort,
+            producer_epoch=MAX_EPOCH,
+            last_producer_epoch=MAX_EPOCH - 1,
+            next_producer_id=NEXT_ID,
+            last_update_ms=LATER,
+            client_version=2,
+        ),
+    ),
+    "a successor of version 2": (
+        OPEN._replace(client_version=2),
+        lambda t: t.abort_for_successor(None, LATER),
+        OPEN._replace(
+            state=PrepareAbort, producer_epoch=4, last_producer_epoch=3, last_update_ms=LATER, client_version=2
         ),
     ),
     "a successor": (

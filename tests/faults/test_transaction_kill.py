@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 import pytest
@@ -19,7 +19,7 @@ from broker.protocol.api_keys import ApiKey
 from tests.api.test_group_offsets import await_coordinator
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import LATEST, Requests
-from tests.support.raw_transactions import RawProducer, committed_offset, committed_values, stable_end
+from tests.support.raw_transactions import V1, V2, RawProducer, committed_offset, committed_values, stable_end
 from tests.support.waiting import eventually
 
 PARTITIONS = 12
@@ -55,9 +55,11 @@ class Work:
         while True:
             number, commit = len(self.outcomes), self.dice.random() < 0.7
             self.outcomes.append(Outcome.UNKNOWN)
-            assert set(producer.add(*self.partitions)) == {OK}
+            if producer.speaks is V1:
+                assert set(producer.add(*self.partitions)) == {OK}
             assert set(producer.send_to_all(self.partitions, b"%d" % number)) == {OK}
-            assert producer.add_offsets(self.group) is OK
+            if producer.speaks is V1:
+                assert producer.add_offsets(self.group) is OK
             assert producer.commit_offset(self.group, self.topic, number + 1) is OK
             self.ending = commit
             assert producer.end(commit=commit, settled=False) is OK
@@ -71,7 +73,8 @@ class Work:
         """What a client does once the broker is back: one that had decided insists, as somebody else may in its
         place; then a new producer takes over."""
         if self.ending is not None and self.dice.random() < 0.7:
-            another = RawProducer(ask, producer.transactional_id, producer.producer_id, producer.epoch)
+            names = producer.transactional_id, producer.producer_id, producer.epoch
+            another = RawProducer(ask, *names, speaks=producer.speaks)
             answers: list[ErrorCode] = []
 
             def is_loaded() -> bool:
@@ -82,7 +85,7 @@ class Work:
             assert answers[-1] is OK
             self.told(self.ending)
         self.ending = None
-        return RawProducer(ask, producer.transactional_id).begin()
+        return RawProducer(ask, producer.transactional_id, speaks=producer.speaks).begin()
 
     def check(self, ask: Requests) -> None:
         visible = [committed_values(ask, self.topic, number) for number in range(PARTITIONS)]
@@ -106,14 +109,20 @@ def kill_soon(broker: BrokerProcess, work: Work, seconds: float) -> None:
     broker.kill()
 
 
-def kill_rounds(broker_factory: Callable[..., BrokerProcess], topic: str, group: str, rounds: int) -> None:
+def kill_rounds(
+    broker_factory: Callable[..., BrokerProcess],
+    topic: str,
+    group: str,
+    rounds: int,
+    speaks: Mapping[ApiKey, int],
+) -> None:
     dice = random.Random(rounds)
     work = Work(topic, group, dice)
     broker = broker_factory(SETTINGS)
     with contextlib.ExitStack() as connections:
         ask = connections.enter_context(Requests(broker.bootstrap))
         work.start(ask)
-        producer = RawProducer(ask, topic).begin()
+        producer = RawProducer(ask, topic, speaks=speaks).begin()
         for _ in range(rounds):
             killer = threading.Thread(target=kill_soon, args=(broker, work, dice.random() * 0.1))
             killer.start()
@@ -128,15 +137,17 @@ def kill_rounds(broker_factory: Callable[..., BrokerProcess], topic: str, group:
     assert len(work.outcomes) > rounds
 
 
+@pytest.mark.parametrize("speaks", [V1, V2], ids=["version 1", "version 2"])
 def test_every_transaction_is_visible_wholly_or_not_at_all_over_6_kills(
-    broker_factory: Callable[..., BrokerProcess], topic: str, group: str
+    broker_factory: Callable[..., BrokerProcess], topic: str, group: str, speaks: Mapping[ApiKey, int]
 ) -> None:
-    kill_rounds(broker_factory, topic, group, 6)
+    kill_rounds(broker_factory, topic, group, 6, speaks)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("speaks", [V1, V2], ids=["version 1", "version 2"])
 def test_every_transaction_is_visible_wholly_or_not_at_all_over_60_kills(
-    broker_factory: Callable[..., BrokerProcess], topic: str, group: str
+    broker_factory: Callable[..., BrokerProcess], topic: str, group: str, speaks: Mapping[ApiKey, int]
 ) -> None:
-    kill_rounds(broker_factory, topic, group, 60)
+    kill_rounds(broker_factory, topic, group, 60, speaks)

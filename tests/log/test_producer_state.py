@@ -191,6 +191,19 @@ def test_a_marker_of_an_older_epoch_or_coordinator_is_refused() -> None:
     assert caught.value.code is ErrorCode.transaction_coordinator_fenced
 
 
+def test_a_late_marker_of_version_2_does_not_end_the_transaction_that_has_begun_since() -> None:
+    state = states(header(0, epoch=3, transactional=True))
+    state.check_marker(5, 3, 8)  # of version 1, whose transactions share an epoch
+    state.check_marker(5, 4, 8, 2)
+    state.end_transaction(5, 4, 8, NOW)
+    state.check_marker(5, 4, 8, 2)  # sent again
+    state.record(header(0, epoch=4, transactional=True), 2, NOW)
+    with pytest.raises(BrokerError, match=": a late marker: producer 5 has begun a transaction of epoch 4 since") as it:
+        state.check_marker(5, 4, 8, 2)
+    assert it.value.code is ErrorCode.invalid_producer_epoch
+    state.check_marker(5, 5, 8, 2)
+
+
 def test_a_batch_outside_of_the_open_transaction_is_refused() -> None:
     state = states(header(0), header(1, transactional=True))
     complaint = ": producer 5 sent a batch outside of its transaction, which is open since offset 1$"

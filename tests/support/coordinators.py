@@ -11,6 +11,7 @@ from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import CommitRequest, JoinReply, JoinRequest, SyncRequest
 from broker.coordinator.group_records import OffsetAndMetadata
+from broker.coordinator.modern_group_messages import Topics
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.record_stores import GatedRecordStore
@@ -28,11 +29,15 @@ class Groups:
         *,
         initial_delay_ms: int = 0,
         max_size: int = 1_000,
+        topics: Topics | None = None,
     ) -> None:
         self.store = store or GatedRecordStore()
         self.clock = clock or ManualClock()
         self.config = GroupSettings(group_initial_rebalance_delay_ms=initial_delay_ms, group_max_size=max_size)
-        self.coordinator = GroupCoordinator(self.store, self.clock, self.config, PARTITIONS)
+        self.topics = dict(topics or {})
+        self.coordinator = GroupCoordinator(
+            self.store, self.clock, self.config, PARTITIONS, topics=lambda: dict(self.topics)
+        )
 
     async def load(self) -> None:
         for partition in range(PARTITIONS):

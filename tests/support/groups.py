@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator import group_requests
+from broker.coordinator.group import Effects, Now
 from broker.coordinator.group_messages import JoinReply, JoinRequest, LeavingMember, SyncReply, SyncRequest
 from broker.coordinator.group_records import GroupMetadata
-from broker.coordinator.group_state import ClassicGroup, Effects, Now, Store
+from broker.coordinator.group_state import ClassicGroup, GenerationStore
 from broker.errors import ErrorCode
 
 START_MS = 1_700_000_000_000
@@ -54,7 +55,7 @@ class GroupDriver:
         self.group = ClassicGroup("g", self.config, START_MS)
         self.elapsed_ms = 0
         self.hold = False
-        self.held: list[Store] = []
+        self.held: list[GenerationStore] = []
         self.stored: list[GroupMetadata] = []
         self._ids = 0
 
@@ -67,6 +68,7 @@ class GroupDriver:
             waiter.answers.append(answer)
             assert len(waiter.answers) == 1, f"answered twice: {waiter.answers}"
         for store in effects.stores:
+            assert isinstance(store, GenerationStore)
             self.held.append(store)
         if not self.hold:
             self.release()

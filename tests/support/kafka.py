@@ -10,8 +10,10 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
+from broker.client.broker_connection import SOFTWARE
 from broker.client.cluster import Cluster
 from broker.client.partition_offsets import LATEST, list_offsets
 from broker.protocol.api_keys import ApiKey
@@ -96,6 +98,14 @@ def await_end(bootstrap: str, tp: TopicPartition, offset: int) -> None:
     """Return when what lies before `offset` can be read: with acks=1 it is acknowledged before the replicas have it."""
     with Cluster(bootstrap) as cluster:
         eventually(lambda: list_offsets(cluster, {tp: LATEST})[tp].offset >= offset)
+
+
+def need(bootstrap: str, api: ApiKey) -> None:
+    """Skip the test on a Kafka that does not serve this API."""
+    with Cluster(bootstrap) as cluster:
+        served = cluster.any_connection().request(ApiKey.API_VERSIONS, SOFTWARE).api_keys
+    if all(one.api_key != api for one in served):
+        pytest.skip(f"this Kafka does not serve {api.title}")
 
 
 def broker_ids(bootstrap: str) -> list[int]:

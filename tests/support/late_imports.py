@@ -121,7 +121,10 @@ IMPORT_IN_FUNCTION = {
     ("broker/server.py", "broker.archive.broker_archive.open_archive"): (
         "fsspec and the libraries of the stores behind it, for brokers with archive.url"
     ),
-    ("broker/server.py", "broker.zookeeper.client.ZooKeeper"): "kazoo behind it, which a standalone broker never needs",
+    (
+        "broker/zookeeper/opened_store.py",
+        "broker.zookeeper.client.ZooKeeper",
+    ): "kazoo behind it, which a standalone broker never needs",
     (
         "broker/server.py",
         "broker.cluster.archive_upkeep.ArchiveUpkeep",

@@ -132,6 +132,12 @@ class World:
         self.commit(name)
         return name
 
+    def new_consumer_group(self) -> str:
+        name = self.new("consumers")
+        joining = consumer_heartbeat(name)(self, 1)
+        eventually(lambda: codes_in(self.admin.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, joining)) == {ErrorCode.none})
+        return name
+
     def commit(self, group: str) -> None:
         body = commit_body(self, group)
         eventually(lambda: codes_in(self.admin.ask(ApiKey.OFFSET_COMMIT, body, 9)) == {ErrorCode.none})
@@ -170,6 +176,11 @@ class Case:
     """Tells an answer with the right from one without."""
 
 
+def called(world: World) -> dict[str, Any]:
+    """The topic, by its name or its id as the version has it."""
+    return {"name": world.topic, "topic_id": world.topic_id}
+
+
 def commit_body(world: World, group: str) -> dict[str, Any]:
     offset = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
     return {
@@ -181,15 +192,63 @@ def commit_body(world: World, group: str) -> dict[str, Any]:
         "transactional_id": world.transaction,
         "producer_id": 987_654,
         "producer_epoch": 0,
-        "topics": [{"name": world.topic, "partitions": [offset]}],
+        "topics": [{**called(world), "partitions": [offset]}],
     }
+
+
+def share_heartbeat(world: World, group: str, member_id: str = "m") -> dict[str, Any]:
+    names = {"subscribed_topic_names": [world.topic]}
+    return {"group_id": group, "member_id": member_id, "member_epoch": 0, "rack_id": None, **names}
+
+
+def shared(world: World, version: int) -> dict[str, Any]:
+    """A share group whose member has the topic's partition."""
+    group = world.new("shared")
+    world.admin.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [group]})
+    eventually(lambda: world.admin.ask(ApiKey.SHARE_GROUP_HEARTBEAT, share_heartbeat(world, group)).assignment)
+    return {"group_ids": [group], "include_authorized_operations": False}
+
+
+def share_fetch(world: World, version: int, epoch: int = 0, member_id: str = "m") -> dict[str, Any]:
+    """Of a session that the super user has opened, if it is not the first."""
+    if epoch:
+        world.admin.ask(ApiKey.SHARE_FETCH, share_fetch(world, version, 0, member_id))
+    batch = {"first_offset": 0, "last_offset": 0, "acknowledge_types": [1]}
+    asked = {"partition_index": 0, "acknowledgement_batches": [batch] if epoch else ()}
+    return {
+        "group_id": "shared",
+        "member_id": member_id,
+        "share_session_epoch": epoch,
+        "max_wait": 0,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "max_records": 1,
+        "batch_size": 1,
+        "topics": [{"topic_id": world.topic_id, "partitions": [asked]}],
+        "forgotten_topics_data": (),
+    }
+
+
+def share_offsets(world: World, version: int) -> dict[str, Any]:
+    return {"groups": [{"group_id": "shared", "topics": partitions(world, "topic_name")}]}
+
+
+def altered_share_offsets(world: World, version: int) -> dict[str, Any]:
+    offsets = [{"partition_index": 0, "start_offset": 0}]
+    return {"group_id": world.new("shared"), "topics": [{"topic_name": world.topic, "partitions": offsets}]}
+
+
+def deleted_share_offsets(world: World, version: int) -> dict[str, Any]:
+    body = altered_share_offsets(world, version)
+    world.admin.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, body)
+    return {"group_id": body["group_id"], "topics": [{"topic_name": world.topic}]}
 
 
 def produce_body(world: World, transactional_id: str | None = None) -> dict[str, Any]:
     producer: dict[str, Any] = {}
     if transactional_id is not None:
         producer = {"producer_id": 987_654, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
-    data = {"name": world.topic, "partition_data": [{"index": 0, "records": batch(b"v", **producer)}]}
+    data = {**called(world), "partition_data": [{"index": 0, "records": batch(b"v", **producer)}]}
     return {"transactional_id": transactional_id, "acks": -1, "timeout": 30_000, "topic_data": [data]}
 
 
@@ -233,8 +292,26 @@ def find(kind: int, name: Callable[[World], str]) -> Body:
     return lambda world, version: {"key_type": kind, "key": name(world), "coordinator_keys": [name(world)]}
 
 
+def consumer_heartbeat(group: str = "") -> Body:
+    def body(world: World, version: int) -> dict[str, Any]:
+        return {
+            "group_id": group or world.new("consumers"),
+            "member_id": world.new("member"),
+            "member_epoch": 0,
+            "rebalance_timeout": 30_000,
+            "subscribed_topic_names": [world.topic],
+            "topic_partitions": [],
+        }
+
+    return body
+
+
+def consumer_group(world: World, version: int) -> dict[str, Any]:
+    return {"group_ids": [world.new_consumer_group()], "include_authorized_operations": False}
+
+
 def offsets_of(world: World, version: int) -> dict[str, Any]:
-    topics = [{"name": world.topic, "partition_indexes": [0]}]
+    topics = [{**called(world), "partition_indexes": [0]}]
     return {
         "group_id": world.group,
         "topics": topics,
@@ -272,6 +349,18 @@ def markers(world: World, version: int) -> dict[str, Any]:
         "transaction_version": 0,
     }
     return {"markers": [marker]}
+
+
+def share_state(world: World, version: int) -> dict[str, Any]:
+    asked = {
+        "partition": 0,
+        "state_epoch": 0,
+        "leader_epoch": 0,
+        "start_offset": 0,
+        "delivery_complete_count": 0,
+        "state_batches": [],
+    }
+    return {"group_id": world.group, "topics": [{"topic_id": world.topic_id, "partitions": [asked]}]}
 
 
 def settings_of(kind: int, name: Callable[[World], str], **setting: str) -> Body:
@@ -363,11 +452,17 @@ CASES: dict[Permission, Case] = {
             "validate_only": False,
         }
     ),
+    p.FIND_SHARE: Case(find(2, lambda w: f"{w.group}:AAAAAAAAAAAAAAAAAAAAAQ:0")),
+    **{need: Case(share_state) for need in p.SHARE_STATE_AS_BROKER.values()},
     p.FIND_GROUP: Case(find(0, lambda w: w.group)),
     p.JOIN_GROUP: Case(lambda w, v: member(w)),
     p.SYNC_GROUP: Case(lambda w, v: member(w, member_id="m")),
     p.HEARTBEAT: Case(lambda w, v: member(w, member_id="m")),
     p.LEAVE_GROUP: Case(lambda w, v: member(w, member_id="m")),
+    p.CONSUMER_HEARTBEAT: Case(consumer_heartbeat(), [p.CONSUMER_HEARTBEAT_TOPIC]),
+    p.CONSUMER_HEARTBEAT_TOPIC: Case(consumer_heartbeat(), [p.CONSUMER_HEARTBEAT]),
+    p.DESCRIBE_CONSUMERS_GROUP: Case(consumer_group, [p.DESCRIBE_CONSUMERS_TOPIC]),
+    p.DESCRIBE_CONSUMERS_TOPIC: Case(consumer_group, [p.DESCRIBE_CONSUMERS_GROUP]),
     p.COMMIT_GROUP: Case(lambda w, v: commit_body(w, w.group), [p.COMMIT_TOPIC]),
     p.COMMIT_TOPIC: Case(lambda w, v: commit_body(w, w.group), [p.COMMIT_GROUP]),
     p.FETCH_OFFSETS_GROUP: Case(offsets_of, [p.FETCH_OFFSETS_TOPIC]),
@@ -378,6 +473,20 @@ CASES: dict[Permission, Case] = {
     p.DELETE_GROUPS_GROUP: Case(lambda w, v: {"groups_names": [w.new_group()]}),
     p.DELETE_OFFSETS_GROUP: Case(deleted_offsets, [p.DELETE_OFFSETS_TOPIC]),
     p.DELETE_OFFSETS_TOPIC: Case(deleted_offsets, [p.DELETE_OFFSETS_GROUP]),
+    p.SHARE_HEARTBEAT: Case(lambda w, v: share_heartbeat(w, w.new("group")), [p.SHARE_HEARTBEAT_TOPIC]),
+    p.SHARE_HEARTBEAT_TOPIC: Case(lambda w, v: share_heartbeat(w, w.new("group")), [p.SHARE_HEARTBEAT]),
+    p.DESCRIBE_SHARES_GROUP: Case(shared, [p.DESCRIBE_SHARES_TOPIC]),
+    p.DESCRIBE_SHARES_TOPIC: Case(shared, [p.DESCRIBE_SHARES_GROUP]),
+    p.SHARE_FETCH_GROUP: Case(share_fetch, [p.SHARE_FETCH_TOPIC]),
+    p.SHARE_FETCH_TOPIC: Case(share_fetch, [p.SHARE_FETCH_GROUP]),
+    p.SHARE_ACKNOWLEDGE_GROUP: Case(lambda w, v: share_fetch(w, v, 1, w.new()), [p.SHARE_ACKNOWLEDGE_TOPIC]),
+    p.SHARE_ACKNOWLEDGE_TOPIC: Case(lambda w, v: share_fetch(w, v, 1, w.new()), [p.SHARE_ACKNOWLEDGE_GROUP]),
+    p.DESCRIBE_SHARE_OFFSETS_GROUP: Case(share_offsets, [p.DESCRIBE_SHARE_OFFSETS_TOPIC]),
+    p.DESCRIBE_SHARE_OFFSETS_TOPIC: Case(share_offsets, [p.DESCRIBE_SHARE_OFFSETS_GROUP]),
+    p.ALTER_SHARE_OFFSETS_GROUP: Case(altered_share_offsets, [p.ALTER_SHARE_OFFSETS_TOPIC]),
+    p.ALTER_SHARE_OFFSETS_TOPIC: Case(altered_share_offsets, [p.ALTER_SHARE_OFFSETS_GROUP]),
+    p.DELETE_SHARE_OFFSETS_GROUP: Case(deleted_share_offsets, [p.DELETE_SHARE_OFFSETS_TOPIC]),
+    p.DELETE_SHARE_OFFSETS_TOPIC: Case(deleted_share_offsets, [p.DELETE_SHARE_OFFSETS_GROUP]),
     p.FIND_TRANSACTION: Case(find(1, lambda w: w.transaction)),
     p.INIT_TRANSACTION: Case(
         lambda w, v: transaction(w, transactional_id=w.new("id"), producer_id=-1, producer_epoch=-1)

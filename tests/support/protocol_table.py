@@ -12,9 +12,7 @@ from broker.api.table import API_TABLE
 from broker.protocol.messages import known_versions
 
 NO_KRAFT = "of KRaft, the quorum that replaced ZooKeeper; the cluster's state is in ZooKeeper here"
-NO_SHARE_GROUPS = "of share groups (KIP-932), which are not built"
 NO_STREAMS_GROUPS = "of streams groups (KIP-1071), which are not built; Kafka Streams works with classic groups"
-NO_NEW_GROUPS = "of the consumer protocol of KIP-848; clients use the classic one by default, which is complete"
 NO_TOKENS = "delegation tokens are not built; Kafka without `delegation.token.secret.key` refuses them too"
 NO_TELEMETRY = "client metrics (KIP-714) are not gathered; clients do not push when it is not advertised"
 NO_AUTHORIZER = "SECURITY_DISABLED without `authorizer.class.name`, as of Kafka without an authorizer"
@@ -30,48 +28,31 @@ NOT_SERVED = {
     "end_quorum_epoch": NO_KRAFT,
     "describe_quorum": NO_KRAFT,
     "alter_partition": BETWEEN_BROKERS,
-    "update_features": "there are no features to finalize; with ZooKeeper Kafka has none either",
+    "update_features": "the controller finalizes a feature as soon as all brokers have it",
     "envelope": BETWEEN_BROKERS,
     "fetch_snapshot": NO_KRAFT,
     "broker_registration": BETWEEN_BROKERS,
     "broker_heartbeat": BETWEEN_BROKERS,
     "unregister_broker": NO_KRAFT,
     "allocate_producer_ids": "between brokers; blocks of producer ids are taken from ZooKeeper",
-    "consumer_group_heartbeat": NO_NEW_GROUPS,
-    "consumer_group_describe": NO_NEW_GROUPS,
     "controller_registration": NO_KRAFT,
     "get_telemetry_subscriptions": NO_TELEMETRY,
     "push_telemetry": NO_TELEMETRY,
     "assign_replicas_to_dirs": BETWEEN_BROKERS,
-    "share_group_heartbeat": NO_SHARE_GROUPS,
-    "share_group_describe": NO_SHARE_GROUPS,
-    "share_fetch": NO_SHARE_GROUPS,
-    "share_acknowledge": NO_SHARE_GROUPS,
     "add_raft_voter": NO_KRAFT,
     "remove_raft_voter": NO_KRAFT,
     "update_raft_voter": NO_KRAFT,
-    "initialize_share_group_state": NO_SHARE_GROUPS,
-    "read_share_group_state": NO_SHARE_GROUPS,
-    "write_share_group_state": NO_SHARE_GROUPS,
-    "delete_share_group_state": NO_SHARE_GROUPS,
-    "read_share_group_state_summary": NO_SHARE_GROUPS,
     "streams_group_heartbeat": NO_STREAMS_GROUPS,
     "streams_group_describe": NO_STREAMS_GROUPS,
-    "describe_share_group_offsets": NO_SHARE_GROUPS,
-    "alter_share_group_offsets": NO_SHARE_GROUPS,
-    "delete_share_group_offsets": NO_SHARE_GROUPS,
 }
 """kio's name of an API → why it is not served. What comes to be served is taken out here: the test tells."""
 
 REMARKS = {
-    "produce": "13 names topics by id",
     "fetch": "17 and 18 are for followers of a KRaft cluster",
     "list_offsets": "11 has the earliest offset that is not archived yet (KIP-1023)",
-    "offset_commit": "10 names topics by id; 0 keeps offsets in ZooKeeper",
-    "offset_fetch": "10 names topics by id; 0 reads those in ZooKeeper",
+    "offset_commit": "0 keeps offsets in ZooKeeper",
+    "offset_fetch": "0 reads those in ZooKeeper",
     "init_producer_id": "6 is of two-phase commit (KIP-939)",
-    "end_txn": "5 is of transactions of version 2 (KIP-890)",
-    "txn_offset_commit": "5 is of transactions of version 2 (KIP-890)",
     "list_transactions": "2 filters by a pattern",
     "api_versions": "Produce is advertised from 0, or librdkafka takes the broker for one without record batches",
     "describe_acls": NO_AUTHORIZER,

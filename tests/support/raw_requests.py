@@ -11,7 +11,7 @@ from typing import Any, Self
 from broker.api.table import API_TABLE
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import decode_response, encode_request
+from broker.protocol.messages import decode_response, encode_request, field
 from broker.records.builder import BatchBuilder
 from broker.records.record import Record, decode_records
 
@@ -20,6 +20,8 @@ LATEST, EARLIEST = -1, -2
 
 
 SERVED = {api: (low, high) for api, low, high, _ in API_TABLE}
+FIRST_WITH_TOPIC_IDS = {ApiKey.PRODUCE: 13, ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10}
+"""Without names of topics from there on."""
 
 
 def versions(api: ApiKey) -> range:
@@ -28,14 +30,22 @@ def versions(api: ApiKey) -> range:
     return range(low, high + 1)
 
 
+def newest_by_name(api: ApiKey) -> int:
+    """The highest version that is served and in which topics are called by their names."""
+    high = SERVED[api][1]
+    return min(high, FIRST_WITH_TOPIC_IDS.get(api, high + 1) - 1)
+
+
 class Requests:
-    """A socket to a broker and the requests that most tests make, in any version."""
+    """A socket to a broker and the requests that most tests make, in any version; without one, in `newest_by_name`."""
 
     def __init__(self, bootstrap: str, timeout_s: float = 30.0, client_id: str = "tests") -> None:
         self._client_id = client_id
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._sent = 0
+        self._ids: dict[str, uuid.UUID] = {}
+        """Of topics that were made or named."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,13 +59,13 @@ class Requests:
     def send(self, api: ApiKey, body: Mapping[str, Any], version: int | None = None) -> None:
         """Only send; `receive` takes the answer."""
         self._sent += 1
-        version = SERVED[api][1] if version is None else version
+        version = newest_by_name(api) if version is None else version
         self.socket.sendall(encode_request(api, version, self._sent, self._client_id, body))
 
     def receive(self, api: ApiKey, version: int | None = None) -> Any:
         """The oldest answer not yet taken. Raises ConnectionError when the broker hung up."""
         (length,) = struct.unpack(">i", self.read(4))
-        return decode_response(api, SERVED[api][1] if version is None else version, self.read(length))[1]
+        return decode_response(api, newest_by_name(api) if version is None else version, self.read(length))[1]
 
     def read(self, count: int) -> bytes:
         data = bytearray()
@@ -74,7 +84,7 @@ class Requests:
             return True
 
     def ask(self, api: ApiKey, body: Mapping[str, Any], version: int | None = None) -> Any:
-        """The decoded body of the answer; in the highest version, or in the one that is given."""
+        """The decoded body of the answer."""
         self.send(api, body, version)
         return self.receive(api, version)
 
@@ -94,7 +104,20 @@ class Requests:
         configs = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
         (made,) = self.create_topics({"name": name, "num_partitions": partitions, "configs": configs})
         assert made.error_code is ErrorCode.none, made
-        return uuid.UUID(bytes=made.topic_id.bytes)
+        self._ids[name] = uuid.UUID(bytes=made.topic_id.bytes)
+        return self._ids[name]
+
+    def named(self, topic: str) -> dict[str, Any]:
+        """A topic by its name and by its id, for a request in any version."""
+        if topic not in self._ids:
+            (known,) = self.metadata(topic, version=12).topics
+            self._ids[topic] = known.topic_id or NO_ID
+        return {"name": topic, "topic_id": self._ids[topic]}
+
+    def name_of(self, topic: Any) -> str:
+        """The name of a topic in an answer."""
+        name: str | None = field(topic, "name")
+        return name if name is not None else next(name for name, id_ in self._ids.items() if id_ == topic.topic_id)
 
     def delete(self, name: str) -> ErrorCode:
         body = {"topics": [{"name": name, "topic_id": NO_ID}], "topic_names": [name], "timeout": 30_000}
@@ -115,17 +138,14 @@ class Requests:
         transactional_id: str | None = None,
     ) -> dict[tuple[str, int], Any]:
         """(topic, partition) → the partition's response."""
-        body = {
-            "transactional_id": transactional_id,
-            "acks": acks,
-            "timeout": 30_000,
-            "topic_data": [
-                {"name": name, "partition_data": [{"index": index, "records": data}]}
-                for (name, index), data in records.items()
-            ],
-        }
+        by_id = version is not None and version >= FIRST_WITH_TOPIC_IDS[ApiKey.PRODUCE]
+        rows = [
+            {**(self.named(name) if by_id else {"name": name}), "partition_data": [{"index": index, "records": data}]}
+            for (name, index), data in records.items()
+        ]
+        body = {"transactional_id": transactional_id, "acks": acks, "timeout": 30_000, "topic_data": rows}
         answer = self.ask(ApiKey.PRODUCE, body, version)
-        return {(topic.name, p.index): p for topic in answer.responses for p in topic.partition_responses}
+        return {(self.name_of(topic), p.index): p for topic in answer.responses for p in topic.partition_responses}
 
     def put(self, topic: str, *values: bytes, partition: int = 0) -> int:
         """Produce the values as one batch; gives its base offset."""

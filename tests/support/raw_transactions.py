@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker.errors import ErrorCode
@@ -14,12 +14,24 @@ from tests.support.waiting import eventually
 
 TRANSACTION_KEY = 1
 
+V1 = {ApiKey.PRODUCE: 11, ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.END_TXN: 4}
+V2 = {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}
+"""The versions of the APIs by which a client uses version 1 or 2 of transactions."""
+
 
 class RawProducer:
     """A producer that does nothing by itself: whoever knows its three names may speak for it."""
 
-    def __init__(self, ask: Requests, transactional_id: str, producer_id: int = -1, epoch: int = -1) -> None:
+    def __init__(
+        self,
+        ask: Requests,
+        transactional_id: str,
+        producer_id: int = -1,
+        epoch: int = -1,
+        speaks: Mapping[ApiKey, int] = V1,
+    ) -> None:
         self.ask = ask
+        self.speaks = speaks
         self.transactional_id = transactional_id
         self.producer_id = producer_id
         self.epoch = epoch
@@ -88,7 +100,7 @@ class RawProducer:
             "generation_id": -1,
             "topics": [{"name": topic, "partitions": [asked]}],
         }
-        answer = self.ask.ask(ApiKey.TXN_OFFSET_COMMIT, body, version)
+        answer = self.ask.ask(ApiKey.TXN_OFFSET_COMMIT, body, version or self.speaks[ApiKey.TXN_OFFSET_COMMIT])
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     def send(self, topic: str, *values: bytes, partition: int = 0, version: int | None = None) -> ErrorCode:
@@ -101,6 +113,7 @@ class RawProducer:
     ) -> list[ErrorCode]:
         """Produce the values to each partition, in one request; a code for each."""
         records = {partition: self._batch(partition, values) for partition in partitions}
+        version = version or self.speaks[ApiKey.PRODUCE]
         answers = self.ask.produce(records, transactional_id=self.transactional_id, version=version)
         for partition in partitions:
             if answers[partition].error_code is ErrorCode.none:
@@ -117,12 +130,16 @@ class RawProducer:
             transactional=True,
         )
 
-    def end(self, *, commit: bool = True, version: int = 4, settled: bool = True) -> ErrorCode:
-        """End the transaction, and wait until its markers are written (`settled`).
+    def end(self, *, commit: bool = True, version: int | None = None, settled: bool = True) -> ErrorCode:
+        """End the transaction; takes over the identity in the answer. Waits until the markers are written (`settled`).
 
         A broker answers before they are when its disk is slow; Kafka always does.
         """
+        version = version or self.speaks[ApiKey.END_TXN]
         answer = self.ask.ask(ApiKey.END_TXN, {**self._names, "committed": commit}, version)
+        if version >= V2[ApiKey.END_TXN] and answer.error_code is ErrorCode.none:
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            self._sequences.clear()
         if settled and answer.error_code is ErrorCode.none:
             eventually(lambda: not str(self.describe().transaction_state).startswith("Prepare"))
         return ErrorCode(answer.error_code)

@@ -32,6 +32,7 @@ TITLES = {
     "cleaner": "Log cleaner",
     "zookeeper": "ZooKeeper",
     "groups": "Consumer groups",
+    "share groups": "Share groups",
     "controller": "Leadership",
     "transactions": "Transactions",
     "quotas": "Quotas of clients",

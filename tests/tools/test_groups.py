@@ -13,9 +13,10 @@ from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.console import answer_of, error_of, output_of, pykafka
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, need
 from tests.support.waiting import eventually
 
 RECORDS = 10
@@ -85,6 +86,49 @@ def test_members_are_shown_with_what_they_were_given(
     assert "NON_EMPTY_GROUP" in error_of("groups", "delete", "--group", group, *at)
     error = error_of("groups", "delete-offsets", "--group", group, "--topic", f"{filled}:0", *at)
     assert "GROUP_SUBSCRIBED_TO_TOPIC" in error
+
+
+def test_a_group_whose_members_the_coordinator_assigns(
+    broker: Kafka, at: tuple[str, str], filled: str, group: str
+) -> None:
+    need(broker.bootstrap, ApiKey.CONSUMER_GROUP_HEARTBEAT)
+    settings = {
+        "group.id": group,
+        "group.protocol": "consumer",
+        "client.id": "reader",
+        "group.remote.assignor": "range",
+    }
+    with Consumer(broker.bootstrap, settings) as consumer:
+        consumer.subscribe([filled])
+        eventually(lambda: consumer.poll(0.05) == [] and len(consumer.assignment()) == 2)
+        (described,) = document("groups", "describe", "--group", group, *at)
+        (shown,) = described["members"]
+        both = [{"topic": filled, "partition": partition} for partition in (0, 1)]
+        assert (shown["protocol"], shown["subscribedTopics"]) == ("consumer", [filled])
+        assert (shown["partitions"], shown["target"]) == (both, both)
+        assert shown["epoch"] == described["epoch"] == described["assignmentEpoch"] > 0
+        assert (described["type"], described["state"], described["assignor"]) == ("consumer", "Stable", "range")
+        assert [(row["partition"], row["clientId"]) for row in described["partitions"]] == [
+            (0, "reader"),
+            (1, "reader"),
+        ]
+        assert f"{filled}(0,1)  {filled}(0,1)" in answer_of("groups", "describe", "--group", group, "--members", *at)
+        head, row = map(str.split, answer_of("groups", "describe", "--group", group, "--state", *at).splitlines())
+        assert dict(zip(head, row[:1] + row[2:], strict=True))["TYPE"] == "consumer"
+        listed = [one for one in document("groups", "list", "--type", "Consumer", *at) if one["group"] == group]
+        assert listed == [{"group": group, "state": "Stable", "type": "consumer", "protocolType": "consumer"}]
+        assert group not in [one["group"] for one in document("groups", "list", "--type", "classic", *at)]
+        assert "stop its consumers first" in error_of(
+            "groups", "reset-offsets", "--group", group, "--topic", filled, "--to-earliest", *at
+        )
+        assert "NON_EMPTY_GROUP" in error_of("groups", "delete", "--group", group, *at)
+        error = error_of("groups", "delete-offsets", "--group", group, "--topic", f"{filled}:0", *at)
+        assert "GROUP_SUBSCRIBED_TO_TOPIC" in error
+    (described,) = document("groups", "describe", "--group", group, *at)
+    assert (described["type"], described["state"], described["members"]) == ("consumer", "Empty", [])
+    assert reset(at, group, "--topic", f"{filled}:0", "--to-earliest", "--execute") == {0: 0}
+    assert document("groups", "delete", "--group", group, *at) == [{"group": group, "deleted": True}]
+    assert f"there is no group '{group}'" in error_of("groups", "describe", "--group", group, *at)
 
 
 def test_what_is_unread_without_a_commit_is_said(

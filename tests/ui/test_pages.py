@@ -20,10 +20,11 @@ from broker.client.cluster import Cluster
 from broker.client.committed_offsets import GroupOffsets
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.broker_process import BrokerProcess
 from tests.support.chromium import Tab
-from tests.support.kafka import Kafka, await_topics
+from tests.support.kafka import Kafka, await_topics, need
 from tests.support.ui_process import UiProcess
 from tests.support.waiting import eventually
 
@@ -384,6 +385,20 @@ def test_groups_members_and_lag(tab: Tab, flights: str) -> None:
     page.get_by_role("link", name="ui-group").click()
     expect(page.get_by_text("It has no members.")).to_be_visible()
     expect(page.locator("figure.chart canvas")).to_have_count(1)
+
+
+def test_a_group_that_the_coordinator_assigns(tab: Tab, ui: UiProcess, broker: Kafka, flights: str, group: str) -> None:
+    need(broker.bootstrap, ApiKey.CONSUMER_GROUP_HEARTBEAT)
+    with Consumer(broker.bootstrap, {"group.id": group, "group.protocol": "consumer", "client.id": "reader"}) as member:
+        member.subscribe([flights])
+        eventually(lambda: bool(member.poll(0.1) or len(member.assignment()) == 3))
+        eventually(lambda: ui.get(f"/groups/{group}").status == 200)
+        page = tab.open(f"/groups/{group}")
+        epoch = member.group_metadata().member.generation_id
+        for name, value in (("Protocol", "consumer"), ("State", "Stable"), ("Epochs", f"{epoch}, {epoch}")):
+            expect(page.locator(".figures div", has=page.get_by_text(name, exact=True))).to_contain_text(value)
+        row = page.locator("tr", has=page.get_by_text("reader", exact=True))
+        assert row.locator("td.number").all_text_contents() == [str(epoch), "3", "0", "0"]
 
 
 def test_what_a_group_has_not_begun_to_read_is_shown_everywhere(

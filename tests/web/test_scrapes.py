@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from broker.config.broker_config import BrokerConfig
+from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.group_records import OffsetAndMetadata
-from broker.coordinator.group_state import GroupState
+from broker.coordinator.group_state import ClassicGroup
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.web import collector
@@ -34,8 +35,7 @@ def sources_with_groups() -> Any:
         offsets = GroupOffsets()
         for tp in partitions:
             offsets.apply(tp, OffsetAndMetadata(3))
-        roster = SimpleNamespace(members={})
-        groups.append(SimpleNamespace(group_id=f"g{number}", state=GroupState.EMPTY, roster=roster, offsets=offsets))
+        groups.append(ClassicGroup(f"g{number}", GroupSettings(), 0, offsets))
     led = {tp: SimpleNamespace(high_watermark=10) for tp in partitions}
     replicas = SimpleNamespace(led=led)
     return SimpleNamespace(groups=SimpleNamespace(all_groups=lambda: groups), topics=SimpleNamespace(replicas=replicas))

@@ -128,23 +128,12 @@ def test_a_taken_port_is_refused(tmp_path: Path) -> None:
             EmbeddedZooKeeper(tmp_path, port).start()
 
 
-def test_a_free_port_that_is_lost_to_somebody_else_is_replaced(
-    embedded: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launch = EmbeddedZooKeeper._launch
-    thieves: list[socket.socket] = []
-
-    def steal_the_port_first(self: EmbeddedZooKeeper, command: list[str]) -> None:
-        if not thieves:
-            thieves.append(socket.create_server(("127.0.0.1", self.port)))
-        launch(self, command)
-
-    monkeypatch.setattr(EmbeddedZooKeeper, "_launch", steal_the_port_first)
+def test_nobody_else_gets_its_port_while_it_is_down(embedded: EmbeddedZooKeeper) -> None:
     embedded.start()
-    assert embedded.port != thieves[0].getsockname()[1]
-    with ZooKeeper(embedded.address) as zk:
-        assert zk.children("/") == ["zookeeper"]
-    thieves[0].close()
+    embedded.kill()
+    with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+        other.bind(("127.0.0.1", embedded.port))
+    embedded.start()
 
 
 def test_a_server_that_does_not_come_up_tells_why(embedded: EmbeddedZooKeeper) -> None:

@@ -28,7 +28,7 @@ async def test_a_broker_that_starts_waits_for_a_zookeeper_that_stands_still(
         original(registry)
 
     monkeypatch.setattr(Registry, "ensure_paths", ensure_paths)
-    monkeypatch.setattr("broker.server.ZOOKEEPER_OPERATION_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("broker.zookeeper.opened_store.OPERATION_TIMEOUT_S", 0.2)
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), "zookeeper.connect": server.address}
     broker = BrokerServer(BrokerConfig.load(None, settings))
     starting = asyncio.create_task(broker.start())

@@ -21,6 +21,7 @@ from tests.compat.kafka_answers.areas import (
     AREAS,
     CLUSTER_AREAS,
     GUARDED_AREAS,
+    KAFKA4_AREAS,
     answers_of,
     answers_of_cluster,
     answers_of_guarded,
@@ -56,7 +57,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bootstrap")
     parser.add_argument("broker_id", type=int, nargs="?")
-    parser.add_argument("areas", nargs="*", choices=[[], *AREAS, *GUARDED_AREAS, *CLUSTER_AREAS], default=[])
+    parser.add_argument(
+        "areas", nargs="*", choices=[[], *AREAS, *KAFKA4_AREAS, *GUARDED_AREAS, *CLUSTER_AREAS], default=[]
+    )
     parser.add_argument("--login", help="the address at which the super user logs in")
     parser.add_argument("--nodes", help="the command that kills, starts, pauses and resumes a node of a cluster")
     parser.add_argument("--write", action="store_true")

@@ -10,13 +10,17 @@ from tests.compat.kafka_answers import (
     acl_requests,
     cluster_requests,
     config_requests,
+    consumer_group_requests,
     fetch_requests,
     group_requests,
     produce_requests,
     quota_requests,
     rights_requests,
+    share_group_requests,
+    topic_id_requests,
     topic_requests,
     transaction_requests,
+    transaction_v2_requests,
 )
 from tests.compat.kafka_answers.asking import Answers, Asking
 from tests.compat.kafka_answers.cluster_asking import ClusterAsking, Nodes
@@ -34,6 +38,15 @@ AREAS: Mapping[str, Callable[[Asking], None]] = {
     "quotas": quota_requests.ask_all,
 }
 
+KAFKA4_AREAS: Mapping[str, Callable[[Asking], None]] = {
+    "consumer_groups": consumer_group_requests.ask_all,
+    "group_migration": consumer_group_requests.ask_migrations,
+    "share_groups": share_group_requests.ask_all,
+    "topic_ids": topic_id_requests.ask_all,
+    "transactions_v2": transaction_v2_requests.ask_all,
+}
+"""Recorded of Kafka 4.3.0, the others of 3.8.1 and 3.9. It also had KAFKA4_SETTINGS."""
+
 SETTINGS = {
     "broker.id": "1",
     "default.replication.factor": "1",
@@ -49,6 +62,16 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "1",
 }
 """What the Kafka that was recorded had set."""
+
+KAFKA4_SETTINGS = {
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.assignor.offload.enable": "false",
+    "group.share.assignment.interval.ms": "0",
+    "group.share.assignor.offload.enable": "false",
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.record.lock.duration.ms": "15000",
+}
+"""Without the first four its answers depend on the time: they let a group wait before it is assigned anew."""
 
 GUARDED_AREAS: Mapping[str, Callable[[GuardedAsking], None]] = {
     "rights": rights_requests.ask_all,
@@ -82,7 +105,7 @@ def answers_of(area: str, bootstrap: str, broker_id: int, prefix: str) -> Answer
     asking = Asking(bootstrap, broker_id, prefix)
     try:
         _make_coordinators(asking)
-        AREAS[area](asking)
+        {**AREAS, **KAFKA4_AREAS}[area](asking)
     finally:
         asking.close()
     return asking.answers

@@ -27,7 +27,7 @@ Pick = Callable[[Any], Any]
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 60.0
-_TEXTS = {"error_message", "batch_index_error_message", "throttle_time", "documentation"}
+_TEXTS = {"error_message", "batch_index_error_message", "acknowledge_error_message", "throttle_time", "documentation"}
 _NUMBERED = re.compile(r"(?<=-7)(as|cfg)\d+")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -37,6 +37,10 @@ KAFKA_MOST = {
     ApiKey.FETCH: 16,
     ApiKey.LIST_OFFSETS: 8,
     ApiKey.METADATA: 12,
+    ApiKey.OFFSET_COMMIT: 9,
+    ApiKey.OFFSET_FETCH: 9,
+    ApiKey.END_TXN: 4,
+    ApiKey.TXN_OFFSET_COMMIT: 4,
     ApiKey.API_VERSIONS: 3,
     ApiKey.INIT_PRODUCER_ID: 5,
     ApiKey.DESCRIBE_CLUSTER: 1,
@@ -59,7 +63,7 @@ class Asking:
     """One broker that is asked. `prefix` begins every name of the run, and is "U" in the answers."""
 
     def __init__(self, bootstrap: str, broker_id: int, prefix: str) -> None:
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
         self.broker_id = broker_id
         self.prefix = prefix
         self.answers: Answers = {}
@@ -97,7 +101,7 @@ class Asking:
             answer = self.requests.ask(api, body, version)
         except (OSError, ConnectionError) as error:
             self.requests.close()
-            self.requests = Requests(self._bootstrap, TIMEOUT_S)
+            self.requests = Requests(self.bootstrap, TIMEOUT_S)
             self.note(name, "no answer" if isinstance(error, TimeoutError) else "closed", version)
             return None
         neutral = self.neutral(answer)

@@ -121,6 +121,8 @@ BROKER = [
         {
             "configs.allow.everyone.if.no.acl.found": ANYTHING,
             "configs.archive.*": ANYTHING,
+            "configs.group.share.*": ANYTHING,
+            "configs.share.coordinator.*": ANYTHING,
             "configs.embedded.zookeeper.port": ANYTHING,
             "configs.logging.format": ANYTHING,
             "configs.metrics.auth.password": ANYTHING,
@@ -259,6 +261,24 @@ CONFIGS = [
         {"": "invalid_request"},
     ),
     Difference(
+        "A group has settings",
+        "as of Kafka 4 (KIP-848); 3.8.1 says INVALID_REQUEST",
+        ("DescribeConfigs 32/grp", "IncAlter type 32"),
+        {"": lambda one: one.ours in ("none", True)},
+    ),
+    Difference(
+        "Consumer groups and share groups are as of Kafka 4",
+        "assignors have short names, members may change the protocol (`group.consumer.migration.policy`), patterns are "
+        "looked up again, and 3.8.1 has no share groups",
+        OF_BROKER,
+        {
+            "configs.group.consumer.assignors.value": "uniform,range",
+            "configs.group.consumer.migration.policy.value": "bidirectional",
+            "configs.group.consumer.regex.refresh.interval.ms": ANYTHING,
+            "configs.group.share.*": ANYTHING,
+        },
+    ),
+    Difference(
         "There are no subscriptions to client metrics",
         "INVALID_REQUEST: clients push no telemetry to this broker (KIP-714)",
         ("DescribeConfigs 16/sub", "IncAlter type 16"),
@@ -272,6 +292,67 @@ GROUPS = [
         "its settings can be described and altered (KIP-848); up to 3.9 it can be read, deleted and described",
         ("DescribeGroups *",),
         {"authorized_operations": 3400},
+    ),
+    Difference(
+        "A commit of version 9 to a group that is not there is GROUP_ID_NOT_FOUND",
+        "as of Kafka 4, where it names a generation; up to 3.9 ILLEGAL_GENERATION, as in older versions here",
+        ("OffsetCommit generation of no group", "OffsetCommit instance of no group"),
+        {"partitions.error_code": "group_id_not_found"},
+    ),
+]
+
+SHARE_GROUPS = [
+    Difference(
+        "A member has its partitions with its first heartbeat",
+        "it is answered when their share states are made; Kafka assigns them with the second heartbeat",
+        ("ShareGroupHeartbeat of a short member id",),
+        {"assignment": [2], "member_epoch": 3},
+    ),
+    Difference(
+        "What a share fetch cannot read it says of the partition",
+        "UNKNOWN_TOPIC_ID, and INVALID_REQUEST where the group has no share state; Kafka says UNKNOWN_SERVER_ERROR",
+        ("ShareFetch sessions: an unknown id", "ShareFetch of an empty group"),
+        {"*": ANYTHING},
+    ),
+    Difference(
+        "Offsets that a member cannot have are INVALID_REQUEST",
+        "in an acknowledgement that begins below 0, or has an offset twice; Kafka ignores the first",
+        ("ShareAcknowledge acks: a negative offset", "ShareAcknowledge acks: overlapping batches"),
+        {"responses.partitions.error_code": "invalid_request"},
+    ),
+    Difference(
+        "The offset of a share group is as of the last acknowledgement",
+        "Kafka stores that its start has moved with the next one",
+        ("DescribeShareGroupOffsets acks: at the end", "DescribeShareGroupOffsets of *"),
+        {"groups.topics.partitions.start_offset": ANYTHING},
+    ),
+    Difference(
+        "The offsets of no share group are -1",
+        "as of any group, if partitions are named; Kafka says UNKNOWN_SERVER_ERROR until its state topic is there",
+        ("DescribeShareGroupOffsets without a group",),
+        {"*": ANYTHING},
+    ),
+    Difference(
+        "The lag of a share group is never below 0",
+        "even if its offset was set behind the end of the partition",
+        ("DescribeShareGroupOffsets that was set behind the end",),
+        {"groups.topics.partitions.lag": 0},
+    ),
+    Difference(
+        "Records that were delivered often come with few others",
+        "half as many at each of the last deliveries, and alone at the last one; Kafka halves later",
+        ("ShareFetch deliveries: at most one record, *",),
+        {"responses.partitions.acquired_records*": ANYTHING},
+    ),
+]
+
+TRANSACTIONS_V2 = [
+    Difference(
+        "A question about partitions has the code of its version",
+        "INVALID_TXN_STATE in AddPartitionsToTxn 4, as of 3.8.1, TRANSACTION_ABORTABLE from 5 on (KIP-890); Kafka 4 "
+        "tells brokers the newer code in both",
+        ("AddPartitions verify *",),
+        {"*partition_error_code": "invalid_txn_state"},
     ),
 ]
 
@@ -332,6 +413,12 @@ RIGHTS = [
         "as of Kafka 4; 3.9 knows no settings of groups in these requests: INVALID_REQUEST",
         ("DescribeConfigs without *Configs Group", "*AlterConfigs without *Configs Group"),
         {"*.error_code": "group_authorization_failed"},
+    ),
+    Difference(
+        "With the right they are shown and altered",
+        "as of Kafka 4, too",
+        ("DescribeConfigs with DescribeConfigs Group", "*AlterConfigs with AlterConfigs Group"),
+        {"*.error_code": lambda one: one.ours in ("none", "invalid_config"), "results.configs": True},
     ),
 ]
 
@@ -426,4 +513,8 @@ WANTED: Mapping[str, Sequence[Difference]] = {
     "rights": RIGHTS,
     "acls": ACLS,
     "cluster": CLUSTER,
+    "consumer_groups": (),
+    "share_groups": SHARE_GROUPS,
+    "topic_ids": (),
+    "transactions_v2": TRANSACTIONS_V2,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.permissions import PERMISSIONS, Permission
 from tests.compat.kafka_answers.asking import versions
 from tests.compat.kafka_answers.guarded_asking import GuardedAsking
@@ -12,8 +13,18 @@ from tests.support.permission_cases import CASES
 _KEPT = {"name", "topic_name", "topic", "group_id", "transactional_id", "resource_name", "partition_index"}
 
 
+_LATER = {
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
+    *(one for one in ApiKey if "SHARE" in one.name),
+}
+"""Kafka 3.8.1 does not serve them."""
+
+
 def ask_all(asking: GuardedAsking) -> None:
     for need in PERMISSIONS:
+        if need.api in _LATER:
+            continue
         for version in versions(need.api):
             if need.low <= version <= (version if need.high is None else need.high):
                 _ask(asking, need, version)

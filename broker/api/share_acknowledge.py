@@ -1,0 +1,31 @@
+"""ShareAcknowledge: a member says what became of the records that it has (KIP-932).
+
+Version notes: 2 — renews locks (KIP-1222).
+"""
+
+from __future__ import annotations
+
+from broker.api import share_requests
+from broker.api.context import ApiContext, Client, Fields, Request
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.permissions import SHARE_ACKNOWLEDGE_GROUP, SHARE_ACKNOWLEDGE_TOPIC
+from broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+    """Answers when the acknowledgements are stored. The final epoch releases what is left."""
+    body = request.body
+    try:
+        key = share_requests.session_key(context, request, client, SHARE_ACKNOWLEDGE_GROUP)
+        if body.share_session_epoch == INITIAL_EPOCH:
+            raise BrokerError(ErrorCode.invalid_share_session_epoch, "ShareFetch opens a session")
+        session = context.share.sessions.find(key, body.share_session_epoch)
+    except BrokerError as error:
+        return share_requests.refused(error)
+    named = share_requests.asked_of(body.topics)
+    results = await share_requests.acknowledge(context, request, client, key, SHARE_ACKNOWLEDGE_TOPIC, named)
+    if body.share_session_epoch == FINAL_EPOCH:
+        context.share.sessions.end(session)
+    partitions = {one: {"error_code": code, "error_message": text} for one, (code, text) in results.items()}
+    leaders = share_requests.leader_fields(context, client, results)
+    return share_requests.response_fields(context, key.group_id, partitions, leaders)

@@ -1,0 +1,307 @@
+"""ShareFetch: a member of a share group gets records, and says what became of those that it has (KIP-932).
+
+Acknowledgements are stored before records are read. Record batches go out as file ranges, whole; `acquired_records`
+says which of their records are the member's. If nothing can be acquired the answer waits, at most max wait: until
+records come, or others give some back. A member that only acknowledges is answered at once.
+
+The partitions of the session are read in turn, so that none starves; each gets an equal part of max bytes. A member
+above its quota acquires nothing (KIP-219).
+Version notes: 2 — renewed locks (KIP-1222), and a limit of records instead of whole batches (KIP-1206).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from broker.api import share_requests
+from broker.api.cold_reads import warmed
+from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.share_requests import Result
+from broker.errors import BrokerError, ErrorCode
+from broker.log.aborted_index import AbortedTransaction
+from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, scan_headers, unless_cold
+from broker.net.response import Part
+from broker.net.throttling import FetchedAnswer, quota_user
+from broker.protocol.messages import encode_response_parts, field, to_ms
+from broker.protocol.permissions import SHARE_FETCH_GROUP, SHARE_FETCH_TOPIC
+from broker.protocol.response_errors import error_codes
+from broker.records.batch import BatchHeader
+from broker.replica.partition import Partition
+from broker.share.persister import SharePartitionKey
+from broker.share.share_partition_state import AcquiredRecords, FetchedBatch
+from broker.share.share_partitions import SharePartition
+from broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Asked, SessionKey, ShareSession
+
+_RECORD_LIMIT = 1
+_COMMITTED = "read_committed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RecordRange:
+    """Record batches of a response, which are sent as they lie in their file."""
+
+    file: SegmentFile
+    position: int
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class _Source(NamedTuple):
+    """A partition of the session that can be read."""
+
+    asked: Asked
+    share: SharePartition
+    partition: Partition
+
+
+class _Found(NamedTuple):
+    """Batches that may have records for the member; `positions` are where they begin, and where the last one ends."""
+
+    source: _Source
+    offset: int
+    records: FileSlice
+    batches: list[FetchedBatch]
+    positions: list[int]
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields | Sequence[Part] | FetchedAnswer:
+    body, epoch = request.body, request.body.share_session_epoch
+    named = share_requests.asked_of(body.topics)
+    try:
+        key = share_requests.session_key(context, request, client, SHARE_FETCH_GROUP)
+        renews = field(body, "is_renew_ack", False)
+        if renews and (body.max_bytes or body.min_bytes or body.max_records or to_ms(body.max_wait)):
+            text = "max bytes, min bytes, max records and max wait must be 0 if locks are renewed"
+            raise BrokerError(ErrorCode.invalid_request, text)
+        session = await _session(context, request, client, key, named)
+    except BrokerError as error:
+        return share_requests.refused(error)
+    acknowledged = await share_requests.acknowledge(context, request, client, key, SHARE_FETCH_TOPIC, named)
+    fetch = _ShareFetch(context, request, client, session, acknowledged)
+    if epoch == FINAL_EPOCH:
+        context.share.sessions.end(session)
+    elif not renews and body.max_bytes > 0 and body.max_records > 0:
+        await fetch.read()
+    if not context.quotas.enabled:
+        return fetch.respond()
+    return FetchedAnswer(fetch.respond, fetch.withhold)
+
+
+async def _session(
+    context: ApiContext, request: Request, client: Client, key: SessionKey, named: Mapping[Asked, Any]
+) -> ShareSession:
+    """The session of the request, with what it names. If there are too many, the refusal waits as a fetch would."""
+    body, epoch = request.body, request.body.share_session_epoch
+    forgotten = [(topic.topic_id, number) for topic in body.forgotten_topics_data for number in topic.partitions]
+    if epoch == INITIAL_EPOCH:
+        if any(one.acknowledgement_batches for one in named.values()):
+            raise BrokerError(ErrorCode.invalid_request, "the first fetch of a session can acknowledge nothing")
+        try:
+            session = context.share.sessions.open(key, client.endings, context.config.group_share_max_share_sessions)
+        except BrokerError:
+            await asyncio.sleep(to_ms(body.max_wait) / 1000)
+            raise
+    else:
+        session = context.share.sessions.find(key, epoch)
+    if epoch != FINAL_EPOCH:
+        context.share.sessions.update(session, named, forgotten)
+    return session
+
+
+class _Wake:
+    """Waits for a change of a partition (`replica.delayed_fetch.Waiter`)."""
+
+    replica = False
+
+    def __init__(self, event: asyncio.Event, *, committed: bool) -> None:
+        self.committed = committed
+        self._event = event
+
+    def gained(self, size: int) -> None:
+        self._event.set()
+
+    def end(self) -> None:
+        self._event.set()
+
+
+class _ShareFetch:
+    """One request: `read` finds records, and `respond` acquires them."""
+
+    def __init__(
+        self,
+        context: ApiContext,
+        request: Request,
+        client: Client,
+        session: ShareSession,
+        acknowledged: Mapping[Asked, Result],
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._body = request.body
+        self._client = client
+        self._session = session
+        self._acknowledged = acknowledged
+        self._committed = context.group_configs.of(session.key.group_id).share_isolation_level == _COMMITTED
+        self._errors: dict[Asked, Result] = {}
+        self._found: list[_Found] = []
+
+    async def read(self) -> None:
+        """Find records that may be acquired, or wait for them."""
+        sources = await self._sources()
+        loop = asyncio.get_running_loop()
+        deadline, changed = loop.time() + to_ms(self._body.max_wait) / 1000, asyncio.Event()
+        waiter = _Wake(changed, committed=self._committed)
+        with ExitStack() as stack:
+            for source in sources:
+                source.partition.waiters.add(waiter)
+                stack.callback(source.partition.waiters.discard, waiter)
+                stack.callback(source.share.when_available(changed.set))
+            while True:
+                changed.clear()
+                try:
+                    unless_cold(lambda: self._read(sources))
+                except ColdRead as cold:
+                    await warmed(lambda: self._read(sources), cold)
+                size = sum(one.records.length for one in self._found)
+                if self._errors or size >= max(self._body.min_bytes, 1) or loop.time() >= deadline or not sources:
+                    return
+                try:
+                    await asyncio.wait_for(changed.wait(), deadline - loop.time())
+                except TimeoutError:
+                    deadline = loop.time()
+
+    async def _sources(self) -> list[_Source]:
+        """The partitions of the session, beginning with another one each time."""
+        asked = list(self._session.partitions)
+        turn = self._body.share_session_epoch % len(asked) if asked else 0
+        sources = []
+        for one in asked[turn:] + asked[:turn]:
+            try:
+                tp = share_requests.located(self._context, self._client, SHARE_FETCH_TOPIC, one)
+                key = SharePartitionKey(self._session.key.group_id, *one)
+                share = await self._context.share.partitions.get(key)
+                sources.append(_Source(one, share, self._context.topics.partition(tp)))
+            except BrokerError as error:
+                self._errors[one] = Result(error.code, error.message or None)
+        return sources
+
+    # --- reads
+
+    def _read(self, sources: Sequence[_Source]) -> None:
+        self._found, ready = [], []
+        for source in sources:
+            if source.share.is_fenced:
+                self._errors[source.asked] = Result(ErrorCode.not_leader_or_follower)
+                continue
+            source.share.state.log_start_moved(source.partition.log.log_start_offset)
+            offset = source.share.state.next_fetch_offset()
+            if offset is not None:
+                ready.append((source, offset))
+        for source, offset in ready:
+            try:
+                self._read_partition(source, offset, self._most_bytes() // len(ready))
+            except BrokerError as error:
+                self._errors[source.asked] = Result(error.code, error.message or None)
+
+    def _most_bytes(self) -> int:
+        most: int = min(self._body.max_bytes, self._context.config.fetch_max_bytes)
+        if self._context.quotas.enabled:
+            limit = self._context.quotas.most_to_fetch(*quota_user(self._client.principal, self._request.client_id))
+            most = most if limit is None else min(most, int(limit))
+        return most
+
+    def _read_partition(self, source: _Source, offset: int, limit: int) -> None:
+        partition = source.partition
+        if offset > partition.log.log_end_offset:
+            return
+        records = partition.read(offset, limit, committed=self._committed)
+        if records is None:
+            return
+        aborted = _Aborted(partition.aborted_in(offset, records) if self._committed else ())
+        batches, positions, end = [], [], offset
+        for position, header in scan_headers(records.file, records.position, records.position + records.length):
+            positions.append(position)
+            if end - offset >= self._body.max_records:
+                break
+            has_records = not (header.is_control or aborted.holds(header))
+            batches.append(FetchedBatch(header.base_offset, header.last_offset, has_records))
+            end = header.next_offset
+        else:
+            positions.append(records.position + records.length)
+        self._found.append(_Found(source, offset, records, batches, positions))
+
+    # --- answers
+
+    def respond(self) -> Sequence[Part]:
+        """Acquire what was found. The state of no partition can have changed since `read`."""
+        answers: dict[Asked, dict[str, Any]] = {one: {} for one in self._session.added}
+        left = self._body.max_records
+        for found in self._found:
+            acquired = found.source.share.acquire(
+                self._session.key.member_id,
+                found.offset,
+                found.batches,
+                max_records=left,
+                batch_size=self._body.batch_size,
+                is_record_limit=field(self._body, "share_acquire_mode", 0) == _RECORD_LIMIT,
+            )
+            if acquired:
+                left -= sum(one.last_offset - one.first_offset + 1 for one in acquired)
+                records = _cut(found, acquired)
+                found.source.partition.metrics.bytes_out += len(records)
+                answers[found.source.asked] = {
+                    "records": records,
+                    "acquired_records": [one._asdict() for one in acquired],
+                }
+            if left <= 0:
+                break
+        return self._encode(answers)
+
+    def withhold(self) -> Sequence[Part]:
+        """The answer to a throttled member, who acquires nothing."""
+        return self._encode({})
+
+    def _encode(self, answers: dict[Asked, dict[str, Any]]) -> Sequence[Part]:
+        for asked, result in self._errors.items():
+            if not answers.get(asked):
+                answers[asked] = {"error_code": result.error, "error_message": result.error_message}
+        for asked, result in self._acknowledged.items():
+            answers.setdefault(asked, {}).update(
+                acknowledge_error_code=int(result.error), acknowledge_error_message=result.error_message
+            )
+        failed = {one: result for one, result in {**self._acknowledged, **self._errors}.items() if result.error}
+        leaders = share_requests.leader_fields(self._context, self._client, failed)
+        fields = share_requests.response_fields(self._context, self._session.key.group_id, answers, leaders)
+        for code in error_codes(self._request.api, fields):
+            self._context.metrics.failed(self._request.api, code)
+        return encode_response_parts(self._request, fields)
+
+
+class _Aborted:
+    """Which of the batches, taken in order, belong to aborted transactions."""
+
+    def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
+        self._waiting = sorted(transactions, key=lambda one: one.first_offset, reverse=True)
+        self._producers: set[int] = set()
+
+    def holds(self, header: BatchHeader) -> bool:
+        while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
+            self._producers.add(self._waiting.pop().producer_id)
+        if header.is_control:
+            self._producers.discard(header.producer_id)
+            return False
+        return header.is_transactional and header.producer_id in self._producers
+
+
+def _cut(found: _Found, acquired: Sequence[AcquiredRecords]) -> RecordRange:
+    """The batches from the first that has acquired records to the last."""
+    first, last = acquired[0].first_offset, acquired[-1].last_offset
+    holding = [n for n, one in enumerate(found.batches) if one.last_offset >= first and one.first_offset <= last]
+    begin, end = found.positions[holding[0]], found.positions[holding[-1] + 1]
+    return RecordRange(found.records.file, begin, end - begin)

@@ -1,0 +1,126 @@
+"""The state and members of groups of every kind, each kind by an API of its own. Called by admin.py.
+
+A classic group is described by DescribeGroups, which knows no other; a group of KIP-848 by ConsumerGroupDescribe, a
+share group by ShareGroupDescribe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from broker.client.admin_types import GroupDescription, GroupListing, MemberDescription
+from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import Node
+from broker.client.coordinator import Coordinator
+from broker.errors import ErrorCode, ProtocolError, UnsupportedVersion
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from broker.protocol.messages import field
+from broker.protocol.topic_partition import TopicPartition
+
+_CLASSIC: Final = "classic"
+_APIS: Final = {
+    _CLASSIC: ApiKey.DESCRIBE_GROUPS,
+    "consumer": ApiKey.CONSUMER_GROUP_DESCRIBE,
+    "share": ApiKey.SHARE_GROUP_DESCRIBE,
+}
+"""By the type of the group, as ListGroups tells it."""
+
+_AT_ONCE: Final = 200
+"""Groups of one request: other requests wait for it at the broker."""
+
+
+def describe_group(cluster: Cluster, group: str) -> GroupDescription:
+    """Ask as for a classic group, and if there is none, as for the other kinds that the broker serves."""
+    found = _describe(cluster, group, _CLASSIC)
+    for kind in ("consumer", "share"):
+        if found.state != "Dead":
+            break
+        try:
+            found = _describe(cluster, group, kind)
+        except UnsupportedVersion:
+            continue
+    return found
+
+
+def members_of_groups(
+    cluster: Cluster, node: Node, groups: Iterable[GroupListing]
+) -> dict[str, tuple[MemberDescription, ...]]:
+    """The members of groups that this broker coordinates, by requests about many. Refused ones are left out."""
+    found: dict[str, tuple[MemberDescription, ...]] = {}
+    by_type: dict[str, list[str]] = {}
+    for group in groups:
+        by_type.setdefault(group.group_type.lower() or _CLASSIC, []).append(group.group_id)
+    for kind, names in by_type.items():
+        if kind not in _APIS:
+            continue
+        for start in range(0, len(names), _AT_ONCE):
+            rows = cluster.connection(node).request(_APIS[kind], _body(names[start : start + _AT_ONCE])).groups
+            found.update((str(row.group_id), _members(row)) for row in rows if row.error_code is ErrorCode.none)
+    return found
+
+
+def _body(names: list[str]) -> Mapping[str, Any]:
+    """For each of the APIs; the older one has another name for the groups."""
+    return {"groups": names, "group_ids": names, "include_authorized_operations": False}
+
+
+def _describe(cluster: Cluster, group: str, kind: str) -> GroupDescription:
+    def codes(answer: Any) -> Iterator[tuple[ErrorCode, str]]:
+        (row,) = answer.groups
+        if row.error_code is not ErrorCode.group_id_not_found:  # brokers before KIP-1043 answer Dead instead
+            yield row.error_code, "describing the state"
+
+    (row,) = Coordinator(cluster, group).ask(_APIS[kind], _body([group]), codes).groups
+    missing = row.error_code is ErrorCode.group_id_not_found
+    return GroupDescription(
+        group,
+        "Dead" if missing else row.group_state or "Dead",
+        field(row, "protocol_type", PROTOCOL_TYPE if kind == "consumer" else kind),
+        row.protocol_data if kind == _CLASSIC else row.assignor_name,
+        cluster.coordinator(group),
+        _members(row),
+        _CLASSIC if missing else kind,
+        int(field(row, "group_epoch", -1)),
+        int(field(row, "assignment_epoch", -1)),
+    )
+
+
+def _members(group: Any) -> tuple[MemberDescription, ...]:
+    if (protocol := field(group, "protocol_type")) is None:
+        return tuple(sorted(map(_modern_member, group.members)))
+    return tuple(sorted(_classic_member(row, protocol == PROTOCOL_TYPE) for row in group.members))
+
+
+def _classic_member(row: Any, consumers: bool) -> MemberDescription:
+    partitions: tuple[TopicPartition, ...] = ()
+    if consumers and row.member_assignment:
+        try:
+            partitions = tuple(sorted(decode_assignment(row.member_assignment)))
+        except ProtocolError:  # the group leader wrote something else
+            partitions = ()
+    return MemberDescription(
+        row.member_id, field(row, "group_instance_id"), row.client_id, row.client_host.removeprefix("/"), partitions
+    )
+
+
+def _modern_member(row: Any) -> MemberDescription:
+    host, target = row.client_host.removeprefix("/"), field(row, "target_assignment")
+    return MemberDescription(
+        row.member_id,
+        field(row, "instance_id"),
+        row.client_id,
+        host,
+        _partitions(row.assignment),
+        int(row.member_epoch),
+        None if target is None else _partitions(target),
+        tuple(row.subscribed_topic_names),
+        field(row, "subscribed_topic_regex") or None,
+        int(field(row, "member_type", 1)) == 0,
+    )
+
+
+def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
+    rows = assignment.topic_partitions
+    return tuple(sorted(TopicPartition(str(row.topic_name), int(p)) for row in rows for p in row.partitions))

@@ -1,0 +1,319 @@
+"""The share partitions of this broker: those of all share groups, of the partitions that it leads.
+
+Handlers of ShareFetch and ShareAcknowledge call it. It loads a state from the persister at the first use, stores what
+must be stored before the answer, wakes fetches that wait, lets locks expire, and drops a partition that this broker
+does not lead any more or whose state has got another epoch. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from broker.background_tasks import BackgroundTasks
+from broker.clock import Clock
+from broker.cluster.metadata_cache import MetadataCache
+from broker.coordinator.deadline_timer import DeadlineTimer
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.topic_partition import TopicPartition
+from broker.replica.partition import Partition
+from broker.share.persister import RETRIABLE, Persister, SharePartitionKey, ShareWrite
+from broker.share.share_partition_state import (
+    AcknowledgementBatch,
+    AcquiredRecords,
+    FetchedBatch,
+    ShareLimits,
+    SharePartitionState,
+)
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""After which a write is tried again that failed, and for which no member waits."""
+
+# The state is another leader's, or another one: what this broker has in memory means nothing any more.
+_FENCED = (
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.fenced_state_epoch,
+    ErrorCode.invalid_request,
+    ErrorCode.unknown_topic_or_partition,
+)
+
+# What members are answered, as in Kafka.
+_SHOWN = {
+    ErrorCode.fenced_leader_epoch: ErrorCode.not_leader_or_follower,
+    ErrorCode.fenced_state_epoch: ErrorCode.not_leader_or_follower,
+    **dict.fromkeys(RETRIABLE, ErrorCode.coordinator_not_available),
+}
+
+
+class SharePartition:
+    """One, loaded. Once `is_fenced`, get another one from `SharePartitions`."""
+
+    def __init__(
+        self,
+        key: SharePartitionKey,
+        partition: Partition,
+        state: SharePartitionState,
+        persister: Persister,
+        clock: Clock,
+        timer: DeadlineTimer,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self.key = key
+        self.partition = partition
+        self.state = state
+        self.is_fenced = False
+        self._persister = persister
+        self._clock = clock
+        self._timer = timer
+        self._tasks = tasks
+        self._wakers: dict[object, Callable[[], None]] = {}
+        self._armed = float("inf")
+        self._is_writing = False
+        self._next: asyncio.Future[ErrorCode] | None = None
+        """Of those who wait for the next write."""
+
+    def acquire(
+        self,
+        member_id: str,
+        fetch_offset: int,
+        batches: Sequence[FetchedBatch],
+        *,
+        max_records: int,
+        batch_size: int,
+        is_record_limit: bool = False,
+    ) -> list[AcquiredRecords]:
+        """As `SharePartitionState.acquire`. Read the log at `state.next_fetch_offset()` before, and only committed
+        records (below the high watermark, or the last stable offset)."""
+        if self.is_fenced:
+            return []
+        acquired = self.state.acquire(
+            member_id,
+            fetch_offset,
+            batches,
+            self._clock.monotonic(),
+            max_records=max_records,
+            batch_size=batch_size,
+            is_record_limit=is_record_limit,
+        )
+        self._arm()
+        self._store()
+        return acquired
+
+    async def acknowledge(self, member_id: str, batches: Sequence[AcknowledgementBatch]) -> ErrorCode:
+        """NONE once it is stored; other codes: it may be stored or not, and the records are the member's again until
+        their locks expire. Raises BrokerError `invalid_record_state` or `invalid_request`; then nothing was changed."""
+        if self.is_fenced:
+            return ErrorCode.not_leader_or_follower
+        is_stored_already = not self.state.acknowledge(member_id, batches, self._clock.monotonic())
+        self._arm()
+        return ErrorCode.none if is_stored_already else await self.stored()
+
+    async def release(self, member_id: str) -> ErrorCode:
+        """All that the member has. When its session ends."""
+        return await self.stored() if not self.is_fenced and self.state.release(member_id) else ErrorCode.none
+
+    async def stored(self) -> ErrorCode:
+        """Wait until all changes so far are stored."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        waiting = self._next
+        self._store()
+        return await asyncio.shield(waiting)
+
+    def set_limits(self, limits: ShareLimits) -> None:
+        self.state.set_limits(limits)
+        self._store()
+
+    def when_available(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` each time that something becomes available again, and when the partition is fenced. New records
+        of the log are told by the replica. Call the returned function when nobody waits any more."""
+        token = object()
+        self._wakers[token] = wake
+        return lambda: self._wakers.pop(token, None) and None
+
+    def fence(self) -> None:
+        """This broker does not lead the partition any more, or its state has begun anew."""
+        self.is_fenced = True
+        self._answer(ErrorCode.not_leader_or_follower)
+        self._wake()
+
+    # --- storing
+
+    def _store(self) -> None:
+        if self._is_writing or self.is_fenced:
+            return
+        write = self.state.next_write()
+        if write is None:
+            self._answer(ErrorCode.none)
+            return
+        self._is_writing = True
+        waiting, self._next = self._next, None
+        self._tasks.begin(f"storing the state of {self.key}", self._write(write, waiting))
+
+    async def _write(self, write: ShareWrite, waiting: asyncio.Future[ErrorCode] | None) -> None:
+        code = ErrorCode.unknown_server_error
+        try:
+            await self._persister.write(self.key, write)
+            code = ErrorCode.none
+        except BrokerError as error:
+            code = error.code
+            logger.warning("the share state of %s is not stored: %s", self.key, error)
+        finally:
+            self._is_writing = False
+            self.state.write_ended(is_stored=code is ErrorCode.none, now=self._clock.monotonic())
+            _complete(waiting, code)
+        self._arm()
+        self._wake()
+        if code in _FENCED:
+            self.fence()
+        elif code is ErrorCode.none or self._next is not None:
+            self._store()
+        else:
+            self._timer.at(self._clock.monotonic() + RETRY_S, self._store)
+
+    def _answer(self, code: ErrorCode) -> None:
+        waiting, self._next = self._next, None
+        _complete(waiting, code)
+
+    # --- time
+
+    def _arm(self) -> None:
+        if self.state.wake_at < self._armed:
+            self._armed = self.state.wake_at
+            self._timer.at(self._armed, self._tick)
+
+    def _tick(self) -> None:
+        self._armed = float("inf")
+        if not self.is_fenced:
+            if self.state.tick(self._clock.monotonic()):
+                self._store()
+                self._wake()
+            self._arm()
+
+    def _wake(self) -> None:
+        for wake in list(self._wakers.values()):
+            wake()
+
+
+class SharePartitions:
+    """Loads and keeps share partitions."""
+
+    def __init__(
+        self,
+        topics: MetadataCache,
+        persister: Persister,
+        clock: Clock,
+        limits: Callable[[str], ShareLimits],
+        reset_offset: Callable[[str, Partition], Awaitable[int]],
+    ) -> None:
+        """`limits` are those of a group, `reset_offset` is where it begins to read a partition (its
+        `share.auto.offset.reset`)."""
+        self._topics = topics
+        self._persister = persister
+        self._clock = clock
+        self._limits = limits
+        self._reset_offset = reset_offset
+        self._timer = DeadlineTimer(clock)
+        self._tasks = BackgroundTasks()
+        self._loaded: dict[SharePartitionKey, SharePartition] = {}
+        self._loading: dict[SharePartitionKey, asyncio.Future[SharePartition]] = {}
+        topics.add_change_listener(self._leaders_changed)
+
+    async def get(self, key: SharePartitionKey) -> SharePartition:
+        """Loaded. Raises BrokerError: `unknown_topic_id`, `not_leader_or_follower`, `invalid_request` (never
+        initialized), or why the state cannot be read now, which is retriable."""
+        found = self._loaded.get(key)
+        if found is not None and not found.is_fenced:
+            return found
+        loading = self._loading.get(key)
+        if loading is None:
+            loading = self._loading[key] = self._tasks.add(self._load(key))
+            loading.add_done_callback(lambda _: self._loading.pop(key, None))
+        return await asyncio.shield(loading)
+
+    def loaded(self, key: SharePartitionKey) -> SharePartition | None:
+        """If it is in memory."""
+        return self._loaded.get(key)
+
+    async def _load(self, key: SharePartitionKey) -> SharePartition:
+        partition = self._led(key)
+        epoch = partition.leader_epoch
+        try:
+            stored = await self._persister.read(key, epoch)
+        except BrokerError as error:
+            raise BrokerError(_SHOWN.get(error.code, error.code), error.message) from error
+        reset = await self._reset_offset(key.group_id, partition) if stored.start_offset < 0 else 0
+        log = partition.log
+        state = SharePartitionState(
+            stored,
+            epoch,
+            self._limits(key.group_id),
+            reset_offset=reset,
+            log_start=log.log_start_offset,
+            log_end=log.log_end_offset,
+        )
+        share = SharePartition(key, partition, state, self._persister, self._clock, self._timer, self._tasks)
+        if stored.start_offset < 0 and (code := await share.stored()) is not ErrorCode.none:
+            # Else the group would begin elsewhere, should this broker die before the first acknowledgement.
+            share.fence()
+            raise BrokerError(code, "the start of the share group could not be stored")
+        if self._led(key) is not partition or partition.leader_epoch != epoch:
+            share.fence()
+            raise BrokerError(ErrorCode.not_leader_or_follower, "another leader was elected meanwhile")
+        self._loaded[key] = share
+        return share
+
+    def _led(self, key: SharePartitionKey) -> Partition:
+        topic = self._topics.metadata.topic_by_id(key.topic_id)
+        if topic is None:
+            raise BrokerError(ErrorCode.unknown_topic_id, f"there is no topic with id {key.topic_id}")
+        return self._topics.partition(TopicPartition(topic.name, key.partition))
+
+    def _leaders_changed(self, names: Collection[str]) -> None:
+        for key, share in list(self._loaded.items()):
+            try:
+                is_led = self._led(key) is share.partition and share.partition.leader_epoch == share.state.leader_epoch
+            except BrokerError:
+                is_led = False
+            if share.is_fenced or not is_led:
+                self._drop(key)
+
+    def _drop(self, key: SharePartitionKey) -> None:
+        self._loaded.pop(key).fence()
+
+    def member_left(self, group_id: str, member_id: str, is_empty: Callable[[], bool]) -> None:
+        """A member's session has ended: others get what it has. Then the partitions are forgotten if the group has no
+        session here (`is_empty`): its offsets may be altered now."""
+        self._tasks.begin(f"releasing records of {member_id}", self._release(group_id, member_id, is_empty))
+
+    async def _release(self, group_id: str, member_id: str, is_empty: Callable[[], bool]) -> None:
+        shares = [share for key, share in self._loaded.items() if key.group_id == group_id]
+        await asyncio.gather(*(share.release(member_id) for share in shares))
+        if is_empty():
+            self.drop_group(group_id)
+
+    def drop_group(self, group_id: str) -> None:
+        """Forget the group's partitions: its offsets were altered, or it was deleted."""
+        for key in [key for key in self._loaded if key.group_id == group_id]:
+            self._drop(key)
+
+    def limits_changed(self, group_id: str) -> None:
+        """The group's settings were changed."""
+        for key, share in self._loaded.items():
+            if key.group_id == group_id:
+                share.set_limits(self._limits(group_id))
+
+    async def close(self) -> None:
+        """Drop all. Call it when no requests come any more."""
+        for key in list(self._loaded):
+            self._drop(key)
+        self._timer.close()
+        await self._tasks.close()
+
+
+def _complete(future: asyncio.Future[ErrorCode] | None, code: ErrorCode) -> None:
+    if future is not None and not future.done():
+        future.set_result(_SHOWN.get(code, code))

@@ -1,0 +1,78 @@
+"""`/feature`, which has the finalized features of the cluster (KIP-584, kafka.zk.FeatureZNode).
+
+    {"version": 2, "status": 1, "features": {"transaction.version": 2}}
+
+The controller writes it. The version of the node is the epoch of the features: of two brokers that tell a client
+different ones, the one with the higher epoch is right.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from broker.zookeeper import znodes
+from broker.zookeeper.metadata_store import MetadataStore, Watch
+from broker.zookeeper.operations import BadVersion, Check, Create, NodeExists, NodeStat, NoNode, Operation, SetData
+from broker.zookeeper.tool_requests import not_controller
+
+logger = logging.getLogger(__name__)
+
+_ENABLED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizedFeatures:
+    """The version of each feature that all clients may use, and the epoch, -1 while nothing was ever finalized."""
+
+    versions: Mapping[str, int] = field(default_factory=dict)
+    epoch: int = -1
+
+
+class FeatureNode:
+    """Methods block and raise ConnectionFailed, as those of the registry."""
+
+    def __init__(self, zk: MetadataStore) -> None:
+        self._zk = zk
+
+    def read(self) -> FinalizedFeatures:
+        found = self._zk.get_many([znodes.FEATURE])[0]
+        return FinalizedFeatures() if found is None else _decode(*found)
+
+    def watch(self, callback: Callable[[FinalizedFeatures], None]) -> Watch:
+        """Call back with the finalized features soon, and whenever they change."""
+        return self._zk.watch_data(znodes.FEATURE, lambda data, stat: callback(_decode(data, stat)))
+
+    def write(self, versions: Mapping[str, int], epoch: int, *, controller_version: int) -> bool:
+        """Finalize other versions; False if the node has another epoch by now.
+
+        `controller_version` as in `Registry.write_states`. Raises BrokerError `not_controller`.
+        """
+        node = {"version": 2, "status": _ENABLED, "features": dict(versions)}
+        data = json.dumps(node, separators=(",", ":")).encode()
+        change: Operation = Create(znodes.FEATURE, data) if epoch < 0 else SetData(znodes.FEATURE, data, epoch)
+        try:
+            self._zk.transaction([Check(znodes.CONTROLLER_EPOCH, controller_version), change])
+        except (BadVersion, NoNode, NodeExists) as error:
+            if error.path == znodes.CONTROLLER_EPOCH:
+                raise not_controller() from error
+            return False
+        return True
+
+
+def _decode(data: bytes | None, stat: NodeStat | None) -> FinalizedFeatures:
+    if data is None or stat is None:
+        return FinalizedFeatures()
+    versions = {}
+    try:
+        node = json.loads(data)
+        if node["status"] == _ENABLED:
+            versions = {
+                str(name): int(level["max_version_level"] if isinstance(level, dict) else level)
+                for name, level in node["features"].items()
+            }
+    except znodes.UNREADABLE as error:
+        logger.error("no feature is finalized: %s", znodes.MalformedNode(znodes.FEATURE, data, error))
+    return FinalizedFeatures(versions, stat.version)

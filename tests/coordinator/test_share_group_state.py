@@ -1,0 +1,350 @@
+"""Members of a share group: heartbeats, epochs, assignments, share states, failed appends, a model of random events."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from broker.config.setting_groups import GroupSettings
+from broker.coordinator.group import Effects, Now
+from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest, Partitions, TopicIdPartition
+from broker.coordinator.share_group_records import ShareGroupKey, TopicShares, decode_key, decode_value
+from broker.coordinator.share_group_state import ShareGroup, ShareStore, StatesReply
+from broker.errors import ErrorCode
+from broker.replica.cluster_metadata import PartitionInfo, Topic
+
+A, B = uuid.UUID(int=1), uuid.UUID(int=2)
+SESSION_S = 45.0
+
+
+def topic(name: str, topic_id: uuid.UUID, partitions: int) -> Topic:
+    return Topic(name, topic_id, dict.fromkeys(range(partitions), PartitionInfo(0, 0, (0,), (0,))))
+
+
+def tps(topic_id: uuid.UUID, *numbers: int) -> Partitions:
+    return frozenset(TopicIdPartition(topic_id, number) for number in numbers)
+
+
+class Driver:
+    """A share group, its time, its topics and its log. Appends succeed at once unless `hold` is set."""
+
+    def __init__(self, *, max_size: int = 200) -> None:
+        self.config = GroupSettings(group_share_max_size=max_size)
+        self.group = ShareGroup("g", self.config)
+        self.topics = {"a": topic("a", A, 2), "b": topic("b", B, 1)}
+        self.seconds = 0.0
+        self.hold = False
+        self.held: list[ShareStore] = []
+        self.log: dict[bytes, bytes] = {}
+        self.answers: dict[int, Any] = {}
+        self.waiters = 0
+
+    @property
+    def now(self) -> Now:
+        return Now(self.seconds, 1_000)
+
+    def perform(self, effects: Effects) -> None:
+        for waiter, answer in effects.replies:
+            assert isinstance(waiter, int)
+            assert waiter not in self.answers, "a second answer"
+            self.answers[waiter] = answer
+        for store in effects.stores:
+            assert isinstance(store, ShareStore)
+            assert not self.held, "a second append under way"
+            self.held.append(store)
+            if not self.hold:
+                self.append()
+
+    def append(self, error: ErrorCode = ErrorCode.none) -> None:
+        store = self.held.pop()
+        if error is ErrorCode.none:
+            for key, value in store.records():
+                if value is None:
+                    self.log.pop(key, None)
+                else:
+                    self.log[key] = value
+        self.perform(self.group.stored(store, error, self.now))
+
+    def waiter(self) -> int:
+        self.waiters += 1
+        return self.waiters
+
+    def beat(self, member: str, epoch: int, *names: str, keep: bool = False) -> Any:
+        waiter = self.waiter()
+        request = HeartbeatRequest("g", member, epoch, topic_names=None if keep else frozenset(names))
+        self.perform(self.group.heartbeat(request, self.topics, waiter, self.now))
+        return self.answers.get(waiter)
+
+    def initialize(self) -> None:
+        states = self.group.states.initializing
+        made = frozenset(TopicIdPartition(one, n) for one, shares in states.items() for n in shares.partitions)
+        self.perform(self.group.initialized(made, self.waiter(), self.now))
+
+    def replayed(self) -> ShareGroup:
+        group = ShareGroup("g", self.config)
+        for key, value in self.log.items():
+            found = decode_key(key)
+            assert found is not None
+            group.values[found] = decode_value(found.kind, value)
+        group.begin(self.now)
+        return group
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def joined(driver: Driver, member: str = "m", *names: str) -> HeartbeatReply:
+    """A member that has its partitions."""
+    names = names or ("a",)
+    first = driver.beat(member, 0, *names)
+    driver.initialize()
+    reply = driver.beat(member, first.member_epoch, keep=True)
+    assert isinstance(reply, HeartbeatReply)
+    return reply
+
+
+def test_a_member_gets_partitions_when_their_states_are_made(driver: Driver) -> None:
+    first = driver.beat("m", 0, "a")
+    assert (first.error, first.member_epoch, first.assignment) == (ErrorCode.none, 2, frozenset())
+    assert first.heartbeat_interval_ms == 1_000
+    assert driver.group.states.initializing == {A: TopicShares("a", frozenset({0, 1}))}
+    driver.initialize()
+    second = driver.beat("m", 2, keep=True)
+    assert (second.member_epoch, second.assignment) == (3, tps(A, 0, 1))
+    third = driver.beat("m", 3, keep=True)
+    assert (third.member_epoch, third.assignment, third.heartbeat_interval_ms) == (3, None, 5_000)
+
+
+def test_a_heartbeat_that_changes_nothing_stores_nothing(driver: Driver) -> None:
+    epoch = joined(driver).member_epoch
+    driver.hold = True
+    assert driver.beat("m", epoch, keep=True).error is ErrorCode.none
+    assert not driver.held
+
+
+def test_more_members_than_partitions_share_them(driver: Driver) -> None:
+    joined(driver, "m0", "b")
+    for index in range(1, 4):
+        reply = driver.beat(f"m{index}", 0, "b")
+        assert reply.assignment == tps(B, 0)
+    assert driver.group.member_count == 4
+
+
+def test_a_lost_answer_is_repeated_and_a_wrong_epoch_is_fenced(driver: Driver) -> None:
+    assert joined(driver).member_epoch == 3
+    assert driver.beat("m", 2, keep=True).member_epoch == 3
+    again = driver.beat("m", 0, "a")
+    assert (again.member_epoch, again.assignment) == (3, tps(A, 0, 1))
+    for epoch in (7, 4):
+        refused = driver.beat("m", epoch, keep=True)
+        assert refused.error is ErrorCode.fenced_member_epoch
+        assert f"greater member epoch ({epoch})" in refused.error_message
+    assert driver.beat("other", 2, keep=True).error is ErrorCode.unknown_member_id
+
+
+def test_who_leaves_or_is_silent_gives_its_partitions_back(driver: Driver) -> None:
+    joined(driver, "m0", "a")
+    driver.beat("m1", 0, "a")
+    epoch = driver.beat("m0", 3, keep=True).member_epoch
+    assert driver.beat("m1", -1).member_epoch == -1
+    assert driver.beat("m0", epoch, keep=True).assignment == tps(A, 0, 1)
+    driver.seconds = driver.group.wake_at
+    assert driver.seconds == SESSION_S
+    driver.perform(driver.group.tick(driver.now))
+    assert (driver.group.state_name, driver.group.member_count) == ("Empty", 0)
+    assert driver.group.states.initialized, "the states stay"
+
+
+def test_a_full_group_refuses_another_member() -> None:
+    driver = Driver(max_size=1)
+    joined(driver)
+    refused = driver.beat("m2", 0, "a")
+    assert refused.error is ErrorCode.group_max_size_reached
+    assert "capacity of 1 members" in refused.error_message
+
+
+def test_new_partitions_and_deleted_topics_reach_the_members(driver: Driver) -> None:
+    epoch = joined(driver, "m", "a", "b").member_epoch
+    driver.topics = {"a": topic("a", A, 3), "b": driver.topics["b"]}
+    assert driver.beat("m", epoch, keep=True).heartbeat_interval_ms == 1_000
+    driver.initialize()
+    grown = driver.beat("m", epoch, keep=True)
+    assert grown.assignment == tps(A, 0, 1, 2) | tps(B, 0)
+    driver.topics = {"a": driver.topics["a"]}
+    assert driver.beat("m", grown.member_epoch, keep=True).assignment == tps(A, 0, 1, 2)
+
+
+def test_heartbeats_during_an_append_are_answered_together_after_it(driver: Driver) -> None:
+    driver.hold = True
+    for index in range(5):
+        assert driver.beat(f"m{index}", 0, "a") is None
+    driver.append()
+    assert len(driver.answers) == 1
+    driver.append()
+    assert [driver.answers[n].error for n in range(1, 6)] == [ErrorCode.none] * 5
+    assert driver.group.member_count == 5
+
+
+def test_a_failed_append_changes_nothing_and_the_next_repairs_the_log(driver: Driver) -> None:
+    epoch = joined(driver).member_epoch
+    driver.hold = True
+    driver.beat("other", 0, "a")
+    lost = driver.held[0].records()
+    driver.append(ErrorCode.coordinator_not_available)
+    assert driver.answers[max(driver.answers)].error is ErrorCode.coordinator_not_available
+    assert driver.group.member_count == 1
+    for key, value in lost:  # it was written after all
+        assert value is not None
+        driver.log[key] = value
+    driver.hold = False
+    driver.beat("m", epoch, "b")
+    assert driver.replayed().values == driver.group.values
+
+
+def test_altered_and_deleted_states_need_an_empty_group(driver: Driver) -> None:
+    joined(driver)
+    driver.perform(driver.group.reinitialize({A: TopicShares("a", frozenset({0}))}, driver.waiter(), driver.now))
+    assert driver.answers[driver.waiters].error is ErrorCode.non_empty_group
+    driver.perform(driver.group.forget([A], driver.waiter(), driver.now, deleted=False))
+    assert driver.answers[driver.waiters].error is ErrorCode.non_empty_group
+    driver.beat("m", -1)
+    epoch = driver.group.epoch
+    driver.perform(driver.group.reinitialize({A: TopicShares("a", frozenset({0}))}, driver.waiter(), driver.now))
+    reply = driver.answers[driver.waiters]
+    assert isinstance(reply, StatesReply)
+    assert (reply.error, reply.epoch) == (ErrorCode.none, epoch + 1)
+    driver.perform(driver.group.forget([A], driver.waiter(), driver.now, deleted=False))
+    assert driver.group.states.deleting == {A: "a"}
+    driver.perform(driver.group.forget([A], driver.waiter(), driver.now, deleted=True))
+    assert driver.group.states == dataclasses.replace(driver.group.states, initializing={}, initialized={}, deleting={})
+
+
+def test_who_waits_is_answered_when_the_coordinator_moves(driver: Driver) -> None:
+    driver.hold = True
+    driver.beat("m", 0, "a")
+    driver.beat("n", 0, "a")
+    driver.perform(driver.group.kill(ErrorCode.not_coordinator, driver.now))
+    assert [answer.error for answer in driver.answers.values()] == [ErrorCode.not_coordinator] * 2
+    driver.append()
+    assert driver.group.state_name == "Dead"
+
+
+MEMBERS = ("m0", "m1", "m2", "m3")
+
+
+class RandomShareGroup(RuleBasedStateMachine):
+    """Members join, beat, lose answers, leave and fall silent; topics change; appends fail; the coordinator moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver = Driver()
+        self.epochs: dict[str, int] = {}
+
+    def beat(self, member: str, epoch: int, names: frozenset[str] | None) -> None:
+        reply = self.driver.beat(member, epoch, *(names or ()), keep=names is None)
+        if reply is None:
+            return
+        if reply.error is ErrorCode.none and reply.member_epoch > 0:
+            self.epochs[member] = reply.member_epoch
+        else:
+            assert reply.error in (ErrorCode.none, ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch)
+            self.epochs.pop(member, None)
+
+    @rule(member=st.sampled_from(MEMBERS), names=st.frozensets(st.sampled_from("abc"), min_size=1))
+    def join(self, member: str, names: frozenset[str]) -> None:
+        self.beat(member, 0, names)
+
+    @rule(member=st.sampled_from(MEMBERS), back=st.integers(0, 1))
+    def heartbeat(self, member: str, back: int) -> None:
+        if member in self.epochs:
+            self.beat(member, max(self.epochs[member] - back, 1), None)
+
+    @rule(member=st.sampled_from(MEMBERS))
+    def leave(self, member: str) -> None:
+        self.beat(member, -1, None)
+
+    @rule(seconds=st.sampled_from([1.0, 20.0, 46.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.driver.seconds += seconds
+        if self.driver.group.wake_at <= self.driver.seconds:
+            self.driver.perform(self.driver.group.tick(self.driver.now))
+
+    @rule()
+    def states_are_made(self) -> None:
+        self.driver.initialize()
+
+    @rule(name=st.sampled_from("abc"), partitions=st.integers(0, 4))
+    def topic_changes(self, name: str, partitions: int) -> None:
+        topics = dict(self.driver.topics)
+        known = topics.pop(name, None)
+        if partitions:
+            topic_id = uuid.uuid4() if known is None else known.topic_id
+            topics[name] = topic(name, topic_id, max(partitions, 0 if known is None else len(known.partitions)))
+        self.driver.topics = topics
+
+    @rule(hold=st.booleans())
+    def appends_become_slow_or_fast(self, hold: bool) -> None:
+        self.driver.hold = hold
+        while self.driver.held and not hold:
+            self.driver.append()
+
+    @precondition(lambda self: self.driver.held)
+    @rule()
+    def an_append_fails(self) -> None:
+        self.driver.append(ErrorCode.coordinator_not_available)
+
+    @precondition(lambda self: not self.driver.held)
+    @rule()
+    def the_coordinator_moves(self) -> None:
+        replayed = self.driver.replayed()
+        assert replayed.values == self.driver.group.values
+        self.driver.group = replayed
+
+    @invariant()
+    def what_a_member_has_it_subscribes_to_and_there_is_a_state(self) -> None:
+        group, names = self.driver.group, {one.topic_id: name for name, one in self.driver.topics.items()}
+        for member in group.describe().members:
+            for one in member.assignment:
+                name = names.get(one.topic_id)
+                shares = group.states.initialized[one.topic_id]
+                assert one.partition in shares.partitions
+                assert name is None or name in member.topic_names
+
+    def teardown(self) -> None:
+        """Once nothing happens any more, every partition of every subscribed topic has a member."""
+        driver = self.driver
+        self.appends_become_slow_or_fast(hold=False)
+        members = [one.member_id for one in driver.group.describe().members]
+        for _ in range(3):
+            for member in members:
+                self.beat(member, 0, frozenset(driver.group.values[member_key(member)].topic_names))
+            driver.initialize()
+        epochs = {
+            driver.beat(one, 0, *driver.group.values[member_key(one)].topic_names).member_epoch for one in members
+        }
+        assert len(epochs) <= 1
+        described = driver.group.describe()
+        wanted = {name for one in described.members for name in one.topic_names if name in driver.topics}
+        read = frozenset[TopicIdPartition]().union(*(one.assignment for one in described.members))
+        assert read == {
+            TopicIdPartition(driver.topics[n].topic_id, p) for n in wanted for p in driver.topics[n].partitions
+        }
+        assert driver.replayed().values == driver.group.values
+
+
+def member_key(member: str) -> ShareGroupKey:
+    from broker.coordinator.share_group_records import ShareRecord
+
+    return ShareGroupKey(ShareRecord.MEMBER, "g", member)
+
+
+TestRandomShareGroup = RandomShareGroup.TestCase
+TestRandomShareGroup.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

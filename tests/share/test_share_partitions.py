@@ -1,0 +1,369 @@
+"""The share partitions of a broker: answers after the write, one write at a time, locks, fencing, loading."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Collection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.clock import ManualClock
+from broker.errors import BrokerError, ErrorCode
+from broker.share import share_partitions
+from broker.share.persister import SharePartitionKey, ShareState, ShareSummary, ShareWrite, StateBatch
+from broker.share.share_partition_state import AcknowledgementBatch, AcquiredRecords, FetchedBatch, ShareLimits
+from broker.share.share_partitions import SharePartition, SharePartitions
+
+KEY = SharePartitionKey("g", uuid.UUID(int=1), 0)
+ACCEPT, RELEASE, RENEW = 1, 2, 4
+
+
+class MemoryPersister:
+    """Writes wait while `gate` is closed. The next ones fail with `fail_with`."""
+
+    def __init__(self) -> None:
+        self.state = ShareState(0, 1)
+        self.writes: list[ShareWrite] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.fail_with: ErrorCode | None = None
+
+    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
+        await self.gate.wait()
+        if self.fail_with is not None:
+            raise BrokerError(self.fail_with)
+        return self.state
+
+    async def write(self, key: SharePartitionKey, write: ShareWrite) -> None:
+        self.writes.append(write)
+        await self.gate.wait()
+        if self.fail_with is not None:
+            raise BrokerError(self.fail_with)
+
+    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
+        raise NotImplementedError
+
+    async def delete(self, key: SharePartitionKey) -> None:
+        raise NotImplementedError
+
+    async def summary(self, key: SharePartitionKey) -> ShareSummary:
+        raise NotImplementedError
+
+
+class Topics:
+    """The metadata of one topic, whose partition 0 this broker leads."""
+
+    def __init__(self) -> None:
+        self.metadata = self
+        self.elect()
+        self.listeners: list[Callable[[Collection[str]], None]] = []
+        self.is_led = True
+
+    def elect(self, epoch: int = 3) -> None:
+        log = SimpleNamespace(log_start_offset=0, log_end_offset=100)
+        self.led = SimpleNamespace(leader_epoch=epoch, log=log)
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> Any:
+        return SimpleNamespace(name="t") if topic_id == KEY.topic_id else None
+
+    def partition(self, tp: object) -> Any:
+        if not self.is_led:
+            raise BrokerError(ErrorCode.not_leader_or_follower)
+        return self.led
+
+    def add_change_listener(self, on_change: Callable[[Collection[str]], None]) -> None:
+        self.listeners.append(on_change)
+
+    def changed(self) -> None:
+        for listener in self.listeners:
+            listener(["t"])
+
+
+class World:
+    def __init__(self) -> None:
+        self.persister = MemoryPersister()
+        self.topics = Topics()
+        self.clock = ManualClock()
+        self.reset = 40
+        self.limits = ShareLimits()
+
+        async def reset_offset(group_id: str, partition: object) -> int:
+            return self.reset
+
+        self.partitions = SharePartitions(
+            self.topics,  # type: ignore[arg-type]
+            self.persister,
+            self.clock,
+            lambda group_id: self.limits,
+            reset_offset,
+        )
+
+    async def get(self) -> SharePartition:
+        return await self.partitions.get(KEY)
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(int(seconds * 1000))
+        self.partitions._timer.run_due()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def fetch(share: SharePartition, member: str = "a", first: int = 0, size: int = 10) -> list[AcquiredRecords]:
+    batch = FetchedBatch(first, first + size - 1)
+    return share.acquire(member, first, [batch], max_records=size, batch_size=size)
+
+
+def acknowledging(share: SharePartition, first: int, last: int, kind: int = ACCEPT) -> asyncio.Future[ErrorCode]:
+    return asyncio.ensure_future(share.acknowledge("a", [AcknowledgementBatch(first, last, [kind])]))
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_an_acknowledgement_is_answered_once_it_is_stored(world: World) -> None:
+    share = await world.get()
+    fetch(share)
+    world.persister.gate.clear()
+    answer = acknowledging(share, 0, 4)
+    await settle()
+    assert not answer.done()
+    world.persister.gate.set()
+    assert await answer is ErrorCode.none
+    assert world.persister.writes == [ShareWrite(1, 3, 5, 0, [])]
+
+
+async def test_acknowledgements_during_a_write_are_stored_together(world: World) -> None:
+    share = await world.get()
+    fetch(share)
+    world.persister.gate.clear()
+    answers = [acknowledging(share, 9, 9)]
+    await settle()
+    answers += [acknowledging(share, 3, 4), acknowledging(share, 6, 7)]
+    await settle()
+    world.persister.gate.set()
+    assert await asyncio.gather(*answers) == [ErrorCode.none] * 3
+    assert [write.state_batches for write in world.persister.writes] == [
+        [StateBatch(9, 9, ACCEPT + 1, 1)],
+        [StateBatch(3, 4, 2, 1), StateBatch(6, 7, 2, 1)],
+    ]
+
+
+async def test_what_renews_only_is_answered_at_once_and_keeps_the_lock(world: World) -> None:
+    share = await world.get()
+    fetch(share)
+    world.advance(20)
+    assert await acknowledging(share, 0, 9, RENEW) is ErrorCode.none
+    world.advance(20)
+    assert await acknowledging(share, 0, 9) is ErrorCode.none
+    assert len(world.persister.writes) == 1
+
+
+async def test_a_refused_acknowledgement_changes_nothing(world: World) -> None:
+    share = await world.get()
+    fetch(share)
+    with pytest.raises(BrokerError) as caught:
+        await share.acknowledge("b", [AcknowledgementBatch(0, 4, [ACCEPT])])
+    assert caught.value.code is ErrorCode.invalid_record_state
+    assert not world.persister.writes
+
+
+async def test_after_a_failed_write_the_records_are_the_members_again(world: World) -> None:
+    share = await world.get()
+    fetch(share)
+    world.persister.fail_with = ErrorCode.not_coordinator
+    assert await acknowledging(share, 0, 9) is ErrorCode.coordinator_not_available
+    assert fetch(share, "b") == []
+    world.persister.fail_with = None
+    assert await acknowledging(share, 0, 9) is ErrorCode.none
+
+
+async def test_an_expired_lock_wakes_who_waits_and_is_stored(world: World) -> None:
+    share = await world.get()
+    fetch(share)
+    woken: list[int] = []
+    forget = share.when_available(lambda: woken.append(1))
+    world.advance(29)
+    assert not woken
+    world.advance(2)
+    assert woken
+    await settle()
+    assert world.persister.writes[-1].state_batches == [StateBatch(0, 9, 0, 1)]
+    assert fetch(share, "b") == [AcquiredRecords(0, 9, 2)]
+    forget()
+    woken.clear()
+    world.advance(31)
+    assert not woken
+
+
+async def test_an_expired_lock_that_cannot_be_stored_is_stored_later(world: World) -> None:
+    share = await world.get()
+    fetch(share)
+    world.persister.fail_with = ErrorCode.coordinator_not_available
+    world.advance(31)
+    await settle()
+    assert len(world.persister.writes) == 1
+    world.persister.fail_with = None
+    world.advance(share_partitions.RETRY_S)
+    await settle()
+    assert world.persister.writes[-1].state_batches == [StateBatch(0, 9, 0, 1)]
+
+
+async def test_a_released_member_gives_all_it_has(world: World) -> None:
+    share = await world.get()
+    fetch(share)
+    assert await share.release("a") is ErrorCode.none
+    assert await share.release("a") is ErrorCode.none
+    assert fetch(share, "b") == [AcquiredRecords(0, 9, 2)]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.fenced_leader_epoch, ErrorCode.fenced_state_epoch])
+async def test_a_fenced_leader_answers_so_and_loads_again(world: World, code: ErrorCode) -> None:
+    share = await world.get()
+    fetch(share)
+    world.persister.fail_with = code
+    assert await acknowledging(share, 0, 4) is ErrorCode.not_leader_or_follower
+    assert share.is_fenced
+    assert fetch(share, "b") == []
+    assert await acknowledging(share, 5, 9) is ErrorCode.not_leader_or_follower
+    world.persister.fail_with = None
+    assert await world.get() is not share
+
+
+async def test_a_deposed_leader_answers_who_waits_and_wakes_fetches(world: World) -> None:
+    share = await world.get()
+    fetch(share)
+    woken: list[int] = []
+    share.when_available(lambda: woken.append(1))
+    world.persister.gate.clear()
+    first = acknowledging(share, 0, 4)
+    await settle()
+    second = acknowledging(share, 5, 9)
+    await settle()
+    world.topics.elect(4)
+    world.topics.changed()
+    assert await second is ErrorCode.not_leader_or_follower
+    assert woken
+    world.persister.gate.set()
+    assert await first is ErrorCode.none  # it was stored
+    later = await world.get()
+    assert later is not share
+    assert later.state.leader_epoch == 4
+
+
+async def test_other_changes_of_the_metadata_fence_nobody(world: World) -> None:
+    share = await world.get()
+    world.topics.changed()
+    assert await world.get() is share
+
+
+async def test_a_new_group_begins_where_its_reset_says_and_stores_that_first(world: World) -> None:
+    world.persister.state = ShareState(-1, 1)
+    world.persister.gate.clear()
+    loading = asyncio.ensure_future(world.get())
+    await settle()
+    world.persister.gate.set()
+    share = await loading
+    assert (share.state.start_offset, world.persister.writes) == (40, [ShareWrite(1, 3, 40, 0, [])])
+
+
+async def test_a_start_that_cannot_be_stored_is_not_used(world: World) -> None:
+    world.persister.state = ShareState(-1, 1)
+
+    async def write(key: SharePartitionKey, write: ShareWrite) -> None:
+        raise BrokerError(ErrorCode.network_exception)
+
+    world.persister.write = write  # type: ignore[method-assign]
+    with pytest.raises(BrokerError) as caught:
+        await world.get()
+    assert caught.value.code is ErrorCode.coordinator_not_available
+
+
+async def test_those_who_ask_during_a_load_share_it(world: World) -> None:
+    world.persister.gate.clear()
+    loads = [asyncio.ensure_future(world.get()) for _ in range(3)]
+    await settle()
+    loads[0].cancel()
+    world.persister.gate.set()
+    one, other = await asyncio.gather(*loads[1:])
+    assert one is other
+
+
+async def test_a_leader_that_is_deposed_during_a_load_serves_nothing(world: World) -> None:
+    world.persister.gate.clear()
+    loading = asyncio.ensure_future(world.get())
+    await settle()
+    world.topics.elect(4)
+    world.topics.changed()
+    world.persister.gate.set()
+    with pytest.raises(BrokerError) as caught:
+        await loading
+    assert caught.value.code is ErrorCode.not_leader_or_follower
+    assert (await world.get()).state.leader_epoch == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower),
+        (ErrorCode.invalid_request, ErrorCode.invalid_request),
+        (ErrorCode.network_exception, ErrorCode.coordinator_not_available),
+    ],
+)
+async def test_a_state_that_cannot_be_read_is_an_error(world: World, code: ErrorCode, shown: ErrorCode) -> None:
+    world.persister.fail_with = code
+    with pytest.raises(BrokerError) as caught:
+        await world.get()
+    assert caught.value.code is shown
+    world.persister.fail_with = None
+    await world.get()
+
+
+async def test_what_this_broker_does_not_lead_is_refused(world: World) -> None:
+    world.topics.is_led = False
+    with pytest.raises(BrokerError) as caught:
+        await world.get()
+    assert caught.value.code is ErrorCode.not_leader_or_follower
+    with pytest.raises(BrokerError) as caught:
+        await world.partitions.get(KEY._replace(topic_id=uuid.UUID(int=9)))
+    assert caught.value.code is ErrorCode.unknown_topic_id
+
+
+async def test_a_dropped_group_is_loaded_again(world: World) -> None:
+    share = await world.get()
+    assert world.partitions.loaded(KEY) is share
+    world.partitions.drop_group("other")
+    assert not share.is_fenced
+    world.partitions.drop_group("g")
+    assert share.is_fenced
+    assert world.partitions.loaded(KEY) is None
+
+
+async def test_a_lower_delivery_limit_archives_at_once(world: World) -> None:
+    share = await world.get()
+    fetch(share)
+    await share.release("a")
+    fetch(share)
+    await share.release("a")
+    world.limits = ShareLimits(2)
+    world.partitions.limits_changed("g")
+    await settle()
+    assert world.persister.writes[-1] == ShareWrite(1, 3, 10, 0, [])
+    assert share.state.next_fetch_offset() == 10
+
+
+async def test_closing_ends_what_waits(world: World) -> None:
+    share = await world.get()
+    fetch(share)
+    world.persister.gate.clear()
+    answer = acknowledging(share, 0, 4)
+    await settle()
+    await world.partitions.close()
+    assert await answer is not ErrorCode.none
