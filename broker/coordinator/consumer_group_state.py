@@ -425,6 +425,11 @@ class ConsumerGroup(Group):
 
     # --- patterns
 
+    def refresh_regexes(self, now: Now) -> Effects:
+        """Look up the topics of all patterns again: the rights of clients may have changed."""
+        self._is_regex_stale = bool(self._regexes)
+        return self._advance(now)
+
     def uses_regex(self, client: object) -> None:
         """A member with a pattern was heard from. Its rights count for what patterns match."""
         self._client = client
