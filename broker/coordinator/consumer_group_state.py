@@ -400,6 +400,8 @@ class ConsumerGroup(Group):
         else:
             self._deadlines[kind, member_id] = deadline
             self._soonest = min(self._soonest, deadline)
+            if self._storing is None:
+                self.wake_at = min(self.wake_at, deadline)
 
     def has_deadline(self, kind: DeadlineKind, member_id: str) -> bool:
         return (kind, member_id) in self._deadlines
