@@ -109,6 +109,24 @@ def test_joins_that_wait_begin_again_when_the_group_is_upgraded(driver: MixedGro
     assert set().union(*owned(driver, *olds, new)) == ALL
 
 
+def test_an_upgrade_during_a_rebalance_leaves_members_what_they_still_have(driver: MixedGroupDriver) -> None:
+    old, second, third = (ClassicPlayer(driver, WANTS) for _ in range(3))
+    beat(old)
+    for each in (second, second, old, old, second):
+        each.beat()
+    assert isinstance(driver.group, ClassicGroup)
+    assert driver.group.state is GroupState.COMPLETING_REBALANCE
+    for _ in range(2):
+        third.beat()
+    assert not any(member.assignment for member in driver.group.roster.members.values())
+    assert owned(driver, old) == [ALL]
+    new = consumer(driver, "a")
+    new.beat()
+    assert owned(driver, new) == [frozenset()]
+    beat(old, second, third, new)
+    assert [len(tps) for tps in owned(driver, old, second, third, new)] == [1, 1, 1, 1]
+
+
 def test_an_empty_classic_group_becomes_a_consumer_group_and_an_empty_consumer_group_a_classic_one(
     driver: MixedGroupDriver,
 ) -> None:
