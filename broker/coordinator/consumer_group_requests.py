@@ -281,6 +281,8 @@ def commit_errors(
 
     It may with its present epoch, and with one before if the partition has been its own since.
     """
+    if group.is_upgrading:
+        return dict.fromkeys(partitions, ErrorCode.coordinator_load_in_progress)  # clients send it again
     members = group.membership.members
     if (epoch < 0 and not members) or (transactional and epoch < 0 and not member_id):
         return dict.fromkeys(partitions, ErrorCode.none)
@@ -305,6 +307,8 @@ def fetch_error(group: ConsumerGroup, member_id: str | None, epoch: int) -> Erro
     """Whether a member may fetch offsets, in the epoch that it knows."""
     if member_id is None and epoch < 0:
         return ErrorCode.none
+    if group.is_upgrading:
+        return ErrorCode.coordinator_load_in_progress
     member = group.membership.members.get(member_id or "")
     if member is None:
         return ErrorCode.unknown_member_id

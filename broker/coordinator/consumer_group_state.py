@@ -211,6 +211,11 @@ class ConsumerGroup(Group):
 
     # --- in place of a classic group, and back
 
+    @property
+    def is_upgrading(self) -> bool:
+        """The members of the classic group that it replaces are not stored yet. They are members all the same."""
+        return self._replaces is not None
+
     def replace_classic(self, classic: ClassicGroup, members: Sequence[Member], now: Now) -> Effects:
         """The first event of a group that takes the place of a classic one: store its members.
 
@@ -288,7 +293,6 @@ class ConsumerGroup(Group):
             return Effects()  # the group was killed meanwhile
         self._storing = None
         if error is ErrorCode.none:
-            self._replaces = None
             if batch.successor is not None:
                 batch.successor.prepare_rebalance(now, "its last member of the consumer protocol is gone")
                 moved = BrokerError(ErrorCode.coordinator_not_available, "The group uses the classic protocol now.")
@@ -367,6 +371,7 @@ class ConsumerGroup(Group):
     def _install(self, batch: Batch, now: Now) -> None:
         """What a batch makes of the group is stored."""
         before, self.membership = self.membership, batch.draft.finished()
+        self._replaces = None
         self._seen_topics = batch.topics
         is_other = self.membership.regexes is not before.regexes
         for member_id in batch.draft.changed:

@@ -159,6 +159,8 @@ def _joining(group: ConsumerGroup, request: JoinRequest, member_id: str, draft: 
 
 def sync(group: ConsumerGroup, request: SyncRequest, now: Now) -> SyncReply:
     """SyncGroup. Never waits: what the member has is stored."""
+    if group.is_upgrading:
+        return SyncReply(ErrorCode.rebalance_in_progress)
     try:
         member = _classic_member(group, request.member_id, request.group_instance_id, request.generation_id)
     except BrokerError as error:
@@ -181,6 +183,8 @@ def heartbeat(
     group: ConsumerGroup, member_id: str, group_instance_id: str | None, generation_id: int, now: Now
 ) -> ErrorCode:
     """Heartbeat. REBALANCE_IN_PROGRESS makes the member join again."""
+    if group.is_upgrading:
+        return ErrorCode.none
     try:
         member = _classic_member(group, member_id, group_instance_id, generation_id)
     except BrokerError as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.coordinator.consumer_group_requests import commit_errors, fetch_error
 from broker.coordinator.consumer_group_state import ConsumerGroup, ConsumerGroupConfig
 from broker.coordinator.group_messages import JoinRequest, LeavingMember, SyncRequest
 from broker.coordinator.group_state import ClassicGroup, GroupState
@@ -183,6 +184,28 @@ def test_an_upgrade_that_cannot_be_stored_leaves_the_classic_group(driver: Mixed
     assert driver.classic_heartbeat(old.member_id, old.generation_id) is ErrorCode.none
     beat(old, new)
     assert set().union(*owned(driver, old, new)) == ALL
+
+
+def test_members_are_not_strangers_while_the_upgrade_is_being_stored(driver: MixedGroupDriver) -> None:
+    old, new = ClassicPlayer(driver, WANTS), consumer(driver, "a")
+    beat(old)
+    driver.hold = True
+    new.send()
+    group, tp = driver.group, TopicPartition("t", 0)
+    assert isinstance(group, ConsumerGroup)
+    assert driver.classic_heartbeat(old.member_id, old.generation_id) is ErrorCode.none
+    sync = driver.sync(SyncRequest("g", old.generation_id, old.member_id, {}))
+    assert sync.reply.error is ErrorCode.rebalance_in_progress
+    loading = ErrorCode.coordinator_load_in_progress
+    commit = commit_errors(group, old.member_id, old.generation_id, [tp], transactional=False, version=8)
+    assert commit == {tp: loading}
+    assert fetch_error(group, old.member_id, old.generation_id) is loading
+    driver.hold = False
+    driver.release()
+    commit = commit_errors(group, old.member_id, old.generation_id, [tp], transactional=False, version=8)
+    assert commit == {tp: ErrorCode.none}
+    beat(old, new)
+    assert not old.errors
 
 
 def test_without_downgrade_classic_members_stay_in_the_consumer_group() -> None:
