@@ -12,8 +12,12 @@ import pytest
 
 from broker.coordinator import group_coordinator
 from broker.coordinator.consumer_group_state import ConsumerGroup
+from broker.coordinator.group_messages import CommitRequest
+from broker.coordinator.group_records import OffsetAndMetadata
 from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import PartitionInfo, Topic
 from tests.support.coordinators import Groups, running_groups, settle
 
@@ -130,6 +134,23 @@ async def test_a_member_that_is_not_heard_from_is_removed(groups: Groups) -> Non
     await settle()
     assert group_of(groups).member_count == 0
     assert (await beat(groups, "a", 2)).error is ErrorCode.unknown_member_id
+
+
+async def test_offsets_of_a_transaction_are_committed_with_the_epoch(groups: Groups) -> None:
+    epoch = (await join(groups, "a")).member_epoch
+    partition = TopicPartition("t", 0)
+
+    async def commit(member_epoch: int, member: str = "a") -> ErrorCode:
+        request = CommitRequest(
+            "g", {partition: OffsetAndMetadata(5)}, member_epoch, member, producer=ProducerIdAndEpoch(1, 0)
+        )
+        return (await groups.coordinator.commit_offsets(request))[partition]
+
+    assert await commit(epoch + 1) is ErrorCode.illegal_generation
+    assert await commit(epoch, "b") is ErrorCode.unknown_member_id
+    assert await commit(epoch) is ErrorCode.none
+    groups.coordinator.transaction_ended(groups.coordinator.partition_for("g"), 1, commit=True)
+    assert await groups.committed() == {"t": 5}
 
 
 async def test_nothing_is_left_of_a_deleted_group(groups: Groups) -> None:
