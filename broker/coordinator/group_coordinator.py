@@ -220,13 +220,15 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
     def _consumer_group(self, shard: GroupShard, request: HeartbeatRequest) -> tuple[ConsumerGroup, Effects]:
         """The group of a heartbeat, with the effects of its event before that. For a first heartbeat the group may be
-        new, or an upgraded classic group. Raises BrokerError `group_id_not_found`."""
+        new, or an upgraded classic group. Raises BrokerError."""
         group_id, group = request.group_id, shard.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group, Effects()
+        if group is not None and group.is_dead:
+            raise BrokerError(ErrorCode.coordinator_not_available, f"Group {group_id} is being deleted.")
         if request.member_epoch == JOIN_EPOCH and group is None:
             return self._kinds.consumer(group_id), Effects()
-        if request.member_epoch == JOIN_EPOCH and isinstance(group, ClassicGroup) and not group.is_dead:
+        if request.member_epoch == JOIN_EPOCH and isinstance(group, ClassicGroup):
             settings = self._kinds.consumer_settings(group_id)
             upgraded, ended, begun = group_migration.upgrade(
                 group, request, settings, self._kinds.topics(), shard.now()

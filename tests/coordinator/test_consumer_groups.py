@@ -12,6 +12,8 @@ import pytest
 
 from broker.coordinator import group_coordinator
 from broker.coordinator.consumer_group_state import ConsumerGroup
+from broker.coordinator.group import Now
+from broker.coordinator.group_kinds import GroupReplay
 from broker.coordinator.group_messages import CommitRequest
 from broker.coordinator.group_records import OffsetAndMetadata
 from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest
@@ -97,6 +99,34 @@ async def test_topics_that_changed_while_nobody_coordinated_are_noticed(groups: 
         reply = await beat(again, "a", epoch, owned=frozenset())
         assert reply.member_epoch > epoch
         assert len(reply.assignment or ()) == 6
+
+
+async def test_topics_that_change_during_the_replay_are_noticed(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch = (await join(groups, "a")).member_epoch
+    again = Groups(groups.store, groups.clock, topics=TOPICS)
+    built = GroupReplay.build
+
+    def build(replay: GroupReplay, now: Now) -> None:
+        built(replay, now)
+        again.topics["t"] = topic("t", 6)
+
+    monkeypatch.setattr(GroupReplay, "build", build)
+    async with running_groups(again):
+        reply = await beat(again, "a", epoch, owned=frozenset())
+        assert len(reply.assignment or ()) == 6
+
+
+async def test_who_joins_a_classic_group_that_is_being_deleted_shall_try_again(groups: Groups) -> None:
+    await groups.commit(7)
+    groups.store.gate.clear()
+    deleting = asyncio.ensure_future(groups.coordinator.delete_groups(["g"]))
+    await groups.store.until_waiting()
+    assert (await join(groups, "a")).error is ErrorCode.coordinator_not_available
+    groups.store.gate.set()
+    assert (await deleting)["g"] is ErrorCode.none
+    assert (await join(groups, "a")).error is ErrorCode.none
 
 
 async def test_requests_that_wait_are_told_that_the_group_has_moved(groups: Groups) -> None:
