@@ -2,7 +2,7 @@
 
 Handlers of ShareFetch and ShareAcknowledge call it. It loads a state from the persister at the first use, stores what
 must be stored before the answer, wakes fetches that wait, lets locks expire, and drops a partition that this broker
-does not lead any more or whose state has got another epoch. Lives on the event loop.
+does not lead any more or whose state has got another epoch (P10). Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -221,6 +221,11 @@ class SharePartitions:
         self._loaded: dict[SharePartitionKey, SharePartition] = {}
         self._loading: dict[SharePartitionKey, asyncio.Future[SharePartition]] = {}
         topics.add_change_listener(self._leaders_changed)
+
+    @property
+    def all_loaded(self) -> list[SharePartition]:
+        """Those in memory."""
+        return list(self._loaded.values())
 
     async def get(self, key: SharePartitionKey) -> SharePartition:
         """Loaded. Raises BrokerError: `unknown_topic_id`, `not_leader_or_follower`, `invalid_request` (never
