@@ -145,6 +145,8 @@ class Metrics:
         self.listeners: dict[str, ListenerMetrics] = collections.defaultdict(ListenerMetrics)
         """By listener name."""
         self.fetch_sessions = FetchSessionMetrics()
+        self.share_acknowledgements: collections.Counter[int] = collections.Counter()
+        """Records that members of share groups acknowledged, by type (KIP-932)."""
         self.replication = ReplicationMetrics()
         self.throttles: dict[str, ThrottleMetrics] = collections.defaultdict(ThrottleMetrics)
         """By type of quota."""

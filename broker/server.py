@@ -525,6 +525,7 @@ class BrokerServer:
             authorizer=self._authorizer,
             quotas=self._quotas,
             throttled_connections=lambda: self._listeners.throttled_count,
+            share=self._share,
             archive=archive,
             archive_failures=lambda: 0 if self._upkeep is None else len(self._upkeep.failures),
         )

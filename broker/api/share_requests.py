@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -73,6 +74,11 @@ async def acknowledge(
             code = await partition.acknowledge(key.member_id, checked)
         except BrokerError as error:
             return Result(error.code, error.message or None)
+        if code is ErrorCode.none:
+            for one in checked:
+                types = one.acknowledge_types
+                counts = Counter(types) if len(types) > 1 else {types[0]: one.last_offset - one.first_offset + 1}
+                context.metrics.share_acknowledgements.update(counts)
         return Result(code)
 
     waiting: list[Awaitable[Result]] = [store(asked, batches) for asked, batches in with_batches if batches]

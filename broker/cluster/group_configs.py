@@ -7,7 +7,7 @@ exist. Lives on the event loop.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from broker.cluster.cluster_watch import ClusterWatch
 from broker.config.dynamic_config import DynamicConfig
@@ -31,6 +31,11 @@ class GroupConfigs:
         # The settings in force of those, and of all others (""), as long as the broker's stay the same.
         self._in_force: dict[str, GroupConfig] = {}
         self._broker = dynamic.current
+        self._listeners: list[Callable[[str], object]] = []
+
+    def add_change_listener(self, listener: Callable[[str], object]) -> None:
+        """It is told each group whose settings have changed."""
+        self._listeners.append(listener)
 
     def of(self, group_id: str) -> GroupConfig:
         """The settings in force of a group."""
@@ -55,8 +60,12 @@ class GroupConfigs:
         """Read the settings of the group of a node's name, or of all. Raises BrokerError when ZooKeeper is away."""
         found = await self._store(self._registry.group_configs, [node] if node else None)
         kept = {group: config for group, config in self.known.items() if node and group != desanitized(node)}
-        self.known = kept | {group: config for group, config in found.items() if config}
+        before, self.known = self.known, kept | {group: config for group, config in found.items() if config}
         self._in_force = {}
+        for group in before.keys() | self.known.keys():
+            if before.get(group) != self.known.get(group):
+                for listener in self._listeners:
+                    listener(group)
 
     async def alter(self, group_id: str, changes: Mapping[str, str | None], *, validate_only: bool) -> None:
         """Set settings of a group, or remove those that are None. Raises BrokerError and ConfigError (a bad value)."""

@@ -12,7 +12,7 @@ that come meanwhile wait, and are applied together after it, as one append.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -188,6 +188,12 @@ class ShareGroup(Group):
     def states(self) -> StatePartitions:
         return self._states(self.values)
 
+    def states_of(self, names: Collection[str]) -> set[UUID]:
+        """The ids of topics of these names that have share states, or are to have some."""
+        states = self.states
+        known = (*states.initializing.items(), *states.initialized.items())
+        return {topic_id for topic_id, shares in known if shares.name in names}
+
     def describe(self) -> ShareGroupDescription:
         values = self.values
         members = [
@@ -224,7 +230,7 @@ class ShareGroup(Group):
         """
         return self._apply(_Event(waiter, partial(self._reinitialize, topics)), now)
 
-    def forget(self, topic_ids: Iterable[UUID], waiter: Waiter, now: Now, *, deleted: bool) -> Effects:
+    def forget(self, topic_ids: Iterable[UUID], waiter: Waiter | None, now: Now, *, deleted: bool) -> Effects:
         """The states of the topics are to be deleted, or (`deleted`) are. The answer is a StatesReply.
 
         It has the error `non_empty_group` if they are not deleted and there are members.

@@ -222,6 +222,11 @@ class SharePartitions:
         self._loading: dict[SharePartitionKey, asyncio.Future[SharePartition]] = {}
         topics.add_change_listener(self._leaders_changed)
 
+    @property
+    def all_loaded(self) -> list[SharePartition]:
+        """Those in memory."""
+        return list(self._loaded.values())
+
     async def get(self, key: SharePartitionKey) -> SharePartition:
         """Loaded. Raises BrokerError: `unknown_topic_id`, `not_leader_or_follower`, `invalid_request` (never
         initialized), or why the state cannot be read now, which is retriable."""

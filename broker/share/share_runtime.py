@@ -47,6 +47,7 @@ class ShareRuntime:
         self.persister = ClusterPersister(topics, topic_changes, config.broker_id, self.coordinator, connect)
         self.partitions = SharePartitions(topics, self.persister, clock, self._limits, reset_offset)
         self.sessions = ShareSessions(self.partitions)
+        configs.add_change_listener(self.partitions.limits_changed)
         self.states: ShareGroupStates
 
     def serve(self, groups: GroupCoordinator) -> None:

@@ -28,6 +28,8 @@ from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.follower import Follower
 from broker.replica.partition import Partition
 from broker.security.authorizer import Authorizer
+from broker.share.share_partition_state import AcknowledgeType
+from broker.share.share_runtime import ShareRuntime
 from broker.web.families import FAMILIES, Family
 from broker.web.health import Health
 
@@ -58,6 +60,7 @@ class MetricSources:
     authorizer: Authorizer
     quotas: ClientQuotas
     throttled_connections: Callable[[], int]
+    share: ShareRuntime
     archive: BrokerArchive | None = None
     archive_failures: Callable[[], int] = lambda: 0
     """What the controller keeps in the archive and cannot write now: backups, topics, deletions."""
@@ -97,6 +100,7 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     await _transactions(sources.transactions, found)
     _cleaner(sources.logs.cleaner_metrics, found)
     _fetch_sessions(sources.metrics.fetch_sessions, found)
+    _share_groups(sources.metrics, sources.share, found)
     await _replication(sources, found)
     await _controller(sources, found)
     found.add("kafka_server_sessionexpirelistener_connected", float(sources.health.zookeeper_connected()))
@@ -348,3 +352,14 @@ def _fetch_sessions(sessions: FetchSessionMetrics, found: _Collected) -> None:
     found.add(f"{prefix}numincrementalfetchsessions", sessions.sessions)
     found.add(f"{prefix}numincrementalfetchpartitionscached", sessions.partitions)
     found.add(f"{prefix}incrementalfetchsessionevictions_total", sessions.evictions)
+
+
+def _share_groups(metrics: Metrics, share: ShareRuntime, found: _Collected) -> None:
+    found.add("kafka_server_sharesessioncache_sharesessionscount", len(share.sessions))
+    found.add("kafka_server_sharesessioncache_sharepartitionscount", share.sessions.partitions)
+    for kind in AcknowledgeType:
+        count = metrics.share_acknowledgements[kind]
+        found.add("kafka_server_sharegroupmetrics_acknowledgement_total", count, kind.name.lower())
+    for one in share.partitions.all_loaded:
+        labels = one.key.group_id, one.partition.tp.topic, str(one.partition.tp.partition)
+        found.add("kafka_server_sharepartitionmetrics_inflightmessagecount", one.state.in_flight, *labels)

@@ -12,6 +12,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.described_config import ResourceType
 from tests.support.raw_requests import Requests
 from tests.support.share_members import RELEASE, ShareMember, configure
+from tests.support.waiting import eventually
 
 OK = ErrorCode.none
 
@@ -183,8 +184,29 @@ class TestOffsets:
         assert listed(ask, group) == []
         assert ShareMember(ask, group, topic).join().take() == [(0, 1, 1)]
 
+    def test_of_deleted_topics_are_forgotten(self, ask: Requests, topic: str, group: str) -> None:
+        member = ShareMember(ask, group, topic).join()
+        assert offsets(ask, group) == {0: (-1, -1), 1: (-1, -1)}
+        ask.delete(topic)
+        eventually(lambda: offsets(ask, group) == {})
+        ask.create(topic)
+        ask.put(topic, b"new")
+        again = ShareMember(ask, group, topic).join()
+        assert again.topic_id != member.topic_id
+        assert again.take() == [(0, 0, 1)]
+
 
 class TestSettings:
+    def test_a_changed_one_counts_at_once(self, ask: Requests, topic: str, group: str) -> None:
+        ask.put(topic, b"0")
+        member = ShareMember(ask, group, topic).join()
+        assert member.take() == [(0, 0, 1)]
+        assert member.accept(0, 0, RELEASE) is OK
+        configure(ask, group, share_delivery_count_limit="2")
+        assert member.take() == [(0, 0, 2)]
+        assert member.accept(0, 0, RELEASE) is OK
+        assert member.take() == []
+
     def test_of_a_group_count_for_its_members(self, ask: Requests, topic: str, group: str) -> None:
         configure(ask, group, share_heartbeat_interval_ms="6000", share_delivery_count_limit="2")
         configure(ask, group, share_record_lock_duration_ms="15000")

@@ -14,6 +14,7 @@ from broker.web.families import FAMILIES
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, batch
 from tests.support.scrape import Scrape
+from tests.support.share_members import RELEASE, ShareMember, configure
 from tests.support.waiting import eventually
 
 REQUESTS = "kafka_network_requestmetrics_requests_total"
@@ -59,6 +60,7 @@ def test_every_declared_metric_is_exposed_with_its_labels(measured: BrokerProces
     ask.metadata("no-such-topic")
     ask.ask(ApiKey.FIND_COORDINATOR, {"coordinator_keys": ["g"]})
     commit(ask, "all-labels", topic, 0)
+    ShareMember(ask, "all-shared", topic).join().take()
     found = scrape(measured)
     for name, kind, labels, doc in FAMILIES.values():
         assert f"# HELP {name} {doc}\n# TYPE {name} {kind}\n" in found.text
@@ -96,6 +98,24 @@ def test_a_fetch_that_waited_counts_its_bytes_once_and_its_wait_as_remote(
     after, remote = scrape(measured), "kafka_network_requestmetrics_remotetime_seconds_total"
     assert after.total("kafka_server_brokertopicmetrics_bytesout_total", topic=topic) == len(batch(b"x"))
     assert after.total(remote, request="Fetch") - before.total(remote, request="Fetch") >= 0.1
+
+
+def test_acknowledgements_of_share_groups_are_counted(measured: BrokerProcess, ask: Requests, topic: str) -> None:
+    ask.create(topic)
+    ask.put(topic, b"x", b"y", b"z")
+    configure(ask, "shared", share_auto_offset_reset="earliest")
+    member = ShareMember(ask, "shared", topic).join()
+    before = scrape(measured)
+    assert member.take() == [(0, 2, 1)]
+    member.acknowledge({0: [(0, 1, [1]), (2, 2, [RELEASE])]})
+    after, name = scrape(measured), "kafka_server_sharegroupmetrics_acknowledgement_total"
+    grown = {
+        kind: after.total(name, ack_type=kind) - before.total(name, ack_type=kind) for kind in ("accept", "release")
+    }
+    assert grown == {"accept": 2, "release": 1}
+    assert after.total("kafka_server_sharepartitionmetrics_inflightmessagecount", group="shared", topic=topic) == 1
+    sessions = "kafka_server_sharesessioncache_sharesessionscount"
+    assert after.total(sessions) == before.total(sessions) + 1
 
 
 def test_requests_and_errors_are_counted_by_api(measured: BrokerProcess, ask: Requests) -> None:
