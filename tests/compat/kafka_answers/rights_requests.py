@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.permissions import PERMISSIONS, Permission
+from broker.protocol.permissions import FIND_SHARE, PERMISSIONS, Permission
 from tests.compat.kafka_answers.asking import versions
 from tests.compat.kafka_answers.guarded_asking import GuardedAsking
 from tests.support.permission_cases import CASES
@@ -23,7 +23,7 @@ _LATER = {
 
 def ask_all(asking: GuardedAsking) -> None:
     for need in PERMISSIONS:
-        if need.api in _LATER:
+        if need.api in _LATER or need is FIND_SHARE:
             continue
         for version in versions(need.api):
             if need.low <= version <= (version if need.high is None else need.high):
