@@ -15,12 +15,13 @@ from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.transaction_requests import Answer, code_for_version, encoded_once, producer_of, when_known
-from broker.coordinator.transaction_state import BUMPS_EPOCH, ProducerIdAndEpoch
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import ADD_PARTITIONS_AS_BROKER, ADD_PARTITIONS_TOPIC, ADD_PARTITIONS_TRANSACTION
 from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.records.control import BUMPS_EPOCH
 
 MAX_CACHED_PARTITIONS = 16
 """An answer is cached if it has this many partitions or fewer."""

@@ -161,7 +161,8 @@ class TopicChanges:
             segment_bytes = self._config.share_coordinator_state_topic_segment_bytes
             asked = self._config.share_coordinator_state_topic_replication_factor
             min_isr = str(self._config.share_coordinator_state_topic_min_isr)
-            config = {"cleanup.policy": "delete", "retention.ms": "-1", "min.insync.replicas": min_isr}
+            config = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+            config["min.insync.replicas"] = min_isr
         else:
             return None
         factor = min(asked, len(self._topics.metadata.brokers))

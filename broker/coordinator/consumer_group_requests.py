@@ -32,6 +32,8 @@ from broker.coordinator.record_reader import MAX_STRING_BYTES
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
+_NOTHING = (None,) * 5
+
 
 def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, waiter: Waiter, now: Now) -> Effects:
     """ConsumerGroupHeartbeat: join, stay, rejoin or leave. Answers `waiter` with a HeartbeatReply, now or later."""
@@ -43,6 +45,32 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, waiter: Waiter, n
         request = replace(request, member_id=str(uuid4()))
     rule = _leave if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH) else _heartbeat
     return group.submit(Call(waiter, request.member_id, partial(rule, group, request), HeartbeatReply), now)
+
+
+def unchanged(group: ConsumerGroup, request: HeartbeatRequest, now: Now) -> HeartbeatReply | None:
+    """The reply to a heartbeat of a settled member that says nothing, which are nineteen of twenty. None for others."""
+    member = group.membership.members.get(request.member_id)
+    if member is None or not request.member_epoch == member.epoch > JOIN_EPOCH or group.is_dead:
+        return None
+    said = member.subscription
+    says = request.topic_names, request.topic_regex, request.server_assignor, request.owned, request.rack_id
+    if says != _NOTHING or request.rebalance_timeout_ms != -1 or said.topic_regex or said.classic is not None:
+        return None
+    who = request.instance_id or said.instance_id, request.client_id, request.client_host
+    if who != (said.instance_id, said.client_id, said.client_host) or not group.membership.is_settled(member):
+        return None
+    group.touch(member, now)
+    return HeartbeatReply(
+        ErrorCode.none,
+        member_id=member.member_id,
+        member_epoch=member.epoch,
+        heartbeat_interval_ms=_interval_ms(group, group.membership),
+    )
+
+
+def _interval_ms(group: ConsumerGroup, membership: Membership) -> int:
+    interval_ms = group.settings.heartbeat_interval_ms
+    return min(interval_ms, RECONCILING_INTERVAL_MS) if membership.is_reconciling else interval_ms
 
 
 def check(request: HeartbeatRequest, assignors: Collection[str]) -> None:
@@ -88,12 +116,11 @@ def _heartbeat(
     subscribes = request.topic_names is not None or request.topic_regex is not None
     is_full = request.rebalance_timeout_ms != -1 and subscribes and request.owned is not None
     tells = is_full or request.member_epoch == JOIN_EPOCH or after.current.assigned != member.current.assigned
-    interval_ms = group.settings.heartbeat_interval_ms
     return HeartbeatReply(
         ErrorCode.none,
         member_id=after.member_id,
         member_epoch=after.epoch,
-        heartbeat_interval_ms=min(interval_ms, RECONCILING_INTERVAL_MS) if draft.is_reconciling else interval_ms,
+        heartbeat_interval_ms=_interval_ms(group, draft),
         assignment=frozenset(after.current.assigned) if tells else None,
     )
 

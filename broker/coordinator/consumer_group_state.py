@@ -366,6 +366,7 @@ class ConsumerGroup(Group):
         """What a batch makes of the group is stored."""
         before, self.membership = self.membership, batch.draft.finished()
         self._seen_topics = batch.topics
+        is_other = self.membership.regexes is not before.regexes
         for member_id in batch.draft.changed:
             member, earlier = self.membership.members.get(member_id), before.members.get(member_id)
             if member is None:
@@ -373,7 +374,8 @@ class ConsumerGroup(Group):
                     self._deadlines.pop((kind, member_id), None)
             elif earlier is None or earlier.current != member.current:
                 self._watch_revocation(member, now)
-        if batch.changes:
+            is_other |= member is None or earlier is None or earlier.subscription is not member.subscription
+        if is_other:
             self._derive()
 
     def _derive(self) -> None:
@@ -420,6 +422,11 @@ class ConsumerGroup(Group):
         return {member_id: why for member_id, why in expired.items() if member_id in members}
 
     # --- patterns
+
+    def refresh_regexes(self, now: Now) -> Effects:
+        """Look up the topics of all patterns again: the rights of clients may have changed."""
+        self._is_regex_stale = bool(self._regexes)
+        return self._advance(now)
 
     def uses_regex(self, client: object) -> None:
         """A member with a pattern was heard from. Its rights count for what patterns match."""

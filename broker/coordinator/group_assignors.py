@@ -41,18 +41,18 @@ def uniform(members: Members, assignable: Assignable) -> dict[str, Partitions]:
     """
     pools = _pools(members, assignable)
     assigned: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in members}
-    unassigned: list[dict[TopicIdPartition, None]] = []
+    unassigned: list[list[TopicIdPartition]] = []
     for subscribers, partitions in pools:
-        free = dict.fromkeys(partitions)
+        free = set(partitions)  # operations on sets compute no hash again, which is slow for ids
         for member_id in subscribers:
-            for partition in members[member_id].target & free.keys():
-                assigned[member_id].add(partition)
-                del free[partition]
-        unassigned.append(free)
-    for (subscribers, _), free in zip(pools, unassigned, strict=True):
+            kept = members[member_id].target & free
+            assigned[member_id] |= kept
+            free -= kept
+        unassigned.append(sorted(free))
+    for (subscribers, _), partitions in zip(pools, unassigned, strict=True):
         loads = [(len(assigned[member_id]), index) for index, member_id in enumerate(subscribers)]
         heapify(loads)
-        for partition in free:
+        for partition in partitions:
             load, index = loads[0]
             assigned[subscribers[index]].add(partition)
             heapreplace(loads, (load + 1, index))
@@ -71,7 +71,7 @@ def _balance(
         return 0
     pool = set(partitions)
     most = [(-load, index) for load, index in least if not assigned[subscribers[index]].isdisjoint(pool)]
-    movable = {index: sorted(assigned[subscribers[index]] & pool) for _, index in most}
+    movable: dict[int, list[TopicIdPartition]] = {}
     heapify(least)
     heapify(most)
     moves = 0
@@ -82,6 +82,8 @@ def _balance(
         elif len(assigned[subscribers[giver]]) - load <= 1:
             break
         else:
+            if giver not in movable:
+                movable[giver] = sorted(assigned[subscribers[giver]] & pool)
             partition = movable[giver].pop()
             assigned[subscribers[giver]].remove(partition)
             assigned[subscribers[taker]].add(partition)

@@ -104,7 +104,8 @@ def as_classic(
     for member in membership.members.values():
         said = member.subscription
         assert said.classic is not None
-        partitions = with_names(member.current.assigned, topics)
+        # It may still have what it was told to give up. Should the group be upgraded again, that is not free.
+        partitions = with_names((*member.current.assigned, *member.current.revoking), topics)
         each = group_members.Member(
             member.member_id,
             said.instance_id,

@@ -87,6 +87,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         None: it always does. `topics`: those of the cluster. `config_of`: the settings in force of a group."""
         self._config = config
         self._leads = leads
+        self._refreshes_regexes = False
         self._kinds = GroupKinds(config, topics, config_of)
         super().__init__(
             lambda partition, timer: GroupShard(partition, store, clock, self._kinds, timer),
@@ -193,10 +194,14 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
     async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         """ConsumerGroupHeartbeat. Returns when what it changes is stored, or at once."""
+        shard = self._shard_of(request.group_id)
+        if not isinstance(shard, ErrorCode) and isinstance(known := shard.groups.get(request.group_id), ConsumerGroup):
+            known.settings = self._kinds.consumer_settings(request.group_id)
+            if (reply := consumer_group_requests.unchanged(known, request, shard.now())) is not None:
+                return reply
         waiter: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
         try:
             consumer_group_requests.check(request, self._config.group_consumer_assignors)
-            shard = self._shard_of(request.group_id)
             if isinstance(shard, ErrorCode):
                 return HeartbeatReply(shard)
             if request.topic_regex:
@@ -267,6 +272,20 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         shard.perform(group, event(group, waiter, shard.now()))
         return await waiter
+
+    def _schedule_expiry(self) -> None:
+        super()._schedule_expiry()
+        if not self._refreshes_regexes:
+            self._refreshes_regexes = True
+            self._refresh_regexes()
+
+    def _refresh_regexes(self) -> None:
+        interval_s = self._config.group_consumer_regex_refresh_interval_ms / 1000
+        self._timer.at(self._clock.monotonic() + interval_s, self._refresh_regexes)
+        for shard in self._shards.values():
+            for group in tuple(shard.groups.values()):
+                if isinstance(group, ConsumerGroup):
+                    shard.perform(group, group.refresh_regexes(shard.now()))
 
     # --- offsets ---------------------------------------------------------------------------------
 
@@ -473,6 +492,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
 async def _stored_soon(waiter: asyncio.Future[_Reply], late: _Reply) -> _Reply:
     """The answer to a request whose change is stored, or `late` if that takes too long."""
+    if waiter.done():
+        return waiter.result()
     try:
         return await asyncio.wait_for(waiter, COMMIT_TIMEOUT_S)
     except TimeoutError:

@@ -62,7 +62,7 @@ class PeerRequests(Generic[Item]):
         self._waiting.setdefault(broker_id, []).append(future)
         if self._senders[broker_id] < MOST_CONNECTIONS:
             self._senders[broker_id] += 1
-            self._tasks.begin("asking other brokers about transactions", self._send_all(broker_id))
+            self._tasks.begin("asking other brokers", self._send_all(broker_id))
         return future
 
     def give_up(self, is_moved: Callable[[int, Item], bool], code: ErrorCode) -> None:
@@ -105,7 +105,7 @@ class PeerRequests(Generic[Item]):
         except PykafkaError as error:
             failure = str(error)
             if self._failed.get(broker_id) != failure:
-                logger.warning("broker %d has not answered about transactions: %s", broker_id, failure)
+                logger.warning("broker %d has not answered a coordinator: %s", broker_id, failure)
         except Exception:
             logger.exception("a request to broker %d failed", broker_id)
         self._failed[broker_id] = failure

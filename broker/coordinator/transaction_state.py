@@ -29,11 +29,9 @@ from broker.coordinator.transaction_records import (
 )
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.control import BUMPS_EPOCH
 
 MAX_EPOCH = 32767
-
-BUMPS_EPOCH = 2
-"""The version of transactions from which every end bumps the epoch. Clients below it add partitions by themselves."""
 
 _PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 _COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)

@@ -14,12 +14,13 @@ from typing import NamedTuple
 from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator.peer_requests import Connect, PeerRequests
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
-from broker.coordinator.transaction_state import BUMPS_EPOCH, ProducerIdAndEpoch
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import TRANSACTION_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.records.control import BUMPS_EPOCH
 
 _ADD_PARTITIONS_TO_TXN_VERSION = 5
 _NO_CAUSE = (ErrorCode.none, ErrorCode.operation_not_attempted)

@@ -14,7 +14,7 @@ Rules (KIP-98; Kafka's `ProducerStateManager`, `ProducerAppendInfo`):
 - a marker of an older coordinator is refused (TRANSACTION_COORDINATOR_FENCED); a marker without an open transaction
   changes only the epochs;
 - in version 2 of transactions (KIP-890) each has an epoch of its own, and its marker the one after that. A marker with
-  the epoch of the open transaction came late, and is refused (INVALID_PRODUCER_EPOCH).
+  the epoch of the open transaction came late, and is refused with INVALID_PRODUCER_EPOCH (P10).
 
 A producer without an open transaction is forgotten when it has appended nothing for `producer.id.expiration.ms`
 of the broker's clock. (Kafka counts from the records' own timestamps; old data would be forgotten at once.)
@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from broker.errors import BrokerError, ErrorCode
 from broker.records.batch import BatchHeader
+from broker.records.control import BUMPS_EPOCH
 
 REMEMBERED_BATCHES = 5
 """A producer may have as many in flight (`max.in.flight.requests.per.connection`)."""
@@ -37,7 +38,6 @@ NO_OFFSET = -1
 
 _SEQUENCE_MASK = 0x7FFFFFFF
 _NO_SEQUENCE = -1
-_EPOCH_PER_TRANSACTION = 2
 
 
 class AppendedBatch(NamedTuple):
@@ -167,7 +167,7 @@ class ProducerStates:
             return
         _check_epoch(entry, producer_epoch)
         if (
-            transaction_version >= _EPOCH_PER_TRANSACTION
+            transaction_version >= BUMPS_EPOCH
             and producer_epoch == entry.epoch
             and entry.transaction_first_offset != NO_OFFSET
         ):

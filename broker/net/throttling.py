@@ -19,7 +19,12 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, field
 from broker.quotas.client_quotas import ClientQuotas, QuotaType
 
-_OF_BROKERS = frozenset({ApiKey.WRITE_TXN_MARKERS})
+_OF_BROKERS = frozenset(
+    {
+        *(ApiKey.WRITE_TXN_MARKERS, ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE),
+        *(ApiKey.WRITE_SHARE_GROUP_STATE, ApiKey.DELETE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY),
+    }
+)
 _OF_LOGINS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _FIRST_OF_BROKERS = 4
 """From this version on, brokers ask other brokers about transactions by AddPartitionsToTxn (KIP-890)."""

@@ -37,7 +37,12 @@ _MALFORMED = (ValueError, LookupError, OverflowError, struct.error, MemoryError)
 
 _API_KEYS = {int(api): api for api in ApiKey}
 """Faster than `ApiKey(key)`, which each request would pay for."""
-_REPEATED_APIS = frozenset({ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.HEARTBEAT})
+_REPEATED_APIS = frozenset(
+    {
+        *(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN),
+        *(ApiKey.HEARTBEAT, ApiKey.CONSUMER_GROUP_HEARTBEAT),
+    }
+)
 """Clients repeat these requests with another correlation id, so decoded ones are cached."""
 _REPEATED_BYTES = 512
 

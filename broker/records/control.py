@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, BatchHeader, Buffer, build_batch
@@ -18,6 +18,10 @@ from broker.records.varint import encode_varint, read_varint
 
 _KEY = struct.Struct(">hh")
 _END_MARKER = struct.Struct(">hi")
+
+
+BUMPS_EPOCH: Final = 2
+"""The version of transactions from which every end bumps the epoch, and leaders add partitions (KIP-890)."""
 
 
 class ControlType(IntEnum):
@@ -30,7 +34,7 @@ class ControlType(IntEnum):
 class EndMarker(NamedTuple):
     """How a producer's transaction ended. `coordinator_epoch` fences a coordinator that was replaced.
 
-    With a `transaction_version` of 2 (KIP-890), which is not written, the epoch is above that of the records.
+    With the `transaction_version` BUMPS_EPOCH, which is not written, the epoch is above that of the records.
     """
 
     producer_id: int

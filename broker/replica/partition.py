@@ -21,7 +21,7 @@ from broker.log.pending_append import AppendResult, PendingAppend, complete
 from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import BatchHeader
-from broker.records.control import EndMarker
+from broker.records.control import BUMPS_EPOCH, EndMarker
 from broker.replica.append_queue import AppendQueue
 from broker.replica.cluster_metadata import NO_STATE, PartitionInfo
 from broker.replica.group_commit import GroupCommit
@@ -190,7 +190,8 @@ class Partition(Replica):
         """
         if self._is_closed:
             raise self._not_led()
-        self._verifications.pop(marker.producer_id, None)
+        if marker.transaction_version < BUMPS_EPOCH:
+            self._verifications.pop(marker.producer_id, None)
         return self._submit(self._ending(marker))
 
     def _ending(self, marker: EndMarker) -> PendingAppend[AppendResult]:
@@ -434,7 +435,8 @@ class Partition(Replica):
         """A guard for the time in which the coordinator of a producer's transaction is asked whether it is open.
 
         A marker that comes meanwhile makes the guard invalid: records that follow it would open a transaction that
-        nobody ends (Kafka's VerificationGuard).
+        nobody ends (Kafka's VerificationGuard). In version 2 of transactions their epoch tells: a marker of the same
+        epoch has ended the transaction before, and after one of a higher epoch they are refused.
         """
         return self._verifications.setdefault(producer_id, object())
 

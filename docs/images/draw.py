@@ -155,6 +155,7 @@ LAYERS = [
     [(0, 7, "tools", False)],
     [(0, 5, "server", False)],
     [(0, 2.5, "api", False), (2.5, 2.5, "web", False)],
+    [(0, 5, "share", False)],
     [(0, 5, "coordinator", False)],
     [(0, 5, "cluster", False)],
     [(0, 5, "zookeeper", False)],

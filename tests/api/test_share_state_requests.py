@@ -36,6 +36,14 @@ def test_what_is_written_is_read(shares: ShareStates, version: int) -> None:
     assert shares.summary(0).start_offset == 10
 
 
+def test_retention_deletes_nothing_of_the_states(shares: ShareStates) -> None:
+    """They are not compacted, because an update counts together with its snapshot."""
+    asked = {"resource_type": 2, "resource_name": "__share_group_state", "configuration_keys": None}
+    (found,) = shares.ask.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [asked]}).results
+    configs = {config.name: config.value for config in found.configs}
+    assert (configs["cleanup.policy"], configs["retention.ms"], configs["retention.bytes"]) == ("delete", "-1", "-1")
+
+
 def test_a_deposed_leader_is_fenced(shares: ShareStates) -> None:
     shares.initialize()
     shares.read(leader_epoch=5)

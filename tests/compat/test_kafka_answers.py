@@ -40,13 +40,15 @@ RECORDED = {
     "rights": 746,
     "acls": 325,
     "cluster": 352,
-    "consumer_groups": 422,
+    "consumer_groups": 351,
+    "group_migration": 71,
     "share_groups": 173,
     "topic_ids": 30,
     "transactions_v2": 93,
 }
 NEEDED = {
     "consumer_groups": {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.CONSUMER_GROUP_DESCRIBE: 1},
+    "group_migration": {ApiKey.CONSUMER_GROUP_HEARTBEAT: 2},  # until there is one
     "share_groups": {ApiKey.SHARE_FETCH: 2, ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0},
     "topic_ids": {ApiKey.PRODUCE: 13},
     "transactions_v2": {ApiKey.END_TXN: 5},

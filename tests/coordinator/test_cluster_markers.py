@@ -22,7 +22,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
 from broker.replica.cluster_metadata import PartitionInfo
 from tests.support.coordinators import settle
-from tests.support.transactions import MemoryMarkers
+from tests.support.transactions import MemoryMarkers, ready
 
 HERE, NO_LEADER = 1, -1
 T0, T1, T2, T3, GONE = (TopicPartition(topic, n) for topic, n in [("t", 0), ("t", 1), ("t", 2), ("t", 3), ("gone", 0)])
@@ -230,3 +230,34 @@ async def test_the_coordinator_of_a_transaction_is_asked_whether_it_has_the_part
     assert cluster.verifier.is_local("id")
     del cluster.leaders[STATE]
     assert cluster.verifier.is_local("id"), "nobody has a transaction yet"
+
+
+async def test_the_coordinator_is_asked_to_add_all_partitions_of_a_request_at_once() -> None:
+    cluster = Cluster()
+    cluster.script = cluster.verified
+    assert await ready(cluster.verifier.add("id", PRODUCER, {T1, T2})) is ErrorCode.none
+    ((broker_id, request),) = cluster.asked
+    (asked,) = request.body.transactions
+    assert (broker_id, asked.verify_only) == (3, False)
+    assert {TopicPartition(t.name, index) for t in asked.topics for index in t.partitions} == {T1, T2}
+
+
+@pytest.mark.parametrize(
+    ("codes", "seen"),
+    [
+        ({1: ErrorCode.operation_not_attempted, 2: ErrorCode.unknown_topic_or_partition}, "unknown_topic_or_partition"),
+        ({1: ErrorCode.none}, "network_exception"),
+        ({}, "network_exception"),
+    ],
+)
+async def test_what_was_not_added_has_its_cause(codes: Mapping[int, ErrorCode], seen: str) -> None:
+    """An answer that lacks a partition says nothing of any."""
+    cluster = Cluster()
+
+    async def answer(request: Request) -> Mapping[str, Any]:
+        rows = [{"partition_index": index, "partition_error_code": code} for index, code in codes.items()]
+        result = {"transactional_id": "id", "topic_results": [{"name": "t", "results_by_partition": rows}]}
+        return {"error_code": ErrorCode.none, "results_by_transaction": [result]}
+
+    cluster.script = answer
+    assert await ready(cluster.verifier.add("id", PRODUCER, {T1, T2})) is ErrorCode[seen]

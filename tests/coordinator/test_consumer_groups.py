@@ -187,6 +187,25 @@ async def test_a_pattern_matches_what_the_client_may_describe(groups: Groups) ->
     assert {one.topic_id for one in reply.assignment or ()} == {topic("ev-a", 1).topic_id}
 
 
+async def test_a_right_that_is_given_later_counts_after_the_refresh_interval(groups: Groups) -> None:
+    groups.topics["ev-secret"] = topic("ev-secret", 1)
+    groups.coordinator.topics_changed(["ev-secret"])
+    allowed: set[str] = set()
+    allows = allowed.__contains__
+    reply = await join(groups, "a", topic_names=frozenset(), topic_regex="ev-.*", client=allows)
+    await asyncio.to_thread(int)
+    allowed.add("ev-secret")
+    for _ in range(30):
+        groups.advance(30_000)
+        await asyncio.to_thread(int)
+        await settle()
+        reply = await beat(groups, "a", reply.member_epoch, owned=frozenset(), client=allows)
+        assert reply.error is ErrorCode.none
+        if reply.assignment:
+            break
+    assert len(reply.assignment or ()) == 1
+
+
 @pytest.mark.parametrize("member_id", ["", "a"])
 async def test_a_group_that_a_refused_heartbeat_named_is_not_made(groups: Groups, member_id: str) -> None:
     assert (await beat(groups, member_id, 7)).error is not ErrorCode.none

@@ -13,7 +13,7 @@ from broker.coordinator import transaction_shard
 from broker.coordinator.record_reader import KeyValue
 from broker.coordinator.transaction_records import TransactionMetadata, TransactionState, decode_transaction
 from broker.coordinator.transaction_shard import MARKER_RETRY_S
-from broker.coordinator.transaction_state import ProducerIdAndEpoch
+from broker.coordinator.transaction_state import MAX_EPOCH, ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
@@ -27,6 +27,7 @@ from tests.support.transactions import (
     TIMEOUT,
     Transactions,
     open_transaction,
+    ready,
     running_transactions,
 )
 
@@ -232,6 +233,63 @@ async def test_the_next_transaction_begins_when_the_markers_of_the_last_one_are_
         written.set_result(None)
         assert await asyncio.gather(*adding) == [ErrorCode.none] * 2
         assert transactions.stored().partitions == {P0, P1}
+
+
+async def test_what_two_leaders_add_at_once_is_stored_one_after_the_other() -> None:
+    store = GatedRecordStore()
+    async with running_transactions(Transactions(store)) as transactions:
+        producer = await transactions.begin()
+        store.gate.clear()
+        adding = [asyncio.ensure_future(transactions.add(producer, tp)) for tp in (P0, P1, P2)]
+        await settle()
+        assert not any(one.done() for one in adding)
+        store.gate.set()
+        assert await asyncio.gather(*adding) == [ErrorCode.none] * 3
+        assert transactions.stored().partitions == {P0, P1, P2}
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_the_end_of_version_2_has_markers_and_an_answer_with_the_next_epoch(commit: bool) -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        coordinator = transactions.coordinator
+        assert await ready(coordinator.add_partitions("id", producer, {P0, P1}, 2)) is ErrorCode.none
+        reply = await coordinator.end_and_bump("id", producer, commit=commit)
+        assert reply == (ErrorCode.none, producer.producer_id, producer.epoch + 1)
+        marker = EndMarker(producer.producer_id, producer.epoch + 1, ControlType(commit), 5, 2)
+        assert sorted(transactions.markers.written) == [(P0, marker), (P1, marker)]
+        await transactions.restart()
+        assert await transactions.coordinator.end_and_bump("id", producer, commit=commit) == reply
+        refused = await transactions.coordinator.end_and_bump("id", producer, commit=not commit)
+        assert refused == (ErrorCode.invalid_txn_state, -1, -1)
+        assert len(transactions.markers.written) in (2, 4)  # again, if the record of the completion was lost
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+async def test_the_end_of_the_last_epoch_gives_a_new_producer_id(at_hand: bool) -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        transactions.ids.at_hand = at_hand
+        transaction = transactions.coordinator._find("id")[1]  # type: ignore[index]
+        producer = producer._replace(epoch=MAX_EPOCH - 1)
+        transaction.current = transaction.current._replace(producer_epoch=producer.epoch)
+        transactions.markers.failing[P0] = ErrorCode.not_leader_or_follower
+        assert await ready(transactions.coordinator.add_partitions("id", producer, {P0}, 2)) is ErrorCode.none
+        reply = await transactions.coordinator.end_and_bump("id", producer, commit=True)
+        assert (reply.error, reply.producer_epoch) == (ErrorCode.none, 0)
+        assert reply.producer_id > producer.producer_id
+        assert transactions.stored().producer_id == producer.producer_id  # the marker is of the old one
+        successor = ProducerIdAndEpoch(reply.producer_id, 0)
+        await transactions.restart()  # the new one survives
+        adding = asyncio.ensure_future(ready(transactions.coordinator.add_partitions("id", successor, {P1}, 2)))
+        await settle()
+        del transactions.markers.failing[P0]
+        transactions.advance(1_000)
+        assert await adding is ErrorCode.none
+        assert transactions.markers.written == [
+            (P0, EndMarker(producer.producer_id, MAX_EPOCH, ControlType.COMMIT, 5, 2))
+        ]
+        assert transactions.stored().producer_id == reply.producer_id
 
 
 # --- producers

@@ -19,9 +19,10 @@ from broker.coordinator.transaction_records import (
     decode_transaction,
     encode_transaction,
 )
-from broker.coordinator.transaction_state import BUMPS_EPOCH, MAX_EPOCH, ProducerIdAndEpoch, Transaction
+from broker.coordinator.transaction_state import MAX_EPOCH, ProducerIdAndEpoch, Transaction
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.control import BUMPS_EPOCH
 
 TIMEOUT = 1_000
 SELDOM = st.sampled_from([False, False, False, True])

@@ -545,6 +545,14 @@ async def test_a_marker_makes_the_verification_of_its_producer_invalid(leader: L
     assert not partition.end_verification(8, guards[8]), "it holds for one append"
 
 
+async def test_a_marker_of_version_2_ends_the_transaction_before_the_one_that_is_verified(leader: Leader) -> None:
+    partition = leader.partition
+    partition.append(batch(b"a", producer_id=7, producer_epoch=3, transactional=True))
+    guard = partition.begin_verification(7)  # for the first records of epoch 4
+    partition.append_marker(EndMarker(7, 4, ControlType.COMMIT, 0, 2))
+    assert partition.end_verification(7, guard)
+
+
 async def test_an_open_transaction_is_one_of_the_same_epoch(leader: Leader) -> None:
     partition = leader.partition
     assert not partition.has_open_transaction(7, 3)

@@ -89,6 +89,14 @@ def test_no_more_is_in_flight_than_allowed() -> None:
     assert fetch(state, (0, 9), (10, 19), member="b") == [(3, 3, 2)]
 
 
+def test_what_is_available_counts_as_in_flight() -> None:
+    state = machine(limits=ShareLimits(5, 15))
+    fetch(state, (0, 9))
+    say(state, 0, 9, RELEASE)
+    store(state)
+    assert fetch(state, (10, 29), at=10) == [(10, 14, 1)]
+
+
 def test_what_the_log_does_not_have_is_archived() -> None:
     """Gaps of compaction, control batches, aborted transactions."""
     state = machine()

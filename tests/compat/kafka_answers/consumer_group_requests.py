@@ -8,6 +8,7 @@ heartbeat owns what its member was given.
 from __future__ import annotations
 
 import dataclasses
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -478,6 +479,7 @@ def _settings(asking: Asking) -> None:
     def describe(name: str, of: str, keys: Sequence[str] | None = None) -> None:
         def pick(answer: Any) -> Any:
             for result in answer["results"]:
+                result["configs"] = [one for one in result["configs"] if not LEFT_OUT.match(one["name"])]
                 result["configs"].sort(key=lambda one: str(one["name"]))
                 for one in result["configs"]:
                     one.pop("synonyms", None)
@@ -541,6 +543,9 @@ def _ours(answer: Any) -> Any:
     ours = [one for one in answer["config_resources"] if str(one["resource_name"]).startswith("U")]
     return {**answer, "config_resources": ours}
 
+
+LEFT_OUT = re.compile(r"streams\.|.*\.(assignment\.interval\.ms|assignor\.offload\.enable)$")
+"""Settings of groups that are not served, and of when and where Kafka assigns."""
 
 SETTINGS_TRIED: Mapping[str, Sequence[str]] = {
     "consumer.session.timeout.ms": ("44999", "60001", "nope", "-1", ""),

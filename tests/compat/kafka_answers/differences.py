@@ -301,6 +301,33 @@ GROUPS = [
     ),
 ]
 
+CONSUMER_GROUPS = [
+    Difference(
+        "A group that assigns anew has a heartbeat each second",
+        "so that partitions change hands within a second or two; Kafka keeps the interval of the group",
+        ("ConsumerGroupHeartbeat *",),
+        {"heartbeat_interval": lambda one: (one.kafka, one.ours) == (5.0, 1.0)},
+    ),
+    Difference(
+        "A pattern that cannot be read is refused before the epoch is looked at",
+        "INVALID_REGULAR_EXPRESSION; Kafka says FENCED_MEMBER_EPOCH first",
+        ("ConsumerGroupHeartbeat a bad pattern, later",),
+        {"error_code": "invalid_regular_expression"},
+    ),
+    Difference(
+        "A group whose last member leaves has assigned nothing to nobody at once",
+        "its assignment epoch is its group epoch; Kafka's stays behind until somebody joins",
+        ("ConsumerGroupDescribe *",),
+        {"groups.assignment_epoch": lambda one: one.ours == one.kafka + 1},
+    ),
+    Difference(
+        "Settings of streams groups are unknown",
+        "INVALID_CONFIG: the groups of KIP-1071 are not served",
+        ("AlterConfigs group streams.*",),
+        {"responses.error_code": "invalid_config"},
+    ),
+]
+
 SHARE_GROUPS = [
     Difference(
         "A member has its partitions with its first heartbeat",
@@ -513,7 +540,8 @@ WANTED: Mapping[str, Sequence[Difference]] = {
     "rights": RIGHTS,
     "acls": ACLS,
     "cluster": CLUSTER,
-    "consumer_groups": (),
+    "consumer_groups": CONSUMER_GROUPS,
+    "group_migration": (),
     "share_groups": SHARE_GROUPS,
     "topic_ids": (),
     "transactions_v2": TRANSACTIONS_V2,
