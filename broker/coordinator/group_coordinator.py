@@ -192,16 +192,21 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         shard.perform(group, effects)
         return LeaveReply(ErrorCode.none, results)
 
+    def quiet_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply | None:
+        """The reply to a ConsumerGroupHeartbeat that changes nothing; None for all others (`consumer_heartbeat`)."""
+        shard = self._shard_of(request.group_id)
+        group = None if isinstance(shard, ErrorCode) else shard.groups.get(request.group_id)
+        if isinstance(shard, ErrorCode) or not isinstance(group, ConsumerGroup):
+            return None
+        group.settings = self._kinds.consumer_settings(request.group_id)
+        return consumer_group_requests.unchanged(group, request, shard.now())
+
     async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         """ConsumerGroupHeartbeat. Returns when what it changes is stored, or at once."""
-        shard = self._shard_of(request.group_id)
-        if not isinstance(shard, ErrorCode) and isinstance(known := shard.groups.get(request.group_id), ConsumerGroup):
-            known.settings = self._kinds.consumer_settings(request.group_id)
-            if (reply := consumer_group_requests.unchanged(known, request, shard.now())) is not None:
-                return reply
         waiter: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
         try:
             consumer_group_requests.check(request, self._config.group_consumer_assignors)
+            shard = self._shard_of(request.group_id)
             if isinstance(shard, ErrorCode):
                 return HeartbeatReply(shard)
             if request.topic_regex:
