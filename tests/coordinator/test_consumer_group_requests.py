@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker.coordinator import consumer_group_state
 from broker.coordinator.consumer_group_requests import commit_errors, describe, fetch_error, unchanged
 from broker.coordinator.consumer_group_state import ConsumerGroupConfig
 from broker.coordinator.modern_group_messages import (
@@ -316,6 +317,19 @@ def test_members_that_join_during_an_append_share_the_next_one(driver: ConsumerG
     driver.release()
     assert driver.appends == 2
     assert [call.reply.member_epoch for call in calls] == [2] + [3] * 99
+
+
+def test_requests_beyond_a_limit_are_refused_while_an_append_hangs(
+    driver: ConsumerGroupDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_group_state, "MOST_WAITING", 2)
+    driver.hold = True
+    calls = [driver.heartbeat(f"m{i}", JOIN_EPOCH, **FIRST) for i in range(4)]
+    assert [len(call.answers) for call in calls] == [0, 0, 0, 1]
+    assert calls[3].reply.error is ErrorCode.coordinator_not_available
+    driver.hold = False
+    driver.release()
+    assert [call.reply.error for call in calls[:3]] == [ErrorCode.none] * 3
 
 
 def test_an_append_that_failed_changes_nothing(driver: ConsumerGroupDriver) -> None:
