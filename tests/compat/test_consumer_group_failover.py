@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -32,29 +31,13 @@ def seen(bootstrap: str, group: str) -> GroupDescription:
         return Admin(cluster).describe_group(group)
 
 
-def promises(group: GroupDescription) -> Any:
-    """What every member may rely on: epochs, what it has, what it will have."""
-    return (
-        group.epoch,
-        group.assignment_epoch,
-        [(one.member_id, one.epoch, one.partitions, one.target) for one in group.members],
-    )
+def targets(group: GroupDescription) -> Any:
+    """What each member will have, and the epochs of that."""
+    return group.epoch, group.assignment_epoch, {one.member_id: one.target for one in group.members}
 
 
-def when_quiet(bootstrap: str, group: str) -> Any:
-    """What members may rely on, once that is the same for three heartbeats: then all but the paused one are done."""
-    latest: Any = None
-    since = 0.0
-
-    def is_quiet() -> bool:
-        nonlocal latest, since
-        found = promises(seen(bootstrap, group))
-        if found != latest:
-            latest, since = found, time.monotonic()
-        return time.monotonic() - since > 1.0
-
-    eventually(is_quiet)
-    return latest
+def epochs(group: GroupDescription) -> dict[str, int]:
+    return {one.member_id: one.epoch for one in group.members}
 
 
 @contextmanager
@@ -79,11 +62,12 @@ def survive(
             made.append(ConsumerProcess(bootstrap, group, records.name, NEW))
             eventually(lambda size=number + 2: len(seen(bootstrap, group).members) == size)  # type: ignore[misc]
             eventually(lambda: seen(bootstrap, group).state == "Reconciling")
-            before = when_quiet(bootstrap, group)
+            before = seen(bootstrap, group)
             with killed():
                 eventually(lambda: seen(bootstrap, group).state == "Reconciling")
-                after = promises(seen(bootstrap, group))
-                assert after == before
+                after = seen(bootstrap, group)
+                assert targets(after) == targets(before)
+                assert all(epoch >= epochs(before)[name] for name, epoch in epochs(after).items()), "none begins anew"
                 made[0].resume()
                 eventually(lambda: seen(bootstrap, group).state == "Stable")
                 for partition in range(PARTITIONS):

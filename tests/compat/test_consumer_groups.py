@@ -86,14 +86,17 @@ class JavaMember:
     def _run(self) -> None:
         try:
             while not self._stopped.is_set():
-                found = self._java.poll(self._consumer, 100)
-                self.records += [(one.partition(), one.offset()) for one in found]
+                found = self._consumer.poll(self._java.duration(100))
                 self.assigned = {tp.partition() for tp in each(self._consumer.assignment())}
-                if found:
+                for tp in each(found.partitions()):  # not each record: py4j would make an object of it
+                    rows, partition = found.records(tp), tp.partition()
+                    ends = rows.get(0).offset(), rows.get(rows.size() - 1).offset()
+                    self.records += [(partition, offset) for offset in range(ends[0], ends[1] + 1)]
+                if not found.isEmpty():
                     self._consumer.commitSync()
             self._consumer.close()
-        except Exception as error:
-            self.error = error
+        except Py4JJavaError as error:
+            self.error = RuntimeError(str(error.java_exception.toString()))
 
 
 @pytest.fixture
@@ -265,7 +268,7 @@ def test_admins_change_a_consumer_group_only_when_it_is_empty(
     assert group not in {one.groupId() for one in each(java_admin.listGroups().all().get())}
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_commits_that_cross_rebalances_are_accepted(
     broker: Kafka, process: Callable[..., ConsumerProcess], topic: str, group: str, rounds: int
 ) -> None:
@@ -344,7 +347,7 @@ def test_it_asks_for_the_rights_of_the_group_and_of_its_topics(
     assert outcome(pattern) == seen.name, "what it may not describe does not match"
 
 
-@pytest.mark.parametrize("count", [600, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [600, pytest.param(20_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_members_change_their_protocol_one_after_the_other_and_back(
     broker: Kafka, java_member: Callable[..., JavaMember], admin: AdminClient, topic: str, group: str, count: int
 ) -> None:
