@@ -64,11 +64,15 @@ async def acknowledge(
     context: ApiContext, request: Request, client: Client, key: SessionKey, need: Permission, named: Mapping[Asked, Any]
 ) -> dict[Asked, Result]:
     """Store the acknowledgements of a request, all partitions at once."""
+    may_renew = context.group_configs.of(key.group_id).share_renew_acknowledge_enable
     with_batches = [(asked, one.acknowledgement_batches) for asked, one in named.items()]
 
     async def store(asked: Asked, batches: Sequence[Any]) -> Result:
         try:
             checked = _checked(batches, request)
+            if not may_renew and any(AcknowledgeType.RENEW in one.acknowledge_types for one in checked):
+                text = "Renewing acquisition locks is not enabled for the group (share.renew.acknowledge.enable)."
+                raise BrokerError(ErrorCode.invalid_record_state, text)
             located(context, client, need, asked)
             partition = await context.share.partitions.get(SharePartitionKey(key.group_id, *asked))
             code = await partition.acknowledge(key.member_id, checked)

@@ -46,7 +46,7 @@ from broker.client.cluster_metadata import CoordinatorKind, Node, TopicMetadata
 from broker.client.committed_offsets import GroupOffsets
 from broker.client.coordinator import Coordinator
 from broker.client.denials import refusal
-from broker.client.group_descriptions import describe_group, members_of_groups
+from broker.client.group_descriptions import describe_group, members_of_groups, share_group_offsets
 from broker.client.leader_requests import ask_leaders, error_of, partition_rows, topic_rows
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
@@ -229,8 +229,8 @@ class Admin:
         self._checked(ApiKey.INCREMENTAL_ALTER_CONFIGS, what, result, name)
 
     def _ask_about(self, api: ApiKey, body: Mapping[str, Any], resource: ResourceType, name: str) -> Any:
-        """Only the broker itself knows its settings. Every broker knows those of topics and of ALL_BROKERS."""
-        if resource is ResourceType.TOPIC or name == ALL_BROKERS:
+        """Only the broker itself knows its settings. Every broker knows those of topics, groups and ALL_BROKERS."""
+        if resource in (ResourceType.TOPIC, ResourceType.GROUP) or name == ALL_BROKERS:
             return self._ask(api, body, connect=self.cluster.any_connection)
         if not name.isdecimal():
             raise BrokerError(ErrorCode.invalid_request, f"there is no broker {name!r}: its id is a number")
@@ -283,6 +283,11 @@ class Admin:
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
         """All committed offsets of a group; each is the next offset to read."""
         return GroupOffsets(self.cluster, group).fetch()
+
+    def share_group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Where a share group (KIP-932) begins in its partitions: all before that is done. Those that no member has
+        read yet are left out."""
+        return share_group_offsets(self.cluster, group)
 
     def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group without members. Raises BrokerError `unknown_member_id` when it has members."""

@@ -61,6 +61,22 @@ def members_of_groups(
     return found
 
 
+def share_group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
+    """Where a share group begins in its partitions: all before is done. Those that nobody has read are left out."""
+
+    def codes(answer: Any) -> Iterator[tuple[ErrorCode, str]]:
+        yield answer.groups[0].error_code, "describing the offsets"
+
+    body = {"groups": [{"group_id": group, "topics": None}]}
+    answer = Coordinator(cluster, group).ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, body, codes)
+    return {
+        TopicPartition(topic.topic_name, one.partition_index): one.start_offset
+        for topic in answer.groups[0].topics
+        for one in topic.partitions
+        if one.error_code is ErrorCode.none and one.start_offset >= 0
+    }
+
+
 def _body(names: list[str]) -> Mapping[str, Any]:
     """For each of the APIs; the older one has another name for the groups."""
     return {"groups": names, "group_ids": names, "include_authorized_operations": False}

@@ -22,18 +22,29 @@ from broker.tools.client_options import JsonOutput, admin_command, complete_enti
 from broker.tools.output import print_json, print_lines, print_table, report
 
 app = typer.Typer(
-    help="Show and change the settings of topics and brokers.\n\n\b\nExamples:\n"
+    help="Show and change the settings of topics, brokers and groups.\n\n\b\nExamples:\n"
     "  pykafka configs describe --entity-name flights --all\n"
     "  pykafka configs alter --entity-name flights --add-config retention.ms=60000",
     no_args_is_help=True,
 )
 
-KINDS = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER, "broker-loggers": ResourceType.BROKER_LOGGER}
+KINDS = {
+    "topics": ResourceType.TOPIC,
+    "brokers": ResourceType.BROKER,
+    "broker-loggers": ResourceType.BROKER_LOGGER,
+    "groups": ResourceType.GROUP,
+}
 
 EntityType = Annotated[str, option(f"One of {', '.join(KINDS)}.", "KIND", "--entity-type", "-e")]
 EntityName = Annotated[
     str | None,
-    option("Name of the topic or id of the broker.", "NAME", "--entity-name", "-n", autocompletion=complete_entities),
+    option(
+        "Name of the topic or group, id of the broker.",
+        "NAME",
+        "--entity-name",
+        "-n",
+        autocompletion=complete_entities,
+    ),
 ]
 EntityDefault = Annotated[bool, flag("The settings that all brokers share.", "--entity-default")]
 
@@ -58,7 +69,7 @@ def describe(
     docs: Annotated[bool, flag("Explain each setting.", "--docs")] = False,
     as_json: JsonOutput = False,
 ) -> None:
-    """Show settings with their values and sources. Without --entity-name: of all topics or brokers.
+    """Show settings with their values and sources. Without --entity-name: of all.
 
     \b
     Examples:
@@ -152,6 +163,8 @@ def _names(admin: Admin, kind: ResourceType, name: str | None, default: bool) ->
         return [ALL_BROKERS]
     if name is not None:
         return [name]
+    if kind is ResourceType.GROUP:
+        return [one.group_id for one in admin.list_groups()]
     return admin.list_topics() if kind is ResourceType.TOPIC else [str(node.id) for node in admin.cluster.brokers()]
 
 

@@ -293,7 +293,8 @@ def _partitions_of(admin: Admin, group: GroupDescription) -> list[GroupPartition
     owners = {
         tp: (member.member_id, member.host, member.client_id) for member in group.members for tp in member.partitions
     }
-    return _with_lag(admin, admin.group_offsets(group.group_id), owners)
+    offsets = admin.share_group_offsets if group.group_type == "share" else admin.group_offsets
+    return _with_lag(admin, offsets(group.group_id), owners)
 
 
 def _with_lag(

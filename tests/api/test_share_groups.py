@@ -11,7 +11,7 @@ from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.described_config import ResourceType
 from tests.support.raw_requests import Requests
-from tests.support.share_members import RELEASE, ShareMember, configure
+from tests.support.share_members import RELEASE, RENEW, ShareMember, configure
 from tests.support.waiting import eventually
 
 OK = ErrorCode.none
@@ -219,6 +219,16 @@ class TestSettings:
         assert member.take() == [(0, 0, 2)]
         assert member.accept(0, 0, RELEASE) is OK
         assert member.take() == [], "it was delivered twice"
+
+    def test_renewals_can_be_refused(self, ask: Requests, topic: str, group: str) -> None:
+        configure(ask, group, share_renew_acknowledge_enable="false")
+        ask.put(topic, b"0")
+        member = ShareMember(ask, group, topic).join()
+        assert member.take() == [(0, 0, 1)]
+        (found,) = member.acknowledge({0: [(0, 0, [RENEW])]}, is_renew_ack=True).responses[0].partitions
+        assert ErrorCode(found.error_code) is ErrorCode.invalid_record_state
+        assert "share.renew.acknowledge.enable" in found.error_message
+        assert member.accept(0, 0) is OK
 
     @pytest.mark.parametrize(
         ("name", "value", "text"),

@@ -17,6 +17,7 @@ from broker.share.persister import SharePartitionKey
 from tests.support.raw_requests import Requests
 from tests.support.replicated_cluster import ReplicatedCluster
 from tests.support.share_members import ACCEPT, ShareMember, acquired, configure
+from tests.support.share_worker import ShareWorker
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -135,6 +136,26 @@ def test_kills_of_leader_and_share_coordinator(cluster: ReplicatedCluster, topic
     assert reader.seen == set(range(written))
 
 
+def test_consumers_go_on_when_the_group_coordinator_is_killed(cluster: ReplicatedCluster, topic: str) -> None:
+    group = f"share-{topic}"
+    cluster.create(topic)
+    with Requests(cluster.brokers[cluster.coordinator(group)].bootstrap) as ask:
+        configure(ask, group, share_auto_offset_reset="earliest")
+    with (
+        ShareWorker(cluster.bootstrap, group, topic) as one,
+        ShareWorker(cluster.bootstrap, group, topic) as two,
+    ):
+        produce(cluster.bootstrap, topic, STEP)
+        eventually(lambda: len(one.done | two.done) >= STEP // 2)
+        with cluster.without(cluster.coordinator(group)):
+            produce(cluster.bootstrap, topic, STEP)
+            eventually(lambda: start_offset(cluster, group, topic) == 2 * STEP, timeout=120)
+        produce(cluster.bootstrap, topic, STEP)
+        eventually(lambda: start_offset(cluster, group, topic) == 3 * STEP, timeout=120)
+        assert one.got.total() + two.got.total() >= 3 * STEP
+        assert max(one.counts + two.counts) <= 5
+
+
 def produce(bootstrap: str, topic: str, count: int) -> None:
     """In batches of ten."""
     settings = {"bootstrap.servers": bootstrap, "batch.num.messages": 10, "enable.idempotence": True}
@@ -150,10 +171,13 @@ def wait_until_answered(reader: Reader, count: int) -> None:
 
 
 def start_offset(cluster: ReplicatedCluster, group: str, topic: str) -> int:
+    """As any broker that lives tells it."""
     asked = {"group_id": group, "topics": [{"topic_name": topic, "partitions": [0]}]}
-    try:
-        with Requests(cluster.bootstrap.split(",")[0]) as ask:
-            (found,) = ask.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, {"groups": [asked]}).groups
-    except (OSError, BrokerError):
-        return -1
-    return int(found.topics[0].partitions[0].start_offset)
+    for address in cluster.bootstrap.split(","):
+        try:
+            with Requests(address) as ask:
+                (found,) = ask.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, {"groups": [asked]}).groups
+        except (OSError, BrokerError):
+            continue
+        return int(found.topics[0].partitions[0].start_offset)
+    return -1

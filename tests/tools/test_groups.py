@@ -13,10 +13,13 @@ from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
+from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.console import answer_of, error_of, output_of, pykafka
 from tests.support.kafka import Kafka, need
+from tests.support.raw_requests import Requests
+from tests.support.share_members import ShareMember
 from tests.support.waiting import eventually
 
 RECORDS = 10
@@ -129,6 +132,29 @@ def test_a_group_whose_members_the_coordinator_assigns(
     assert reset(at, group, "--topic", f"{filled}:0", "--to-earliest", "--execute") == {0: 0}
     assert document("groups", "delete", "--group", group, *at) == [{"group": group, "deleted": True}]
     assert f"there is no group '{group}'" in error_of("groups", "describe", "--group", group, *at)
+
+
+def test_a_share_group(broker: Kafka, at: tuple[str, str], filled: str, group: str) -> None:
+    need(broker.bootstrap, ApiKey.SHARE_FETCH)
+    shared = f"shared-{group}"
+    earliest = ("--add-config", "share.auto.offset.reset=earliest")
+    answer_of("configs", "alter", "--entity-type", "groups", "--entity-name", shared, *earliest, *at)
+    (configured,) = document("configs", "describe", "--entity-type", "groups", "--entity-name", shared, *at)
+    assert [(one["name"], one["value"]) for one in configured["configs"]] == [("share.auto.offset.reset", "earliest")]
+    with Requests(broker.bootstrap) as ask:
+        member = ShareMember(ask, shared, filled).join()
+        first, last, _ = member.take()[0]
+        assert member.accept(first, last) is ErrorCode.none
+        (described,) = document("groups", "describe", "--group", shared, *at)
+        assert (described["type"], described["state"], described["assignor"]) == ("share", "Stable", "simple")
+        (read, unread) = described["partitions"]
+        assert (read["currentOffset"], read["lag"], read["clientId"]) == (last + 1, RECORDS - last - 1, "tests")
+        assert unread["currentOffset"] is None
+        listed = [one for one in document("groups", "list", "--type", "share", *at) if one["group"] == shared]
+        assert listed == [{"group": shared, "state": "Stable", "type": "share", "protocolType": "share"}]
+        assert "NON_EMPTY_GROUP" in error_of("groups", "delete", "--group", shared, *at)
+        member.heartbeat(epoch=-1)
+    assert document("groups", "delete", "--group", shared, *at) == [{"group": shared, "deleted": True}]
 
 
 def test_what_is_unread_without_a_commit_is_said(
