@@ -5,7 +5,7 @@ Produce is advertised from version 0 although it is served from 3: otherwise lib
 know record batches (Apache Kafka 4 does the same).
 The features tell clients what all brokers have, such as version 2 of transactions (KIP-584).
 Version notes: from 3 a client sends the name and version of its software. Names that are not valid are refused. 3 tells
-no features that begin with 0: Java's clients up to 3.8 raise an error at them, and connect to no broker.
+no features that begin with 0: older clients for Java cannot read them (KAFKA-17492).
 """
 
 from __future__ import annotations

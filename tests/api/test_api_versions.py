@@ -26,7 +26,7 @@ def test_every_version_tells_the_whole_table(ask: Requests, version: int) -> Non
 def test_older_clients_are_not_told_of_features_from_version_0_on(
     ask: Requests, version: int, lowest: list[int]
 ) -> None:
-    """Java's up to 3.8 raise IllegalArgumentException at them, in every connection (KAFKA-17011)."""
+    """Older ones for Java cannot read them (KAFKA-17492)."""
     body = {"client_software_name": "tests", "client_software_version": "1"}
     answer = ask.ask(ApiKey.API_VERSIONS, body, version)
     assert [one.min_version for one in answer.supported_features] == lowest
