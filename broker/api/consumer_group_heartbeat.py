@@ -6,6 +6,7 @@ Version notes: 1 — patterns (KIP-848), and the member brings its own id from t
 from __future__ import annotations
 
 import functools
+from collections.abc import Awaitable
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest, TopicIdPartition
@@ -15,7 +16,7 @@ from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import CONSUMER_HEARTBEAT, CONSUMER_HEARTBEAT_TOPIC
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields | Awaitable[Fields]:
     """Patterns match only topics that the client may describe; names of others are an error."""
     body = request.body
     names, owned = body.subscribed_topic_names, body.topic_partitions
@@ -26,27 +27,30 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             context.check(client, CONSUMER_HEARTBEAT_TOPIC, name)
     except BrokerError as error:
         return heartbeat_fields(HeartbeatReply(error.code, error.message))
-    reply = await context.groups.consumer_heartbeat(
-        HeartbeatRequest(
-            group_id=body.group_id,
-            member_id=body.member_id,
-            member_epoch=body.member_epoch,
-            instance_id=body.instance_id,
-            rack_id=body.rack_id,
-            rebalance_timeout_ms=to_ms(body.rebalance_timeout),
-            topic_names=None if names is None else frozenset(names),
-            topic_regex=field(body, "subscribed_topic_regex"),
-            server_assignor=body.server_assignor,
-            owned=None
-            if owned is None
-            else frozenset(TopicIdPartition(one.topic_id, number) for one in owned for number in one.partitions),
-            client_id=request.client_id or "",
-            client_host=f"/{client.host}",
-            client=functools.partial(context.allows, client, CONSUMER_HEARTBEAT_TOPIC, asked=False),
-            needs_member_id=request.version >= 1,
-        )
+    heartbeat = HeartbeatRequest(
+        group_id=body.group_id,
+        member_id=body.member_id,
+        member_epoch=body.member_epoch,
+        instance_id=body.instance_id,
+        rack_id=body.rack_id,
+        rebalance_timeout_ms=to_ms(body.rebalance_timeout),
+        topic_names=None if names is None else frozenset(names),
+        topic_regex=field(body, "subscribed_topic_regex"),
+        server_assignor=body.server_assignor,
+        owned=None
+        if owned is None
+        else frozenset(TopicIdPartition(one.topic_id, number) for one in owned for number in one.partitions),
+        client_id=request.client_id or "",
+        client_host=f"/{client.host}",
+        client=functools.partial(context.allows, client, CONSUMER_HEARTBEAT_TOPIC, asked=False),
+        needs_member_id=request.version >= 1,
     )
-    return heartbeat_fields(reply)
+    quiet = context.groups.quiet_heartbeat(heartbeat)
+    return heartbeat_fields(quiet) if quiet is not None else _heartbeat(context, heartbeat)
+
+
+async def _heartbeat(context: ApiContext, heartbeat: HeartbeatRequest) -> Fields:
+    return heartbeat_fields(await context.groups.consumer_heartbeat(heartbeat))
 
 
 def check_group_id(group_id: str) -> None:

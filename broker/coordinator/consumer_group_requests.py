@@ -322,7 +322,7 @@ def describe(group: ConsumerGroup) -> ConsumerGroupDescription:
         membership.epoch.epoch,
         membership.target_epoch.epoch,
         membership.assignor_name(group.settings.assignors[0]),
-        tuple(_described(member) for member in membership.members.values()),
+        tuple(_described(member) for _, member in sorted(membership.members.items())),
     )
 
 

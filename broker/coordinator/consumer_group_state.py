@@ -44,6 +44,9 @@ RECONCILING_INTERVAL_MS = 1_000
 MOST_REQUESTS = 500
 """Requests of one batch. It keeps the event loop free, and the append below the usual max.message.bytes."""
 
+MOST_WAITING = 10_000
+"""Requests that may wait for an append. Further ones are refused: their clients send them again."""
+
 RETRY_S = 1.0
 """After an append that failed, deadlines are looked at again so much later."""
 
@@ -243,10 +246,9 @@ class ConsumerGroup(Group):
 
     def submit(self, call: Call, now: Now) -> Effects:
         """A request. It is answered now, or when what it changes is stored."""
-        if self._is_dead:
-            return Effects(
-                [call.refused(BrokerError(ErrorCode.coordinator_not_available, "The group is being deleted."))]
-            )
+        if self._is_dead or len(self._queue) >= MOST_WAITING:
+            why = "The group is being deleted." if self._is_dead else "Too many requests wait for an append."
+            return Effects([call.refused(BrokerError(ErrorCode.coordinator_not_available, why))])
         self._queue.append(call)
         return self._advance(now)
 
@@ -398,6 +400,8 @@ class ConsumerGroup(Group):
         else:
             self._deadlines[kind, member_id] = deadline
             self._soonest = min(self._soonest, deadline)
+            if self._storing is None:
+                self.wake_at = min(self.wake_at, deadline)
 
     def has_deadline(self, kind: DeadlineKind, member_id: str) -> bool:
         return (kind, member_id) in self._deadlines

@@ -92,8 +92,9 @@ def install_members(draft: Draft, members: Iterable[Member], generation_id: int,
 
 def has_left_for_classic(before: Membership, after: Membership) -> bool:
     """Whether the last member of the consumer protocol is gone, and members of the classic one are left."""
-    is_classic = [member.subscription.classic is not None for member in after.members.values()]
-    return any(is_classic) and all(is_classic) and any(m.subscription.classic is None for m in before.members.values())
+    if not after.members or any(member.subscription.classic is None for member in after.members.values()):
+        return False
+    return any(member.subscription.classic is None for member in before.members.values())
 
 
 def as_classic(

@@ -9,7 +9,7 @@ loop. Of a transaction only the producer's epoch is checked here, by the log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -192,16 +192,21 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         shard.perform(group, effects)
         return LeaveReply(ErrorCode.none, results)
 
+    def quiet_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply | None:
+        """The reply to a ConsumerGroupHeartbeat that changes nothing; None for all others (`consumer_heartbeat`)."""
+        shard = self._shard_of(request.group_id)
+        group = None if isinstance(shard, ErrorCode) else shard.groups.get(request.group_id)
+        if isinstance(shard, ErrorCode) or not isinstance(group, ConsumerGroup):
+            return None
+        group.settings = self._kinds.consumer_settings(request.group_id)
+        return consumer_group_requests.unchanged(group, request, shard.now())
+
     async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         """ConsumerGroupHeartbeat. Returns when what it changes is stored, or at once."""
-        shard = self._shard_of(request.group_id)
-        if not isinstance(shard, ErrorCode) and isinstance(known := shard.groups.get(request.group_id), ConsumerGroup):
-            known.settings = self._kinds.consumer_settings(request.group_id)
-            if (reply := consumer_group_requests.unchanged(known, request, shard.now())) is not None:
-                return reply
         waiter: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
         try:
             consumer_group_requests.check(request, self._config.group_consumer_assignors)
+            shard = self._shard_of(request.group_id)
             if isinstance(shard, ErrorCode):
                 return HeartbeatReply(shard)
             if request.topic_regex:
@@ -220,13 +225,15 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
 
     def _consumer_group(self, shard: GroupShard, request: HeartbeatRequest) -> tuple[ConsumerGroup, Effects]:
         """The group of a heartbeat, with the effects of its event before that. For a first heartbeat the group may be
-        new, or an upgraded classic group. Raises BrokerError `group_id_not_found`."""
+        new, or an upgraded classic group. Raises BrokerError."""
         group_id, group = request.group_id, shard.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group, Effects()
+        if group is not None and group.is_dead:
+            raise BrokerError(ErrorCode.coordinator_not_available, f"Group {group_id} is being deleted.")
         if request.member_epoch == JOIN_EPOCH and group is None:
             return self._kinds.consumer(group_id), Effects()
-        if request.member_epoch == JOIN_EPOCH and isinstance(group, ClassicGroup) and not group.is_dead:
+        if request.member_epoch == JOIN_EPOCH and isinstance(group, ClassicGroup):
             settings = self._kinds.consumer_settings(group_id)
             upgraded, ended, begun = group_migration.upgrade(
                 group, request, settings, self._kinds.topics(), shard.now()
@@ -305,25 +312,23 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
                 return dict.fromkeys(request.offsets, gone)
             group = shard.create(request.group_id)
         now = shard.now()
-        errors = self._commit_errors(group, request, now)
-        refused = {tp: code for tp, code in errors.items() if code is not ErrorCode.none}
-        if refused:
-            return {tp: refused.get(tp, next(iter(refused.values()))) for tp in request.offsets}
+        error = self._commit_error(group, request, now)
+        if error is not ErrorCode.none:
+            return dict.fromkeys(request.offsets, error)
         return await self._store_offsets(shard, group, request, now.wall_ms)
 
     @staticmethod
-    def _commit_errors(group: Group, request: CommitRequest, now: Now) -> Mapping[TopicPartition, ErrorCode]:
-        """Why partitions may not be committed. As in Kafka, one that may not refuses all."""
+    def _commit_error(group: Group, request: CommitRequest, now: Now) -> ErrorCode:
+        """Why the offsets may not be committed. As in Kafka, one partition that may not be refuses all."""
         generation, transactional = request.generation_id, request.producer is not None
-        if group.is_dead:
-            return dict.fromkeys(request.offsets, ErrorCode.coordinator_not_available)
         if isinstance(group, ClassicGroup):
             member = request.member_id, request.group_instance_id
-            code = group_requests.check_commit(group, *member, generation, now, transactional=transactional)
-            return dict.fromkeys(request.offsets, code)
+            return group_requests.check_commit(group, *member, generation, now, transactional=transactional)
+        if group.is_dead:
+            return ErrorCode.coordinator_not_available
         if not isinstance(group, ConsumerGroup):
-            return dict.fromkeys(request.offsets, ErrorCode.group_id_not_found)
-        return consumer_group_requests.commit_errors(
+            return ErrorCode.group_id_not_found
+        errors = consumer_group_requests.commit_errors(
             group,
             request.member_id,
             generation,
@@ -331,6 +336,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             transactional=transactional,
             version=9 if request.knows_epochs else 8,
         )
+        return next((code for code in errors.values() if code is not ErrorCode.none), ErrorCode.none)
 
     async def _store_offsets(
         self, shard: GroupShard, group: Group, request: CommitRequest, now_ms: int

@@ -117,6 +117,9 @@ def _join(
         wants = decode_subscription(request.protocols[0][1])
     except ProtocolError as error:
         raise BrokerError(ErrorCode.inconsistent_group_protocol, str(error)) from None
+    if wants.owned and member_id not in draft.members:
+        # It was removed, and others may have its partitions. Told so, it gives them up and begins again.
+        raise unknown(group, member_id)
     member = _joining(group, request, member_id, draft)
     said = MemberSubscription(
         request.group_instance_id,

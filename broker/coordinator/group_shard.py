@@ -108,6 +108,8 @@ class GroupShard:
         for producer_id, commit in self._ended_while_loading:
             self._end_transaction(producer_id, commit)
         for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                group.topics = self._kinds.topics()  # they may have changed during the replay
             self.perform(group, group.begin(now))
         self.loaded = True
         if self.groups:

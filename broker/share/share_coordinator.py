@@ -115,7 +115,7 @@ class ShareShard:
                 _check_epoch(ErrorCode.fenced_state_epoch, state_epoch, old.state_epoch)
                 if (state_epoch, start_offset) == (old.state_epoch, -1):
                     return None
-            epochs = (0, state_epoch, 0) if old is None else (old.snapshot_epoch, state_epoch, old.leader_epoch)
+            epochs = (-1, state_epoch, 0) if old is None else (old.snapshot_epoch, state_epoch, old.leader_epoch)
             state = ShareSnapshot(*epochs, start_offset, delivery_complete_count=min(start_offset, 0))
             return self._snapshot(key, state)
 

@@ -209,7 +209,7 @@ class SharePartitionState:
         got: list[AcquiredRecords] = []
         taken, position = 0, max(fetch_offset, self.start_offset)
         deadline = now + self.limits.lock_duration_s
-        for batch in batches if position <= self.end_offset else ():
+        for batch in batches if max_records > 0 and position <= self.end_offset else ():
             if batch.last_offset < position:
                 continue
             self._archive(position, batch.first_offset - 1)

@@ -71,7 +71,8 @@ class SharePartition:
         self._tasks = tasks
         self._wakers: dict[object, Callable[[], None]] = {}
         self._armed = float("inf")
-        self._is_writing = False
+        self.writing: asyncio.Future[None] | None = None
+        """The write under way."""
         self._next: asyncio.Future[ErrorCode] | None = None
         """Of those who wait for the next write."""
 
@@ -143,15 +144,14 @@ class SharePartition:
     # --- storing
 
     def _store(self) -> None:
-        if self._is_writing or self.is_fenced:
+        if self.writing is not None or self.is_fenced:
             return
         write = self.state.next_write()
         if write is None:
             self._answer(ErrorCode.none)
             return
-        self._is_writing = True
         waiting, self._next = self._next, None
-        self._tasks.begin(f"storing the state of {self.key}", self._write(write, waiting))
+        self.writing = self._tasks.begin(f"storing the state of {self.key}", self._write(write, waiting))
 
     async def _write(self, write: ShareWrite, waiting: asyncio.Future[ErrorCode] | None) -> None:
         code = ErrorCode.unknown_server_error
@@ -162,7 +162,7 @@ class SharePartition:
             code = error.code
             logger.warning("the share state of %s is not stored: %s", self.key, error)
         finally:
-            self._is_writing = False
+            self.writing = None
             self.state.write_ended(is_stored=code is ErrorCode.none, now=self._clock.monotonic())
             _complete(waiting, code)
         self._arm()
@@ -220,6 +220,9 @@ class SharePartitions:
         self._tasks = BackgroundTasks()
         self._loaded: dict[SharePartitionKey, SharePartition] = {}
         self._loading: dict[SharePartitionKey, asyncio.Future[SharePartition]] = {}
+        self._ending: dict[SharePartitionKey, asyncio.Future[None]] = {}
+        """Writes of partitions that were dropped. If one were stored after a later load has read the state, its records
+        would come again although they were answered."""
         topics.add_change_listener(self._leaders_changed)
 
     @property
@@ -246,6 +249,8 @@ class SharePartitions:
     async def _load(self, key: SharePartitionKey) -> SharePartition:
         partition = self._led(key)
         epoch = partition.leader_epoch
+        if (ending := self._ending.get(key)) is not None:
+            await asyncio.wait([ending])
         try:
             stored = await self._persister.read(key, epoch)
         except BrokerError as error:
@@ -287,7 +292,11 @@ class SharePartitions:
                 self._drop(key)
 
     def _drop(self, key: SharePartitionKey) -> None:
-        self._loaded.pop(key).fence()
+        share = self._loaded.pop(key)
+        share.fence()
+        if share.writing is not None:
+            self._ending[key] = share.writing
+            share.writing.add_done_callback(lambda _: self._ending.pop(key, None))
 
     def member_left(self, group_id: str, member_id: str, is_empty: Callable[[], bool]) -> None:
         """A member's session has ended: others get what it has. Then the partitions are forgotten if the group has no

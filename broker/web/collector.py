@@ -280,7 +280,7 @@ async def _controller(sources: MetricSources, found: _Collected) -> None:
 
 
 async def _groups(sources: MetricSources, found: _Collected) -> None:
-    states = dict.fromkeys((state.value for state in GroupState), 0)
+    states = dict.fromkeys((*(state.value for state in GroupState), "Assigning", "Reconciling"), 0)
     committed: list[tuple[str, Mapping[TopicPartition, OffsetAndMetadata]]] = []
     for group in sources.groups.all_groups():
         states[group.state_name] = states.get(group.state_name, 0) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -40,6 +41,22 @@ def promises(group: GroupDescription) -> Any:
     )
 
 
+def when_quiet(bootstrap: str, group: str) -> Any:
+    """What members may rely on, once that is the same for three heartbeats: then all but the paused one are done."""
+    latest: Any = None
+    since = 0.0
+
+    def is_quiet() -> bool:
+        nonlocal latest, since
+        found = promises(seen(bootstrap, group))
+        if found != latest:
+            latest, since = found, time.monotonic()
+        return time.monotonic() - since > 1.0
+
+    eventually(is_quiet)
+    return latest
+
+
 @contextmanager
 def members(bootstrap: str, group: str, topic: str) -> Iterator[list[ConsumerProcess]]:
     made = [ConsumerProcess(bootstrap, group, topic, {**NEW, "client.id": "first"})]
@@ -62,7 +79,7 @@ def survive(
             made.append(ConsumerProcess(bootstrap, group, records.name, NEW))
             eventually(lambda size=number + 2: len(seen(bootstrap, group).members) == size)  # type: ignore[misc]
             eventually(lambda: seen(bootstrap, group).state == "Reconciling")
-            before = promises(seen(bootstrap, group))
+            before = when_quiet(bootstrap, group)
             with killed():
                 eventually(lambda: seen(bootstrap, group).state == "Reconciling")
                 after = promises(seen(bootstrap, group))

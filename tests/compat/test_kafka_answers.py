@@ -48,7 +48,7 @@ RECORDED = {
 }
 NEEDED = {
     "consumer_groups": {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.CONSUMER_GROUP_DESCRIBE: 1},
-    "group_migration": {ApiKey.CONSUMER_GROUP_HEARTBEAT: 2},  # until there is one
+    "group_migration": {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1},
     "share_groups": {ApiKey.SHARE_FETCH: 2, ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0},
     "topic_ids": {ApiKey.PRODUCE: 13},
     "transactions_v2": {ApiKey.END_TXN: 5},

@@ -6,9 +6,17 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.consumer_group_requests import commit_errors, describe, fetch_error
+from broker.coordinator import consumer_group_state
+from broker.coordinator.consumer_group_requests import commit_errors, describe, fetch_error, unchanged
 from broker.coordinator.consumer_group_state import ConsumerGroupConfig
-from broker.coordinator.modern_group_messages import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Resolve
+from broker.coordinator.modern_group_messages import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    HeartbeatReply,
+    HeartbeatRequest,
+    Resolve,
+)
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.consumer_groups import (
@@ -311,6 +319,19 @@ def test_members_that_join_during_an_append_share_the_next_one(driver: ConsumerG
     assert [call.reply.member_epoch for call in calls] == [2] + [3] * 99
 
 
+def test_requests_beyond_a_limit_are_refused_while_an_append_hangs(
+    driver: ConsumerGroupDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_group_state, "MOST_WAITING", 2)
+    driver.hold = True
+    calls = [driver.heartbeat(f"m{i}", JOIN_EPOCH, **FIRST) for i in range(4)]
+    assert [len(call.answers) for call in calls] == [0, 0, 0, 1]
+    assert calls[3].reply.error is ErrorCode.coordinator_not_available
+    driver.hold = False
+    driver.release()
+    assert [call.reply.error for call in calls[:3]] == [ErrorCode.none] * 3
+
+
 def test_an_append_that_failed_changes_nothing(driver: ConsumerGroupDriver) -> None:
     driver.join("a", "t")
     before = snapshot(driver.group)
@@ -393,3 +414,22 @@ def test_offsets_are_fetched_with_the_present_epoch_or_without_a_member(driver: 
     assert fetch_error(driver.group, "a", 2) is ErrorCode.none
     assert fetch_error(driver.group, "a", 1) is ErrorCode.stale_member_epoch
     assert fetch_error(driver.group, "b", 2) is ErrorCode.unknown_member_id
+
+
+def test_a_heartbeat_that_changes_nothing_needs_no_batch() -> None:
+    driver = ConsumerGroupDriver(topic("t", 2))
+    now_at = driver.join("a", "t").member_epoch
+
+    def quiet(epoch: int = now_at, **fields: Any) -> HeartbeatReply | None:
+        request = HeartbeatRequest("g", "a", epoch, client_id="c", client_host="/h", **fields)
+        return unchanged(driver.group, request, driver.now())
+
+    reply = quiet()
+    assert reply is not None
+    assert (reply.error, reply.member_epoch, reply.assignment) == (ErrorCode.none, now_at, None)
+    assert quiet(0) is quiet(now_at + 1) is quiet(-1) is quiet(rebalance_timeout_ms=1) is None
+    changes: list[dict[str, Any]] = [{"topic_names": frozenset({"t"})}, {"topic_regex": ""}, {"owned": frozenset()}]
+    for says in (*changes, {"instance_id": "i"}):
+        assert quiet(**says) is None, says
+    driver.join("b", "t")
+    assert quiet() is None, "it has to give up a partition"

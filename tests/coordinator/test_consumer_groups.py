@@ -12,8 +12,14 @@ import pytest
 
 from broker.coordinator import group_coordinator
 from broker.coordinator.consumer_group_state import ConsumerGroup
+from broker.coordinator.group import Now
+from broker.coordinator.group_kinds import GroupReplay
+from broker.coordinator.group_messages import CommitRequest
+from broker.coordinator.group_records import OffsetAndMetadata
 from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import PartitionInfo, Topic
 from tests.support.coordinators import Groups, running_groups, settle
 
@@ -95,6 +101,35 @@ async def test_topics_that_changed_while_nobody_coordinated_are_noticed(groups: 
         assert len(reply.assignment or ()) == 6
 
 
+async def test_topics_that_change_during_the_replay_are_noticed(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch = (await join(groups, "a")).member_epoch
+    again = Groups(groups.store, groups.clock, topics=TOPICS)
+    built = GroupReplay.build
+
+    def build(replay: GroupReplay, now: Now) -> None:
+        built(replay, now)
+        if replay.groups:
+            again.topics["t"] = topic("t", 6)
+
+    monkeypatch.setattr(GroupReplay, "build", build)
+    async with running_groups(again):
+        reply = await beat(again, "a", epoch, owned=frozenset())
+        assert len(reply.assignment or ()) == 6
+
+
+async def test_who_joins_a_classic_group_that_is_being_deleted_shall_try_again(groups: Groups) -> None:
+    await groups.commit(7)
+    groups.store.gate.clear()
+    deleting = asyncio.ensure_future(groups.coordinator.delete_groups(["g"]))
+    await groups.store.until_waiting()
+    assert (await join(groups, "a")).error is ErrorCode.coordinator_not_available
+    groups.store.gate.set()
+    assert (await deleting)["g"] is ErrorCode.none
+    assert (await join(groups, "a")).error is ErrorCode.none
+
+
 async def test_requests_that_wait_are_told_that_the_group_has_moved(groups: Groups) -> None:
     groups.store.gate.clear()
     waiting = asyncio.ensure_future(join(groups, "a"))
@@ -130,6 +165,23 @@ async def test_a_member_that_is_not_heard_from_is_removed(groups: Groups) -> Non
     await settle()
     assert group_of(groups).member_count == 0
     assert (await beat(groups, "a", 2)).error is ErrorCode.unknown_member_id
+
+
+async def test_offsets_of_a_transaction_are_committed_with_the_epoch(groups: Groups) -> None:
+    epoch = (await join(groups, "a")).member_epoch
+    partition = TopicPartition("t", 0)
+
+    async def commit(member_epoch: int, member: str = "a") -> ErrorCode:
+        request = CommitRequest(
+            "g", {partition: OffsetAndMetadata(5)}, member_epoch, member, producer=ProducerIdAndEpoch(1, 0)
+        )
+        return (await groups.coordinator.commit_offsets(request))[partition]
+
+    assert await commit(epoch + 1) is ErrorCode.illegal_generation
+    assert await commit(epoch, "b") is ErrorCode.unknown_member_id
+    assert await commit(epoch) is ErrorCode.none
+    groups.coordinator.transaction_ended(groups.coordinator.partition_for("g"), 1, commit=True)
+    assert await groups.committed() == {"t": 5}
 
 
 async def test_nothing_is_left_of_a_deleted_group(groups: Groups) -> None:

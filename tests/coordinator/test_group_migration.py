@@ -205,6 +205,29 @@ def test_requests_of_the_wrong_protocol_or_generation_are_refused(driver: MixedG
     assert driver.sync(SyncRequest("g", good, "a", {})).reply.error is ErrorCode.unknown_member_id
 
 
+def test_the_group_wakes_when_a_classic_member_must_have_joined(driver: MixedGroupDriver) -> None:
+    old, new = ClassicPlayer(driver, WANTS, rebalance_ms=2_000), consumer(driver, "a")
+    beat(old)
+    new.beat()
+    assert driver.classic_heartbeat(old.member_id, old.generation_id) is ErrorCode.rebalance_in_progress
+    assert driver.group.wake_at <= driver.now().monotonic + 2.0
+    driver.wait(2_500)
+    beat(new)
+    assert owned(driver, new) == [ALL]
+
+
+def test_a_classic_member_that_was_removed_joins_only_without_its_partitions(driver: MixedGroupDriver) -> None:
+    old, new = ClassicPlayer(driver, WANTS), consumer(driver, "a")
+    beat(old, new)
+    driver.leave(LeavingMember(old.member_id))
+    old.state = "new"
+    old.beat()
+    assert old.pending is not None
+    assert old.pending.reply.error is ErrorCode.unknown_member_id
+    beat(old, new)
+    assert [len(tps) for tps in owned(driver, old, new)] == [2, 2]
+
+
 def test_a_static_member_moves_between_the_protocols_under_its_instance_id(driver: MixedGroupDriver) -> None:
     other = consumer(driver, "a")
     old = ClassicPlayer(driver, WANTS, instance_id="i")

@@ -147,5 +147,5 @@ TestMixedGroupHistory.settings = settings(max_examples=40, stateful_step_count=3
 @pytest.mark.timeout(1_800)
 def test_long_histories() -> None:
     run_state_machine_as_test(
-        MixedGroupHistory, settings=settings(max_examples=500, stateful_step_count=50, deadline=None)
+        MixedGroupHistory, settings=settings(max_examples=300, stateful_step_count=40, deadline=None)
     )

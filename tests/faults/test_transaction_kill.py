@@ -138,10 +138,10 @@ def kill_rounds(
 
 
 @pytest.mark.parametrize("speaks", [V1, V2], ids=["version 1", "version 2"])
-def test_every_transaction_is_visible_wholly_or_not_at_all_over_6_kills(
+def test_every_transaction_is_visible_wholly_or_not_at_all_over_3_kills(
     broker_factory: Callable[..., BrokerProcess], topic: str, group: str, speaks: Mapping[ApiKey, int]
 ) -> None:
-    kill_rounds(broker_factory, topic, group, 6, speaks)
+    kill_rounds(broker_factory, topic, group, 3, speaks)
 
 
 @pytest.mark.slow

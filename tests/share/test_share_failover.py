@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from broker.share.share_partition_state import AcknowledgementBatch, AcquiredRec
 from broker.share.share_partitions import SharePartition
 from tests.support.replicating import PARTITIONS, Brokers, brokers, until
 
+RECORDS = 1_500
+"""Of one partition, that members share while brokers restart."""
 SETTINGS = {"share.coordinator.state.topic.num.partitions": "6", "replica.lag.time.max.ms": "2000"}
 
 
@@ -155,3 +158,54 @@ async def test_the_start_follows_deleted_records(three: Brokers) -> None:
     assert share.state.start_offset == 8
     assert await accept(share, 0, 9) is ErrorCode.none
     assert (await shared.any._share.persister.summary(key)).start_offset == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_what_was_answered_never_comes_again_while_brokers_restart(three: Brokers, seed: int) -> None:
+    shared, rng = Shared(three), random.Random(seed)
+    key = shared.key(led_by_coordinator=seed == 1)
+    await asyncio.to_thread(three.produce, "t", 3 * RECORDS)
+    await shared.begin(key)
+    answered: set[int] = set()
+    delivered: set[int] = set()
+    restarted: list[int] = []
+
+    async def member(name: str) -> None:
+        while (share := await shared.get(key)).state.start_offset < RECORDS:
+            at = share.state.next_fetch_offset()
+            if at is None or at >= min(RECORDS, 250 * (1 + len(restarted))):
+                await asyncio.sleep(0.01)
+                continue
+            last = min(at + 6, RECORDS - 1)
+            got = share.acquire(name, at, [FetchedBatch(at, last)], max_records=7, batch_size=7)
+            for first, end, _ in got:
+                offsets = set(range(first, end + 1))
+                assert not offsets & answered
+                delivered.update(offsets)
+                kind = rng.choice([1, 1, 2, 3])
+                try:
+                    code = await share.acknowledge(name, [AcknowledgementBatch(first, end, [kind])])
+                except BrokerError as error:
+                    code = error.code
+                if code is ErrorCode.none and kind != 2:
+                    answered.update(offsets)
+            await asyncio.sleep(0)
+
+    async def restart_brokers() -> None:
+        while True:
+            broker_id = rng.choice([shared.leader(key), shared.coordinator(key)])
+            if broker_id in three.running:
+                await three.stop(broker_id)
+                await three.start(broker_id)
+                restarted.append(broker_id)
+            await asyncio.sleep(0.1)
+
+    restarting = asyncio.ensure_future(restart_brokers())
+    try:
+        async with asyncio.timeout(100):
+            await asyncio.gather(member("a"), member("b"), member("c"))
+    finally:
+        restarting.cancel()
+        await asyncio.wait([restarting])
+    assert delivered == set(range(RECORDS))

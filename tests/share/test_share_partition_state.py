@@ -66,6 +66,7 @@ def expire(state: SharePartitionState, times: int, *batches: tuple[int, int]) ->
 def test_whole_batches_are_given_that_fit_but_one_at_least() -> None:
     assert fetch(machine(), (0, 9), (10, 19), (20, 29), most=25) == [(0, 19, 1)]
     assert fetch(machine(), (0, 9), (10, 19), most=3) == [(0, 9, 1)]
+    assert fetch(machine(), (0, 9), most=0) == []
 
 
 def test_a_record_limit_is_kept_to_the_record() -> None:

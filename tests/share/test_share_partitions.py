@@ -346,6 +346,28 @@ async def test_a_dropped_group_is_loaded_again(world: World) -> None:
     assert world.partitions.loaded(KEY) is None
 
 
+async def test_a_load_waits_for_the_write_of_what_was_dropped(world: World) -> None:
+    """Else the write could be stored after the read, and records come again that were answered."""
+    share = await world.get()
+    fetch(share)
+    write, stored = world.persister.write, asyncio.Event()
+
+    async def slow(key: SharePartitionKey, asked: ShareWrite) -> None:
+        await stored.wait()
+        world.persister.state = ShareState(asked.start_offset, 1)
+
+    world.persister.write = slow  # type: ignore[method-assign,assignment]
+    answer = acknowledging(share, 0, 4)
+    await settle()
+    world.partitions.drop_group("g")
+    world.persister.write = write  # type: ignore[method-assign]
+    loading = asyncio.ensure_future(world.get())
+    await settle()
+    stored.set()
+    assert await answer is ErrorCode.none
+    assert (await loading).state.start_offset == 5
+
+
 async def test_a_lower_delivery_limit_archives_at_once(world: World) -> None:
     share = await world.get()
     fetch(share)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.coordinator.record_reader import MalformedRecord
+from broker.coordinator.sharded_coordinator import partition_for
 from broker.share.persister import SharePartitionKey, StateBatch
 from broker.share.share_records import (
     ShareSnapshot,
@@ -67,6 +68,26 @@ def test_bytes_are_kafkas() -> None:
     assert encode_update(ShareUpdate(1, 3, -1, (), 5)) == (
         pack(">hiiq", 0, 1, 3, -1) + b"\x01" + b"\x01\x00\x04" + pack(">i", 5)
     )
+
+
+KAFKAS_KEY = "00000001679f16f47cadc64ad7b2a980dca62fe5b800000000"
+KAFKAS_SNAPSHOT = "0000000000000000000200000000ffffffffffffffff000001a2196f30c1000001a2196f30c10100"
+KAFKAS_UPDATE = "00000000000000000000000000000000001402000000000000001400000000000000270200010001000400000014"
+"""What Kafka 4.3.0 wrote into its partition 34 of 50 when a share consumer began, and when it had accepted 40."""
+
+
+def test_records_of_a_kafka_are_read_and_written_alike() -> None:
+    key, is_snapshot = decode_key(bytes.fromhex(KAFKAS_KEY)) or (None, False)
+    assert key == SharePartitionKey("g", uuid.UUID("9f16f47c-adc6-4ad7-b2a9-80dca62fe5b8"), 0)
+    assert is_snapshot
+    assert encode_snapshot_key(key).hex() == KAFKAS_KEY
+    assert partition_for(key.coordinator_key, 50) == 34
+    snapshot = decode_snapshot(bytes.fromhex(KAFKAS_SNAPSHOT))
+    assert snapshot == ShareSnapshot(0, 2, 0, -1, 1795723047105, 1795723047105, [], -1)
+    assert encode_snapshot(snapshot).hex() == KAFKAS_SNAPSHOT
+    update = decode_update(bytes.fromhex(KAFKAS_UPDATE))
+    assert update == ShareUpdate(0, 0, 20, [StateBatch(20, 39, 2, 1)], 20)
+    assert encode_update(update).hex() == KAFKAS_UPDATE
 
 
 def test_keys_of_later_versions_are_skipped() -> None:

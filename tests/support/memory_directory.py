@@ -1,4 +1,4 @@
-"""A directory in memory, for tests that sync hundreds of commits and are about no disk. A sync waits for all."""
+"""A directory in memory, for tests that sync hundreds of commits: on a disk each sync waits for all who write there."""
 
 from __future__ import annotations
 

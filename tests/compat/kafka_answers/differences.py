@@ -301,13 +301,15 @@ GROUPS = [
     ),
 ]
 
+EACH_SECOND = Difference(
+    "A group that assigns anew has a heartbeat each second",
+    "so that partitions change hands within a second or two; Kafka keeps the interval of the group",
+    ("ConsumerGroupHeartbeat *",),
+    {"heartbeat_interval": lambda one: (one.kafka, one.ours) == (5.0, 1.0)},
+)
+
 CONSUMER_GROUPS = [
-    Difference(
-        "A group that assigns anew has a heartbeat each second",
-        "so that partitions change hands within a second or two; Kafka keeps the interval of the group",
-        ("ConsumerGroupHeartbeat *",),
-        {"heartbeat_interval": lambda one: (one.kafka, one.ours) == (5.0, 1.0)},
-    ),
+    EACH_SECOND,
     Difference(
         "A pattern that cannot be read is refused before the epoch is looked at",
         "INVALID_REGULAR_EXPRESSION; Kafka says FENCED_MEMBER_EPOCH first",
@@ -541,7 +543,7 @@ WANTED: Mapping[str, Sequence[Difference]] = {
     "acls": ACLS,
     "cluster": CLUSTER,
     "consumer_groups": CONSUMER_GROUPS,
-    "group_migration": (),
+    "group_migration": [EACH_SECOND],
     "share_groups": SHARE_GROUPS,
     "topic_ids": (),
     "transactions_v2": TRANSACTIONS_V2,
