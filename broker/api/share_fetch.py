@@ -38,6 +38,8 @@ from broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Asked, Sessi
 
 _RECORD_LIMIT = 1
 _COMMITTED = "read_committed"
+_AT_ONCE = 100
+"""Partitions that are looked up before other requests are served."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -181,7 +183,9 @@ class _ShareFetch:
         asked = list(self._session.partitions)
         turn = self._body.share_session_epoch % len(asked) if asked else 0
         sources = []
-        for one in asked[turn:] + asked[:turn]:
+        for number, one in enumerate(asked[turn:] + asked[:turn]):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
             try:
                 tp = share_requests.located(self._context, self._client, SHARE_FETCH_TOPIC, one)
                 key = SharePartitionKey(self._session.key.group_id, *one)

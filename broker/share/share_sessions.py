@@ -20,6 +20,8 @@ INITIAL_EPOCH: Final = 0
 """Opens a session."""
 FINAL_EPOCH: Final = -1
 """Closes it."""
+MAX_PARTITIONS: Final = 10_000
+"""Of one session: each fetch looks at all of them, and a client may name millions."""
 _LARGEST_EPOCH = 2**31 - 1
 
 
@@ -94,8 +96,15 @@ class ShareSessions:
         return session
 
     def update(self, session: ShareSession, named: Iterable[Asked], forgotten: Iterable[Asked]) -> None:
-        """Take the partitions that a request names, and forget those it wants forgotten."""
-        session.added = [one for one in named if one not in session.partitions]
+        """Take the partitions that a request names, and forget those it wants forgotten.
+
+        Raises BrokerError `share_session_limit_reached` if these are too many.
+        """
+        added = [one for one in named if one not in session.partitions]
+        if len(session.partitions) + len(added) > MAX_PARTITIONS:
+            reason = f"a share session has at most {MAX_PARTITIONS} partitions"
+            raise BrokerError(ErrorCode.share_session_limit_reached, reason)
+        session.added = added
         session.partitions.update(dict.fromkeys(session.added))
         for one in forgotten:
             session.partitions.pop(one, None)

@@ -11,6 +11,7 @@ import pytest
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.share.share_sessions import MAX_PARTITIONS
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, versions
 from tests.support.raw_transactions import RawProducer
@@ -198,6 +199,13 @@ class TestSessions:
         put(ask, topic, 1)
         forgotten = [{"topic_id": member.topic_id, "partitions": [0]}]
         assert member.take(partitions=(), forgotten_topics_data=forgotten) == []
+
+    def test_a_session_has_a_limit_of_partitions(self, ask: Requests, topic: str, member: ShareMember) -> None:
+        refused = member.fetch(partitions=range(MAX_PARTITIONS + 1))
+        assert refused.error_code is ErrorCode.share_session_limit_reached
+        assert f"at most {MAX_PARTITIONS} partitions" in refused.error_message
+        put(ask, topic, 1)
+        assert member.take() == [(0, 0, 1)], "the session is there"
 
 
 class TestRefusals:
