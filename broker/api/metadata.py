@@ -34,7 +34,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Response | 
     wanted = request.body.topics
     if wanted is None or (request.version == 0 and not wanted):
         return _answer(context, request, client, None, {})
-    if request.version < _FIRST_BY_ID and any(item.name is None for item in wanted):
+    if request.version < _FIRST_BY_ID and any(map(_by_id, wanted)):
         refused = [_absent(item.name or "", _NO_ID, ErrorCode.invalid_request) for item in wanted]
         return _response(context, request, client, [_encode_refused(context, request, topic) for topic in refused])
     if context.config.auto_create_topics_enable and field(request.body, "allow_auto_topic_creation", True):

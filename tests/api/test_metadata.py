@@ -107,8 +107,9 @@ def test_without_auto_creation_nothing_is_created(broker_factory: Callable[..., 
 
 @pytest.mark.parametrize("version", [10, 11])
 def test_before_version_12_a_topic_has_to_be_named(ask: Requests, version: int) -> None:
-    (found,) = ask.ask(ApiKey.METADATA, {"topics": [{"name": None}]}, version).topics
-    assert (found.name, found.error_code) == ("", ErrorCode.invalid_request)
+    for wanted in ({"name": None}, {"name": "t", "topic_id": uuid.uuid4()}):
+        (found,) = ask.ask(ApiKey.METADATA, {"topics": [wanted]}, version).topics
+        assert (found.name, found.error_code) == (wanted["name"] or "", ErrorCode.invalid_request)
 
 
 @pytest.mark.parametrize(
