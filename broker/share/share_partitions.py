@@ -2,7 +2,7 @@
 
 Handlers of ShareFetch and ShareAcknowledge call it. It loads a state from the persister at the first use, stores what
 must be stored before the answer, wakes fetches that wait, lets locks expire, and drops a partition that this broker
-does not lead any more or whose state has got another epoch (P10). Lives on the event loop.
+does not lead any more or whose state has got another epoch (P11). Lives on the event loop.
 """
 
 from __future__ import annotations
