@@ -54,12 +54,16 @@ class TopicPattern:
 
     def _ends(self, sequence: Any, text: str, starts: Set[int], ignores_case: bool) -> Set[int]:
         """Where a match of `sequence` can end that begins at one of `starts`."""
+        self._count(1)  # an empty sequence may be repeated, too
         for op, value in sequence:
-            self._steps += 1 + len(starts)
-            if self._steps > MAX_STEPS:
-                raise self._refused("a match takes too many steps")
+            self._count(1 + len(starts) * (len(value) if op is c.IN else 1))
             starts = self._after(op, value, text, starts, ignores_case)
         return starts
+
+    def _count(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise self._refused("a match takes too many steps")
 
     def _after(self, op: Any, value: Any, text: str, starts: Set[int], ignores_case: bool) -> Set[int]:
         if op in (c.LITERAL, c.NOT_LITERAL, c.ANY, c.IN):
