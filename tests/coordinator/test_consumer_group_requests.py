@@ -362,8 +362,9 @@ def test_a_group_goes_on_from_the_first_records_of_an_append(
     for key, value in store.records()[:kept]:
         driver.log.pop(key, None)
         driver.log.update({} if value is None else {key: value})
-    driver.hold = False
     driver.fail_over()
+    driver.hold = False
+    driver.release()
     driver.wait(30_000)
     for each in players:
         each.beat()
