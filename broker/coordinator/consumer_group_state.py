@@ -362,8 +362,10 @@ class ConsumerGroup(Group):
             call = self._queue.popleft()
             calls[call.member_id] = call
         draft = Draft(self.membership)
-        for member_id, why in self._expired(now).items():
-            if member_id not in calls:
+        expired = self._expired(now)
+        heard = calls.keys() | {call.member_id for call in self._queue} if expired else ()
+        for member_id, why in expired.items():
+            if member_id not in heard:
                 logger.info("Member %s of group %s is removed: %s", member_id, self.group_id, why)
                 draft.remove(member_id)
                 draft.bumps_epoch = True

@@ -373,6 +373,20 @@ def test_a_group_goes_on_from_the_first_records_of_an_append(
     assert frozenset().union(*(each.owned for each in players)) == partitions_of("t", *range(4))
 
 
+def test_members_whose_requests_wait_for_a_slow_append_are_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_group_state, "MOST_REQUESTS", 1)
+    driver = ConsumerGroupDriver(topic("t", 4))
+    players = [player(driver, "a", "t"), player(driver, "b", "t")]
+    settle(driver, *players)
+    driver.hold = True
+    driver.heartbeat("c", JOIN_EPOCH, **FIRST)
+    calls = [driver.heartbeat(each.member_id, each.epoch, owned=each.owned) for each in players]
+    driver.wait(60_000)
+    driver.hold = False
+    driver.release()
+    assert [call.reply.error for call in calls] == [ErrorCode.none] * 2
+
+
 def test_a_request_that_cannot_be_stored_fails_alone(driver: ConsumerGroupDriver) -> None:
     """One of five that share an append has a record that is too large."""
     driver.hold = True
