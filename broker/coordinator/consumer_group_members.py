@@ -44,6 +44,11 @@ class Member:
     def epoch(self) -> int:
         return self.current.epoch
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Of its join or its removal only the first records are in the log: the leader was lost meanwhile."""
+        return self.current.previous_epoch < 0
+
 
 class Membership:
     """The stored state of one group, and what is derived from it."""
@@ -221,14 +226,18 @@ class Draft(Membership):
         self.set_target_epoch(TargetEpoch(self.epoch.epoch, now_ms))
 
     def records(self, group_id: str) -> list[KeyValue]:
-        """The records that make the stored state this one. Kafka can replay them in this order."""
-        changes = self._changes()
+        """The records that make the stored state this one. Kafka can replay them in this order.
+
+        The first of them alone are a state, too, if the others are lost with the leader: targets are computed again
+        when the group epoch is newer, and who gets a partition comes after who gave it up. Raises MalformedRecord.
+        """
         return [
             (encode_key(ConsumerGroupKey(kind, group_id, name)), None if value is None else encode_value(value))
-            for kind, name, value in changes
+            for kind, name, value in self.changes()
         ]
 
-    def _changes(self) -> Sequence[tuple[RecordKind, str, Any]]:
+    def changes(self) -> Sequence[tuple[RecordKind, str, Any]]:
+        """What differs from the stored state: kind of record, member or pattern, and value."""
         removed, subscriptions, targets, moves = [], [], [], []
         for member_id in self._moved:
             before, after = self._base.members.get(member_id), self.members.get(member_id)
@@ -251,4 +260,4 @@ class Draft(Membership):
         epoch = [(RecordKind.GROUP_EPOCH, "", self.epoch)] if self.epoch != self._base.epoch else []
         is_new_target = self.target_epoch != self._base.target_epoch
         target_epoch = [(RecordKind.TARGET_EPOCH, "", self.target_epoch)] if is_new_target else []
-        return [*removed, *subscriptions, *regexes, *epoch, *targets, *target_epoch, *moves]
+        return [*epoch, *removed, *subscriptions, *regexes, *targets, *target_epoch, *moves]

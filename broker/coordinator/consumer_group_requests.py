@@ -91,9 +91,9 @@ def check(request: HeartbeatRequest, assignors: Collection[str]) -> None:
         problem = f"The member epoch {epoch} is below -2."
     elif epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
         problem = "Only a static member, with an instance id, may leave with the epoch -2."
-    for text in (request.member_id, request.topic_regex or ""):
-        if len(text.encode()) > MAX_STRING_BYTES:  # each is the key of a record
-            problem = f"A member id or pattern is longer than {MAX_STRING_BYTES} bytes."
+    for text in (request.group_id, request.member_id, request.topic_regex or ""):
+        if len(text.encode()) > MAX_STRING_BYTES:  # each is in the key of a record
+            problem = f"A group id, member id or pattern is longer than {MAX_STRING_BYTES} bytes."
     if problem:
         raise BrokerError(ErrorCode.invalid_request, problem)
     if request.server_assignor is not None and request.server_assignor not in assignors:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
@@ -42,7 +43,7 @@ RECONCILING_INTERVAL_MS = 1_000
 """Members are heard from this often while one of them waits for partitions of another."""
 
 MOST_REQUESTS = 500
-"""Requests of one batch. It keeps the event loop free, and the append below the usual max.message.bytes."""
+"""Requests of one batch. It keeps the event loop free."""
 
 MOST_WAITING = 10_000
 """Requests that may wait for an append. Further ones are refused: their clients send them again."""
@@ -99,12 +100,13 @@ class Batch(NamedTuple):
     topics: Topics
     calls: Sequence[Call]
     replies: Sequence[Reply]
-    changes: Sequence[KeyValue]
+    encode: Callable[[], Sequence[KeyValue]] | None = None
+    """The records of what changes; None if nothing does."""
     successor: ClassicGroup | None = None
     """When that is stored, the group is this one."""
 
     def records(self) -> Sequence[KeyValue]:
-        return self.changes
+        return self.encode() if self.encode else ()
 
 
 class ConsumerGroup(Group):
@@ -130,6 +132,9 @@ class ConsumerGroup(Group):
         self._queue: deque[Call] = deque()
         self._storing: Batch | None = None
         self._is_dead = False
+        self._most_requests = MOST_REQUESTS
+        # Members that use the classic protocol cannot be stored as a classic group.
+        self._cannot_downgrade = False
         # The group of the classic protocol that this one replaces, until that is stored.
         self._replaces: ClassicGroup | None = None
         # When members are removed (monotonic s), and a time before which none is.
@@ -207,7 +212,15 @@ class ConsumerGroup(Group):
             self.touch(member, now)
             self._watch_revocation(member, now)
         self._is_regex_stale = bool(self._regexes)
-        return self._advance(now)
+        unfinished = [member.member_id for member in self.membership.members.values() if member.is_unfinished]
+
+        def rule(draft: Draft, now: Now) -> Generator[None, None, None]:
+            for member_id in unfinished:
+                draft.remove(member_id)
+                draft.bumps_epoch = True
+            yield
+
+        return self.submit(Call(None, "", rule, lambda *_: None), now)
 
     # --- in place of a classic group, and back
 
@@ -232,7 +245,11 @@ class ConsumerGroup(Group):
         return self.submit(Call(None, "", rule, lambda *_: None), now)
 
     def _downgraded(self, draft: Draft, now: Now) -> ClassicGroup | None:
-        if not self.settings.can_downgrade or not has_left_for_classic(self.membership, draft):
+        if (
+            self._cannot_downgrade
+            or not self.settings.can_downgrade
+            or not has_left_for_classic(self.membership, draft)
+        ):
             return None
         if len(draft.members) > self.config.group_max_size:
             return None
@@ -298,10 +315,17 @@ class ConsumerGroup(Group):
                 moved = BrokerError(ErrorCode.coordinator_not_available, "The group uses the classic protocol now.")
                 return self._end(moved, batch.successor, batch.replies, ())
             self._install(batch, now)
+            self._most_requests = min(2 * self._most_requests, MOST_REQUESTS)
             return self._advance(now, batch.replies)
         failed = BrokerError(error, "The change of the group could not be stored.")
         if self._replaces is not None:
             return self._end(failed, self._replaces, (), batch.calls)
+        if error is ErrorCode.unknown_server_error and (batch.successor is not None or len(batch.calls) > 1):
+            # Some record is too large. What cannot be stored must not hold up what can.
+            self._cannot_downgrade |= batch.successor is not None
+            self._most_requests = max(1, len(batch.calls) // 2)
+            self._queue.extendleft(reversed(batch.calls))
+            return self._advance(now)
         effects = self._advance(now, [call.refused(failed) for call in batch.calls])
         self.wake_at = max(self.wake_at, now.monotonic + RETRY_S)
         return effects
@@ -320,7 +344,7 @@ class ConsumerGroup(Group):
         stores: list[Batch] = []
         while self._storing is None and not self._is_dead:
             batch = self._next_batch(now)
-            if batch.changes:
+            if batch.encode:
                 self._storing = batch
                 stores.append(batch)
             else:
@@ -334,12 +358,14 @@ class ConsumerGroup(Group):
     def _next_batch(self, now: Now) -> Batch:
         """The first requests that wait: one of a member, because its next one may depend on the answer."""
         calls: dict[str, Call] = {}
-        while self._queue and self._queue[0].member_id not in calls and len(calls) < MOST_REQUESTS:
+        while self._queue and self._queue[0].member_id not in calls and len(calls) < self._most_requests:
             call = self._queue.popleft()
             calls[call.member_id] = call
         draft = Draft(self.membership)
-        for member_id, why in self._expired(now).items():
-            if member_id not in calls:
+        expired = self._expired(now)
+        heard = calls.keys() | {call.member_id for call in self._queue} if expired else ()
+        for member_id, why in expired.items():
+            if member_id not in heard:
                 logger.info("Member %s of group %s is removed: %s", member_id, self.group_id, why)
                 draft.remove(member_id)
                 draft.bumps_epoch = True
@@ -355,8 +381,8 @@ class ConsumerGroup(Group):
                     replies.append(call.refused(again))
                 else:
                     _ends(call, steps, replies)  # it has left
-            changes = [*((key, None) for key in self.stored_keys()), *successor.generation_records(now)]
-            return Batch(draft, self.topics, list(calls.values()), replies, changes, successor)
+            moved = partial(_replacing, self, partial(successor.generation_records, now))
+            return Batch(draft, self.topics, list(calls.values()), replies, moved, successor)
         if not draft.bumps_epoch and self._seen_topics is not self.topics:
             draft.bumps_epoch = draft.metadata_hash(self.topics) != draft.epoch.metadata_hash
         if draft.bumps_epoch:
@@ -364,9 +390,12 @@ class ConsumerGroup(Group):
         draft.update_targets(self.topics, self.settings.assignors[0], now.wall_ms)
         for call, steps in begun:
             _ends(call, steps, replies)
-        replaced = self._replaces.stored_keys() if self._replaces and self._replaces.has_records else []
-        changes = [*((key, None) for key in replaced), *draft.records(self.group_id)]
-        return Batch(draft, self.topics, list(calls.values()), replies, changes)
+        encode: Callable[[], Sequence[KeyValue]] | None = partial(draft.records, self.group_id)
+        if self._replaces is not None and self._replaces.has_records:
+            encode = partial(_replacing, self._replaces, partial(draft.records, self.group_id))
+        elif not draft.changes():
+            encode = None
+        return Batch(draft, self.topics, list(calls.values()), replies, encode)
 
     def _install(self, batch: Batch, now: Now) -> None:
         """What a batch makes of the group is stored."""
@@ -447,6 +476,11 @@ class ConsumerGroup(Group):
             return None
         self._asked, self._is_regex_stale = wanted, False
         return Resolve(wanted, self._client)
+
+
+def _replacing(group: Group, records: Callable[[], Sequence[KeyValue]]) -> list[KeyValue]:
+    """The records of the group that takes the place of `group`."""
+    return [*((key, None) for key in group.stored_keys()), *records()]
 
 
 def _ends(call: Call, steps: Generator[None, None, Any], replies: list[Reply]) -> bool:

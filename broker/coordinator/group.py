@@ -52,7 +52,7 @@ class Reply(NamedTuple):
 
 
 class Store(Protocol):
-    """Records that are appended as one batch."""
+    """Records that are appended together."""
 
     def records(self) -> Sequence[KeyValue]:
         """Raises MalformedRecord if something does not fit into a record."""

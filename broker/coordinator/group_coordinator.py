@@ -206,11 +206,11 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         waiter: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
         try:
             consumer_group_requests.check(request, self._config.group_consumer_assignors)
+            if request.topic_regex:
+                await asyncio.to_thread(TopicPattern, request.topic_regex)  # the check of a long one takes a while
             shard = self._shard_of(request.group_id)
             if isinstance(shard, ErrorCode):
                 return HeartbeatReply(shard)
-            if request.topic_regex:
-                TopicPattern(request.topic_regex)
             group, before = self._consumer_group(shard, request)
         except BrokerError as error:
             return HeartbeatReply(error.code, error.message)

@@ -5,12 +5,11 @@ The API handlers pass these to the group coordinator. They are the same for ever
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from broker.coordinator.record_reader import KeyValue
 from broker.errors import ErrorCode
 from broker.replica.cluster_metadata import Topic
 
@@ -73,30 +72,11 @@ class HeartbeatReply:
     assignment: Partitions | None = None
 
 
-class Answer(NamedTuple):
-    """The answer for one waiter. Every waiter gets exactly one."""
-
-    waiter: object
-    reply: object
-
-
 class Resolve(NamedTuple):
     """Patterns whose topics the runtime looks up in a thread, with the rights of `client` (of the request)."""
 
     regexes: frozenset[str]
     client: object
-
-
-class GroupEffects(NamedTuple):
-    """What the runtime does after an event of a consumer or share group.
-
-    It sends `answers`, and appends all `records` in one batch; when the append has ended it calls `stored` of the
-    group, exactly once. No event asks for an append while another one is under way.
-    """
-
-    answers: Sequence[Answer] = ()
-    records: Sequence[KeyValue] = ()
-    resolve: Resolve | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """Where the coordinators keep their records: the logs of their internal topics.
 
 `RecordStore` is what the coordinators need, `LogRecordStore` implements it over the partitions of one topic. Records
-are appended as one batch and read back in order for replay.
+are appended in batches and read back in order for replay.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from broker.clock import Clock
@@ -50,6 +50,9 @@ class RecordStore(Protocol):
     ) -> Awaitable[object] | None:
         """Append all of `records` to a partition, or none, within the transaction of `producer` if one is given.
 
+        More than max.message.bytes allows become several batches, unless they are of a transaction. If the leader is
+        lost before they are safe, the next one may have the first of them only.
+
         Returns None if they are safe already, otherwise an awaitable that ends when they are: on disk, if the topic
         asks for it, and below the high watermark. Appends keep the order of the calls. Raises BrokerError if the
         records are not in the log (`not_enough_replicas`, `kafka_storage_error`, `invalid_producer_epoch` …), either at
@@ -87,19 +90,13 @@ class LogRecordStore:
     def append(
         self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
     ) -> Awaitable[object] | None:
-        if producer is None:
-            builder = BatchBuilder(max_bytes=_NO_LIMIT)
-        else:
-            producer_id, epoch = producer
-            builder = BatchBuilder(
-                max_bytes=_NO_LIMIT, producer_id=producer_id, producer_epoch=epoch, transactional=True
-            )
-        now = self._clock.now_ms()
-        for key, value in records:
-            builder.append(now, key, value)
         leader = self._topics.partition(TopicPartition(self._topic, partition))
         leader.check_min_isr()
-        return leader.until_safe(leader.append(builder.build()))
+        if producer is None:
+            batches = _batches(records, self._clock.now_ms(), leader.log.config.max_message_bytes)
+        else:
+            batches = _batches(records, self._clock.now_ms(), _NO_LIMIT, *producer)
+        return leader.until_safe(leader.append(b"".join(batches)))
 
     async def read(self, partition: int) -> AsyncIterator[RecordRun]:
         """Reads what `RecordStore.read` promises, including appends that are still under way.
@@ -158,6 +155,26 @@ class LogRecordStore:
                     if error.code is not ErrorCode.not_enough_replicas:
                         raise
                     await asyncio.sleep(_RESTORED_RETRY_S)
+
+
+def _batches(
+    records: Sequence[KeyValue], now_ms: int, max_bytes: int, producer_id: int = -1, producer_epoch: int = -1
+) -> Iterator[bytes]:
+    def begin() -> BatchBuilder:
+        return BatchBuilder(
+            max_bytes=max_bytes,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=producer_id >= 0,
+        )
+
+    builder = begin()
+    for key, value in records:
+        if not builder.append(now_ms, key, value):
+            yield builder.build()
+            builder = begin()
+            builder.append(now_ms, key, value)
+    yield builder.build()
 
 
 def _decode(found: FileSlice, low: int) -> tuple[list[RecordRun], int]:

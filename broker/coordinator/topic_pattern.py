@@ -20,6 +20,9 @@ from broker.errors import BrokerError, ErrorCode
 MAX_STEPS = 50_000
 """Of one match. A topic's name has at most 249 characters."""
 
+MAX_STEPS_OF_ALL = 20_000_000
+"""Of the matches with all topics, about ten seconds. A usual pattern takes some hundred steps for a name."""
+
 _CLASSES = {"DIGIT": str.isdigit, "WORD": lambda one: one.isalnum() or one == "_", "SPACE": str.isspace}
 
 
@@ -45,8 +48,17 @@ class TopicPattern:
 
     def matching(self, topics: Iterable[str]) -> frozenset[str]:
         """The topics that match. Internal ones never do. It may take a while: call it in a thread. Raises BrokerError
-        `invalid_regular_expression` if a match costs too much."""
-        return frozenset(topic for topic in topics if not topic.startswith("__") and self.matches(topic))
+        `invalid_regular_expression` if that costs too much."""
+        found, steps = set(), 0
+        for topic in topics:
+            if topic.startswith("__"):
+                continue
+            if self.matches(topic):
+                found.add(topic)
+            steps += self._steps
+            if steps > MAX_STEPS_OF_ALL:
+                raise self._refused("matches with all topics take too many steps")
+        return frozenset(found)
 
     def matches(self, text: str) -> bool:
         self._steps = 0
@@ -54,12 +66,16 @@ class TopicPattern:
 
     def _ends(self, sequence: Any, text: str, starts: Set[int], ignores_case: bool) -> Set[int]:
         """Where a match of `sequence` can end that begins at one of `starts`."""
+        self._count(1)  # an empty sequence may be repeated, too
         for op, value in sequence:
-            self._steps += 1 + len(starts)
-            if self._steps > MAX_STEPS:
-                raise self._refused("a match takes too many steps")
+            self._count(1 + len(starts) * (len(value) if op is c.IN else 1))
             starts = self._after(op, value, text, starts, ignores_case)
         return starts
+
+    def _count(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise self._refused("a match takes too many steps")
 
     def _after(self, op: Any, value: Any, text: str, starts: Set[int], ignores_case: bool) -> Set[int]:
         if op in (c.LITERAL, c.NOT_LITERAL, c.ANY, c.IN):

@@ -344,6 +344,63 @@ def test_an_append_that_failed_changes_nothing(driver: ConsumerGroupDriver) -> N
     assert snapshot(driver.group) == before == snapshot(driver.replay())
 
 
+@pytest.mark.parametrize("kept", range(10))
+@pytest.mark.parametrize("event", ["join", "leave"])
+def test_a_group_goes_on_from_the_first_records_of_an_append(
+    driver: ConsumerGroupDriver, event: str, kept: int
+) -> None:
+    """The leader was lost when the followers had a part of a large append."""
+    players = [player(driver, "a", "t"), player(driver, "b", "t")]
+    settle(driver, *players)
+    driver.hold = True
+    if event == "join":
+        players.append(player(driver, "c", "t"))
+        players[-1].send()
+    else:
+        driver.heartbeat(players.pop().member_id, LEAVE_EPOCH)
+    (store,) = driver.held
+    for key, value in store.records()[:kept]:
+        driver.log.pop(key, None)
+        driver.log.update({} if value is None else {key: value})
+    driver.fail_over()
+    driver.hold = False
+    driver.release()
+    driver.wait(30_000)
+    for each in players:
+        each.beat()
+    driver.wait(30_000)
+    settle(driver, *players)
+    assert frozenset().union(*(each.owned for each in players)) == partitions_of("t", *range(4))
+
+
+def test_members_whose_requests_wait_for_a_slow_append_are_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_group_state, "MOST_REQUESTS", 1)
+    driver = ConsumerGroupDriver(topic("t", 4))
+    players = [player(driver, "a", "t"), player(driver, "b", "t")]
+    settle(driver, *players)
+    driver.hold = True
+    driver.heartbeat("c", JOIN_EPOCH, **FIRST)
+    calls = [driver.heartbeat(each.member_id, each.epoch, owned=each.owned) for each in players]
+    driver.wait(60_000)
+    driver.hold = False
+    driver.release()
+    assert [call.reply.error for call in calls] == [ErrorCode.none] * 2
+
+
+def test_a_request_that_cannot_be_stored_fails_alone(driver: ConsumerGroupDriver) -> None:
+    """One of five that share an append has a record that is too large."""
+    driver.hold = True
+    first = driver.heartbeat("a", JOIN_EPOCH, **FIRST)
+    calls = [driver.heartbeat(member_id, JOIN_EPOCH, **FIRST) for member_id in ("b", "large", "c", "d", "e")]
+    while driver.held:
+        too_large = any(b"large" in key for key, _ in driver.held[0].records())
+        driver.release(ErrorCode.unknown_server_error if too_large else ErrorCode.none)
+    assert first.reply.error is ErrorCode.none
+    refused = [ErrorCode.unknown_server_error]
+    assert [call.reply.error for call in calls] == [ErrorCode.none, *refused, *[ErrorCode.none] * 3]
+    assert driver.group.membership.members.keys() == {"a", "b", "c", "d", "e"}
+
+
 def test_requests_that_wait_are_refused_when_the_coordinator_moves(driver: ConsumerGroupDriver) -> None:
     driver.hold = True
     calls = [driver.heartbeat(member_id, JOIN_EPOCH, **FIRST) for member_id in "ab"]

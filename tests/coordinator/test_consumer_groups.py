@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -253,6 +254,16 @@ async def test_a_pattern_matches_what_the_client_may_describe(groups: Groups) ->
         if reply.assignment:
             break
     assert {one.topic_id for one in reply.assignment or ()} == {topic("ev-a", 1).topic_id}
+
+
+async def test_the_check_of_a_pattern_does_not_hold_the_event_loop(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    monkeypatch.setattr(group_coordinator, "TopicPattern", lambda _: threads.append(threading.current_thread()))
+    await join(groups, "a", topic_regex="t.*", client=lambda _: True)
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_a_right_that_is_given_later_counts_after_the_refresh_interval(groups: Groups) -> None:

@@ -219,6 +219,22 @@ def test_without_downgrade_classic_members_stay_in_the_consumer_group() -> None:
     assert owned(driver, old) == [ALL]
 
 
+def test_what_cannot_be_stored_as_a_classic_group_stays_a_consumer_group(driver: MixedGroupDriver) -> None:
+    old, new = ClassicPlayer(driver, WANTS), consumer(driver, "a")
+    beat(old)
+    beat(old, new)
+    driver.hold = True
+    left = driver.heartbeat("a", LEAVE_EPOCH)
+    group, store = driver.held.pop()
+    driver.perform(group, group.stored(store, ErrorCode.unknown_server_error, driver.now()))
+    driver.hold = False
+    driver.release()
+    assert left.reply.error is ErrorCode.none
+    beat(old)
+    assert isinstance(driver.group, ConsumerGroup)
+    assert owned(driver, old) == [ALL]
+
+
 def test_a_classic_member_must_have_an_assignor_in_common_with_the_others(driver: MixedGroupDriver) -> None:
     old, new = ClassicPlayer(driver, WANTS), consumer(driver, "a")
     beat(old)

@@ -65,6 +65,18 @@ async def test_empty_partition_has_no_records(store: LogRecordStore) -> None:
     assert await runs(store) == []
 
 
+async def test_records_of_more_than_max_message_bytes_become_several_batches_or_none(
+    store: LogRecordStore, partition: Partition
+) -> None:
+    large = [(b"key %d" % number, bytes(400_000)) for number in range(5)]
+    store.append(0, large)
+    assert await records(store) == large
+    with pytest.raises(BrokerError) as refused:
+        store.append(0, [record(1), (b"too large", bytes(2_000_000)), record(2)])
+    assert refused.value.code is ErrorCode.message_too_large
+    assert await records(store) == large
+
+
 async def test_records_before_the_start_of_the_log_are_left_out(store: LogRecordStore, partition: Partition) -> None:
     store.append(0, [record(number) for number in range(5)])
     partition.log.delete_records(3)

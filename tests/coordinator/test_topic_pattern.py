@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.coordinator import topic_pattern
 from broker.coordinator.topic_pattern import TopicPattern
 from broker.errors import BrokerError, ErrorCode
 
@@ -55,6 +56,18 @@ def test_a_pattern_that_re_cannot_finish_ends_soon(pattern: str) -> None:
     assert found in (frozenset(), ErrorCode.invalid_regular_expression)
 
 
-def test_a_pattern_of_too_many_steps_is_refused() -> None:
+def test_a_pattern_of_too_many_steps_for_all_topics_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_pattern, "MAX_STEPS_OF_ALL", 1_000)
+    pattern, topics = TopicPattern("ev-.*"), [f"ev-{number}" for number in range(20)]
+    assert pattern.matching(topics) == frozenset(topics)
+    with pytest.raises(BrokerError, match="with all topics"):
+        pattern.matching(["ev-" + "x" * 200] * 20)
+
+
+LARGE_CLASS = "[" + "".join(map(chr, range(0x4E00, 0x9000, 2))) + "a]*"
+
+
+@pytest.mark.parametrize("pattern", ["(a{1000}){1000}", "(?:){4000000000}", "(?:(?:){60000}){60000}", LARGE_CLASS])
+def test_a_pattern_of_too_many_steps_is_refused(pattern: str) -> None:
     with pytest.raises(BrokerError, match="too many steps"):
-        TopicPattern("(a{1000}){1000}").matching(["a" * 249])
+        TopicPattern(pattern).matching(["a" * 249])
