@@ -312,7 +312,7 @@ class _ShareFetch:
 
 
 class _Aborted:
-    """Which of the batches, each given in order, belong to aborted transactions."""
+    """Which batches belong to aborted transactions. It must be asked about each, in order: markers count, too."""
 
     def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
         self._waiting = sorted(transactions, key=lambda one: one.first_offset, reverse=True)
