@@ -159,6 +159,8 @@ class SharePartition:
         except BrokerError as error:
             code = error.code
             logger.warning("the share state of %s is not stored: %s", self.key, error)
+        except Exception:  # who waits for the next write must not wait for ever
+            logger.exception("the share state of %s is not stored", self.key)
         finally:
             self.writing = None
             self.state.write_ended(is_stored=code is ErrorCode.none, now=self._clock.monotonic())

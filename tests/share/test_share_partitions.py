@@ -185,6 +185,27 @@ async def test_after_a_failed_write_the_records_are_the_members_again(world: Wor
     assert await acknowledging(share, 0, 9) is ErrorCode.none
 
 
+async def test_a_write_that_breaks_keeps_nobody_waiting(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    share = await world.get()
+    fetch(share)
+    write, broken = world.persister.write, asyncio.Event()
+
+    async def breaks(key: SharePartitionKey, asked: ShareWrite) -> None:
+        world.persister.write = write  # type: ignore[method-assign]
+        await broken.wait()
+        raise KeyError("a bug")
+
+    world.persister.write = breaks  # type: ignore[method-assign,assignment]
+    first = acknowledging(share, 0, 4)
+    await settle()
+    second = acknowledging(share, 5, 9)
+    await settle()
+    broken.set()
+    async with asyncio.timeout(5):
+        assert [await first, await second] == [ErrorCode.unknown_server_error, ErrorCode.none]
+    assert "a bug" in caplog.text
+
+
 async def test_an_expired_lock_wakes_who_waits_and_is_stored(world: World) -> None:
     share = await world.get()
     fetch(share)
