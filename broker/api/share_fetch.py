@@ -194,12 +194,12 @@ class _ShareFetch:
         sources: list[_Source] = []
         missing: list[Asked] = []
 
-        async def add(one: Asked, *, is_loaded: bool) -> None:
+        async def add(one: Asked, *, only_if_loaded: bool) -> None:
             try:
                 tp = share_requests.located(self._context, self._client, SHARE_FETCH_TOPIC, one)
                 key = SharePartitionKey(group_id, *one)
                 found = partitions.loaded(key)
-                if is_loaded and (found is None or found.is_fenced):
+                if only_if_loaded and (found is None or found.is_fenced):
                     missing.append(one)
                     return
                 share = await partitions.get(key)
@@ -210,10 +210,10 @@ class _ShareFetch:
         for number, one in enumerate(asked[turn:] + asked[:turn]):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            await add(one, is_loaded=True)
+            await add(one, only_if_loaded=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOAD_BESIDE_S if sources else _LOAD_S):
-                await asyncio.gather(*(add(one, is_loaded=False) for one in missing[:_MOST_LOADS]))
+                await asyncio.gather(*(add(one, only_if_loaded=False) for one in missing[:_MOST_LOADS]))
         return sources
 
     # --- reads
