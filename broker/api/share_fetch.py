@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 from broker.api import share_requests
@@ -40,6 +40,10 @@ _RECORD_LIMIT = 1
 _COMMITTED = "read_committed"
 _AT_ONCE = 100
 """Partitions that are looked up before other requests are served."""
+_MOST_LOADS = 500
+"""Share partitions that one fetch loads; the next one loads others."""
+_LOAD_S, _LOAD_BESIDE_S = 5.0, 0.2
+"""How long a fetch waits for loads, if it has no other partition to read and if it has."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -155,9 +159,9 @@ class _ShareFetch:
 
     async def read(self) -> None:
         """Find records that may be acquired, or wait for them."""
-        sources = await self._sources()
         loop = asyncio.get_running_loop()
         deadline, changed = loop.time() + to_ms(self._body.max_wait) / 1000, asyncio.Event()
+        sources = await self._sources()
         waiter = _Wake(changed, committed=self._committed)
         with ExitStack() as stack:
             for source in sources:
@@ -179,20 +183,37 @@ class _ShareFetch:
                     deadline = loop.time()
 
     async def _sources(self) -> list[_Source]:
-        """The partitions of the session, beginning with another one each time."""
+        """The partitions of the session, beginning with another one each time.
+
+        Those that are not loaded in time are left out. Their loads go on: a coordinator that is away must not keep the
+        member from all others.
+        """
         asked = list(self._session.partitions)
         turn = self._body.share_session_epoch % len(asked) if asked else 0
-        sources = []
-        for number, one in enumerate(asked[turn:] + asked[:turn]):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+        partitions, group_id = self._context.share.partitions, self._session.key.group_id
+        sources: list[_Source] = []
+        missing: list[Asked] = []
+
+        async def add(one: Asked, *, only_if_loaded: bool) -> None:
             try:
                 tp = share_requests.located(self._context, self._client, SHARE_FETCH_TOPIC, one)
-                key = SharePartitionKey(self._session.key.group_id, *one)
-                share = await self._context.share.partitions.get(key)
+                key = SharePartitionKey(group_id, *one)
+                found = partitions.loaded(key)
+                if only_if_loaded and (found is None or found.is_fenced):
+                    missing.append(one)
+                    return
+                share = await partitions.get(key)
                 sources.append(_Source(one, share, self._context.topics.partition(tp)))
             except BrokerError as error:
                 self._errors[one] = Result(error.code, error.message or None)
+
+        for number, one in enumerate(asked[turn:] + asked[:turn]):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            await add(one, only_if_loaded=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOAD_BESIDE_S if sources else _LOAD_S):
+                await asyncio.gather(*(add(one, only_if_loaded=False) for one in missing[:_MOST_LOADS]))
         return sources
 
     # --- reads
@@ -228,12 +249,14 @@ class _ShareFetch:
         if records is None:
             return
         aborted = _Aborted(partition.aborted_in(offset, records) if self._committed else ())
+        most = min(self._body.max_records, source.share.state.limits.max_record_locks)
         batches, positions, end = [], [], offset
         for position, header in scan_headers(records.file, records.position, records.position + records.length):
             positions.append(position)
-            if end - offset >= self._body.max_records:
+            if end - offset >= most:
                 break
-            has_records = not (header.is_control or aborted.holds(header))
+            is_aborted = aborted.holds(header)  # of markers, too: they end a transaction
+            has_records = not (is_aborted or header.is_control or header.record_count == 0)
             batches.append(FetchedBatch(header.base_offset, header.last_offset, has_records))
             end = header.next_offset
         else:
@@ -246,7 +269,8 @@ class _ShareFetch:
         """Acquire what was found. The state of no partition can have changed since `read`."""
         answers: dict[Asked, dict[str, Any]] = {one: {} for one in self._session.added}
         left = self._body.max_records
-        for found in self._found:
+        is_open = self._context.share.sessions.is_open(self._session)
+        for found in self._found if is_open else ():
             acquired = found.source.share.acquire(
                 self._session.key.member_id,
                 found.offset,
@@ -288,7 +312,7 @@ class _ShareFetch:
 
 
 class _Aborted:
-    """Which of the batches, taken in order, belong to aborted transactions."""
+    """Which batches belong to aborted transactions. It must be asked about each, in order: markers count, too."""
 
     def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
         self._waiting = sorted(transactions, key=lambda one: one.first_offset, reverse=True)

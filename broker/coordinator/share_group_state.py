@@ -7,7 +7,7 @@ coordinator has a state for it, which `ShareGroupStates` makes. Rules and errors
 
 What the group is, is what is stored of it: `stored` is a map from keys to values of `share_group_records`. An event
 works on a copy. If that differs, the difference is appended, and the event is answered when it is in the log. Events
-that come meanwhile wait, and are applied together after it, as one append.
+that come meanwhile wait, and are applied after it, some together as one append.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ from broker.errors import BrokerError, ErrorCode
 SHARE_PROTOCOL_TYPE = "share"
 SOON_MS = 1_000
 """When a member shall ask again that waits for share states."""
+
+EVENTS_AT_ONCE = 20
+"""Events of one append. Each join assigns all partitions, perhaps 10,000, and other requests must not wait for all."""
 
 _UNKNOWN: Any = object()
 """The value of a key whose append failed: it may be in the log or not."""
@@ -266,9 +269,12 @@ class ShareGroup(Group):
             if error is ErrorCode.rebalance_in_progress:
                 error = ErrorCode.coordinator_not_available  # it took too long
             replies = [Reply(waiter, type(answer)(error, "it could not be stored")) for waiter, answer in replies]
-        queued, self._queue = self._queue, []
-        effects = self._run(queued, now)
-        return Effects([*replies, *effects.replies], effects.stores)
+        effects = Effects()
+        while self._queue and self._storing is None:
+            events, self._queue = self._queue[:EVENTS_AT_ONCE], self._queue[EVENTS_AT_ONCE:]
+            effects = self._run(events, now)
+            replies = [*replies, *effects.replies]
+        return Effects(replies, effects.stores)
 
     def kill(self, error: ErrorCode, now: Now) -> Effects:
         self._dead, self.wake_at = True, inf

@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 TRY_S: Final = 5.0
 """How long a coordinator is asked again."""
+ANSWER_S: Final = 10.0
+"""How long another broker may take to answer: longer than its own time-out, and shorter than those of clients."""
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.5
 _VERSIONS: Final = {
@@ -116,7 +118,7 @@ class ClusterPersister:
                 coordinator = await self._coordinator(asked.key)
                 if coordinator == self._broker_id:
                     return await ask_local()
-                code = await self._peers.ask(coordinator, asked)
+                code = await self._answer(coordinator, asked)
                 if code is not ErrorCode.none:
                     message = getattr(asked.answer, "error_message", None)
                     raise BrokerError(code, message or f"broker {coordinator} has not stored or read the share state")
@@ -126,6 +128,14 @@ class ClusterPersister:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _answer(self, coordinator: int, asked: _Question) -> ErrorCode:
+        """Raises BrokerError if the broker is silent. It may act all the same, perhaps later (see `combined`)."""
+        try:
+            return await asyncio.wait_for(self._peers.ask(coordinator, asked), ANSWER_S)
+        except TimeoutError:
+            text = f"broker {coordinator} has not answered about {asked.key.coordinator_key} in {ANSWER_S:g} s"
+            raise BrokerError(ErrorCode.coordinator_not_available, text) from None
 
     async def _coordinator(self, key: SharePartitionKey) -> int:
         """The broker that coordinates the key. The topic is created when it is first needed."""

@@ -24,7 +24,7 @@ from broker.share.persister import Persister, SharePartitionKey, ShareSummary
 
 T = TypeVar("T")
 
-ASKED_AT_ONCE = 200
+ASKED_AT_ONCE = 500
 """Partitions that the persister is asked about together: a topic may have 10,000."""
 
 Event = Callable[[ShareGroup, Waiter, Now], Effects]
@@ -121,18 +121,17 @@ class ShareGroupStates:
     ) -> dict[TopicIdPartition, T | BrokerError]:
         """The persister's answer for each, or its refusal."""
 
-        async def answer(one: TopicIdPartition) -> T | BrokerError:
-            try:
-                return await ask(SharePartitionKey(group_id, *one))
-            except BrokerError as error:
-                return error
+        turns = asyncio.Semaphore(ASKED_AT_ONCE)
 
-        answers: dict[TopicIdPartition, T | BrokerError] = {}
+        async def answer(one: TopicIdPartition) -> T | BrokerError:
+            async with turns:
+                try:
+                    return await ask(SharePartitionKey(group_id, *one))
+                except BrokerError as error:
+                    return error
+
         asked = list(partitions)
-        for first in range(0, len(asked), ASKED_AT_ONCE):
-            some = asked[first : first + ASKED_AT_ONCE]
-            answers.update(zip(some, await asyncio.gather(*map(answer, some)), strict=True))
-        return answers
+        return dict(zip(asked, await asyncio.gather(*map(answer, asked)), strict=True))
 
     async def _change(self, group_id: str, event: Event, **options: Any) -> StatesReply:
         """Raises BrokerError if the change is refused."""

@@ -112,12 +112,10 @@ class SharePartition:
         self._arm()
         return ErrorCode.none if is_stored_already else await self.stored()
 
-    async def release(self, member_id: str) -> ErrorCode:
-        """All that the member has. When its session ends."""
-        return await self.stored() if not self.is_fenced and self.state.release(member_id) else ErrorCode.none
-
     async def stored(self) -> ErrorCode:
         """Wait until all changes so far are stored."""
+        if self.is_fenced:
+            return ErrorCode.not_leader_or_follower
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         waiting = self._next
@@ -161,6 +159,8 @@ class SharePartition:
         except BrokerError as error:
             code = error.code
             logger.warning("the share state of %s is not stored: %s", self.key, error)
+        except Exception:  # who waits for the next write must not wait for ever
+            logger.exception("the share state of %s is not stored", self.key)
         finally:
             self.writing = None
             self.state.write_ended(is_stored=code is ErrorCode.none, now=self._clock.monotonic())
@@ -301,11 +301,16 @@ class SharePartitions:
     def member_left(self, group_id: str, member_id: str, is_empty: Callable[[], bool]) -> None:
         """A member's session has ended: others get what it has. Then the partitions are forgotten if the group has no
         session here (`is_empty`): its offsets may be altered now."""
-        self._tasks.begin(f"releasing records of {member_id}", self._release(group_id, member_id, is_empty))
+        # At once: the member may open another session before the task begins, and must keep what it gets in that.
+        shares = [share for key, share in self._loaded.items() if key.group_id == group_id and not share.is_fenced]
+        released = [share for share in shares if share.state.release(member_id)]
+        self._tasks.begin(f"releasing records of {member_id}", self._released(group_id, released, is_empty))
 
-    async def _release(self, group_id: str, member_id: str, is_empty: Callable[[], bool]) -> None:
-        shares = [share for key, share in self._loaded.items() if key.group_id == group_id]
-        await asyncio.gather(*(share.release(member_id) for share in shares))
+    async def _released(self, group_id: str, released: Sequence[SharePartition], is_empty: Callable[[], bool]) -> None:
+        await asyncio.gather(*(share.stored() for share in released))
+        loading = [load for key, load in self._loading.items() if key.group_id == group_id]
+        if loading:  # for a request of the session; else they would be kept, and not know that offsets were altered
+            await asyncio.wait(loading)
         if is_empty():
             self.drop_group(group_id)
 

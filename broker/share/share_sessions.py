@@ -80,6 +80,10 @@ class ShareSessions:
         endings[key] = partial(self.end, session)
         return session
 
+    def is_open(self, session: ShareSession) -> bool:
+        """Whether it was not ended, nor replaced, since a request found it: else its member gets nothing more."""
+        return self._sessions.get(session.key) is session
+
     def find(self, key: SessionKey, epoch: int) -> ShareSession:
         """The session of a request with this epoch, of which the next request has the next epoch.
 
@@ -111,7 +115,7 @@ class ShareSessions:
 
     def end(self, session: ShareSession) -> None:
         """After its final request, or when its connection has ended: others get what the member has."""
-        if self._sessions.get(session.key) is session:
+        if self.is_open(session):
             self._forget(session)
             group_id, member_id = session.key
             self._partitions.member_left(

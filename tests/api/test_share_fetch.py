@@ -14,7 +14,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.share.share_sessions import MAX_PARTITIONS
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, versions
-from tests.support.raw_transactions import RawProducer
+from tests.support.raw_transactions import RawProducer, stable_end
 from tests.support.share_members import (
     ACCEPT,
     FINAL,
@@ -26,6 +26,7 @@ from tests.support.share_members import (
     configure,
     offsets_sent,
 )
+from tests.support.waiting import eventually
 
 OK = ErrorCode.none
 
@@ -253,6 +254,20 @@ class TestTransactions:
         assert member.take(max_wait=20_000) == [(2, 2, 1)]
         assert member.accept(2, 2) is OK
         assert member.take() == []
+
+    def test_what_the_same_producer_commits_later_is_no_part_of_its_aborted_transaction(
+        self, ask: Requests, topic: str, group: str
+    ) -> None:
+        configure(ask, group, share_isolation_level="read_committed")
+        member = ShareMember(ask, group, topic).join()
+        assert member.take() == []
+        producer = RawProducer(ask, topic).begin()
+        for commit in (False, True, False, True):
+            assert producer.add((topic, 0)) == [OK]
+            assert producer.send(topic, b"one") is OK
+            producer.end(commit=commit)
+        eventually(lambda: stable_end(ask, topic) == 8)
+        assert member.take() == [(2, 2, 1), (6, 6, 1)]
 
     def test_others_get_everything_but_markers(self, ask: Requests, topic: str, member: ShareMember) -> None:
         producer = RawProducer(ask, topic).begin()

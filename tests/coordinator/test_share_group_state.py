@@ -15,7 +15,7 @@ from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group import Effects, Now
 from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest, Partitions, TopicIdPartition
 from broker.coordinator.share_group_records import ShareGroupKey, TopicShares, decode_key, decode_value
-from broker.coordinator.share_group_state import ShareGroup, ShareStore, StatesReply
+from broker.coordinator.share_group_state import EVENTS_AT_ONCE, ShareGroup, ShareStore, StatesReply
 from broker.errors import ErrorCode
 from broker.replica.cluster_metadata import PartitionInfo, Topic
 
@@ -191,6 +191,30 @@ def test_heartbeats_during_an_append_are_answered_together_after_it(driver: Driv
     driver.append()
     assert [driver.answers[n].error for n in range(1, 6)] == [ErrorCode.none] * 5
     assert driver.group.member_count == 5
+
+
+def test_many_that_join_at_once_are_stored_in_turn(driver: Driver) -> None:
+    driver.hold = True
+    count = 2 * EVENTS_AT_ONCE + 2
+    for index in range(count):
+        driver.beat(f"m{index}", 0, "a")
+    answered = []
+    while driver.held:
+        driver.append()
+        answered.append(len(driver.answers))
+    assert answered == [1, 1 + EVENTS_AT_ONCE, 1 + 2 * EVENTS_AT_ONCE, count]
+    assert driver.group.member_count == count
+
+
+def test_what_changes_nothing_is_answered_after_an_append_however_much_it_is(driver: Driver) -> None:
+    epoch = joined(driver).member_epoch
+    driver.hold = True
+    driver.beat("other", 0, "a")
+    before = len(driver.answers)
+    for _ in range(3 * EVENTS_AT_ONCE):
+        driver.beat("m", epoch, keep=True)
+    driver.append(ErrorCode.coordinator_not_available)
+    assert len(driver.answers) == before + 1 + 3 * EVENTS_AT_ONCE
 
 
 def test_a_failed_append_changes_nothing_and_the_next_repairs_the_log(driver: Driver) -> None:

@@ -97,8 +97,8 @@ async def test_an_interrupted_alteration_does_not_begin_anew_at_the_reset(*, fai
 
 
 async def test_many_states_are_made_in_turn() -> None:
-    world = World(3 * ASKED_AT_ONCE + 1)
+    world = World(2 * ASKED_AT_ONCE + 1)
     await world.beat(0)
     assert await world.states.make("g", 10)
-    assert len(world.persister.begun) == 3 * ASKED_AT_ONCE + 1
+    assert len(world.persister.begun) == 2 * ASKED_AT_ONCE + 1
     assert world.persister.most_asked == ASKED_AT_ONCE

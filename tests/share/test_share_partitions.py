@@ -185,6 +185,27 @@ async def test_after_a_failed_write_the_records_are_the_members_again(world: Wor
     assert await acknowledging(share, 0, 9) is ErrorCode.none
 
 
+async def test_a_write_that_breaks_keeps_nobody_waiting(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    share = await world.get()
+    fetch(share)
+    write, broken = world.persister.write, asyncio.Event()
+
+    async def breaks(key: SharePartitionKey, asked: ShareWrite) -> None:
+        world.persister.write = write  # type: ignore[method-assign]
+        await broken.wait()
+        raise KeyError("a bug")
+
+    world.persister.write = breaks  # type: ignore[method-assign,assignment]
+    first = acknowledging(share, 0, 4)
+    await settle()
+    second = acknowledging(share, 5, 9)
+    await settle()
+    broken.set()
+    async with asyncio.timeout(5):
+        assert [await first, await second] == [ErrorCode.unknown_server_error, ErrorCode.none]
+    assert "a bug" in caplog.text
+
+
 async def test_an_expired_lock_wakes_who_waits_and_is_stored(world: World) -> None:
     share = await world.get()
     fetch(share)
@@ -219,9 +240,38 @@ async def test_an_expired_lock_that_cannot_be_stored_is_stored_later(world: Worl
 async def test_a_released_member_gives_all_it_has(world: World) -> None:
     share = await world.get()
     fetch(share)
-    assert await share.release("a") is ErrorCode.none
-    assert await share.release("a") is ErrorCode.none
+    for _ in range(2):
+        world.partitions.member_left("g", "a", lambda: False)
+        await settle()
     assert fetch(share, "b") == [AcquiredRecords(0, 9, 2)]
+
+
+async def test_a_member_that_comes_back_at_once_keeps_what_it_gets_then(world: World) -> None:
+    share = await world.get()
+    fetch(share)
+    world.partitions.member_left("g", "a", lambda: False)
+    assert fetch(share, first=10) == [AcquiredRecords(10, 19, 1)]
+    await settle()
+    assert await acknowledging(share, 10, 19) is ErrorCode.none
+
+
+async def test_what_is_loaded_for_a_group_that_has_left_is_forgotten(world: World) -> None:
+    """Else a request that its client has given up would leave it here, whatever is done to the group elsewhere."""
+    world.persister.gate.clear()
+    loading = asyncio.ensure_future(world.get())
+    await settle()
+    world.partitions.member_left("g", "a", lambda: True)
+    await settle()
+    world.persister.gate.set()
+    assert (await loading).state.start_offset == 0
+    await settle()
+    assert world.partitions.loaded(KEY) is None
+
+
+async def test_what_is_fenced_answers_at_once(world: World) -> None:
+    share = await world.get()
+    share.fence()
+    assert await share.stored() is ErrorCode.not_leader_or_follower
 
 
 @pytest.mark.parametrize("code", [ErrorCode.fenced_leader_epoch, ErrorCode.fenced_state_epoch])
@@ -371,9 +421,11 @@ async def test_a_load_waits_for_the_write_of_what_was_dropped(world: World) -> N
 async def test_a_lower_delivery_limit_archives_at_once(world: World) -> None:
     share = await world.get()
     fetch(share)
-    await share.release("a")
+    share.state.release("a")
+    await share.stored()
     fetch(share)
-    await share.release("a")
+    share.state.release("a")
+    await share.stored()
     world.limits = ShareLimits(2)
     world.partitions.limits_changed("g")
     await settle()
