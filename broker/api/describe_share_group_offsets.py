@@ -64,10 +64,10 @@ def _asked(context: ApiContext, client: Client, asked: Any) -> Iterable[tuple[To
 async def _partitions(context: ApiContext, group_id: str, topic: Topic, numbers: Iterable[int]) -> list[Fields]:
     asked = [TopicIdPartition(topic.topic_id, number) for number in numbers]
     found: Mapping[TopicIdPartition, ShareSummary | BrokerError]
-    found = await context.share.states.summaries(group_id, asked)
+    found = await context.share.states.summaries(group_id, {one for one in asked if one.partition in topic.partitions})
     partitions: list[Fields] = []
     for one in asked:
-        summary = found[one]
+        summary = found.get(one, _NOTHING)
         if isinstance(summary, BrokerError):
             summary = _NOTHING  # as in Kafka
         lag = _lag(context, TopicPartition(topic.name, one.partition), summary)

@@ -12,7 +12,12 @@ import pytest
 from broker.api.named_topics import name_of
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.permissions import COMMIT_GROUP, FETCH_OFFSETS_GROUP, SHARE_FETCH_GROUP
+from broker.protocol.permissions import (
+    ALTER_SHARE_OFFSETS_GROUP,
+    COMMIT_GROUP,
+    FETCH_OFFSETS_GROUP,
+    SHARE_FETCH_GROUP,
+)
 from broker.replica.cluster_metadata import ClusterMetadata, Topic
 from tests.api.test_group_offsets import await_coordinator
 from tests.support.broker_process import BrokerProcess
@@ -136,3 +141,14 @@ def test_a_member_of_a_share_group_without_the_right_does_not_learn_it_either(wo
     assert row.error_code is ErrorCode.topic_authorization_failed
     assert str(world.topic_id) in row.error_message
     assert world.topic not in repr(answer)
+
+
+def test_a_client_without_the_right_does_not_learn_the_id_of_a_name(world: World) -> None:
+    partitions = [{"partition_index": 0, "start_offset": 0}]
+    body = {"group_id": world.new("share"), "topics": [{"topic_name": world.topic, "partitions": partitions}]}
+    world.allow(ALTER_SHARE_OFFSETS_GROUP)
+    found = world.mine.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, body)
+    assert found.error_code is OK, found
+    (answer,) = found.responses
+    assert answer.partitions[0].error_code is ErrorCode.topic_authorization_failed
+    assert answer.topic_id is None
