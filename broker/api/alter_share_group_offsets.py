@@ -49,6 +49,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     for asked in body.topics:
         topic = known.get(asked.topic_name)
         partitions = [answer(asked.topic_name, topic, one.partition_index) for one in asked.partitions]
-        topic_id = None if topic is None else topic.topic_id
+        is_known = topic is not None and context.allows(client, ALTER_SHARE_OFFSETS_TOPIC, topic.name, asked=False)
+        topic_id = topic.topic_id if topic is not None and is_known else None
         responses.append({"topic_name": asked.topic_name, "topic_id": topic_id, "partitions": partitions})
     return {"responses": responses}

@@ -7,11 +7,11 @@ partitions that other brokers lead.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.named_topics import NO_ID
 from broker.coordinator.modern_group_messages import TopicIdPartition
 from broker.errors import BrokerError
 from broker.protocol.permissions import DESCRIBE_SHARE_OFFSETS_GROUP, DESCRIBE_SHARE_OFFSETS_TOPIC
@@ -19,7 +19,6 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import Topic
 from broker.share.persister import ShareSummary
 
-_NO_ID = uuid.UUID(int=0)
 _NOTHING = ShareSummary()
 
 
@@ -40,7 +39,7 @@ async def _describe(context: ApiContext, client: Client, asked: Any) -> Fields:
             denied = not context.allows(client, DESCRIBE_SHARE_OFFSETS_TOPIC, topic)
             code = DESCRIBE_SHARE_OFFSETS_TOPIC.code if denied else 0
             partitions = [{"partition_index": one, "start_offset": -1, "error_code": code} for one in numbers]
-            topics.append({"topic_name": topic, "topic_id": _NO_ID, "partitions": partitions})
+            topics.append({"topic_name": topic, "topic_id": NO_ID, "partitions": partitions})
     except BrokerError as error:
         return {"group_id": group_id, "topics": (), "error_code": error.code, "error_message": error.message or None}
     return {"group_id": group_id, "topics": topics}

@@ -29,7 +29,7 @@ class NamedTopic(NamedTuple):
 
 def name_of(context: ApiContext, topic_id: uuid.UUID | None) -> str:
     """The name of the topic with this id, empty if there is none. Those that Kafka made before 2.8 have no id."""
-    return context.topics.metadata.topic_names.get(topic_id, "") if topic_id else ""
+    return "" if topic_id in (None, NO_ID) else context.topics.metadata.topic_names.get(topic_id, "")
 
 
 def named_topics(context: ApiContext, topics: Sequence[Any]) -> Sequence[Any]:

@@ -356,10 +356,7 @@ class _Produce:
         producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
         if context.verifier.is_local(transactional_id) or partition.has_open_transaction(*producer):
             return
-        guard = partition.begin_verification(producer.producer_id)
-        asked = context.verifier.ask(transactional_id, producer, part.tp)
-        part.verification = _Verification(partition, producer, guard, asked)
-        self._verifications.append(part.verification)
+        self._await_verdict([part], producer, context.verifier.ask(transactional_id, producer, part.tp))
 
     def _begin_adding(
         self,
@@ -388,7 +385,9 @@ class _Produce:
             for part in parts if added is not ErrorCode.none else ():
                 self._refuse(part, self._not_open(added))
             return
-        asked = asyncio.ensure_future(added)
+        self._await_verdict(parts, producer, asyncio.ensure_future(added))
+
+    def _await_verdict(self, parts: Sequence[_Part], producer: ProducerIdAndEpoch, asked: Awaitable[ErrorCode]) -> None:
         for part in parts:
             assert part.partition is not None
             guard = part.partition.begin_verification(producer.producer_id)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from broker.api.context import LED_ELSEWHERE, ApiContext, Client, Fields, Request
+from broker.api.named_topics import NO_ID, check_named, name_of
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.fetch_response import CurrentLeader
 from broker.protocol.permissions import Permission
@@ -44,20 +45,16 @@ def session_key(context: ApiContext, request: Request, client: Client, need: Per
 
 def located(context: ApiContext, client: Client, need: Permission, asked: Asked) -> TopicPartition:
     """The partition that a request names by its topic's id. Raises BrokerError."""
-    topic = context.topics.metadata.topic_by_id(asked[0])
-    if topic is None:
-        raise BrokerError(ErrorCode.unknown_topic_id)
-    context.check(client, need, topic.name)
-    if asked[1] not in topic.partitions:
+    tp = TopicPartition(name_of(context, asked[0]), asked[1])
+    check_named(context, client, need, tp.topic, asked[0])
+    if context.topics.metadata.partition(tp) is None:
         raise BrokerError(ErrorCode.unknown_topic_or_partition)
-    return TopicPartition(topic.name, asked[1])
+    return tp
 
 
 def asked_of(topics: Iterable[Any]) -> dict[Asked, Any]:
     """The partitions that a request names; a later one of the same name counts."""
-    return {
-        (topic.topic_id or uuid.UUID(int=0), one.partition_index): one for topic in topics for one in topic.partitions
-    }
+    return {(topic.topic_id or NO_ID, one.partition_index): one for topic in topics for one in topic.partitions}
 
 
 async def acknowledge(

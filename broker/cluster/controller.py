@@ -183,9 +183,6 @@ class Controller:
     async def _act(self) -> None:
         async with self._writing:
             await self._notify_brokers()  # the last time it may have failed
-        epoch = self._election.epoch
-        if self._features is not None and epoch is not None:
-            await self._features.finalize(epoch.version)
         names, self._names = self._names, set()
         look_at_all, self._all = self._all, False
         if self._election.epoch is None:
@@ -201,6 +198,9 @@ class Controller:
         await self.elect(partitions)
         if self._is_asked:
             await self._elect_preferred()
+        epoch = self._election.epoch
+        if self._features is not None and epoch is not None:
+            await self._features.finalize(epoch.version)
 
     async def _elect_preferred(self) -> None:
         """Do what `/admin/preferred_replica_election` asks for, and delete it, as Kafka's controller with ZooKeeper."""

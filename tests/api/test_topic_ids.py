@@ -12,12 +12,18 @@ import pytest
 from broker.api.named_topics import name_of
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.permissions import COMMIT_GROUP, FETCH_OFFSETS_GROUP
+from broker.protocol.permissions import (
+    ALTER_SHARE_OFFSETS_GROUP,
+    COMMIT_GROUP,
+    FETCH_OFFSETS_GROUP,
+    SHARE_FETCH_GROUP,
+)
 from broker.replica.cluster_metadata import ClusterMetadata, Topic
 from tests.api.test_group_offsets import await_coordinator
 from tests.support.broker_process import BrokerProcess
 from tests.support.permission_cases import GUARDED_SETTINGS, World, admin_of
 from tests.support.raw_requests import NO_ID, Requests, batch
+from tests.support.share_members import ShareMember
 from tests.support.waiting import eventually
 
 Errors = dict[tuple[uuid.UUID | None, int], ErrorCode]
@@ -94,7 +100,7 @@ def test_no_id_is_not_the_id_of_a_topic_that_has_none() -> None:
     none, some = uuid.UUID(int=0), uuid.uuid4()
     topics = {name: Topic(name, id_, {}) for name, id_ in [("old", none), ("new", some)]}
     context: Any = SimpleNamespace(topics=SimpleNamespace(metadata=ClusterMetadata("id", topics=topics)))
-    assert [name_of(context, id_) for id_ in (None, uuid.uuid4(), some)] == ["", "", "new"]
+    assert [name_of(context, id_) for id_ in (None, none, uuid.uuid4(), some)] == ["", "", "", "new"]
 
 
 def test_acks_0_for_an_id_that_is_not_there_closes_the_connection(ask: Requests) -> None:
@@ -124,3 +130,25 @@ def test_a_client_without_the_right_does_not_learn_the_name_of_an_id(world: Worl
     assert produced(world.mine, *both) == commit(world.mine, group, *both) == errors
     assert committed(world.mine, group, *both) == {place: (-1, code) for place, code in errors.items()}
     assert committed(world.mine, group) == {}
+
+
+def test_a_member_of_a_share_group_without_the_right_does_not_learn_it_either(world: World) -> None:
+    world.allow(SHARE_FETCH_GROUP)
+    member = ShareMember(world.admin, world.new_group(), world.topic)
+    member.ask = world.mine
+    answer = member.fetch()
+    (row,) = answer.responses[0].partitions
+    assert row.error_code is ErrorCode.topic_authorization_failed
+    assert str(world.topic_id) in row.error_message
+    assert world.topic not in repr(answer)
+
+
+def test_a_client_without_the_right_does_not_learn_the_id_of_a_name(world: World) -> None:
+    partitions = [{"partition_index": 0, "start_offset": 0}]
+    body = {"group_id": world.new("share"), "topics": [{"topic_name": world.topic, "partitions": partitions}]}
+    world.allow(ALTER_SHARE_OFFSETS_GROUP)
+    found = world.mine.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, body)
+    assert found.error_code is OK, found
+    (answer,) = found.responses
+    assert answer.partitions[0].error_code is ErrorCode.topic_authorization_failed
+    assert answer.topic_id is None

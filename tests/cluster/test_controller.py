@@ -20,6 +20,7 @@ from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controller import Controller
 from broker.cluster.controller_state import state_reassigned
 from broker.cluster.failure_detector import FailureDetector
+from broker.cluster.features import Features
 from broker.cluster.leadership_handover import leave_partitions, rejoin_partitions
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.topic_changes import NewTopic, TopicChanges
@@ -137,6 +138,21 @@ def test_a_dead_brokers_partitions_are_led_by_in_sync_replicas_and_it_leaves_eve
         assert topics.metadata.topics["t"].partitions[0].leader_epoch == 1
         register(connect, 2)
         await soon(lambda: leaders(topics, "alone") == {0: (2, (2,))})
+
+    run(steps)
+
+
+def test_leaders_are_elected_though_no_feature_can_be_finalized(run: Callable[..., None], connect: Connect) -> None:
+    sessions = register(connect, 2, 3)
+
+    async def refuse(controller_version: int) -> None:
+        raise BrokerError(ErrorCode.request_timed_out, "no answer from ZooKeeper")
+
+    async def steps(topics: MetadataCache, changes: TopicChanges, controller: Controller) -> None:
+        controller._features = cast(Features, SimpleNamespace(is_due=True, finalize=refuse))
+        await changes.create(NewTopic("t", assignment={0: (2, 3)}))
+        await asyncio.to_thread(sessions[2].close)
+        await soon(lambda: leaders(topics, "t") == {0: (3, (3,))})
 
     run(steps)
 

@@ -213,23 +213,35 @@ async def test_partition_that_is_gone_holds_nobody_up(code: ErrorCode) -> None:
 
 
 class OnePartition(MemoryMarkers):
-    """Refuses what a partition refuses that has records of a producer's open transaction."""
+    """Refuses what a partition refuses that has records of a producer's open transaction. `is_away`: answers later."""
 
-    def __init__(self, producer: ProducerIdAndEpoch) -> None:
+    def __init__(self, producer: ProducerIdAndEpoch, *, is_away: bool) -> None:
         super().__init__()
         records = batch(b"x", producer_id=producer.producer_id, producer_epoch=producer.epoch, transactional=True)
         self._producers = ProducerStates()
         self._producers.record(parse_header(records), 0, 0)
+        self._is_away = is_away
 
     def write(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[None] | None:
+        if self._is_away:
+            return self._append_later(tp, marker)
+        self._append(tp, marker)
+        return None
+
+    async def _append_later(self, tp: TopicPartition, marker: EndMarker) -> None:
+        self._append(tp, marker)
+
+    def _append(self, tp: TopicPartition, marker: EndMarker) -> None:
         epochs = marker.producer_epoch, marker.coordinator_epoch
         self._producers.check_marker(marker.producer_id, *epochs, marker.transaction_version)
         self._producers.end_transaction(marker.producer_id, *epochs, 0)
-        return super().write(tp, marker)
+        self.written.append((tp, marker))
 
 
-@pytest.mark.parametrize("commit", [True, False])
-async def test_a_decision_of_an_earlier_release_about_a_transaction_of_version_2_is_carried_out(commit: bool) -> None:
+@pytest.mark.parametrize(("commit", "is_away"), [(True, True), (True, False), (False, True)])
+async def test_a_decision_of_an_earlier_release_about_a_transaction_of_version_2_is_carried_out(
+    commit: bool, is_away: bool
+) -> None:
     """That release decided in the epoch of the records, and died before it had written its markers."""
     transactions = Transactions()
     async with running_transactions(transactions):
@@ -238,7 +250,7 @@ async def test_a_decision_of_an_earlier_release_about_a_transaction_of_version_2
         decision = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         decided = encode_transaction(transactions.stored()._replace(state=decision))
         transactions.store.append(partition_for("id", PARTITIONS), [(encode_transaction_key("id"), decided)])
-        transactions.markers = OnePartition(producer)
+        transactions.markers = OnePartition(producer, is_away=is_away)
         await transactions.restart()
         await settle()
         assert transactions.markers.of(P0) == [commit]
