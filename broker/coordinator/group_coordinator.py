@@ -116,8 +116,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         waiter: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
         now = shard.now()
         if isinstance(group, ConsumerGroup) and group.is_empty:
-            group, tombstones = group_migration.empty_as_classic(group, now)
-            group.obsolete_keys = [key for key, _ in tombstones]
+            group = group_migration.empty_as_classic(group, now)
         if isinstance(group, ConsumerGroup):
             shard.perform(group, group_migration.join(group, request, new_id, waiter, now))
             return await _stored_soon(waiter, JoinReply(ErrorCode.coordinator_not_available, request.member_id))

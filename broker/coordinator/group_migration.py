@@ -40,7 +40,6 @@ from broker.coordinator.group_messages import (
 from broker.coordinator.group_state import ClassicGroup
 from broker.coordinator.modern_group_messages import HeartbeatRequest, Topics
 from broker.coordinator.modern_group_records import ClassicMembership, MemberState, MemberSubscription
-from broker.coordinator.record_reader import KeyValue
 from broker.errors import BrokerError, ErrorCode, ProtocolError
 from broker.protocol.consumer_protocol import decode_subscription, encode_assignment
 
@@ -80,13 +79,11 @@ def upgrade(
     return group, classic.drain(), group.replace_classic(classic, members, now)
 
 
-def empty_as_classic(group: ConsumerGroup, now: Now) -> tuple[ClassicGroup, list[KeyValue]]:
-    """A member of the classic protocol joins an empty consumer group: the classic group that takes its place.
-
-    The records delete what is stored of the consumer group. They must be in the log before anything of the new one.
-    """
+def empty_as_classic(group: ConsumerGroup, now: Now) -> ClassicGroup:
+    """A member of the classic protocol joins an empty consumer group: the classic group that takes its place."""
     classic = ClassicGroup(group.group_id, group.config, now.wall_ms, group.offsets)
-    return classic, [(key, None) for key in group.stored_keys()] if group.has_records else []
+    classic.obsolete_keys = group.stored_keys() if group.has_records else []
+    return classic
 
 
 # --- members of the classic protocol in a consumer group

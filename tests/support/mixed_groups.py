@@ -104,8 +104,7 @@ class MixedGroupDriver:
             effects = group_migration.join(self.group, request, f"c{self._ids}", call, self.now())
         else:
             if isinstance(self.group, ConsumerGroup):
-                self.group, tombstones = group_migration.empty_as_classic(self.group, self.now())
-                self.group.obsolete_keys = [key for key, _ in tombstones]
+                self.group = group_migration.empty_as_classic(self.group, self.now())
             assert isinstance(self.group, ClassicGroup)
             effects = group_requests.join(self.group, request, f"c{self._ids}", call, self.now())
         self.perform(self.group, effects)
