@@ -41,7 +41,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         reply, refused = await _fetch(context, client, group.group_id, topics, stable, member)
         rows = _topics(reply, refused)
         if request.version >= _FIRST_WITH_TOPIC_IDS:
-            rows = _with_ids(context, topics, rows)
+            rows = _with_ids(context, topics, rows) if reply.error is ErrorCode.none else []
         answers.append({"group_id": group.group_id, "error_code": reply.error, "topics": rows})
     return {"groups": answers}
 

@@ -222,7 +222,7 @@ class NamedRequests(HostileRequests):
 
 MALLORY = "mallory"
 LOGIN_APIS = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
-BY_ID = {(ApiKey.FETCH, 13), (ApiKey.DELETE_TOPICS, 6), (ApiKey.METADATA, 12)}
+BY_ID = {(ApiKey.PRODUCE, 13), (ApiKey.FETCH, 13), (ApiKey.DELETE_TOPICS, 6), (ApiKey.METADATA, 12)}
 """API and first version that tell an id that exists from one that does not, as in Kafka: ids are random, and it does
 not count them as secret (KafkaApis.handleDeleteTopicsRequest, handleTopicMetadataRequest)."""
 ANSWERED = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}
@@ -448,6 +448,10 @@ def tells_ids(api: ApiKey, version: int, answer: Any, names: Names) -> bool:
         parts = [part for topic in answer.responses if topic.topic_id == names.topic_id for part in topic.partitions]
         silent = all(part.high_watermark == part.log_start_offset == -1 and not part.records for part in parts)
         return silent and {part.error_code for part in parts} == {ErrorCode.topic_authorization_failed}
+    if api is ApiKey.PRODUCE:
+        known = [row for row in answer.responses if row.topic_id == names.topic_id]
+        told = {part.error_code for row in known for part in row.partition_responses}
+        return told <= {ErrorCode.topic_authorization_failed} and names.topic not in str(answer)
     rows = answer.topics if api is ApiKey.METADATA else answer.responses
     by_id = [row for row in rows if row.name is None]
     codes = {row.error_code for row in by_id if row.topic_id == names.topic_id}
