@@ -13,6 +13,8 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import ALTER_SHARE_OFFSETS_GROUP, ALTER_SHARE_OFFSETS_TOPIC
 from broker.replica.cluster_metadata import Topic
 
+_BELOW_0 = BrokerError(ErrorCode.invalid_request, "a share group cannot begin below offset 0")
+
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each partition succeeds or fails alone."""
@@ -22,7 +24,11 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     for asked in body.topics:
         topic = known.get(asked.topic_name)
         if topic is not None and context.allows(client, ALTER_SHARE_OFFSETS_TOPIC, topic.name):
-            new = {p.partition_index: p.start_offset for p in asked.partitions if p.partition_index in topic.partitions}
+            new = {
+                p.partition_index: p.start_offset
+                for p in asked.partitions
+                if p.partition_index in topic.partitions and p.start_offset >= -1
+            }
             offsets |= {TopicIdPartition(topic.topic_id, number): offset for number, offset in new.items()}
             names |= {topic.topic_id: topic.name} if new else {}
     try:
@@ -40,7 +46,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         elif topic is None or number not in topic.partitions:
             error = BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {number} of {name}")
         else:
-            error = results[TopicIdPartition(topic.topic_id, number)]
+            error = results.get(TopicIdPartition(topic.topic_id, number), _BELOW_0)
         if error is None:
             return {"partition_index": number}
         return {"partition_index": number, "error_code": error.code, "error_message": error.message}

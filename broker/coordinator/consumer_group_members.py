@@ -70,7 +70,7 @@ class Membership:
 
     def put(self, member: Member) -> None:
         """Add a member, or replace the one of that id."""
-        self._disown(self.members.get(member.member_id))
+        self._forget(self.members.get(member.member_id))
         self.members[member.member_id] = member
         for partitions in (member.current.assigned, member.current.revoking):
             self.owners.update(dict.fromkeys(partitions, member.member_id))
@@ -80,16 +80,17 @@ class Membership:
 
     def remove(self, member_id: str) -> None:
         member = self.members.pop(member_id)
-        self._disown(member)
-        if self.instances.get(member.subscription.instance_id or "") == member_id:
-            del self.instances[member.subscription.instance_id or ""]
+        self._forget(member)
         self.unsettled.discard(member_id)
 
-    def _disown(self, member: Member | None) -> None:
+    def _forget(self, member: Member | None) -> None:
+        """What it owned, and its instance id: it may come back with another one."""
         if member is not None:
             for partition in (*member.current.assigned, *member.current.revoking):
                 if self.owners.get(partition) == member.member_id:
                     del self.owners[partition]
+            if self.instances.get(member.subscription.instance_id or "") == member.member_id:
+                del self.instances[member.subscription.instance_id or ""]
 
     def is_settled(self, member: Member) -> bool:
         """Whether it has all of its target, as of the last one, and nothing else."""

@@ -107,7 +107,9 @@ class ShareShard:
     # --- changes
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
-        """The same initialization again changes nothing: what was consumed meanwhile stays."""
+        """The same initialization again changes nothing: what was consumed meanwhile stays. The start −1 is unknown."""
+        if start_offset < -1:
+            raise BrokerError(ErrorCode.invalid_request, f"a share partition cannot begin at offset {start_offset}")
 
         def decide(before: _Stored | None) -> _Change | None:
             old = None if before is None else before.state

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 
 from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
@@ -239,8 +240,13 @@ class SharePartitions:
         loading = self._loading.get(key)
         if loading is None:
             loading = self._loading[key] = self._tasks.add(self._load(key))
-            loading.add_done_callback(lambda _: self._loading.pop(key, None))
+            loading.add_done_callback(partial(self._load_ended, key))
         return await asyncio.shield(loading)
+
+    def _load_ended(self, key: SharePartitionKey, loading: asyncio.Future[SharePartition]) -> None:
+        del self._loading[key]
+        if not loading.cancelled():
+            loading.exception()  # asyncio would log it as an error if nobody waits any more
 
     def loaded(self, key: SharePartitionKey) -> SharePartition | None:
         """If it is in memory."""

@@ -177,6 +177,12 @@ class TestOffsets:
         assert offsets(ask, f"no-{group}") is ErrorCode.group_id_not_found
         assert offsets(ask, f"no-{group}", topic, (0,)) == {0: (-1, -1)}
 
+    def test_an_offset_below_0_is_refused_and_changes_nothing(self, ask: Requests, topic: str, group: str) -> None:
+        assert alter(ask, group, topic, {0: 7}) == {0: OK}
+        assert alter(ask, group, topic, {0: -2, 1: -(2**63)}) == dict.fromkeys((0, 1), ErrorCode.invalid_request)
+        assert ShareMember(ask, group, topic).join().heartbeat().error_code is OK
+        assert offsets(ask, group) == {0: (7, 0), 1: (-1, -1)}
+
     def test_a_deleted_group_begins_anew(self, ask: Requests, topic: str, group: str) -> None:
         ask.put(topic, b"0", b"1")
         member = ShareMember(ask, group, topic).join()

@@ -72,6 +72,7 @@ def test_impossible_requests_are_refused(shares: ShareStates) -> None:
     batch = {**BATCH, "last_offset": 11}
     assert shares.write(10, state_batches=[batch]).error_code is ErrorCode.invalid_request
     assert shares.initialize(partition=-1).error_code is ErrorCode.invalid_request
+    assert shares.initialize(2, start_offset=-(2**63)).error_code is ErrorCode.invalid_request
     shares.topic_id = uuid.UUID(int=0)
     assert shares.initialize().error_code is ErrorCode.invalid_request
 

@@ -235,6 +235,14 @@ def test_an_instance_id_in_use_is_not_released(driver: ConsumerGroupDriver) -> N
     assert driver.heartbeat("b", LEAVE_EPOCH, instance_id="i").reply.error is ErrorCode.fenced_instance_id
 
 
+def test_an_instance_id_that_its_member_gave_up_is_free(driver: ConsumerGroupDriver) -> None:
+    driver.join("a", "t", instance_id="i")
+    driver.join("a", "t", instance_id="j")
+    assert driver.join("b", "t", instance_id="i").error is ErrorCode.none
+    driver.heartbeat("a", LEAVE_EPOCH, instance_id="j")
+    assert driver.join("c", "t", instance_id="j").error is ErrorCode.none
+
+
 # --- subscriptions and topics
 
 

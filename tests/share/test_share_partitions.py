@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import uuid
 from collections.abc import Callable, Collection
 from types import SimpleNamespace
@@ -374,6 +375,22 @@ async def test_a_state_that_cannot_be_read_is_an_error(world: World, code: Error
     assert caught.value.code is shown
     world.persister.fail_with = None
     await world.get()
+
+
+async def test_a_load_that_fails_when_nobody_waits_any_more_is_no_error(world: World) -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    world.persister.gate.clear()
+    asking = asyncio.ensure_future(world.get())
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    world.persister.fail_with = ErrorCode.invalid_request
+    world.persister.gate.set()
+    await world.partitions._tasks.wait()
+    del asking  # it keeps the load alive
+    gc.collect()
+    assert not told
 
 
 async def test_what_this_broker_does_not_lead_is_refused(world: World) -> None:
