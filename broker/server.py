@@ -337,7 +337,16 @@ class BrokerServer:
         restored = await RestoredOffsets.left_in(self._cluster, ArchiveNodes(self._store), self._clock)
         configs, peer = self._group_configs, self._coordinator_peer
         reset = OffsetReset(configs, self._clock)
-        self._share = ShareRuntime(self.config, self._topics, self._topic_changes, self._clock, peer, configs, reset)
+        self._share = ShareRuntime(
+            self.config,
+            self._topics,
+            self._topic_changes,
+            self._clock,
+            peer,
+            configs,
+            reset,
+            lambda: self._dynamic.current,
+        )
         others = {SHARE_STATE_TOPIC: self._share.coordinator}
         self._coordinators = Coordinators(
             self.config,

@@ -32,7 +32,6 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from broker.api.cold_reads import call_in, warmed
 from broker.api.context import LED_ELSEWHERE, ApiContext, Client, Request
 from broker.api.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchSession, Found
 from broker.api.replica_fetch import follower_of, read_for_follower
@@ -48,6 +47,7 @@ from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import FETCH_AS_FOLLOWER, FETCH_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.compression import Codec
+from broker.replica.cold_reads import call_in, warmed
 from broker.replica.delayed_fetch import DelayedFetch
 from broker.replica.partition import NO_REPLICA, Partition
 from broker.replica.replica import Replica

@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.log.leader_epochs import NO_EPOCH
@@ -31,6 +30,7 @@ from broker.log.segment_file import ColdRead, unless_cold
 from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import LIST_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.cold_reads import warmed
 from broker.replica.partition import Partition
 from broker.replica.replica import Replica
 

@@ -18,7 +18,6 @@ from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 from broker.api import share_requests
-from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.share_requests import Result
 from broker.errors import BrokerError, ErrorCode
@@ -30,6 +29,7 @@ from broker.protocol.messages import encode_response_parts, field, to_ms
 from broker.protocol.permissions import SHARE_FETCH_GROUP, SHARE_FETCH_TOPIC
 from broker.protocol.response_errors import error_codes
 from broker.records.batch import BatchHeader
+from broker.replica.cold_reads import warmed
 from broker.replica.partition import Partition
 from broker.share.persister import SharePartitionKey
 from broker.share.share_partition_state import AcquiredRecords, FetchedBatch

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.api.cold_reads import warmed
 from broker.clock import Clock
 from broker.cluster.group_configs import GroupConfigs
 from broker.config.share_settings import reset_age_ms
 from broker.log.segment_file import ColdRead, unless_cold
+from broker.replica.cold_reads import warmed
 from broker.replica.partition import Partition
 
 

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Mapping
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.share_settings import check_reset
+from broker.config.share_settings import check_dead_letter_topic, check_reset
 from broker.errors import ConfigError
 from broker.settings import at_least, one_of, parse_properties, setting, settings_of
 
@@ -57,6 +57,15 @@ class GroupConfig:
         one_of(("read_committed", "read_uncommitted")),
     )
     share_renew_acknowledge_enable: bool = _share(True, "Whether a member may renew its locks.")
+    errors_deadletterqueue_topic_name: str = _share(
+        "",
+        "Topic that gets a dead letter of each record that a member rejected, or that was delivered too often; empty: "
+        "none (KIP-1191). The topic needs errors.deadletterqueue.group.enable=true.",
+        check_dead_letter_topic,
+    )
+    errors_deadletterqueue_copy_record_enable: bool = _share(
+        False, "Whether dead letters have the record's key, value and headers, too, and not only where it is."
+    )
 
     @classmethod
     def of(cls, broker: BrokerConfig, properties: Mapping[str, str]) -> GroupConfig:
@@ -65,6 +74,8 @@ class GroupConfig:
         for name in properties:
             _check_bounds(broker, name, getattr(config, GROUP_KEYS[name].attribute))
             kind = name.partition(".")[0]
+            if kind == "errors":
+                continue
             timeout = getattr(config, f"{kind}_session_timeout_ms")
             if getattr(config, f"{kind}_heartbeat_interval_ms") >= timeout:
                 raise ConfigError(f"{kind}.session.timeout.ms={timeout} must be above {kind}.heartbeat.interval.ms")

@@ -8,7 +8,7 @@ import dataclasses
 import re
 from functools import partial
 
-from broker.settings import at_least, between, setting
+from broker.settings import UpdateMode, at_least, between, setting
 
 _share = partial(setting, group="share groups")
 
@@ -30,6 +30,10 @@ def reset_age_ms(reset: str) -> int | None:
 def check_reset(reset: str) -> str | None:
     is_known = reset in ("latest", "earliest") or reset_age_ms(reset) is not None
     return None if is_known else "must be latest, earliest, or by_duration: and a duration such as PT1H30M"
+
+
+def check_dead_letter_topic(name: str) -> str | None:
+    return "is for topics of brokers: do not begin it with __" if name.startswith("__") else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,3 +83,13 @@ class ShareSettings:
         4000, "Most share.partition.max.record.locks of a group.", between(2000, 10000)
     )
     group_share_max_share_sessions: int = _share(2000, "Most share sessions of this broker.", at_least(1))
+    errors_deadletterqueue_topic_name_prefix: str = _share(
+        "dlq.",
+        "Dead letters of share groups are only written to topics whose names begin so; empty: to any (KIP-1191).",
+        update=UpdateMode.CLUSTER_WIDE,
+    )
+    errors_deadletterqueue_auto_create_topics_enable: bool = _share(
+        False,
+        "Create the dead-letter topic of a share group when it is needed.",
+        update=UpdateMode.CLUSTER_WIDE,
+    )

@@ -105,6 +105,9 @@ class LogConfig:
         "Level of what is recompressed as zstd: -131072 (fast) to 22 (small).",
         between(-131072, 22),
     )
+    errors_deadletterqueue_group_enable: bool = _messages(
+        False, "Whether share groups may write dead letters to the topic (KIP-1191)."
+    )
     message_timestamp_type: str = _messages(
         "CreateTime",
         "CreateTime keeps the producer's time, LogAppendTime stamps the broker's.",

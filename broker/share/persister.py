@@ -51,7 +51,7 @@ class SharePartitionKey(NamedTuple):
 
 
 class StateBatch(NamedTuple):
-    """Consecutive offsets, both ends included, in one state: 0 available, 2 acknowledged or 4 archived."""
+    """Consecutive offsets, both ends included, in one state: 0 available, 2 acknowledged, 3 archiving or 4 archived."""
 
     first_offset: int
     last_offset: int

@@ -7,6 +7,9 @@ a member and a deadline. Offsets from the end on were never fetched. Memory is p
         ▲                                      │  │  └───reject, gap──▶ archived
         └──release, lock expired───────────────┘  └──the same at the delivery limit──▶ archived
 
+If the group has a dead-letter topic, what was rejected or delivered too often is archiving first, until its dead
+letters are written (KIP-1191). It holds the start, is stored, and comes to no member again.
+
 The rules are those of Kafka's `SharePartition`. The start moves over what is acknowledged or archived.
 """
 
@@ -31,6 +34,7 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
     ARCHIVED = 4
 
 
@@ -50,6 +54,7 @@ class ShareLimits(NamedTuple):
     delivery_count_limit: int = 5
     max_record_locks: int = 2000
     lock_duration_s: float = 30.0
+    has_dead_letters: bool = False
 
 
 class FetchedBatch(NamedTuple):
@@ -69,6 +74,16 @@ class AcquiredRecords(NamedTuple):
     delivery_count: int
 
 
+class DeadLetters(NamedTuple):
+    """Offsets whose dead letters are due, both ends included. `is_rejected`: a member rejected them; else they were
+    delivered as often as is allowed."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    is_rejected: bool
+
+
 class AcknowledgementBatch(NamedTuple):
     """What a member says about offsets, both ends included: one type for all, or one for each."""
 
@@ -81,7 +96,7 @@ _NEW_STATE = {
     AcknowledgeType.GAP: RecordState.ARCHIVED,
     AcknowledgeType.ACCEPT: RecordState.ACKNOWLEDGED,
     AcknowledgeType.RELEASE: RecordState.AVAILABLE,
-    AcknowledgeType.REJECT: RecordState.ARCHIVED,
+    AcknowledgeType.REJECT: RecordState.ARCHIVING,
 }
 _FINAL = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 _MOST_DONE = 2**31 - 1
@@ -102,6 +117,8 @@ class _Run:
     deadline: float = inf
     # The number of the write that has to store its state; 0: nothing to store.
     write: int = 0
+    # Whether a member rejected it. While it is archiving.
+    is_rejected: bool = False
 
     @property
     def size(self) -> int:
@@ -116,7 +133,7 @@ class _Run:
         return self.state in _FINAL and not self.member
 
 
-_SAME = attrgetter("state", "count", "member", "deadline", "write")
+_SAME = attrgetter("state", "count", "member", "deadline", "write", "is_rejected")
 
 
 class SharePartitionState:
@@ -153,13 +170,17 @@ class SharePartitionState:
         """Of the write under way, or of the next one."""
         self._is_start_due = stored.start_offset < 0
         """Whether the start must be stored without delay."""
+        self._may_archive = False
+        """Whether anything may be archiving."""
         for batch in sorted(stored.state_batches):
             last = min(batch.last_offset, log_end - 1)
             first = max(batch.first_offset, self.end_offset)
             if first <= last:
-                state = RecordState(batch.delivery_state) if batch.delivery_state in _FINAL else RecordState.AVAILABLE
+                known = (*_FINAL, RecordState.ARCHIVING)
+                state = RecordState(batch.delivery_state) if batch.delivery_state in known else RecordState.AVAILABLE
                 self._extend(first - 1, RecordState.AVAILABLE)
                 self._extend(last, state, batch.delivery_count)
+                self._may_archive |= state is RecordState.ARCHIVING
         self.log_start_moved(log_start)
         self.set_limits(limits)
 
@@ -334,9 +355,13 @@ class SharePartitionState:
         return bool(owned)
 
     def _change(self, run: _Run, state: RecordState) -> None:
+        is_rejected = state is RecordState.ARCHIVING
         if state is RecordState.AVAILABLE and run.count >= self.limits.delivery_count_limit:
+            state = RecordState.ARCHIVING
+        if state is RecordState.ARCHIVING and not self.limits.has_dead_letters:
             state = RecordState.ARCHIVED
-        run.state = state
+        run.state, run.is_rejected = state, is_rejected and state is RecordState.ARCHIVING
+        self._may_archive |= state is RecordState.ARCHIVING
         run.write = self._write_number + (self._writing is not None)
 
     # --- time, the log and the settings ------------------------------------------------------------
@@ -365,6 +390,31 @@ class SharePartitionState:
         self.limits = limits
         for run in self._runs:
             if run.is_available and run.count >= limits.delivery_count_limit:
+                self._change(run, RecordState.AVAILABLE)
+        self._settle()
+
+    # --- dead letters ------------------------------------------------------------------------------
+
+    def dead_letters(self) -> list[DeadLetters]:
+        """What is archiving, and stored as that. Another leader would write its dead letters again, too.
+
+        Why is not stored: after a failover, what was not delivered as often as is allowed counts as rejected.
+        """
+        if not self._may_archive:
+            return []
+        archiving = [run for run in self._runs if run.state is RecordState.ARCHIVING]
+        self._may_archive = bool(archiving)
+        limit = self.limits.delivery_count_limit
+        return [
+            DeadLetters(run.first, run.last, run.count, run.is_rejected or run.count < limit)
+            for run in archiving
+            if not run.write and not run.member
+        ]
+
+    def dead_letters_ended(self, first: int, last: int) -> None:
+        """The dead letters of these offsets are written, or cannot be: they are archived now, which must be stored."""
+        for run in self._between(first, last):
+            if run.state is RecordState.ARCHIVING and not run.write:
                 self._change(run, RecordState.ARCHIVED)
         self._settle()
 
@@ -407,7 +457,7 @@ class SharePartitionState:
             if is_stored:
                 run.member, run.deadline = "", inf
             elif run.member:
-                run.state = RecordState.ACQUIRED
+                run.state, run.is_rejected = RecordState.ACQUIRED, False
             else:
                 run.write = self._write_number + 1
         self._writing = None

@@ -19,10 +19,12 @@ from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
+from broker.share.dead_letters import WriteDeadLetters
 from broker.share.persister import RETRIABLE, Persister, SharePartitionKey, ShareWrite
 from broker.share.share_partition_state import (
     AcknowledgementBatch,
     AcquiredRecords,
+    DeadLetters,
     FetchedBatch,
     ShareLimits,
     SharePartitionState,
@@ -30,6 +32,7 @@ from broker.share.share_partition_state import (
 
 logger = logging.getLogger(__name__)
 
+SETTLE_S = 5.0
 RETRY_S = 1.0
 """After which a write is tried again that failed, and for which no member waits."""
 
@@ -61,6 +64,7 @@ class SharePartition:
         clock: Clock,
         timer: DeadlineTimer,
         tasks: BackgroundTasks,
+        write_dead_letters: WriteDeadLetters,
     ) -> None:
         self.key = key
         self.partition = partition
@@ -70,6 +74,9 @@ class SharePartition:
         self._clock = clock
         self._timer = timer
         self._tasks = tasks
+        self._write_dead_letters = write_dead_letters
+        self._dead_letters: asyncio.Future[None] | None = None
+        """Their writing, while any are due."""
         self._wakers: dict[object, Callable[[], None]] = {}
         self._armed = float("inf")
         self.writing: asyncio.Future[None] | None = None
@@ -148,6 +155,7 @@ class SharePartition:
         write = self.state.next_write()
         if write is None:
             self._answer(ErrorCode.none)
+            self._begin_dead_letters()
             return
         waiting, self._next = self._next, None
         self.writing = self._tasks.begin(f"storing the state of {self.key}", self._write(write, waiting))
@@ -171,9 +179,31 @@ class SharePartition:
         if code in _FENCED:
             self.fence()
         elif code is ErrorCode.none or self._next is not None:
+            self._begin_dead_letters()
             self._store()
         else:
             self._timer.at(self._clock.monotonic() + RETRY_S, self._store)
+
+    def _begin_dead_letters(self) -> None:
+        if self._dead_letters is None and (due := self.state.dead_letters()):
+            self._dead_letters = self._tasks.begin(f"writing dead letters of {self.key}", self._end_dead_letters(due))
+
+    async def _end_dead_letters(self, due: Sequence[DeadLetters]) -> None:
+        try:
+            while due and not self.is_fenced:
+                for first, last in await self._write_dead_letters(self.key, self.partition, due):
+                    self.state.dead_letters_ended(first, last)
+                self._store()
+                due = self.state.dead_letters()
+        finally:
+            self._dead_letters = None
+
+    async def settled(self) -> None:
+        """Wait until all is stored, and dead letters that are due are written; not long if they cannot be."""
+        await self.stored()
+        if self._dead_letters is not None:
+            await asyncio.wait([self._dead_letters], timeout=SETTLE_S)
+            await self.stored()
 
     def _answer(self, code: ErrorCode) -> None:
         waiting, self._next = self._next, None
@@ -209,6 +239,7 @@ class SharePartitions:
         clock: Clock,
         limits: Callable[[str], ShareLimits],
         reset_offset: Callable[[str, Partition], Awaitable[int]],
+        write_dead_letters: WriteDeadLetters,
     ) -> None:
         """`limits` are those of a group, `reset_offset` is where it begins to read a partition (its
         `share.auto.offset.reset`)."""
@@ -217,6 +248,7 @@ class SharePartitions:
         self._clock = clock
         self._limits = limits
         self._reset_offset = reset_offset
+        self._write_dead_letters = write_dead_letters
         self._timer = DeadlineTimer(clock)
         self._tasks = BackgroundTasks()
         self._loaded: dict[SharePartitionKey, SharePartition] = {}
@@ -271,7 +303,9 @@ class SharePartitions:
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,
         )
-        share = SharePartition(key, partition, state, self._persister, self._clock, self._timer, self._tasks)
+        share = SharePartition(
+            key, partition, state, self._persister, self._clock, self._timer, self._tasks, self._write_dead_letters
+        )
         if stored.start_offset < 0 and (code := await share.stored()) is not ErrorCode.none:
             # Else the group would begin elsewhere, should this broker die before the first acknowledgement.
             share.fence()
@@ -280,6 +314,7 @@ class SharePartitions:
             share.fence()
             raise BrokerError(ErrorCode.not_leader_or_follower, "another leader was elected meanwhile")
         self._loaded[key] = share
+        share.set_limits(state.limits)  # begins the dead letters that an earlier leader has left
         return share
 
     def _led(self, key: SharePartitionKey) -> Partition:
@@ -317,6 +352,8 @@ class SharePartitions:
         loading = [load for key, load in self._loading.items() if key.group_id == group_id]
         if loading:  # for a request of the session; else they would be kept, and not know that offsets were altered
             await asyncio.wait(loading)
+        if is_empty():
+            await asyncio.gather(*(share.settled() for share in shares if not share.is_fenced))
         if is_empty():
             self.drop_group(group_id)
 

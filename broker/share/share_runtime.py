@@ -17,6 +17,7 @@ from broker.coordinator.peer_requests import Connect
 from broker.coordinator.record_store import LogRecordStore
 from broker.protocol.topic_names import SHARE_STATE_TOPIC
 from broker.replica.partition import Partition
+from broker.share.dead_letters import DeadLetterWriter
 from broker.share.persister import SharePartitionKey
 from broker.share.share_coordinator import ShareCoordinator
 from broker.share.share_coordinator_client import ClusterPersister
@@ -38,14 +39,18 @@ class ShareRuntime:
         connect: Connect,
         configs: GroupConfigs,
         reset_offset: Callable[[str, Partition], Awaitable[int]],
+        settings: Callable[[], BrokerConfig],
     ) -> None:
-        """`reset_offset`: where a group begins to read a partition."""
+        """`reset_offset`: where a group begins to read a partition. `settings` are those in force."""
         self._topics = topics
         self._configs = configs
         log = LogRecordStore(topics, SHARE_STATE_TOPIC, clock)
         self.coordinator = ShareCoordinator(log, clock, config, self._exists)
         self.persister = ClusterPersister(topics, topic_changes, config.broker_id, self.coordinator, connect)
-        self.partitions = SharePartitions(topics, self.persister, clock, self._limits, reset_offset)
+        self.dead_letters = DeadLetterWriter(config.broker_id, settings, topics, topic_changes, configs, clock, connect)
+        self.partitions = SharePartitions(
+            topics, self.persister, clock, self._limits, reset_offset, self.dead_letters.write
+        )
         self.sessions = ShareSessions(self.partitions)
         configs.add_change_listener(self.partitions.limits_changed)
         self.states: ShareGroupStates
@@ -64,10 +69,12 @@ class ShareRuntime:
             config.share_delivery_count_limit,
             config.share_partition_max_record_locks,
             config.share_record_lock_duration_ms / 1000,
+            bool(config.errors_deadletterqueue_topic_name),
         )
 
     async def close(self) -> None:
         """End the requests to other brokers, so that no request of a client waits for them."""
         await self.states.close()
         await self.partitions.close()
+        await self.dead_letters.close()
         await self.persister.close()

@@ -251,6 +251,21 @@ _DECLARED = (
         "Records that members of share groups acknowledged.",
         "ack_type",
     ),
+    _counter(
+        "kafka_server_sharegroupmetrics_deadletterqueuerecord_total",
+        "Dead letters that were written for a share group (KIP-1191).",
+        "group",
+    ),
+    _counter(
+        "kafka_server_sharegroupmetrics_deadletterqueuefailedproducerequests_total",
+        "Attempts to write dead letters of a share group that failed.",
+        "group",
+    ),
+    _counter(
+        "kafka_server_sharegroupmetrics_deadletterqueuelostrecord_total",
+        "Records of a share group that were archived without a dead letter, because it could not be written.",
+        "group",
+    ),
     _gauge(
         "kafka_server_sharepartitionmetrics_inflightmessagecount",
         "Records of a partition that a share group has begun and not finished.",

@@ -33,7 +33,7 @@ ARCHIVED = LogConfig(segment_bytes=600, remote_storage_enable=True, retention_ms
 
 
 def patiently(attempt: Callable[[], T]) -> T:
-    """As api/cold_reads.py, but in this thread."""
+    """As replica/cold_reads.py, but in this thread."""
     while True:
         try:
             return attempt()

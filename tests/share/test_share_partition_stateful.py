@@ -34,9 +34,16 @@ class Lock:
 
 
 class ShareHistory(RuleBasedStateMachine):
-    @initialize(limit=st.integers(2, 4), locks=st.integers(3, 40), sizes=st.lists(st.integers(1, 8), min_size=2))
-    def begin(self, limit: int, locks: int, sizes: list[int]) -> None:
-        self.limits = ShareLimits(limit, locks, 30.0)
+    @initialize(
+        limit=st.integers(2, 4),
+        locks=st.integers(3, 40),
+        sizes=st.lists(st.integers(1, 8), min_size=2),
+        has_dead_letters=st.booleans(),
+    )
+    def begin(self, limit: int, locks: int, sizes: list[int], has_dead_letters: bool) -> None:
+        self.limits = ShareLimits(limit, locks, 30.0, has_dead_letters)
+        self.rejected: set[int] = set()  # an answered reject
+        self.buried: set[int] = set()  # they have a dead letter
         self.now = 0.0
         self.log: list[FetchedBatch] = []
         self.log_start = self.log_end = 0
@@ -240,6 +247,8 @@ class ShareHistory(RuleBasedStateMachine):
                 self.locks.pop(offset, None)
                 if kind in KEEPS:
                     self.kept.add(offset)
+                if kind is AcknowledgeType.REJECT:
+                    self.rejected.add(offset)
         elif is_stored:
             self.perhaps.update(offset for offset, kind in asked if kind in KEEPS)
         self.expire()
@@ -248,6 +257,32 @@ class ShareHistory(RuleBasedStateMachine):
         self.stored = self.stored.updated(
             ShareUpdate(0, write.leader_epoch, write.start_offset, write.state_batches, write.delivery_complete_count)
         )
+
+    @precondition(lambda self: self.limits.has_dead_letters)
+    @rule()
+    def bury(self) -> None:
+        """The dead letters that are due are written."""
+        for first, last, count, is_rejected in self.state.dead_letters():
+            for offset in range(first, last + 1):
+                assert offset not in self.locks
+                assert count <= self.limits.delivery_count_limit
+                assert is_rejected or count == self.limits.delivery_count_limit
+                self.buried.add(offset)
+            self.state.dead_letters_ended(first, last)
+
+    @invariant()
+    def what_is_rejected_is_archived_after_its_dead_letter(self) -> None:
+        """In memory, and so in what is stored later."""
+        if not self.limits.has_dead_letters:
+            return
+        archived = {
+            offset
+            for batch in self.state.batches()
+            if batch.delivery_state == RecordState.ARCHIVED
+            for offset in range(batch.first_offset, batch.last_offset + 1)
+        }
+        for offset in self.rejected - self.buried:
+            assert offset < self.log_start or (offset >= self.state.start_offset and offset not in archived)
 
     @rule(is_stored=st.booleans())
     def fail_over(self, is_stored: bool) -> None:
@@ -326,6 +361,7 @@ class ShareHistory(RuleBasedStateMachine):
             self.begin_write()
             if self.writing is not None:
                 self.end_write(True, True)
+            self.bury()
             at = self.state.next_fetch_offset()
             assert at is not None
             batches = [batch for batch in self.log if batch.last_offset >= at]

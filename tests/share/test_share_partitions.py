@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +14,19 @@ import pytest
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
 from broker.share import share_partitions
+from broker.share.dead_letters import Offsets
 from broker.share.persister import SharePartitionKey, ShareState, ShareSummary, ShareWrite, StateBatch
-from broker.share.share_partition_state import AcknowledgementBatch, AcquiredRecords, FetchedBatch, ShareLimits
+from broker.share.share_partition_state import (
+    AcknowledgementBatch,
+    AcquiredRecords,
+    DeadLetters,
+    FetchedBatch,
+    ShareLimits,
+)
 from broker.share.share_partitions import SharePartition, SharePartitions
 
 KEY = SharePartitionKey("g", uuid.UUID(int=1), 0)
-ACCEPT, RELEASE, RENEW = 1, 2, 4
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 
 
 class MemoryPersister:
@@ -90,6 +97,9 @@ class World:
         self.clock = ManualClock()
         self.reset = 40
         self.limits = ShareLimits()
+        self.dead: list[list[DeadLetters]] = []
+        self.grave = asyncio.Event()
+        self.grave.set()
 
         async def reset_offset(group_id: str, partition: object) -> int:
             return self.reset
@@ -100,7 +110,13 @@ class World:
             self.clock,
             lambda group_id: self.limits,
             reset_offset,
+            self.write_dead_letters,
         )
+
+    async def write_dead_letters(self, key: object, source: object, due: Sequence[DeadLetters]) -> list[Offsets]:
+        self.dead.append(list(due))
+        await self.grave.wait()
+        return [one[:2] for one in due]
 
     async def get(self) -> SharePartition:
         return await self.partitions.get(KEY)
@@ -458,3 +474,77 @@ async def test_closing_ends_what_waits(world: World) -> None:
     await settle()
     await world.partitions.close()
     assert await answer is not ErrorCode.none
+
+
+ARCHIVING, ARCHIVED = 3, 4
+LETTERS = ShareLimits(has_dead_letters=True)
+
+
+class TestDeadLetters:
+    async def test_they_are_written_between_the_two_states(self, world: World) -> None:
+        world.limits = LETTERS
+        share = await world.get()
+        fetch(share)
+        world.grave.clear()
+        assert await acknowledging(share, 3, 4, REJECT) is ErrorCode.none
+        await settle()
+        assert world.persister.writes[-1].state_batches == [StateBatch(3, 4, ARCHIVING, 1)]
+        assert world.dead == [[DeadLetters(3, 4, 1, is_rejected=True)]]
+        world.grave.set()
+        await settle()
+        assert world.persister.writes[-1].state_batches == [StateBatch(3, 4, ARCHIVED, 1)]
+        assert len(world.dead) == 1
+
+    async def test_what_is_stored_as_archiving_gets_them_from_the_next_leader(self, world: World) -> None:
+        world.persister.state = ShareState(2, 1, 0, [StateBatch(2, 3, ARCHIVING, 5), StateBatch(5, 5, ARCHIVING, 1)])
+        share = await world.get()
+        await settle()
+        assert world.dead == [[DeadLetters(2, 3, 5, is_rejected=False), DeadLetters(5, 5, 1, is_rejected=True)]]
+        assert world.persister.writes[-1].start_offset == 4
+        assert share.state.start_offset == 4
+
+    async def test_none_before_it_is_stored_that_they_are_due(self, world: World) -> None:
+        world.limits = LETTERS
+        share = await world.get()
+        fetch(share)
+        world.persister.gate.clear()
+        answer = acknowledging(share, 0, 0, REJECT)
+        await settle()
+        assert not world.dead
+        world.persister.fail_with = ErrorCode.coordinator_not_available
+        world.persister.gate.set()
+        await answer
+        assert not world.dead
+        assert share.state.locked == 10
+
+    async def test_those_of_a_lock_that_expired_too_often(self, world: World) -> None:
+        world.limits = LETTERS._replace(delivery_count_limit=2)
+        share = await world.get()
+        for _ in range(2):
+            fetch(share, size=1)
+            world.advance(31)
+            await settle()
+        assert world.dead == [[DeadLetters(0, 0, 2, is_rejected=False)]]
+        assert share.state.start_offset == 1
+
+    async def test_a_group_without_a_topic_has_none(self, world: World) -> None:
+        share = await world.get()
+        fetch(share)
+        await acknowledging(share, 0, 4, REJECT)
+        await settle()
+        assert not world.dead
+        assert share.state.start_offset == 5
+
+    async def test_the_last_member_leaves_before_they_are_written(self, world: World) -> None:
+        world.limits = LETTERS
+        share = await world.get()
+        fetch(share)
+        world.grave.clear()
+        await acknowledging(share, 0, 4, REJECT)
+        world.partitions.member_left("g", "a", lambda: True)
+        await settle()
+        assert not share.is_fenced
+        world.grave.set()
+        await settle()
+        assert share.is_fenced
+        assert world.persister.writes[-1].start_offset == 5

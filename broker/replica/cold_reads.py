@@ -1,7 +1,7 @@
 """Look-ups that must wait for the disk or for the archive's store, so that other connections are served meanwhile.
 
-Called by the handlers of Fetch and ListOffsets after an attempt that raised ColdRead. Pages that are not in the page
-cache are read by a thread; for a store no thread waits.
+Called after an attempt that raised ColdRead. Pages that are not in the page cache are read by a thread; for a store no
+thread waits.
 """
 
 from __future__ import annotations

@@ -1,0 +1,224 @@
+"""Dead letters of share groups (KIP-1191): what is archived is in a topic first, whatever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.errors import ErrorCode
+from broker.protocol.topic_names import SHARE_STATE_TOPIC
+from broker.records.builder import BatchBuilder
+from broker.records.compression import Codec
+from broker.records.record import Record
+from broker.share import dead_letters
+from broker.share.share_partition_state import AcknowledgementBatch, FetchedBatch
+from tests.share.test_share_failover import SETTINGS, Shared
+from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
+from tests.support.raw_requests import Requests, ask_for, records_of
+from tests.support.raw_transactions import RawProducer
+from tests.support.replicating import Brokers, brokers, until
+from tests.support.share_members import REJECT, RELEASE, ShareMember, configure
+from tests.support.waiting import eventually
+
+ENABLED = {"errors.deadletterqueue.group.enable": "true"}
+
+
+@pytest.fixture
+def ask(own_broker: Kafka) -> Iterator[Requests]:
+    with Requests(own_broker.bootstrap) as requests:
+        yield requests
+
+
+def member_of(ask: Requests, topic: str, dlq: str, **settings: str) -> ShareMember:
+    """A member of a group that begins at the first record of `topic`."""
+    configure(
+        ask,
+        f"share-{topic}",
+        share_auto_offset_reset="earliest",
+        errors_deadletterqueue_topic_name=dlq,
+        **{name.replace("copies", "errors_deadletterqueue_copy_record_enable"): one for name, one in settings.items()},
+    )
+    return ShareMember(ask, f"share-{topic}", topic).join()
+
+
+def letters(ask: Requests, topic: str) -> list[Record]:
+    (found,) = ask.fetch([ask_for(topic)], version=12)
+    return records_of(found)
+
+
+def context(record: Record) -> dict[str, str]:
+    return {name[13:]: (value or b"").decode() for name, value in record.headers if name.startswith("__dlq.errors.")}
+
+
+def batch(count: int, codec: int = Codec.NONE, **producer: Any) -> bytes:
+    builder = BatchBuilder(codec=codec, max_bytes=1 << 30, **producer)
+    for number in range(count):
+        builder.append(1_700_000_000_000, b"key %d" % number, b"value %d" % number * 100, [("own", b"%d" % number)])
+    return builder.build()
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_rejected_record_is_copied_as_it_was(ask: Requests, topic: str, codec: Codec) -> None:
+    ask.create(topic)
+    ask.create(f"dlq.{topic}", 1, **ENABLED)
+    ask.produce({(topic, 0): batch(10, codec)})
+    member = member_of(ask, topic, f"dlq.{topic}", copies="true")
+    assert member.take() == [(0, 9, 1)]
+    member.acknowledge({0: [(0, 9, [1, 3, 3, 1, 1, 1, 1, 1, 1, 3])]})
+    eventually(lambda: len(letters(ask, f"dlq.{topic}")) == 3)
+    found = letters(ask, f"dlq.{topic}")
+    assert [(one.key, one.value) for one in found] == [
+        (b"key %d" % number, b"value %d" % number * 100) for number in (1, 2, 9)
+    ]
+    assert found[0].headers[0] == ("own", b"1")
+    assert context(found[1]) == {
+        "topic": topic,
+        "partition": "0",
+        "offset": "2",
+        "group": f"share-{topic}",
+        "delivery.count": "1",
+        "message": "a member rejected the record",
+    }
+
+
+def test_a_record_at_its_last_delivery_is_named_and_not_copied(ask: Requests, topic: str) -> None:
+    ask.create(topic)
+    ask.create(f"dlq.{topic}", 1, **ENABLED)
+    ask.produce({(topic, 0): batch(2)})
+    member = member_of(ask, topic, f"dlq.{topic}", share_delivery_count_limit="2")
+    for _ in range(2):
+        member.take()
+        member.accept(0, 0, RELEASE)
+    eventually(lambda: len(letters(ask, f"dlq.{topic}")) == 1)
+    (found,) = letters(ask, f"dlq.{topic}")
+    assert (found.key, found.value) == (None, None)
+    assert context(found)["delivery.count"] == "2"
+    assert context(found)["message"] == "the record was delivered too often"
+    assert found.headers[0] == ("__dlq.errors.topic", topic.encode())
+
+
+def test_records_of_a_transaction_and_not_its_marker(ask: Requests, topic: str) -> None:
+    ask.create(topic)
+    ask.create(f"dlq.{topic}", 1, **ENABLED)
+    producer = RawProducer(ask, f"tx-{topic}").begin()
+    producer.add((topic, 0))
+    assert producer.send(topic, b"a", b"b") is ErrorCode.none
+    producer.end(commit=True)
+    ask.produce({(topic, 0): batch(1)})
+    member = member_of(ask, topic, f"dlq.{topic}", copies="true", share_isolation_level="read_committed")
+    rows: list[tuple[int, int, int]] = []
+
+    def all_taken() -> bool:
+        rows.extend(member.take())
+        return sum(last - first + 1 for first, last, _ in rows) == 3
+
+    eventually(all_taken)
+    for first, last, _ in rows:
+        member.accept(first, last, REJECT)
+    eventually(lambda: len(letters(ask, f"dlq.{topic}")) == 3)
+    assert [context(one)["offset"] for one in letters(ask, f"dlq.{topic}")] == ["0", "1", "3"]
+    assert [one.value for one in letters(ask, f"dlq.{topic}")][:2] == [b"a", b"b"]
+
+
+def test_what_is_too_large_goes_without_the_record(ask: Requests, topic: str) -> None:
+    ask.create(topic)
+    ask.create(f"dlq.{topic}", 1, **ENABLED, **{"max.message.bytes": "500"})
+    ask.produce({(topic, 0): batch(3)})
+    member = member_of(ask, topic, f"dlq.{topic}", copies="true")
+    member.take()
+    member.accept(0, 2, REJECT)
+    eventually(lambda: len(letters(ask, f"dlq.{topic}")) == 3)
+    assert [context(one)["offset"] for one in letters(ask, f"dlq.{topic}")] == ["0", "1", "2"]
+    assert all(one.value is None for one in letters(ask, f"dlq.{topic}"))
+
+
+def test_a_group_cannot_name_a_topic_of_brokers(ask: Requests, topic: str) -> None:
+    with pytest.raises(AssertionError, match="do not begin it with __"):
+        configure(ask, topic, errors_deadletterqueue_topic_name="__consumer_offsets")
+
+
+def test_a_kill_before_they_are_written(tmp_path: Path) -> None:
+    """The rejection was answered; the topic was not there yet."""
+    with BrokerProcess(tmp_path, {"num.partitions": "1"}, standalone=True) as broker:
+        with Requests(broker.bootstrap) as ask:
+            ask.create("t")
+            ask.produce({("t", 0): batch(4)})
+            member = member_of(ask, "t", "dlq.t", copies="true")
+            assert member.take() == [(0, 3, 1)]
+            assert member.accept(0, 1, REJECT) is ErrorCode.none
+            eventually(lambda: "are not written yet" in broker.output)
+        broker.kill()
+        broker.start()
+        with Requests(broker.bootstrap) as ask:
+            ask.create("dlq.t", 1, **ENABLED)
+            member = ShareMember(ask, "share-t", "t").join()
+            taken: list[tuple[int, int, int]] = []
+
+            def is_taken() -> bool:
+                taken.extend(member.take())
+                return bool(taken)
+
+            eventually(is_taken)
+            eventually(lambda: len(letters(ask, "dlq.t")) >= 2)
+            assert [one.key for one in letters(ask, "dlq.t")] == [b"key 0", b"key 1"]
+            assert taken == [(2, 3, 1)], "what was rejected does not come again"
+
+
+@pytest.fixture
+async def three(tmp_path: Path, zookeeper: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Brokers]:
+    monkeypatch.setattr(dead_letters, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(dead_letters, "LONGEST_PAUSE_S", 0.5)
+    async with brokers(tmp_path, f"{zookeeper}/{tmp_path.name}", SETTINGS) as running:
+        await asyncio.to_thread(running.create, "t")
+        await running.running[1]._topic_changes.create_default(SHARE_STATE_TOPIC)
+        await until(lambda: all(SHARE_STATE_TOPIC in one._topics.metadata.topics for one in running.running.values()))
+        await asyncio.to_thread(running.produce, "t", 90)
+        yield running
+
+
+async def test_another_broker_leads_their_topic(three: Brokers) -> None:
+    """First there is no topic, and the records are archived without; then there is one on other brokers."""
+    shared = Shared(three)
+    key = shared.key(led_by_coordinator=True)
+    await shared.any._group_configs.alter(
+        key.group_id, {"errors.deadletterqueue.topic.name": "dlq.t"}, validate_only=False
+    )
+    await until(
+        lambda: all(
+            one._group_configs.of(key.group_id).errors_deadletterqueue_topic_name for one in three.running.values()
+        )
+    )
+    share = await shared.begin(key)
+    writer = three.running[shared.leader(key)]._share.dead_letters
+
+    async def reject(offset: int) -> None:
+        share.acquire("a", offset, [FetchedBatch(offset, offset)], max_records=1, batch_size=1)
+        assert await share.acknowledge("a", [AcknowledgementBatch(offset, offset, [REJECT])]) is ErrorCode.none
+
+    await reject(0)
+    await until(lambda: writer.given_up[key.group_id] == 1)
+    await until(lambda: share.state.start_offset == 1)
+    other = next(broker_id for broker_id in three.running if broker_id != shared.leader(key))
+    await asyncio.to_thread(create_on, three, other)
+    await until(lambda: all("dlq.t" in one._topics.metadata.topics for one in three.running.values()))
+    for offset in range(1, 4):
+        await reject(offset)
+    await until(lambda: writer.written[key.group_id] == 3)
+    with Requests(f"127.0.0.1:{three.ports[other]}") as ask:
+        found = await asyncio.to_thread(letters, ask, "dlq.t")
+    assert [context(one)["offset"] for one in found] == ["1", "2", "3"]
+    await until(lambda: share.state.start_offset == 4)
+
+
+def create_on(three: Brokers, broker_id: int) -> None:
+    with Requests(three.bootstrap.split(",")[0]) as ask:
+        assignments = [{"partition_index": 0, "broker_ids": [broker_id]}]
+        configs = [{"name": name, "value": one} for name, one in {**ENABLED, "min.insync.replicas": "1"}.items()]
+        counts = {"num_partitions": -1, "replication_factor": -1}
+        (made,) = ask.create_topics({"name": "dlq.t", **counts, "assignments": assignments, "configs": configs})
+        assert made.error_code is ErrorCode.none, made
