@@ -353,6 +353,7 @@ class SharePartitions:
         if loading:  # for a request of the session; else they would be kept, and not know that offsets were altered
             await asyncio.wait(loading)
         if is_empty():
+            shares = [share for key, share in self._loaded.items() if key.group_id == group_id]
             await asyncio.gather(*(share.settled() for share in shares if not share.is_fenced))
         if is_empty():
             self.drop_group(group_id)
