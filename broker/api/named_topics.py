@@ -27,13 +27,18 @@ class NamedTopic(NamedTuple):
     partition_indexes: Sequence[int]
 
 
+def name_of(context: ApiContext, topic_id: uuid.UUID | None) -> str:
+    """The name of the topic with this id, empty if there is none. Those that Kafka made before 2.8 have no id."""
+    return context.topics.metadata.topic_names.get(topic_id, "") if topic_id else ""
+
+
 def named_topics(context: ApiContext, topics: Sequence[Any]) -> Sequence[Any]:
     """The topics of a request, with their names if it calls them by their ids."""
     if not topics or field(topics[0], "name") is not None:
         return topics
     return [
         NamedTopic(
-            context.topics.metadata.topic_names.get(topic.topic_id, ""),
+            name_of(context, topic.topic_id),
             topic.topic_id or NO_ID,
             field(topic, "partitions", ()),
             field(topic, "partition_indexes", ()),

@@ -32,7 +32,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.named_topics import NO_ID, check_named
+from broker.api.named_topics import NO_ID, check_named, name_of
 from broker.api.transaction_requests import code_for_version
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, RecordsRefused
@@ -181,7 +181,7 @@ class _Produce:
         by_id = self._request.version >= _FIRST_WITH_TOPIC_IDS
         for topic in body.topic_data:
             topic_id = topic.topic_id or NO_ID if by_id else None
-            name = context.topics.metadata.topic_names.get(topic_id, "") if topic_id is not None else topic.name
+            name = name_of(context, topic.topic_id) if by_id else topic.name
             for data in topic.partition_data:
                 part = _Part(TopicPartition(name, data.index), topic_id=topic_id)
                 self._parts.append(part)

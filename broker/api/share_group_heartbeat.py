@@ -38,7 +38,10 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         reply = await _heartbeat(context, asked)
         stays = reply.error is ErrorCode.none and asked.member_epoch != LEAVE_EPOCH
         if stays and await context.share.states.make(asked.group_id, _MAKE_WAIT_S):
-            reply = await _heartbeat(context, dataclasses.replace(asked, member_epoch=reply.member_epoch))
+            again = await _heartbeat(context, dataclasses.replace(asked, member_epoch=reply.member_epoch))
+            if again.error is ErrorCode.none and again.assignment is None:
+                again = dataclasses.replace(again, assignment=reply.assignment)  # else the member never heard of it
+            reply = again
     except BrokerError as error:
         reply = HeartbeatReply(error.code, error.message or None)
     return heartbeat_fields(reply)

@@ -135,8 +135,15 @@ class GroupReplay:
         group.values[key] = share_group_records.decode_value(key.kind, value)
 
     def _build_consumers(self, group_id: str, records: list[tuple[ConsumerGroupKey, bytes]]) -> None:
-        """A consumer group in the place of the group that was made for its offsets."""
+        """A consumer group in the place of the group that was made for its offsets.
+
+        A generation of a classic group beside it is newer: only an earlier release stores one without deleting these
+        records, which it skips.
+        """
         before = self.groups.get(group_id)
+        if isinstance(before, ClassicGroup) and before.has_records:
+            before.obsolete_keys = [modern_group_records.encode_key(key) for key, _ in sorted(records, reverse=True)]
+            return
         group = self._kinds.consumer(group_id, None if before is None else before.offsets)
         for key, value in sorted(records):
             try:

@@ -32,7 +32,7 @@ from broker.coordinator.transaction_records import (
 from broker.coordinator.transaction_state import Transaction
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.control import ControlType, EndMarker
+from broker.records.control import BUMPS_EPOCH, ControlType, EndMarker
 
 logger = logging.getLogger(__name__)
 
@@ -220,9 +220,29 @@ class TransactionShard:
         try:
             waiting = self._markers.write(tp, marker)
         except BrokerError as error:
-            _give_up(tp, marker, error)
-            return None
-        return None if waiting is None else _written(tp, marker, waiting)
+            return self._refused(tp, marker, error)
+        return None if waiting is None else self._written(tp, marker, waiting)
+
+    async def _written(self, tp: TopicPartition, marker: EndMarker, waiting: Awaitable[object]) -> None:
+        try:
+            await waiting
+        except BrokerError as error:
+            if (again := self._refused(tp, marker, error)) is not None:
+                await again
+
+    def _refused(self, tp: TopicPartition, marker: EndMarker, error: BrokerError) -> Awaitable[object] | None:
+        """Log an error that is final. Raise one that a retry may mend.
+
+        An earlier release knows only EndTxn up to 4: its decision about a transaction of version 2 has the epoch of the
+        records. Its marker must be one of version 1, or the partition would stay open for ever. That ends no later
+        transaction: there is none before this one is complete, and a deposed coordinator is fenced by its epoch.
+        """
+        if error.code is ErrorCode.invalid_producer_epoch and marker.transaction_version >= BUMPS_EPOCH:
+            return self._write_marker(tp, marker._replace(transaction_version=0))
+        if error.code not in _NOT_RETRIABLE:
+            raise error
+        logger.info("no marker of producer %d into %s: %s", marker.producer_id, tp, error)
+        return None
 
     async def _finish_after(
         self,
@@ -319,20 +339,6 @@ class TransactionShard:
 def _timed_out(transactional_id: str, code: ErrorCode) -> None:
     if code is ErrorCode.none:  # otherwise the next check tries again
         logger.info("transaction %s has timed out and is aborted", transactional_id)
-
-
-async def _written(tp: TopicPartition, marker: EndMarker, waiting: Awaitable[object]) -> None:
-    try:
-        await waiting
-    except BrokerError as error:
-        _give_up(tp, marker, error)
-
-
-def _give_up(tp: TopicPartition, marker: EndMarker, error: BrokerError) -> None:
-    """Log an error that is final. Raise one that a retry may mend."""
-    if error.code not in _NOT_RETRIABLE:
-        raise error
-    logger.info("no marker of producer %d into %s: %s", marker.producer_id, tp, error)
 
 
 def replay(latest: Mapping[bytes, bytes | None]) -> dict[str, Transaction]:

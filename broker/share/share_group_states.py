@@ -23,6 +23,10 @@ from broker.errors import BrokerError, raise_for
 from broker.share.persister import Persister, SharePartitionKey, ShareSummary
 
 T = TypeVar("T")
+
+ASKED_AT_ONCE = 200
+"""Partitions that the persister is asked about together: a topic may have 10,000."""
+
 Event = Callable[[ShareGroup, Waiter, Now], Effects]
 
 
@@ -52,16 +56,16 @@ class ShareGroupStates:
         return bool(done)
 
     async def _make(self, group: ShareGroup) -> None:
-        epoch = group.epoch
-        missing = [
-            TopicIdPartition(topic_id, number)
-            for topic_id, shares in group.states.initializing.items()
-            for number in shares.partitions
-        ]
-        results = await self._each(group.group_id, missing, partial(self._initialize, epoch, {}))
-        made = frozenset(one for one, result in results.items() if not isinstance(result, BrokerError))
+        epoch, states = group.epoch, group.states
+        wanted, known = _partitions(states.initializing), _partitions(states.initialized)
+        # Whoever altered the offsets of one that is known has died in the middle: it has a state, old or new, which to
+        # make again would lose.
+        results = await self._each(group.group_id, wanted - known, partial(self._initialize, epoch, {}))
+        made = (wanted & known) | {one for one, result in results.items() if result is None}
         if made:
-            await self._change(group.group_id, lambda group, waiter, now: group.initialized(made, waiter, now))
+            await self._change(
+                group.group_id, lambda group, waiter, now: group.initialized(frozenset(made), waiter, now)
+            )
 
     async def alter(
         self, group_id: str, offsets: Mapping[TopicIdPartition, int], names: Mapping[UUID, str]
@@ -123,11 +127,19 @@ class ShareGroupStates:
             except BrokerError as error:
                 return error
 
+        answers: dict[TopicIdPartition, T | BrokerError] = {}
         asked = list(partitions)
-        return dict(zip(asked, await asyncio.gather(*map(answer, asked)), strict=True))
+        for first in range(0, len(asked), ASKED_AT_ONCE):
+            some = asked[first : first + ASKED_AT_ONCE]
+            answers.update(zip(some, await asyncio.gather(*map(answer, some)), strict=True))
+        return answers
 
     async def _change(self, group_id: str, event: Event, **options: Any) -> StatesReply:
         """Raises BrokerError if the change is refused."""
         reply: StatesReply = await self._groups.change_share_group(group_id, event, **options)
         raise_for(reply.error, reply.error_message)
         return reply
+
+
+def _partitions(topics: Mapping[UUID, TopicShares]) -> set[TopicIdPartition]:
+    return {TopicIdPartition(topic_id, number) for topic_id, shares in topics.items() for number in shares.partitions}

@@ -99,6 +99,8 @@ _NEW_STATE = {
     AcknowledgeType.REJECT: RecordState.ARCHIVING,
 }
 _FINAL = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
+_MOST_DONE = 2**31 - 1
+"""What the records of the state can say: a compacted log may lack more offsets."""
 _RUNS_PER_LOCK = 4
 """Nothing new is acquired above this many runs for each record that may be locked. A record that stays at the start
 for long would else let alternating states behind it grow without a bound, here and in the state topic."""
@@ -152,11 +154,12 @@ class SharePartitionState:
         log_end: int,
     ) -> None:
         """`reset_offset` is where a group begins whose start was never stored. What lies outside of the log is
-        forgotten."""
+        forgotten, but for a start behind its end: the group waits for that offset, as in Kafka. If it began at the end
+        instead, its next leader would leave out what it has not read by then."""
         self.limits = limits
         self.leader_epoch = leader_epoch
         self.state_epoch = stored.state_epoch
-        self.start_offset = min(stored.start_offset if stored.start_offset >= 0 else reset_offset, log_end)
+        self.start_offset = stored.start_offset if stored.start_offset >= 0 else min(reset_offset, log_end)
         self.end_offset = self.start_offset
         self.wake_at = inf
         self._stored_start = stored.start_offset
@@ -229,6 +232,8 @@ class SharePartitionState:
         """
         got: list[AcquiredRecords] = []
         taken, position = 0, max(fetch_offset, self.start_offset)
+        # Counted once: there may be many batches, and many runs.
+        unlocked, room = self.limits.max_record_locks - self.locked, self.limits.max_record_locks - self.in_flight
         deadline = now + self.limits.lock_duration_s
         for batch in batches if max_records > 0 and position <= self.end_offset else ():
             if batch.last_offset < position:
@@ -238,9 +243,9 @@ class SharePartitionState:
             if not batch.has_records:
                 self._archive(position, batch.last_offset)
             else:
-                runs, is_whole = self._offered(
-                    position, batch.last_offset, max_records - taken, is_record_limit, is_more=taken > 0
-                )
+                end, left = self.end_offset, (max_records - taken, unlocked - taken, room)
+                runs, is_whole = self._offered(position, batch.last_offset, *left, is_record_limit, is_more=taken > 0)
+                room -= self.end_offset - end
                 for run in runs:
                     run.state, run.count, run.member, run.deadline = (
                         RecordState.ACQUIRED,
@@ -259,19 +264,20 @@ class SharePartitionState:
         return got
 
     def _offered(
-        self, first: int, last: int, left: int, is_record_limit: bool, *, is_more: bool
+        self, first: int, last: int, left: int, unlocked: int, room: int, is_record_limit: bool, *, is_more: bool
     ) -> tuple[list[_Run], bool]:
         """What a member gets of the offsets of one batch, and whether it may get of the next one, too.
 
-        `left` is how many records it may get, `is_more` whether it gets some of an earlier batch.
+        `left` is how many records it may get, `unlocked` how many more may be locked, and `room` how many more may be
+        in flight; `is_more` whether it gets some of an earlier batch.
         """
         new = max(last - self.end_offset + 1, 0)
         known = self._available(first, last)
         size = sum(run.size for run in known) + new
         if size > left and is_more and not is_record_limit:
             return [], False
-        left = min(left if is_record_limit else size, self.limits.max_record_locks - self.locked)
-        added = min(new, self.limits.max_record_locks - self.in_flight, left)
+        left = min(left if is_record_limit else size, unlocked)
+        added = min(new, room, left)
         if added > 0:
             self._extend(self.end_offset + added - 1, RecordState.AVAILABLE)
             known.append(self._runs[-1])
@@ -434,7 +440,7 @@ class SharePartitionState:
         if not is_behind and not any(run.write for run in self._runs):
             return None
         self._is_start_due = False
-        self._writing = ShareWrite(self.state_epoch, self.leader_epoch, start, done, batches)
+        self._writing = ShareWrite(self.state_epoch, self.leader_epoch, start, min(done, _MOST_DONE), batches)
         return self._writing
 
     def write_ended(self, *, is_stored: bool, now: float) -> None:

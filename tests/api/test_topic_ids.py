@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from broker.api.named_topics import name_of
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.permissions import COMMIT_GROUP, FETCH_OFFSETS_GROUP
+from broker.replica.cluster_metadata import ClusterMetadata, Topic
 from tests.api.test_group_offsets import await_coordinator
 from tests.support.broker_process import BrokerProcess
 from tests.support.permission_cases import GUARDED_SETTINGS, World, admin_of
@@ -85,6 +88,13 @@ def test_ids_and_partitions_that_are_not_there_do_not_stop_the_others(ask: Reque
         place: (7 if code is OK else -1, OK if code is UNKNOWN else code) for place, code in expected.items()
     }
     assert committed(ask, group) == {(known, 0): (7, OK), (known, 1): (7, OK)}
+
+
+def test_no_id_is_not_the_id_of_a_topic_that_has_none() -> None:
+    none, some = uuid.UUID(int=0), uuid.uuid4()
+    topics = {name: Topic(name, id_, {}) for name, id_ in [("old", none), ("new", some)]}
+    context: Any = SimpleNamespace(topics=SimpleNamespace(metadata=ClusterMetadata("id", topics=topics)))
+    assert [name_of(context, id_) for id_ in (None, uuid.uuid4(), some)] == ["", "", "new"]
 
 
 def test_acks_0_for_an_id_that_is_not_there_closes_the_connection(ask: Requests) -> None:

@@ -14,7 +14,7 @@ from broker.coordinator import group_coordinator
 from broker.coordinator.consumer_group_state import ConsumerGroup
 from broker.coordinator.group import Now
 from broker.coordinator.group_kinds import GroupReplay
-from broker.coordinator.group_messages import CommitRequest
+from broker.coordinator.group_messages import CommitRequest, LeavingMember
 from broker.coordinator.group_records import OffsetAndMetadata
 from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
@@ -221,6 +221,22 @@ async def test_a_classic_group_without_members_gives_its_place_and_its_offsets(g
         assert (await again.coordinator.describe("g")).state == "Stable"
     async with running_groups(Groups(groups.store, groups.clock, topics=TOPICS)) as again:
         assert (await again.coordinator.describe("g")).state == "Stable", "the records of the consumer group are gone"
+
+
+async def test_a_generation_that_an_earlier_release_stored_goes_on(groups: Groups) -> None:
+    """That release skips the records of the consumer group, and deletes none of them."""
+    await join(groups, "a")
+    async with running_groups(Groups(clock=groups.clock)) as earlier:
+        member = await earlier.stable_member()
+        (partition,) = earlier.store.runs
+        groups.store.runs[partition] += earlier.store.runs[partition]
+    async with running_groups(Groups(groups.store, groups.clock, topics=TOPICS)) as again:
+        assert await again.coordinator.heartbeat("g", 1, member) is ErrorCode.none
+        assert (await beat(again, "a", 1)).error is ErrorCode.group_id_not_found
+        await again.coordinator.leave("g", [LeavingMember(member)])
+        assert (await again.coordinator.delete_groups(["g"]))["g"] is ErrorCode.none
+    async with running_groups(Groups(groups.store, groups.clock, topics=TOPICS)) as again:
+        assert again.coordinator.all_groups() == []
 
 
 async def test_a_pattern_matches_what_the_client_may_describe(groups: Groups) -> None:

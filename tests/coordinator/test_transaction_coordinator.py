@@ -11,13 +11,23 @@ import pytest
 from broker.config.setting_groups import TransactionSettings
 from broker.coordinator import transaction_shard
 from broker.coordinator.record_reader import KeyValue
-from broker.coordinator.transaction_records import TransactionMetadata, TransactionState, decode_transaction
+from broker.coordinator.sharded_coordinator import partition_for
+from broker.coordinator.transaction_records import (
+    TransactionMetadata,
+    TransactionState,
+    decode_transaction,
+    encode_transaction,
+    encode_transaction_key,
+)
 from broker.coordinator.transaction_shard import MARKER_RETRY_S
 from broker.coordinator.transaction_state import MAX_EPOCH, ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
+from broker.log.producer_state import ProducerStates
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.control import ControlType, EndMarker
+from broker.records.batch import parse_header
+from broker.records.control import BUMPS_EPOCH, ControlType, EndMarker
 from tests.support.coordinators import settle
+from tests.support.raw_requests import batch
 from tests.support.record_stores import GatedRecordStore, SyncingRecordStore
 from tests.support.transactions import (
     P0,
@@ -25,6 +35,7 @@ from tests.support.transactions import (
     P2,
     PARTITIONS,
     TIMEOUT,
+    MemoryMarkers,
     Transactions,
     open_transaction,
     ready,
@@ -199,6 +210,40 @@ async def test_partition_that_is_gone_holds_nobody_up(code: ErrorCode) -> None:
         assert await transactions.end(producer) is ErrorCode.none
         assert transactions.markers.of(P1) == [True]
         assert transactions.stored().state is TransactionState.COMPLETE_COMMIT
+
+
+class OnePartition(MemoryMarkers):
+    """Refuses what a partition refuses that has records of a producer's open transaction."""
+
+    def __init__(self, producer: ProducerIdAndEpoch) -> None:
+        super().__init__()
+        records = batch(b"x", producer_id=producer.producer_id, producer_epoch=producer.epoch, transactional=True)
+        self._producers = ProducerStates()
+        self._producers.record(parse_header(records), 0, 0)
+
+    def write(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[None] | None:
+        epochs = marker.producer_epoch, marker.coordinator_epoch
+        self._producers.check_marker(marker.producer_id, *epochs, marker.transaction_version)
+        self._producers.end_transaction(marker.producer_id, *epochs, 0)
+        return super().write(tp, marker)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_decision_of_an_earlier_release_about_a_transaction_of_version_2_is_carried_out(commit: bool) -> None:
+    """That release decided in the epoch of the records, and died before it had written its markers."""
+    transactions = Transactions()
+    async with running_transactions(transactions):
+        producer = await transactions.begin()
+        assert await ready(transactions.coordinator.add_partitions("id", producer, {P0}, BUMPS_EPOCH)) is ErrorCode.none
+        decision = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        decided = encode_transaction(transactions.stored()._replace(state=decision))
+        transactions.store.append(partition_for("id", PARTITIONS), [(encode_transaction_key("id"), decided)])
+        transactions.markers = OnePartition(producer)
+        await transactions.restart()
+        await settle()
+        assert transactions.markers.of(P0) == [commit]
+        assert not transactions.stored().partitions
+        assert await transactions.add(producer, P1) is ErrorCode.none
 
 
 async def test_a_fenced_coordinator_completes_nothing() -> None:

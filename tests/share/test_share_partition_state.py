@@ -300,9 +300,15 @@ def test_a_stored_state_is_cut_to_the_log() -> None:
     """After an unclean election the log may be shorter: what is written there now is new."""
     state = machine(ShareState(5, 0, 0, [StateBatch(5, 9, ACKNOWLEDGED, 1), StateBatch(12, 20, ARCHIVED, 1)]), end=14)
     assert state.batches() == [(10, 11, AVAILABLE, 0), (12, 13, ARCHIVED, 1)]
-    assert machine(ShareState(50), end=14).next_fetch_offset() == 14
     with_impossible = machine(ShareState(5, 0, 0, [StateBatch(2, 6, 1, 1), StateBatch(4, 8, 77, 2)]))
     assert with_impossible.batches() == [(5, 6, AVAILABLE, 1), (7, 8, AVAILABLE, 2)]
+
+
+def test_a_group_that_begins_behind_the_end_of_the_log_waits_for_that_offset() -> None:
+    """Its offsets were altered to there. The next leader, which knows a longer log, must not begin elsewhere."""
+    assert [machine(ShareState(50), end=end).next_fetch_offset() for end in (14, 40, 60)] == [50, 50, 50]
+    state = machine(ShareState(50), end=14)
+    assert fetch(state, (48, 51)) == [(50, 51, 1)]
 
 
 def test_a_group_without_a_start_stores_it_first() -> None:
