@@ -140,6 +140,8 @@ class DeadLetterWriter:
                 self.given_up[group] += sum(part.last_offset - part.first_offset + 1 for part in parts)
                 return [part[:2] for part in parts]
             logger.warning("%s are not written yet: %s", told, reason)
+            # The last attempt goes without the records, in case it is they that cannot be read.
+            is_bare |= attempt + 1 >= most and code is not ErrorCode.invalid_config
             await asyncio.sleep(pause)
             attempt, pause = attempt + 1, min(2 * pause, LONGEST_PAUSE_S)
 

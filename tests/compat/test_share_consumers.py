@@ -99,6 +99,33 @@ class TestJava:
             "renewed ones are still its own"
         )
 
+    def test_what_it_rejects_is_in_the_dead_letter_topic(
+        self, java: KafkaJava, broker: Kafka, topic: str, group: str, consumer: Callable[..., Any]
+    ) -> None:
+        """A member that leaves at once leaves none behind."""
+        with Requests(broker.bootstrap) as ask:
+            ask.create(f"dlq.{topic}", errors_deadletterqueue_group_enable="true")
+            configure(
+                ask,
+                group,
+                errors_deadletterqueue_topic_name=f"dlq.{topic}",
+                errors_deadletterqueue_copy_record_enable="true",
+            )
+            produce(broker.bootstrap, topic, range(20))
+            kinds = java.kafka.clients.consumer.AcknowledgeType
+            reader, seen = consumer(share_acknowledgement_mode="explicit"), []
+
+            def all_read() -> bool:
+                for record in java.poll(reader):
+                    seen.append(int(bytes(record.value())))
+                    reader.acknowledge(record, kinds.REJECT if seen[-1] % 2 else kinds.ACCEPT)
+                return len(seen) == 20
+
+            eventually(all_read)
+            reader.close()
+            odd = [str(value).encode() for value in range(1, 20, 2)]
+            eventually(lambda: sorted(ask.values(f"dlq.{topic}"), key=lambda one: int(one or 0)) == odd)
+
     def test_the_admin_sees_the_group(
         self, java: KafkaJava, broker: Kafka, topic: str, group: str, consumer: Callable[..., Any]
     ) -> None:

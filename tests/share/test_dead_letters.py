@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.errors import ErrorCode
 from broker.protocol.topic_names import SHARE_STATE_TOPIC
+from broker.records.batch import patch_base_offset
 from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec
 from broker.records.record import Record
@@ -169,6 +172,15 @@ def test_a_kill_before_they_are_written(tmp_path: Path) -> None:
             assert taken == [(2, 3, 1)], "what was rejected does not come again"
 
 
+def test_a_damaged_batch_goes_without_its_records() -> None:
+    good, bad = bytearray(batch(2, Codec.LZ4)), bytearray(batch(2))
+    patch_base_offset(bad, 0, 2, 0)
+    bad[-1] ^= 1
+    found = SimpleNamespace(read=lambda: bytes(good + bad))
+    records, codec, end = dead_letters._decode(found, 1)  # type: ignore[arg-type]
+    assert (list(records), codec, end) == ([1], Codec.LZ4, 4)
+
+
 @pytest.fixture
 async def three(tmp_path: Path, zookeeper: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Brokers]:
     monkeypatch.setattr(dead_letters, "FIRST_PAUSE_S", 0.05)
@@ -181,18 +193,19 @@ async def three(tmp_path: Path, zookeeper: str, monkeypatch: pytest.MonkeyPatch)
         yield running
 
 
-async def test_another_broker_leads_their_topic(three: Brokers) -> None:
-    """First there is no topic, and the records are archived without; then there is one on other brokers."""
+async def test_another_broker_leads_their_topic(three: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First there is no topic, and the records are archived without; then there is one on another broker. At last the
+    leader may create one."""
     shared = Shared(three)
     key = shared.key(led_by_coordinator=True)
-    await shared.any._group_configs.alter(
-        key.group_id, {"errors.deadletterqueue.topic.name": "dlq.t"}, validate_only=False
-    )
-    await until(
-        lambda: all(
-            one._group_configs.of(key.group_id).errors_deadletterqueue_topic_name for one in three.running.values()
-        )
-    )
+
+    async def choose(topic: str) -> None:
+        new = {"errors.deadletterqueue.topic.name": topic}
+        await shared.any._group_configs.alter(key.group_id, new, validate_only=False)
+        configs = [one._group_configs for one in three.running.values()]
+        await until(lambda: all(one.of(key.group_id).errors_deadletterqueue_topic_name == topic for one in configs))
+
+    await choose("dlq.t")
     share = await shared.begin(key)
     writer = three.running[shared.leader(key)]._share.dead_letters
 
@@ -213,6 +226,13 @@ async def test_another_broker_leads_their_topic(three: Brokers) -> None:
         found = await asyncio.to_thread(letters, ask, "dlq.t")
     assert [context(one)["offset"] for one in found] == ["1", "2", "3"]
     await until(lambda: share.state.start_offset == 4)
+
+    settings = dataclasses.replace(writer._config(), errors_deadletterqueue_auto_create_topics_enable=True)
+    monkeypatch.setattr(writer, "_config", lambda: settings)
+    await choose("dlq.made")
+    await reject(4)
+    await until(lambda: writer.written[key.group_id] == 4)
+    assert shared.any._topics.metadata.topics["dlq.made"].config["errors.deadletterqueue.group.enable"] == "true"
 
 
 def create_on(three: Brokers, broker_id: int) -> None:

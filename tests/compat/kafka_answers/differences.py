@@ -79,6 +79,12 @@ REMOVED = tuple(
 )
 TOPICS = [
     Difference(
+        "So a new topic tells one setting more",
+        "than 3.8.1 does",
+        ("CreateTopics *",),
+        {"configs": "35 configs"},
+    ),
+    Difference(
         "Settings that Kafka 4 removed are unknown",
         "`message.format.version`, `message.timestamp.difference.max.ms`, `message.downconversion.enable`: "
         "INVALID_CONFIG, as of Kafka 4, and the message says what to set instead. 3.8.1 takes them",
@@ -121,6 +127,7 @@ BROKER = [
         {
             "configs.allow.everyone.if.no.acl.found": ANYTHING,
             "configs.archive.*": ANYTHING,
+            "configs.errors.deadletterqueue.*": ANYTHING,
             "configs.group.share.*": ANYTHING,
             "configs.share.coordinator.*": ANYTHING,
             "configs.embedded.zookeeper.port": ANYTHING,
@@ -240,6 +247,12 @@ CONFIGS = [
         ("DescribeConfigs topic*",),
         dict.fromkeys(map("*{}".format, sorted(_NEW)), ANYTHING),
     ),
+    Difference(
+        "A topic may take dead letters of share groups",
+        "`errors.deadletterqueue.group.enable` (KIP-1191) is as of 4.4",
+        ("DescribeConfigs topic*",),
+        {"*errors.deadletterqueue.group.enable": ANYTHING},
+    ),
     *BROKER,
     Difference(
         "A look-up of offsets may wait for the archive",
@@ -310,6 +323,16 @@ EACH_SECOND = Difference(
 
 CONSUMER_GROUPS = [
     EACH_SECOND,
+    Difference(
+        "A group may name a topic for dead letters",
+        "`errors.deadletterqueue.topic.name` and `errors.deadletterqueue.copy.record.enable` (KIP-1191) are as of 4.4",
+        ("DescribeConfigs group that is not there",),
+        {
+            "results.configs": lambda one: (
+                [each for each in one.ours if not each["name"].startswith("errors.deadletterqueue.")] == one.kafka
+            )
+        },
+    ),
     Difference(
         "A pattern that cannot be read is refused before the epoch is looked at",
         "INVALID_REGULAR_EXPRESSION; Kafka says FENCED_MEMBER_EPOCH first",
