@@ -83,6 +83,7 @@ def test_the_types_are_kafkas(ask: Requests, topic: str) -> None:
         "compression.type": string,
         "message.timestamp.type": string,
         "archive.topic.id": string,
+        "errors.deadletterqueue.group.enable": boolean,
         "min.cleanable.dirty.ratio": double,
         "preallocate": boolean,
         "unclean.leader.election.enable": boolean,

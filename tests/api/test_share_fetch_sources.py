@@ -44,8 +44,11 @@ async def test_a_silent_coordinator_keeps_a_member_from_no_other_partition() -> 
     context: Any = SimpleNamespace(
         share=SimpleNamespace(partitions=partitions, sessions=sessions),
         group_configs=SimpleNamespace(of=lambda group_id: GroupConfig()),
-        topics=SimpleNamespace(metadata=SimpleNamespace(topic_by_id=lambda one: TOPIC), partition=lambda tp: tp),
+        topics=SimpleNamespace(
+            metadata=SimpleNamespace(topic_names={ID: "t"}, topic_by_id=lambda one: TOPIC), partition=lambda tp: tp
+        ),
         check=lambda *asked: None,
+        allows=lambda *asked: True,
     )
     request: Any = SimpleNamespace(body=SimpleNamespace(share_session_epoch=0))
     fetch = _ShareFetch(context, request, SimpleNamespace(), session, {})  # type: ignore[arg-type]

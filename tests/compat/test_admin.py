@@ -207,7 +207,8 @@ class TestKafkaPython:
     @pytest.mark.usefixtures("own_broker")
     def test_apis_and_features_are_what_we_say(self, admin: KafkaAdminClient) -> None:
         assert len(admin.api_versions()) == len(API_TABLE)
-        assert admin.describe_features() == {}
+        features = admin.describe_features()
+        assert {name: one["supported"] for name, one in features.items()} == {"transaction.version": (0, 2)}
 
     def test_log_directories(self, admin: KafkaAdminClient, own_broker: BrokerProcess, made: str) -> None:
         (described,) = admin.describe_log_dirs({made: [0, 1]})

@@ -51,6 +51,7 @@ def test_the_defaults_are_kafkas() -> None:
         "remote.log.copy.disable": "false",
         "remote.log.delete.on.disable": "false",
         "archive.topic.id": "",
+        "errors.deadletterqueue.group.enable": "false",
     }
 
 

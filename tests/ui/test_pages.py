@@ -233,10 +233,10 @@ def test_settings_are_found_as_one_types(tab: Tab, broker: Kafka, flights: str) 
     page = tab.open("/brokers")
     page.locator("tbody a").first.click()
     rows = page.locator("#list tbody tr")
-    expect(page.locator("code", has_text="auto.create.topics.enable")).to_be_visible()
+    expect(page.get_by_text("auto.create.topics.enable", exact=True)).to_be_visible()
     before = rows.count()
     page.get_by_role("searchbox").press_sequentially("Retention.", delay=20)
-    expect(page.locator("code", has_text="auto.create.topics.enable")).to_be_hidden()
+    expect(page.get_by_text("auto.create.topics.enable", exact=True)).to_be_hidden()
     expect(page.locator("code", has_text="log.retention.hours").first).to_be_visible()
     assert 0 < rows.count() < before
     page.get_by_role("searchbox").fill("")
@@ -273,7 +273,10 @@ def test_a_setting_on_a_phone_is_its_name_and_value_first(
         (node, *_) = cluster.brokers()
     context = chromium.new_context(viewport={"width": 390, "height": 760})
     page = context.new_page()
-    for path, setting in ((f"/topics/{flights}/settings", "retention.ms"), (f"/brokers/{node.id}", "num.partitions")):
+    for path, setting in (
+        (f"/topics/{flights}/settings", "retention.ms"),
+        (f"/brokers/{node.id}?q=num.", "num.partitions"),
+    ):
         page.goto(f"{ui.address}{path}")
         row = page.locator("#list tbody tr", has=page.get_by_text(setting, exact=True))
         row.scroll_into_view_if_needed()
