@@ -45,7 +45,8 @@ async def test_a_silent_coordinator_keeps_a_member_from_no_other_partition() -> 
         share=SimpleNamespace(partitions=partitions, sessions=sessions),
         group_configs=SimpleNamespace(of=lambda group_id: GroupConfig()),
         topics=SimpleNamespace(
-            metadata=SimpleNamespace(topic_names={ID: "t"}, topic_by_id=lambda one: TOPIC), partition=lambda tp: tp
+            metadata=SimpleNamespace(topic_names={ID: "t"}, topic_by_id=lambda one: TOPIC, partition=lambda tp: tp),
+            partition=lambda tp: tp,
         ),
         check=lambda *asked: None,
         allows=lambda *asked: True,
