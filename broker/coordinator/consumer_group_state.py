@@ -67,6 +67,9 @@ class ConsumerGroupConfig:
     can_downgrade: bool = True
 
 
+_DEFECT = BrokerError(ErrorCode.unknown_server_error, "The request failed; the broker's log says why.")
+
+
 class Call(NamedTuple):
     """A request that waits for its turn. `refuse` makes its reply from an error and a message."""
 
@@ -343,7 +346,19 @@ class ConsumerGroup(Group):
         answered = list(replies)
         stores: list[Batch] = []
         while self._storing is None and not self._is_dead:
-            batch = self._next_batch(now)
+            calls = self._next_calls()
+            try:
+                batch = self._batch(calls, now)
+            except Exception:
+                if not calls:
+                    raise
+                logger.exception("group %s: of %d requests one failed", self.group_id, len(calls))
+                if self._replaces is not None:
+                    return self._end(_DEFECT, self._replaces, answered, list(calls.values()))
+                answered += self._set_aside(calls)
+                if not self._queue:
+                    break
+                continue
             if batch.encode:
                 self._storing = batch
                 stores.append(batch)
@@ -355,12 +370,23 @@ class ConsumerGroup(Group):
         self.wake_at = inf if self._storing or self._is_dead else self._soonest
         return Effects([reply for reply in answered if reply.waiter is not None], stores, self._resolve())
 
-    def _next_batch(self, now: Now) -> Batch:
+    def _next_calls(self) -> dict[str, Call]:
         """The first requests that wait: one of a member, because its next one may depend on the answer."""
         calls: dict[str, Call] = {}
         while self._queue and self._queue[0].member_id not in calls and len(calls) < self._most_requests:
             call = self._queue.popleft()
             calls[call.member_id] = call
+        return calls
+
+    def _set_aside(self, calls: dict[str, Call]) -> list[Reply]:
+        """A defect of ours ended the batch of these requests: try each alone, and answer the one that is alone."""
+        if len(calls) == 1:
+            return [call.refused(_DEFECT) for call in calls.values()]
+        self._most_requests = 1
+        self._queue.extendleft(reversed(calls.values()))
+        return []
+
+    def _batch(self, calls: Mapping[str, Call], now: Now) -> Batch:
         draft = Draft(self.membership)
         expired = self._expired(now)
         heard = calls.keys() | {call.member_id for call in self._queue} if expired else ()

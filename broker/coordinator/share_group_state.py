@@ -12,6 +12,7 @@ that come meanwhile wait, and are applied after it, some together as one append.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,6 +48,8 @@ from broker.coordinator.share_group_records import (
     encode_value,
 )
 from broker.errors import BrokerError, ErrorCode
+
+logger = logging.getLogger(__name__)
 
 SHARE_PROTOCOL_TYPE = "share"
 SOON_MS = 1_000
@@ -290,7 +293,7 @@ class ShareGroup(Group):
             return Effects()
         return self._run([event], now)
 
-    def _run(self, events: Iterable[_Event], now: Now) -> Effects:
+    def _run(self, events: Sequence[_Event], now: Now) -> Effects:
         values: Values = dict(self.values)
         replies: list[Reply] = []
         for event in events:
@@ -298,6 +301,12 @@ class ShareGroup(Group):
                 answer = event.change(values, now)
             except BrokerError as error:
                 answer = event.answer(error.code, error.message)
+            except Exception:  # a defect of ours: what it may have changed is dropped, and the others begin again
+                logger.exception("share group %s: a request failed", self.group_id)
+                effects = self._run([one for one in events if one is not event], now)
+                answer = event.answer(ErrorCode.unknown_server_error, "The request failed; the broker's log says why.")
+                told = [] if event.waiter is None else [Reply(event.waiter, answer)]
+                return Effects([*effects.replies, *told], effects.stores)
             if event.waiter is not None:
                 replies.append(Reply(event.waiter, answer))
         if values == self.values:

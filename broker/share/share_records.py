@@ -72,7 +72,7 @@ def combined(before: Sequence[StateBatch], new: Iterable[StateBatch], start_offs
     """Disjoint batches in order, from `start_offset` on. Of two for one offset the higher delivery count stays, then
     the higher state, as in Kafka (`PersisterStateBatchCombiner`); so it does not matter which of them came first."""
     batches = list(before)
-    for batch in new:
+    for batch in sorted(new):  # in order each is added at the end, and not moved by the next
         low = bisect_left(batches, batch.first_offset, key=_last)
         high = bisect_right(batches, batch.last_offset, key=_first)
         batches[low:high] = _overlaid(batches[low:high], batch)

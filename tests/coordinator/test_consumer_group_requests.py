@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from broker.coordinator import consumer_group_state
+from broker.coordinator.consumer_group_members import Draft
 from broker.coordinator.consumer_group_requests import commit_errors, describe, fetch_error, unchanged
+from broker.coordinator.consumer_group_state import Call as GroupCall
 from broker.coordinator.consumer_group_state import ConsumerGroupConfig
+from broker.coordinator.group import Now
 from broker.coordinator.modern_group_messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -20,6 +24,7 @@ from broker.coordinator.modern_group_messages import (
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.consumer_groups import (
+    Call,
     ConsumerGroupDriver,
     partitions_of,
     player,
@@ -407,6 +412,28 @@ def test_a_request_that_cannot_be_stored_fails_alone(driver: ConsumerGroupDriver
     refused = [ErrorCode.unknown_server_error]
     assert [call.reply.error for call in calls] == [ErrorCode.none, *refused, *[ErrorCode.none] * 3]
     assert driver.group.membership.members.keys() == {"a", "b", "c", "d", "e"}
+
+
+def test_a_defect_in_the_rule_of_one_request_fails_it_alone(
+    driver: ConsumerGroupDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rule(draft: Draft, now: Now) -> Generator[None, None, None]:
+        draft.remove("a")
+        yield
+        raise KeyError("a defect")
+
+    driver.hold = True
+    first = driver.heartbeat("a", JOIN_EPOCH, **FIRST)
+    before = driver.heartbeat("b", JOIN_EPOCH, **FIRST)
+    bad = Call()
+    driver.perform(driver.group.submit(GroupCall(bad, "bad", rule, HeartbeatReply), driver.now()))
+    after = driver.heartbeat("c", JOIN_EPOCH, **FIRST)
+    driver.hold = False
+    driver.release()
+    assert [call.reply.error for call in (first, before, after)] == [ErrorCode.none] * 3
+    assert bad.reply.error is ErrorCode.unknown_server_error
+    assert driver.group.membership.members.keys() == {"a", "b", "c"}
+    assert "a defect" in caplog.text
 
 
 def test_requests_that_wait_are_refused_when_the_coordinator_moves(driver: ConsumerGroupDriver) -> None:

@@ -233,6 +233,29 @@ def test_a_failed_append_changes_nothing_and_the_next_repairs_the_log(driver: Dr
     assert driver.replayed().values == driver.group.values
 
 
+def test_a_defect_in_one_request_fails_it_alone(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    heartbeat = ShareGroup._heartbeat
+
+    def defective(group: ShareGroup, request: HeartbeatRequest, topics: Any, values: Any, now: Now) -> HeartbeatReply:
+        if request.member_id == "bad":
+            values.clear()
+            raise KeyError("a defect")
+        return heartbeat(group, request, topics, values, now)
+
+    monkeypatch.setattr(ShareGroup, "_heartbeat", defective)
+    driver.hold = True
+    for member in ("first", "x", "bad", "y"):
+        driver.beat(member, 0, "a")
+    while driver.held:
+        driver.append()
+    codes = [driver.answers[number].error for number in (1, 2, 3, 4)]
+    assert codes == [ErrorCode.none, ErrorCode.none, ErrorCode.unknown_server_error, ErrorCode.none]
+    assert driver.group.member_count == 3
+    assert "a defect" in caplog.text
+
+
 def test_altered_and_deleted_states_need_an_empty_group(driver: Driver) -> None:
     joined(driver)
     driver.perform(driver.group.reinitialize({A: TopicShares("a", frozenset({0}))}, driver.waiter(), driver.now))
