@@ -11,10 +11,9 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -25,6 +24,7 @@ from tests.compat import frameworks
 from tests.support.committed_records import committed_records, committed_values
 from tests.support.kafka import Kafka
 from tests.support.package_environment import THIS, python_with
+from tests.support.repeating import repeated
 from tests.support.requirements import Unavailable, give_up
 from tests.support.source_tree import ROOT
 from tests.support.topics import Topic
@@ -143,22 +143,9 @@ class Numbers:
         assert self._producer.flush(60) == 0
         self._next += count
 
-    @contextmanager
-    def flowing(self) -> Iterator[None]:
+    def flowing(self) -> AbstractContextManager[None]:
         """Some more every few milliseconds, from another thread."""
-        over = threading.Event()
-
-        def flow() -> None:
-            while not over.wait(0.02):
-                self.produce(5)
-
-        thread = threading.Thread(target=flow)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+        return repeated(lambda: self.produce(5))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=list(FRAMEWORKS))

@@ -5,9 +5,8 @@ The source writes exactly once: lines and its position in one transaction, under
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from tests.support.committed_records import committed_records
 from tests.support.kafka import Kafka
 from tests.support.kafka_connect import ConnectWorker
+from tests.support.repeating import repeated
 from tests.support.requirements import Unavailable, give_up
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
@@ -48,22 +48,9 @@ class Lines:
         with self.path.open("a") as file:
             file.writelines(f"{line}\n" for line in new)
 
-    @contextmanager
-    def growing(self) -> Iterator[None]:
+    def growing(self) -> AbstractContextManager[None]:
         """Some lines every few milliseconds, from another thread."""
-        over = threading.Event()
-
-        def grow() -> None:
-            while not over.wait(0.02):
-                self.write(20)
-
-        thread = threading.Thread(target=grow)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+        return repeated(lambda: self.write(20))
 
 
 @pytest.fixture
