@@ -39,7 +39,7 @@ _BOUNDS = [*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf"]
 
 
 def make_server(sources: MetricSources, health: Health, credentials: Credentials) -> HttpServer:
-    """A server for `serve(sockets=[…])`. Set `should_exit` to end it. `credentials` are for /metrics."""
+    """A server for `serve(sockets=[…])`. `credentials` are for /metrics."""
     # `process_…` (memory, CPU, descriptors) and `python_gc_…`
     process = CollectorRegistry()
     ProcessCollector(registry=process)
@@ -84,6 +84,12 @@ class HttpServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    def end(self) -> None:
+        """Accept no more connections; `serve` ends within a second or two."""
+        self.should_exit = True
+        for server in getattr(self, "servers", ()):  # none before uvicorn has started
+            server.close()
 
 
 class Scrapes(Generic[T]):

@@ -42,20 +42,25 @@ class HttpListener:
 
     async def serve(self, sources: MetricSources, health: Health) -> None:
         """Answer requests until `close`."""
-        self._server = await asyncio.to_thread(_make_server, sources, health, self._credentials)
+        server = await asyncio.to_thread(_make_server, sources, health, self._credentials)
         if self._closed:
             return
+        self._server = server
         try:
-            await self._server.serve(sockets=[self._socket])
+            await server.serve(sockets=[self._socket])
         except Exception:
             logger.exception("the HTTP listener at %s ended", self.url)
+        finally:
+            self._socket.close()
 
     def close(self) -> None:
         """Accept no more connections; `serve` returns soon after."""
         self._closed = True
-        if self._server is not None:
-            self._server.should_exit = True
-        self._socket.close()
+        if self._server is None:
+            self._socket.close()
+        else:
+            # Not the socket: the event loop would look in vain for the one it listens on.
+            self._server.end()
 
 
 def _make_server(sources: MetricSources, health: Health, credentials: Credentials) -> Any:
