@@ -27,9 +27,9 @@ def _describe(context: ApiContext, request: Request, client: Client, group_id: s
     return {
         "group_id": group_id,
         "group_state": found.state,
-        "group_epoch": found.epoch,
+        "group_epoch": found.group_epoch,
         "assignment_epoch": found.assignment_epoch,
-        "assignor_name": found.assignor,
+        "assignor_name": found.assignor_name,
         "authorized_operations": operations,
         "members": [described_member(member, topics) for member in found.members],
     }

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
-from broker.coordinator.consumer_group_members import Member, Membership
+from broker.coordinator.modern_group_members import ConsumerMembership, Member
 from broker.coordinator.modern_group_messages import Partitions
 from broker.coordinator.modern_group_records import CurrentAssignment, MemberState
 from broker.errors import BrokerError, ErrorCode
@@ -34,9 +34,9 @@ class Report(NamedTuple):
         return self.owned is None or not self.owned.isdisjoint(partitions)
 
 
-def next_assignment(member: Member, group: Membership, report: Report) -> CurrentAssignment:
+def next_assignment(member: Member, group: ConsumerMembership, report: Report) -> CurrentAssignment:
     """Where the member is after its request. Raises FENCED_MEMBER_EPOCH if it must begin again."""
-    current = member.current
+    current: CurrentAssignment = member.current
     if current.state is MemberState.UNKNOWN:
         if report.owned is None or report.owned:
             message = (
@@ -61,7 +61,7 @@ def _without_unsubscribed(current: CurrentAssignment, report: Report) -> Current
     return replace(current, state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
 
 
-def _advance(member: Member, group: Membership, report: Report, epoch: int) -> CurrentAssignment:
+def _advance(member: Member, group: ConsumerMembership, report: Report, epoch: int) -> CurrentAssignment:
     current = member.current
     target = {tp for tp in member.target if tp.topic_id in report.topic_ids}
     kept = {tp: since for tp, since in current.assigned.items() if tp in target}
