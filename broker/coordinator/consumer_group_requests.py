@@ -12,7 +12,7 @@ from functools import partial
 from uuid import uuid4
 
 from broker.coordinator.consumer_group_state import RECONCILING_INTERVAL_MS, ConsumerGroup
-from broker.coordinator.current_assignment import Report, next_assignment
+from broker.coordinator.current_assignment import Report, must_wait, next_assignment
 from broker.coordinator.group import Effects, Now, Reply, Waiter
 from broker.coordinator.modern_group import Call
 from broker.coordinator.modern_group_members import ConsumerMembership, Member
@@ -30,7 +30,7 @@ from broker.coordinator.record_reader import MAX_STRING_BYTES
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
-_NOTHING = (None,) * 5
+_NOTHING = (None,) * 4
 _SAID = ("instance_id", "rack_id", "topic_names", "topic_regex", "server_assignor", "client_id", "client_host")
 """Fields of the request that are fields of the subscription; None is as before."""
 
@@ -48,29 +48,30 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, waiter: Waiter, n
 
 
 def unchanged(group: ConsumerGroup, request: HeartbeatRequest, now: Now) -> HeartbeatReply | None:
-    """The reply to a heartbeat of a settled member that says nothing, which are nineteen of twenty. None for others."""
+    """The reply to a heartbeat that changes nothing, which are nineteen of twenty. None for others, and for some."""
     member = group.membership.members.get(request.member_id)
-    if member is None or not request.member_epoch == member.epoch > JOIN_EPOCH or group.is_dead:
+    if member is None or not request.member_epoch == member.current.epoch > JOIN_EPOCH or group.is_dead:
         return None
     said = member.subscription
-    says = request.topic_names, request.topic_regex, request.server_assignor, request.owned, request.rack_id
+    says = request.topic_names, request.topic_regex, request.server_assignor, request.rack_id
     if says != _NOTHING or request.rebalance_timeout_ms != -1 or said.topic_regex or said.classic is not None:
         return None
     who = request.instance_id or said.instance_id, request.client_id, request.client_host
-    if who != (said.instance_id, said.client_id, said.client_host) or not group.membership.is_settled(member):
+    if who != (said.instance_id, said.client_id, said.client_host):
+        return None
+    if not (group.membership.is_settled(member) or must_wait(member, group.membership, request.owned)):
         return None
     group.touch(member, now)
-    return HeartbeatReply(
-        ErrorCode.none,
-        member_id=member.member_id,
-        member_epoch=member.epoch,
-        heartbeat_interval_ms=_interval_ms(group, group.membership),
-    )
+    return _reply(group, group.membership, member, None)
 
 
-def _interval_ms(group: ConsumerGroup, membership: ConsumerMembership) -> int:
-    interval_ms = group.heartbeat_interval_ms
-    return min(interval_ms, RECONCILING_INTERVAL_MS) if membership.is_reconciling else interval_ms
+def _reply(
+    group: ConsumerGroup, membership: ConsumerMembership, member: Member, assignment: Partitions | None
+) -> HeartbeatReply:
+    interval_ms = group.settings().consumer_heartbeat_interval_ms
+    if membership.is_reconciling:
+        interval_ms = min(interval_ms, RECONCILING_INTERVAL_MS)
+    return HeartbeatReply(ErrorCode.none, None, member.member_id, member.epoch, interval_ms, assignment)
 
 
 def check(request: HeartbeatRequest, assignors: Collection[str]) -> None:
@@ -116,13 +117,7 @@ def _heartbeat(
     subscribes = request.topic_names is not None or request.topic_regex is not None
     is_full = request.rebalance_timeout_ms != -1 and subscribes and request.owned is not None
     tells = is_full or request.member_epoch == JOIN_EPOCH or after.current.assigned != member.current.assigned
-    return HeartbeatReply(
-        ErrorCode.none,
-        member_id=after.member_id,
-        member_epoch=after.epoch,
-        heartbeat_interval_ms=_interval_ms(group, draft),
-        assignment=frozenset(after.current.assigned) if tells else None,
-    )
+    return _reply(group, draft, after, frozenset(after.current.assigned) if tells else None)
 
 
 def _member(group: ConsumerGroup, request: HeartbeatRequest, draft: ConsumerMembership) -> Member:

@@ -63,10 +63,6 @@ class ConsumerGroup(ModernGroup):
     def default_assignor(self) -> str:
         return self.config.group_consumer_assignors[0]
 
-    @property
-    def heartbeat_interval_ms(self) -> int:
-        return self.settings().consumer_heartbeat_interval_ms
-
     def session_timeout_ms(self, member: Member) -> int:
         classic = member.subscription.classic
         return self.settings().consumer_session_timeout_ms if classic is None else int(classic.session_timeout_ms)

@@ -50,6 +50,16 @@ def next_assignment(member: Member, group: ConsumerMembership, report: Report) -
     return _advance(member, group, report, current.epoch)
 
 
+def must_wait(member: Member, group: ConsumerMembership, owned: Partitions | None) -> bool:
+    """Whether a request of a member that is not settled changes nothing, seen without a closer look."""
+    current: CurrentAssignment = member.current
+    if current.state is MemberState.UNREVOKED:
+        return owned is None
+    if current.state is not MemberState.UNRELEASED or current.epoch != group.target_epoch.epoch:
+        return False
+    return all(partition in group.owners for partition in member.target.difference(current.assigned))
+
+
 def _without_unsubscribed(current: CurrentAssignment, report: Report) -> CurrentAssignment:
     """Take partitions of topics that it no longer subscribes to, before there is a new target."""
     kept = {tp: epoch for tp, epoch in current.assigned.items() if tp.topic_id in report.topic_ids}

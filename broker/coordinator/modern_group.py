@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple, TypeAlias
@@ -62,15 +62,15 @@ class Call(NamedTuple):
         return Reply(self.waiter, self.refuse(error.code, error.message))
 
 
-class DeadlineKind(Enum):
+class DeadlineKind(StrEnum):
     """Why a member is removed when its deadline has passed."""
 
-    SESSION = auto()
-    REBALANCE = auto()
+    SESSION = "session"
+    REBALANCE = "rebalance"
     """It does not give up partitions that it must give up."""
-    JOIN = auto()
+    JOIN = "join"
     """A member of the classic protocol does not join again."""
-    SYNC = auto()
+    SYNC = "sync"
 
 
 @dataclass(slots=True, eq=False)
@@ -412,7 +412,7 @@ class ModernGroup(Group):
                 if member_id not in self.membership.members:
                     del deadlines[member_id]  # its join could not be stored
                 elif member_id not in waiting or deadlines[member_id] == -inf:
-                    expired[member_id] = f"its {kind.name.lower()} time-out has passed"
+                    expired[member_id] = f"its {kind} time-out has passed"
                 elif member_id in calls and kind is not DeadlineKind.SESSION:
                     deadlines[member_id] = -inf
         self._soonest = min((min(d.values(), default=inf) for d in self._deadlines.values()), default=inf)

@@ -314,12 +314,13 @@ class ConsumerMembership(Membership):
         return self.extras[regex].topics if regex in self.extras else frozenset()
 
     def is_settled(self, member: Member) -> bool:
-        return member.current.state is MemberState.STABLE and super().is_settled(member)
+        current: CurrentAssignment = member.current
+        return current.state is MemberState.STABLE and current.epoch == self.target_epoch.epoch
 
     @property
     def is_reconciling(self) -> bool:
         """Whether a member that is here has not reached its target."""
-        return any(self.members[member_id].epoch >= 0 for member_id in self.unsettled)
+        return bool(self.unsettled) and any(self.members[member_id].epoch >= 0 for member_id in self.unsettled)
 
     def set_regexes(self, regexes: dict[str, Any]) -> None:
         """Replace the topics of all patterns; those of patterns that no member uses are forgotten."""

@@ -221,7 +221,8 @@ class ShareGroup(ModernGroup):
 
     def _assignable(self, draft: ShareMembership) -> Assignable:
         wanted = {topic.topic_id for name in draft.topic_names() if (topic := self.topics.get(name))}
-        return {one: sorted(shares.partitions) for one, shares in draft.states.initialized.items() if one in wanted}
+        initialized = draft.states.initialized.items()
+        return {one: tuple(sorted(shares.partitions)) for one, shares in initialized if one in wanted}
 
     def _assignor(self, draft: ShareMembership) -> tuple[Assignor, Assignable]:
         return simple, self._assignable(draft)

@@ -532,7 +532,11 @@ def test_a_heartbeat_that_changes_nothing_needs_no_batch() -> None:
     assert reply is not None
     assert (reply.error, reply.member_epoch, reply.assignment) == (ErrorCode.none, now_at, None)
     assert quiet(0) is quiet(now_at + 1) is quiet(-1) is quiet(rebalance_timeout_ms=1) is None
-    changes: list[dict[str, Any]] = [{"topic_names": frozenset({"t"})}, {"topic_regex": ""}, {"owned": frozenset()}]
+    changes: list[dict[str, Any]] = [
+        {"topic_names": frozenset({"t"})},
+        {"topic_regex": ""},
+        {"server_assignor": "range"},
+    ]
     for says in (*changes, {"instance_id": "i"}):
         assert quiet(**says) is None, says
     driver.join("b", "t")
