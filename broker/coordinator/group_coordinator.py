@@ -226,8 +226,10 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         except BrokerError as error:
             answer.complete(HeartbeatReply(error.code, error.message))
             return answer
+        if request.member_epoch == JOIN_EPOCH:
+            shard.gather(group)
         effects = consumer_group_requests.heartbeat(group, request, answer, shard.now())
-        if before.stores or effects.stores:
+        if before.stores or not group.is_empty:
             shard.groups[group_id] = group
         shard.perform(group, before)
         shard.perform(group, effects)
@@ -290,6 +292,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if group.is_dead:
             raise BrokerError(ErrorCode.coordinator_not_available, f"share group {group_id} is being deleted")
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if may_create:
+            shard.gather(group)
         shard.perform(group, event(group, waiter, shard.now()))
         return await waiter
 

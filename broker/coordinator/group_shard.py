@@ -40,6 +40,9 @@ _MEMBERSHIP_ERRORS = {
 }
 
 
+GATHER_S, MOST_GATHER_S = 0.005, 0.5
+"""A member that joins waits so long for others that join at the same time, again after each, and at most so long."""
+
 COMMIT_TIMEOUT_S = 5.0
 """How long a client waits until its offsets or its generation are stored (Kafka's offsets.commit.timeout.ms)."""
 
@@ -145,6 +148,26 @@ class GroupShard:
         if effects.resolve is not None:
             self._tasks.begin(f"looking up the topics of group {group.group_id}", self._resolve(group, effects.resolve))
         self._arm(group)
+
+    def gather(self, group: ModernGroup) -> None:
+        """A member joins. Many may at once, and shall share one batch: each further one costs all others a new target.
+
+        To be called before its event.
+        """
+        loop = asyncio.get_running_loop()
+        group.last_join = loop.time()
+        if not group.is_gathering:
+            group.is_gathering = True
+            loop.call_later(GATHER_S, self._gathered, group, loop.time())
+
+    def _gathered(self, group: ModernGroup, began: float) -> None:
+        loop = asyncio.get_running_loop()
+        until = min(group.last_join + GATHER_S, began + MOST_GATHER_S)
+        if loop.time() < until:
+            loop.call_at(until, self._gathered, group, began)
+        else:
+            group.is_gathering = False
+            self.perform(group, group.tick(self.now()))
 
     def _store_membership(self, group: Group, store: Store) -> None:
         stored: Done = partial(self._membership_stored, group, store, group.obsolete_keys)

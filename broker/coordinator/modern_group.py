@@ -31,7 +31,7 @@ from broker.errors import BrokerError, ErrorCode
 
 logger = logging.getLogger(__name__)
 
-MOST_REQUESTS = 500
+MOST_REQUESTS = 1_000
 """Requests of one batch. It keeps the event loop free."""
 
 MOST_WAITING = 10_000
@@ -116,6 +116,9 @@ class ModernGroup(Group):
         self._queue: deque[Call] = deque()
         self._storing: Batch | None = None
         self._is_dead = False
+        self.is_gathering = False
+        """Requests wait, also if no append is under way, until the runtime ends this: more members may join at once."""
+        self.last_join = -inf
         self._most_requests = MOST_REQUESTS
         # The group of another kind that this one replaces, until that is stored.
         self._replaces: Group | None = None
@@ -282,7 +285,7 @@ class ModernGroup(Group):
         """Apply what waits, until something must be stored."""
         answered = list(replies)
         stores: list[Batch] = []
-        while self._storing is None and not self._is_dead:
+        while not (self._storing or self._is_dead or self.is_gathering):
             calls = self._next_calls()
             try:
                 batch = self._batch(calls, now)

@@ -392,7 +392,7 @@ def test_members_whose_requests_wait_for_a_slow_append_are_not_removed(monkeypat
     settle(driver, *players)
     driver.hold = True
     driver.heartbeat("c", JOIN_EPOCH, **FIRST)
-    calls = [driver.heartbeat(each.member_id, each.epoch, owned=each.owned) for each in players]
+    calls = [driver.heartbeat(each.member_id, each.epoch, rack_id="r") for each in players]
     driver.wait(60_000)
     assert [call.reply.error for call in calls] == [ErrorCode.coordinator_not_available] * 2, "nobody waits so long"
     driver.hold = False
