@@ -22,14 +22,14 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.share_requests import Result
 from broker.errors import BrokerError, ErrorCode
 from broker.log.aborted_index import AbortedTransaction
-from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, scan_headers, unless_cold
+from broker.log.segment_file import FileSlice, SegmentFile, scan_headers
 from broker.net.response import Part
 from broker.net.throttling import FetchedAnswer, quota_user
 from broker.protocol.messages import encode_response_parts, field, to_ms
 from broker.protocol.permissions import SHARE_FETCH_GROUP, SHARE_FETCH_TOPIC
 from broker.protocol.response_errors import error_codes
 from broker.records.batch import BatchHeader
-from broker.replica.cold_reads import warmed
+from broker.replica.cold_reads import read_warm
 from broker.replica.partition import Partition
 from broker.share.persister import SharePartitionKey
 from broker.share.share_partition_state import AcquiredRecords, FetchedBatch
@@ -170,10 +170,7 @@ class _ShareFetch:
                 stack.callback(source.share.when_available(changed.set))
             while True:
                 changed.clear()
-                try:
-                    unless_cold(lambda: self._read(sources))
-                except ColdRead as cold:
-                    await warmed(lambda: self._read(sources), cold)
+                await read_warm(lambda: self._read(sources))
                 size = sum(one.records.length for one in self._found)
                 if self._errors or size >= max(self._body.min_bytes, 1) or loop.time() >= deadline or not sources:
                     return

@@ -146,6 +146,8 @@ class SharePartition:
         self.is_fenced = True
         self._answer(ErrorCode.not_leader_or_follower)
         self._wake()
+        if self._dead_letters is not None:  # the next leader writes them
+            self._dead_letters.cancel()
 
     # --- storing
 
@@ -191,8 +193,10 @@ class SharePartition:
     async def _end_dead_letters(self, due: Sequence[DeadLetters]) -> None:
         try:
             while due and not self.is_fenced:
-                for first, last in await self._write_dead_letters(self.key, self.partition, due):
-                    self.state.dead_letters_ended(first, last)
+                end = await self._write_dead_letters(self.key, self.partition, due)
+                for one in due:
+                    if one.first_offset <= end:
+                        self.state.dead_letters_ended(one.first_offset, min(one.last_offset, end))
                 self._store()
                 due = self.state.dead_letters()
         finally:

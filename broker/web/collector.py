@@ -362,11 +362,7 @@ def _share_groups(metrics: Metrics, share: ShareRuntime, found: _Collected) -> N
         found.add("kafka_server_sharegroupmetrics_acknowledgement_total", count, kind.name.lower())
     letters = share.dead_letters
     groups = {one.key.group_id for one in share.partitions.all_loaded}.union(letters.written, letters.failed)
-    for name, counts in (
-        ("record", share.dead_letters.written),
-        ("failedproducerequests", share.dead_letters.failed),
-        ("lostrecord", share.dead_letters.given_up),
-    ):
+    for name, counts in (("record", letters.written), ("failedproducerequests", letters.failed)):
         for group in groups:
             found.add(f"kafka_server_sharegroupmetrics_deadletterqueue{name}_total", counts[group], group)
     for one in share.partitions.all_loaded:

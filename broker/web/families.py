@@ -261,11 +261,6 @@ _DECLARED = (
         "Attempts to write dead letters of a share group that failed.",
         "group",
     ),
-    _counter(
-        "kafka_server_sharegroupmetrics_deadletterqueuelostrecord_total",
-        "Records of a share group that were archived without a dead letter, because it could not be written.",
-        "group",
-    ),
     _gauge(
         "kafka_server_sharepartitionmetrics_inflightmessagecount",
         "Records of a partition that a share group has begun and not finished.",
