@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from broker.errors import ConfigError
+from broker.tools.config_file import render_server_properties
 from broker.tools.run_broker import CONF, BrokerOptions, run_broker
 
 app = typer.Typer(
@@ -68,4 +69,5 @@ def config(
     """
     if name not in _CONF_FILES:
         raise ConfigError(f"{name}: expected one of {', '.join(_CONF_FILES)}")
-    typer.echo((CONF / name).read_text(encoding="utf-8"), nl=False)
+    text = render_server_properties() if name == _CONF_FILES[0] else (CONF / name).read_text(encoding="utf-8")
+    typer.echo(text, nl=False)
