@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from broker.config.properties_file import properties_file
 from broker.errors import ConfigError
-from broker.tools.config_file import render_server_properties
+from broker.settings import read_properties_file
 from broker.tools.run_broker import CONF, BrokerOptions, run_broker
 
 app = typer.Typer(
@@ -69,5 +70,8 @@ def config(
     """
     if name not in _CONF_FILES:
         raise ConfigError(f"{name}: expected one of {', '.join(_CONF_FILES)}")
-    text = render_server_properties() if name == _CONF_FILES[0] else (CONF / name).read_text(encoding="utf-8")
+    if name == "server.properties":
+        text = properties_file(read_properties_file(CONF / name))
+    else:
+        text = (CONF / name).read_text(encoding="utf-8")
     typer.echo(text, nl=False)
