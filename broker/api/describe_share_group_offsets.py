@@ -17,9 +17,9 @@ from broker.errors import BrokerError
 from broker.protocol.permissions import DESCRIBE_SHARE_OFFSETS_GROUP, DESCRIBE_SHARE_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import Topic
-from broker.share.persister import ShareSummary
+from broker.share.persister import ShareState
 
-_NOTHING = ShareSummary()
+_NOTHING = ShareState()
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
@@ -64,7 +64,7 @@ def _asked(context: ApiContext, client: Client, asked: Any) -> Iterable[tuple[To
 async def _partitions(context: ApiContext, group_id: str, topic: Topic, numbers: Iterable[int]) -> list[Fields]:
     asked = [TopicIdPartition(topic.topic_id, number) for number in dict.fromkeys(numbers)]
     known = [one for one in asked if one.partition in topic.partitions]  # a request may name millions of others
-    found: Mapping[TopicIdPartition, ShareSummary | BrokerError]
+    found: Mapping[TopicIdPartition, ShareState | BrokerError]
     found = await context.share.states.summaries(group_id, known)
     partitions: list[Fields] = []
     for one in asked:
@@ -83,7 +83,7 @@ async def _partitions(context: ApiContext, group_id: str, topic: Topic, numbers:
     return partitions
 
 
-def _lag(context: ApiContext, tp: TopicPartition, summary: ShareSummary) -> int:
+def _lag(context: ApiContext, tp: TopicPartition, summary: ShareState) -> int:
     if summary.start_offset < 0 or summary.delivery_complete_count < 0:
         return -1
     try:

@@ -228,7 +228,8 @@ def _opened(options: StoreOptions) -> Iterator[_Archive]:
         ]  # topic.json comes about a minute after the topic
         yield _Archive(storage, orphan_ms, _chosen(found, options.topic, storage))
     except OSError as error:
-        raise PykafkaError(f"the archive {storage.shown}: {text_without_secrets(str(error))}") from error
+        hint = "; keys come from --archive-option or the environment" if isinstance(error, PermissionError) else ""
+        raise PykafkaError(f"the archive {storage.shown}: {text_without_secrets(str(error))}{hint}") from error
 
 
 def _chosen(found: list[TopicContents], names: list[str] | None, storage: Storage) -> list[TopicContents]:

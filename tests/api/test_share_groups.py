@@ -13,7 +13,7 @@ from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.described_config import ResourceType
 from broker.replica.cluster_metadata import PartitionInfo, Topic
-from broker.share.persister import ShareSummary
+from broker.share.persister import ShareState
 from tests.support.raw_requests import Requests
 from tests.support.share_members import RELEASE, RENEW, ShareMember, configure
 from tests.support.waiting import eventually
@@ -262,9 +262,9 @@ class TestSettings:
 async def test_the_states_of_a_million_partitions_are_not_looked_up_where_there_are_two() -> None:
     looked_up: list[Any] = []
 
-    async def summaries(group_id: str, partitions: Any) -> dict[Any, ShareSummary]:
+    async def summaries(group_id: str, partitions: Any) -> dict[Any, ShareState]:
         looked_up.extend(partitions)
-        return dict.fromkeys(looked_up, ShareSummary())
+        return dict.fromkeys(looked_up, ShareState())
 
     context: Any = SimpleNamespace(share=SimpleNamespace(states=SimpleNamespace(summaries=summaries)))
     info = PartitionInfo(leader=0, leader_epoch=0, replicas=(0,), isr=(0,))

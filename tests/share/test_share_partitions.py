@@ -15,7 +15,7 @@ from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
 from broker.share import share_partitions
 from broker.share.dead_letters import Offsets
-from broker.share.persister import SharePartitionKey, ShareState, ShareSummary, ShareWrite, StateBatch
+from broker.share.persister import Persister, SharePartitionKey, ShareState, ShareWrite, StateBatch
 from broker.share.share_partition_state import (
     AcknowledgementBatch,
     AcquiredRecords,
@@ -29,7 +29,7 @@ KEY = SharePartitionKey("g", uuid.UUID(int=1), 0)
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 
 
-class MemoryPersister:
+class MemoryPersister(Persister):
     """Writes wait while `gate` is closed. The next ones fail with `fail_with`."""
 
     def __init__(self) -> None:
@@ -50,15 +50,6 @@ class MemoryPersister:
         await self.gate.wait()
         if self.fail_with is not None:
             raise BrokerError(self.fail_with)
-
-    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
-        raise NotImplementedError
-
-    async def delete(self, key: SharePartitionKey) -> None:
-        raise NotImplementedError
-
-    async def summary(self, key: SharePartitionKey) -> ShareSummary:
-        raise NotImplementedError
 
 
 class Topics:
