@@ -18,8 +18,6 @@ from broker.protocol.older_messages import payload_class
 
 
 class Field(NamedTuple):
-    """A field of a struct."""
-
     name: str
     kafka_type: str
     """In Kafka's schema types, of the elements if it is an array; empty for structs."""
