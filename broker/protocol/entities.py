@@ -48,8 +48,6 @@ class Wire(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A field of a struct."""
-
     name: str
     kafka_type: str
     """In Kafka's schema types, of the elements if it is an array; empty for structs."""

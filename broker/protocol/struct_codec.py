@@ -87,7 +87,6 @@ class _Code:
         self._depth -= 1
 
     def name(self, value: Any) -> str:
-        """A name for `value`."""
         name = f"x{len(self._names)}"
         self._names[name] = value
         return name
@@ -388,7 +387,6 @@ _WRITE_NAMES: Final[Mapping[str, Any]] = {
 
 
 def encode(entity: Any, values: Mapping[str, Any]) -> bytes:
-    """The bytes of one struct."""
     pieces: list[Any] = []
     writer(entity)(pieces.append, values.get)
     return b"".join(pieces)

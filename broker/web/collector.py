@@ -71,8 +71,6 @@ class MetricSources:
 
 
 class _Collected(collections.defaultdict[str, list[Sample]]):
-    """Samples by metric name."""
-
     def __init__(self) -> None:
         super().__init__(list)
         self.of_groups: dict[str, Samples] = {}
