@@ -38,10 +38,12 @@ def group_entries(dynamic: DynamicConfig, overrides: Mapping[str, str]) -> list[
     """Every setting of a group: its `overrides`, else the broker's settings."""
     defaults = []
     for name, key in GROUP_KEYS.items():
-        synonyms = _synonyms_from(of_broker, dynamic, [of_broker]) if (of_broker := broker_key(name)) else ()
-        value = synonyms[0].value if synonyms else key.format(key.default)
-        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-        defaults.append(ConfigEntry(name, value, source, _TYPES[key.type], key.doc, synonyms))
+        if of_broker := broker_key(name):
+            synonyms = _synonyms_from(of_broker, dynamic, [of_broker])
+        else:
+            synonyms = (ConfigSynonym(name, key.format(key.default), ConfigSource.DEFAULT_CONFIG),)
+        found = synonyms[0]
+        defaults.append(ConfigEntry(name, found.value, found.source, _TYPES[key.type], key.doc, synonyms))
     return _overridden(defaults, overrides, ConfigSource.DYNAMIC_GROUP_CONFIG)
 
 
