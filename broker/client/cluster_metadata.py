@@ -24,6 +24,11 @@ class Node(NamedTuple):
     port: int
     rack: str | None = None
 
+    @property
+    def address(self) -> str:
+        """As in `bootstrap.servers`."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def __str__(self) -> str:
         return f"broker {self.id} at {self.host}:{self.port}"
 
