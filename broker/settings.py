@@ -94,12 +94,13 @@ def setting(
     *,
     group: str = "",
     type: str = "",
+    **more: object,
 ) -> Any:
     """A dataclass field that declares a key: `log_dirs` declares `log.dirs`.
 
-    Give `type` where the annotation does not tell (`password`).
+    Give `type` where the annotation does not tell (`password`). `more` is for those who read the field's metadata.
     """
-    metadata = {"doc": doc, "group": group, "check": check, "type": type, "update": update}
+    metadata = {"doc": doc, "group": group, "check": check, "type": type, "update": update, **more}
     return dataclasses.field(default=default, metadata=metadata, repr=type != "password")
 
 
