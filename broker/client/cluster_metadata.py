@@ -115,7 +115,6 @@ class UnknownTopic(BrokerError):
 
 
 def parse_metadata(body: Any) -> Metadata:
-    """Parse a Metadata response of any version."""
     brokers = {
         int(broker.node_id): Node(int(broker.node_id), broker.host, int(broker.port), field(broker, "rack"))
         for broker in body.brokers
