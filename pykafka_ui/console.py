@@ -53,8 +53,6 @@ LONGEST_MS = 900_000
 
 @dataclasses.dataclass(frozen=True)
 class Loads:
-    """The loads of `--loads`."""
-
     places: LoadPlaces
     verifications: Verifications
 
@@ -99,7 +97,6 @@ class Console:
         self.sampler.start()
 
     def stop(self) -> None:
-        """Close all connections, and end a verification."""
         if self.loads is not None:
             self.loads.verifications.stop()
         self.sampler.stop()

@@ -22,7 +22,6 @@ _STATUS = {
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status for an error of the cluster or of the request."""
     if isinstance(error, UnknownTopic | UnknownPlace):
         return 404
     if isinstance(error, BrokerError):

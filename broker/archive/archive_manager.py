@@ -194,8 +194,6 @@ class _Follower(_Role):
 
 
 class ArchiveManager:
-    """The copies, commits and deletions of one broker."""
-
     def __init__(
         self,
         storage: Storage,

@@ -42,8 +42,6 @@ _KNOWN_SEGMENTS = 8
 
 
 class ArchiveReader:
-    """Reads the archive for all partitions of a broker."""
-
     def __init__(self, storage: RangeStore, directory: Path, *, max_bytes: int, threads: int, clock: Clock) -> None:
         """`directory` is archive.cache.dir, which is emptied. `storage` is the archive's root. Raises ConfigError."""
         self.cache = ChunkCache(directory, storage, max_bytes=max_bytes, threads=threads, clock=clock)

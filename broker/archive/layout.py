@@ -36,7 +36,6 @@ def topic_id_text(topic_id: uuid.UUID) -> str:
 
 
 def parse_topic_id(text: str) -> uuid.UUID | None:
-    """None for what is no topic id."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "==")) if _TOPIC_ID.fullmatch(text) else None
 
 

@@ -181,7 +181,6 @@ class Manifest:
 
     @property
     def snapshot_is_due(self) -> bool:
-        """Whether the next entry has to be a snapshot."""
         return self.next_number > 0 and self.next_number % SNAPSHOT_EVERY == 0
 
     def segment_of(self, offset: int) -> ArchivedSegment | None:

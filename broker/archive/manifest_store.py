@@ -51,8 +51,6 @@ class CommitLost(PykafkaError):
 
 
 class ManifestStore:
-    """The manifest of one partition."""
-
     def __init__(self, storage: Storage, cluster_id: str, topic_id: uuid.UUID, partition: int) -> None:
         self.storage = storage
         self.place = PartitionPlace(cluster_id, topic_id, partition)

@@ -216,8 +216,6 @@ def _aux_problem(aux: AuxFile, segment: ArchivedSegment) -> str:
 
 
 class _Walk:
-    """Reads one `.log` object from its first batch to its last."""
-
     def __init__(self, segment: ArchivedSegment, end: int) -> None:
         """`end` is the offset after the last record in the object."""
         self._segment = segment

@@ -131,8 +131,6 @@ class _Sent(NamedTuple):
 
 
 class BrokerConnection(AutoCloseable):
-    """A connection to the broker at `host`:`port`, ready for requests."""
-
     def __init__(
         self,
         host: str,

@@ -259,7 +259,6 @@ class LeaderFetches(AutoCloseable):
             raise error
 
     def _drop(self, node: Node) -> None:
-        """Close the connection to `node`, if there is one, and look up leaders again."""
         self._requests.pop(node, None)
         connection = self._connections.pop(node, None)
         if connection is not None:

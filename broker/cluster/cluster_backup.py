@@ -147,8 +147,6 @@ class ClusterBackup:
 
 
 class BackupFiles:
-    """The backups of one cluster in its archive."""
-
     def __init__(self, storage: Storage, cluster_id: str) -> None:
         self._storage = storage
         self._directory = cluster_backups(cluster_id)
@@ -181,7 +179,6 @@ class BackupFiles:
         self._storage.create(self._path(number), backup.encode())
 
     def delete_old(self) -> None:
-        """Leave the last KEPT."""
         for number in self._numbers()[:-KEPT]:
             self._storage.remove(self._path(number))
 

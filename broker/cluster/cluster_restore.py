@@ -238,7 +238,6 @@ def _within(
 
 
 def _deleted(storage: Storage, backup: ClusterBackup, live: set[uuid.UUID]) -> Iterator[DeletedTopic]:
-    """The deleted topics whose archives are left."""
     for name in storage.names(backup.cluster_id):
         archive_id = parse_topic_id(name)
         if archive_id is not None and archive_id not in live:

@@ -36,9 +36,10 @@ from broker.coordinator.modern_group_messages import (
     TopicIdPartition,
     Topics,
 )
-from broker.coordinator.modern_group_records import GroupEpoch, TargetEpoch, by_topic_id
+from broker.coordinator.modern_group_records import TargetEpoch, by_topic_id
 from broker.coordinator.record_reader import KeyValue
 from broker.coordinator.share_group_records import (
+    GroupEpoch,
     ShareAssignment,
     ShareGroupKey,
     ShareRecord,

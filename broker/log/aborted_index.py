@@ -46,8 +46,6 @@ def _refuse(broken: BrokenIndex) -> None:
 
 
 class AbortedIndex:
-    """The aborted transactions of one log."""
-
     __slots__ = ("_bases", "_directory", "rebuild")
 
     def __init__(self, directory: Path, bases: Iterable[int] = ()) -> None:

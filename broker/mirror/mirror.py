@@ -162,8 +162,6 @@ class Mirror:
 
 
 class _Partition:
-    """A partition that is mirrored, in one session."""
-
     def __init__(self, progress: Progress, *, stored: bool) -> None:
         """`stored`: whether the target has this progress."""
         self.source = progress.source

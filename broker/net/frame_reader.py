@@ -154,7 +154,6 @@ class RequestMemory:
 
     @property
     def waiting(self) -> int:
-        """How many frames wait for memory."""
         return len(self._waiting)
 
     @property

@@ -44,8 +44,6 @@ Take = Callable[[memoryview], bytearray | None]
 
 
 class PeerConnection:
-    """Requests to the broker at `host`:`port`."""
-
     def __init__(
         self,
         host: str,

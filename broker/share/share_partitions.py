@@ -77,7 +77,9 @@ class SharePartition:
         self._write_dead_letters = write_dead_letters
         self._dead_letters: asyncio.Future[None] | None = None
         """Their writing, while any are due."""
-        self._wakers: dict[object, Callable[[], None]] = {}
+        self.waiters: set[Callable[[], object]] = set()
+        """Called each time that something becomes available again, and when the partition is fenced. New records of the
+        log are told by the replica."""
         self._armed = float("inf")
         self.writing: asyncio.Future[None] | None = None
         """The write under way."""
@@ -134,18 +136,13 @@ class SharePartition:
         self.state.set_limits(limits)
         self._store()
 
-    def when_available(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` each time that something becomes available again, and when the partition is fenced. New records
-        of the log are told by the replica. Call the returned function when nobody waits any more."""
-        token = object()
-        self._wakers[token] = wake
-        return lambda: self._wakers.pop(token, None) and None
-
     def fence(self) -> None:
         """This broker does not lead the partition any more, or its state has begun anew."""
         self.is_fenced = True
         self._answer(ErrorCode.not_leader_or_follower)
         self._wake()
+        if self._dead_letters is not None:  # the next leader writes them
+            self._dead_letters.cancel()
 
     # --- storing
 
@@ -191,8 +188,10 @@ class SharePartition:
     async def _end_dead_letters(self, due: Sequence[DeadLetters]) -> None:
         try:
             while due and not self.is_fenced:
-                for first, last in await self._write_dead_letters(self.key, self.partition, due):
-                    self.state.dead_letters_ended(first, last)
+                end = await self._write_dead_letters(self.key, self.partition, due)
+                for one in due:
+                    if one.first_offset <= end:
+                        self.state.dead_letters_ended(one.first_offset, min(one.last_offset, end))
                 self._store()
                 due = self.state.dead_letters()
         finally:
@@ -225,7 +224,7 @@ class SharePartition:
             self._arm()
 
     def _wake(self) -> None:
-        for wake in list(self._wakers.values()):
+        for wake in list(self.waiters):
             wake()
 
 
@@ -266,8 +265,7 @@ class SharePartitions:
     async def get(self, key: SharePartitionKey) -> SharePartition:
         """Loaded. Raises BrokerError: `unknown_topic_id`, `not_leader_or_follower`, `invalid_request` (never
         initialized), or why the state cannot be read now, which is retriable."""
-        found = self._loaded.get(key)
-        if found is not None and not found.is_fenced:
+        if (found := self.loaded(key)) is not None:
             return found
         loading = self._loading.get(key)
         if loading is None:
@@ -281,8 +279,9 @@ class SharePartitions:
             loading.exception()  # asyncio would log it as an error if nobody waits any more
 
     def loaded(self, key: SharePartitionKey) -> SharePartition | None:
-        """If it is in memory."""
-        return self._loaded.get(key)
+        """If it is in memory, and not fenced."""
+        found = self._loaded.get(key)
+        return None if found is None or found.is_fenced else found
 
     async def _load(self, key: SharePartitionKey) -> SharePartition:
         partition = self._led(key)

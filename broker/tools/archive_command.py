@@ -244,7 +244,6 @@ def _chosen(found: list[TopicContents], names: list[str] | None, storage: Storag
 
 
 def _told_by_broker(admin: Admin) -> tuple[str, int]:
-    """archive.url and archive.orphan.ms of a broker."""
     node = min(admin.cluster.brokers(), key=lambda node: node.id)
     entries = admin.describe_configs(ResourceType.BROKER, str(node.id), ["archive.url", _ORPHAN_MS])
     url = entries["archive.url"].value if "archive.url" in entries else ""

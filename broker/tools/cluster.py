@@ -163,7 +163,6 @@ def describe(admin: Admin, as_json: JsonOutput = False) -> None:
 
 
 def _document(admin: Admin) -> dict[str, Any]:
-    """What `--json` prints."""
     topics = admin.describe_topics()
     partitions = [one for topic in topics.values() for one in topic.partitions.values()]
     nodes = admin.cluster.brokers()

@@ -69,8 +69,6 @@ class EntityOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetOptions(EntityOptions):
-    """The options of `pykafka quotas set`."""
-
     producer_byte_rate: Annotated[float | None, _rate("producer_byte_rate")] = None
     consumer_byte_rate: Annotated[float | None, _rate("consumer_byte_rate")] = None
     request_percentage: Annotated[float | None, _rate("request_percentage")] = None

@@ -114,8 +114,6 @@ def note_of_deletion(zk: MetadataStore, deleted: DeletedTopic) -> list[Operation
 
 
 class ArchiveNodes:
-    """Reads and writes them."""
-
     def __init__(self, zk: MetadataStore) -> None:
         self._zk = zk
 

@@ -71,8 +71,6 @@ class MultiRead(ABC, Generic[T]):
 
 
 class GetDataOfMany(MultiRead[tuple[bytes, NodeStat]]):
-    """Data and stat of each node."""
-
     operation = 4
 
     def _read_one(self, buffer: bytes, position: int) -> tuple[tuple[bytes, NodeStat], int]:

@@ -14,7 +14,6 @@ import pytest
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
 from broker.share import share_partitions
-from broker.share.dead_letters import Offsets
 from broker.share.persister import Persister, SharePartitionKey, ShareState, ShareWrite, StateBatch
 from broker.share.share_partition_state import (
     AcknowledgementBatch,
@@ -89,6 +88,7 @@ class World:
         self.reset = 40
         self.limits = ShareLimits()
         self.dead: list[list[DeadLetters]] = []
+        self.buried: list[DeadLetters] = []
         self.grave = asyncio.Event()
         self.grave.set()
 
@@ -104,10 +104,11 @@ class World:
             self.write_dead_letters,
         )
 
-    async def write_dead_letters(self, key: object, source: object, due: Sequence[DeadLetters]) -> list[Offsets]:
+    async def write_dead_letters(self, key: object, source: object, due: Sequence[DeadLetters]) -> int:
         self.dead.append(list(due))
         await self.grave.wait()
-        return [one[:2] for one in due]
+        self.buried += due
+        return due[-1].last_offset
 
     async def get(self) -> SharePartition:
         return await self.partitions.get(KEY)
@@ -218,7 +219,7 @@ async def test_an_expired_lock_wakes_who_waits_and_is_stored(world: World) -> No
     share = await world.get()
     fetch(share)
     woken: list[int] = []
-    forget = share.when_available(lambda: woken.append(1))
+    share.waiters.add(lambda: woken.append(1))
     world.advance(29)
     assert not woken
     world.advance(2)
@@ -226,10 +227,6 @@ async def test_an_expired_lock_wakes_who_waits_and_is_stored(world: World) -> No
     await settle()
     assert world.persister.writes[-1].state_batches == [StateBatch(0, 9, 0, 1)]
     assert fetch(share, "b") == [AcquiredRecords(0, 9, 2)]
-    forget()
-    woken.clear()
-    world.advance(31)
-    assert not woken
 
 
 async def test_an_expired_lock_that_cannot_be_stored_is_stored_later(world: World) -> None:
@@ -299,7 +296,7 @@ async def test_a_deposed_leader_answers_who_waits_and_wakes_fetches(world: World
     share = await world.get()
     fetch(share)
     woken: list[int] = []
-    share.when_available(lambda: woken.append(1))
+    share.waiters.add(lambda: woken.append(1))
     world.persister.gate.clear()
     first = acknowledging(share, 0, 4)
     await settle()
@@ -539,3 +536,18 @@ class TestDeadLetters:
         await settle()
         assert share.is_fenced
         assert world.persister.writes[-1].start_offset == 5
+
+    async def test_a_deposed_leader_leaves_them_to_the_next_one(self, world: World) -> None:
+        """Else both write them."""
+        world.limits = LETTERS
+        share = await world.get()
+        fetch(share)
+        world.grave.clear()
+        await acknowledging(share, 0, 4, REJECT)
+        await settle()
+        assert world.dead
+        world.topics.elect(4)
+        world.topics.changed()
+        world.grave.set()
+        await settle()
+        assert world.buried == []
