@@ -7,7 +7,6 @@ once (KIP-709). 9 — a member of a consumer group names its epoch (KIP-848). 10
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,7 +66,7 @@ async def _fetch(
             for tp, found in reply.offsets.items()
             if context.allows(client, FETCH_OFFSETS_TOPIC, tp.topic, asked=False)
         }
-        return dataclasses.replace(reply, offsets=shown), {}
+        return reply._replace(offsets=shown), {}
     wanted: list[TopicPartition] = []
     refused: dict[TopicPartition, ErrorCode] = {}
     for topic in topics:
