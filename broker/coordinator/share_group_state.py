@@ -29,8 +29,9 @@ from broker.coordinator.modern_group_messages import (
     TopicIdPartition,
     Topics,
 )
-from broker.coordinator.modern_group_records import GroupEpoch, by_topic_id
+from broker.coordinator.modern_group_records import by_topic_id
 from broker.coordinator.share_group_records import (
+    GroupEpoch,
     ShareAssignment,
     ShareGroupKey,
     ShareRecord,

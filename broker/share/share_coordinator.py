@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from broker.background_tasks import BackgroundTasks
@@ -21,7 +22,16 @@ from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, RecordWriter
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import BrokerError, ErrorCode
-from broker.share.persister import SharePartitionKey, ShareState, ShareSummary, ShareWrite
+from broker.share.persister import (
+    Asked,
+    Delete,
+    Initialize,
+    Persister,
+    SharePartitionKey,
+    ShareState,
+    ShareWrite,
+    Summary,
+)
 from broker.share.share_records import (
     ShareSnapshot,
     ShareUpdate,
@@ -106,91 +116,64 @@ class ShareShard:
 
     # --- changes
 
-    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
-        """The same initialization again changes nothing: what was consumed meanwhile stays. The start −1 is unknown."""
-        if start_offset < -1:
-            raise BrokerError(ErrorCode.invalid_request, f"a share partition cannot begin at offset {start_offset}")
+    async def ask(self, key: SharePartitionKey, asked: Asked) -> ShareState:
+        """A read stores the leader's epoch before it is answered. So a coordinator that is deposed, and does not know
+        it, cannot answer from old memory, and no earlier leader can write after this."""
+        if isinstance(asked, Summary):
+            stored = self.states.get(key)
+        else:
+            stored = await self._store_change(key, partial(self._changed, key, asked))
+        if stored is None:
+            return ShareState()
+        _, state_epoch, leader_epoch, start, _, _, batches, complete_count = stored.state
+        return ShareState(start, state_epoch, leader_epoch, batches, complete_count)
 
-        def decide(before: _Stored | None) -> _Change | None:
-            old = None if before is None else before.state
-            if old is not None:
-                _check_epoch(ErrorCode.fenced_state_epoch, state_epoch, old.state_epoch)
-                if (state_epoch, start_offset) == (old.state_epoch, -1):
-                    return None
-            epochs = (-1, state_epoch, 0) if old is None else (old.snapshot_epoch, state_epoch, old.leader_epoch)
-            state = ShareSnapshot(*epochs, start_offset, delivery_complete_count=min(start_offset, 0))
-            return self._snapshot(key, state)
-
-        await self._store_change(key, decide)
-
-    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
-        """Stores the leader's epoch before it answers. So a coordinator that is deposed, and does not know it, cannot
-        answer from old memory, and no earlier leader can write after this."""
-        found: list[ShareSnapshot] = []
-
-        def decide(before: _Stored | None) -> _Change:
-            state = self._known(before, key)
-            _check_epoch(ErrorCode.fenced_leader_epoch, leader_epoch, state.leader_epoch)
-            found.append(state)
-            update = ShareUpdate(
-                state.snapshot_epoch, leader_epoch, state.start_offset, (), state.delivery_complete_count
-            )
-            return self._update(key, before, update)
-
-        await self._store_change(key, decide)
-        state = found[0]
-        return ShareState(
-            state.start_offset, state.state_epoch, leader_epoch, state.state_batches, state.delivery_complete_count
-        )
-
-    async def write(self, key: SharePartitionKey, write: ShareWrite) -> None:
-        def decide(before: _Stored | None) -> _Change:
-            state = self._known(before, key)
-            _check_epoch(ErrorCode.fenced_leader_epoch, write.leader_epoch, state.leader_epoch)
-            _check_epoch(ErrorCode.fenced_state_epoch, write.state_epoch, state.state_epoch)
-            update = ShareUpdate(
-                state.snapshot_epoch,
-                state.leader_epoch,
-                write.start_offset,
-                write.state_batches,
-                write.delivery_complete_count,
-            )
-            return self._update(key, before, update)
-
-        await self._store_change(key, decide)
-
-    async def delete(self, key: SharePartitionKey) -> None:
-        tombstone = (encode_snapshot_key(key), None), None
-        await self._store_change(key, lambda before: None if before is None else tombstone)
-
-    def summary(self, key: SharePartitionKey) -> ShareSummary:
-        found = self.states.get(key)
-        if found is None:
-            return ShareSummary()
-        state = found.state
-        return ShareSummary(state.start_offset, state.delivery_complete_count, state.leader_epoch, state.state_epoch)
-
-    def _known(self, before: _Stored | None, key: SharePartitionKey) -> ShareSnapshot:
+    def _changed(self, key: SharePartitionKey, asked: Asked, before: _Stored | None) -> _Change | None:
+        """The change of a state that is asked for, if it is one. Raises BrokerError."""
+        if isinstance(asked, Delete):
+            return None if before is None else ((encode_snapshot_key(key), None), None)
+        if isinstance(asked, Initialize):
+            return self._initialized(key, asked, None if before is None else before.state)
         if before is None:
             raise BrokerError(ErrorCode.invalid_request, f"the share partition {_shown(key)} is not initialized")
         if not self._exists(key):
             raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition of {_shown(key)}")
-        return before.state
+        state = before.state
+        _check_epoch(ErrorCode.fenced_leader_epoch, asked.leader_epoch, state.leader_epoch)
+        if isinstance(asked, ShareWrite):
+            _check_epoch(ErrorCode.fenced_state_epoch, asked.state_epoch, state.state_epoch)
+            rest = asked.start_offset, asked.state_batches, asked.delivery_complete_count
+            update = ShareUpdate(state.snapshot_epoch, state.leader_epoch, *rest)
+        else:
+            rest = state.start_offset, (), state.delivery_complete_count
+            update = ShareUpdate(state.snapshot_epoch, asked.leader_epoch, *rest)
+        after = state.updated(update)
+        if before.updates >= self._settings.share_coordinator_snapshot_update_records_per_snapshot:
+            return self._snapshot(key, after)
+        return (encode_update_key(key), encode_update(update)), _Stored(after, before.updates + 1)
+
+    def _initialized(self, key: SharePartitionKey, asked: Initialize, old: ShareSnapshot | None) -> _Change | None:
+        """The same initialization again changes nothing: what was consumed meanwhile stays."""
+        state_epoch, start = asked
+        if start < -1:
+            raise BrokerError(ErrorCode.invalid_request, f"a share partition cannot begin at offset {start}")
+        snapshot_epoch, leader_epoch = -1, 0
+        if old is not None:
+            _check_epoch(ErrorCode.fenced_state_epoch, state_epoch, old.state_epoch)
+            if (state_epoch, start) == (old.state_epoch, -1):
+                return None
+            snapshot_epoch, leader_epoch = old.snapshot_epoch, old.leader_epoch
+        complete_count = min(start, 0)
+        new = ShareSnapshot(snapshot_epoch, state_epoch, leader_epoch, start, delivery_complete_count=complete_count)
+        return self._snapshot(key, new)
 
     def _snapshot(self, key: SharePartitionKey, state: ShareSnapshot) -> _Change:
         now = self._clock.now_ms()
         state = state._replace(snapshot_epoch=state.snapshot_epoch + 1, create_timestamp=now, write_timestamp=now)
         return (encode_snapshot_key(key), encode_snapshot(state)), _Stored(state, 0)
 
-    def _update(self, key: SharePartitionKey, before: _Stored | None, update: ShareUpdate) -> _Change:
-        assert before is not None
-        state = before.state.updated(update)
-        if before.updates >= self._settings.share_coordinator_snapshot_update_records_per_snapshot:
-            return self._snapshot(key, state)
-        return (encode_update_key(key), encode_update(update)), _Stored(state, before.updates + 1)
-
-    async def _store_change(self, key: SharePartitionKey, decide: _Decide) -> None:
-        """Append what `decide` makes of the state of a key, after all earlier changes of it.
+    async def _store_change(self, key: SharePartitionKey, decide: _Decide) -> _Stored | None:
+        """Append what `decide` makes of the state of a key, after all earlier changes of it; the state after that.
 
         When the followers are slow, the answer is COORDINATOR_NOT_AVAILABLE after a while. Then the change may be
         stored, and the next one of the key waits until that is known.
@@ -201,13 +184,16 @@ class ShareShard:
                     await asyncio.shield(busy)
                 if not self.loaded:
                     raise BrokerError(ErrorCode.not_coordinator, "another broker coordinates this partition now")
-                change = decide(self.states.get(key))
-                code = ErrorCode.none if change is None else await asyncio.shield(self._append(key, *change))
+                before = self.states.get(key)
+                if (change := decide(before)) is None:
+                    return before
+                code = await asyncio.shield(self._append(key, *change))
         except TimeoutError:
             raise BrokerError(ErrorCode.coordinator_not_available, "the followers have not stored it in time") from None
         if code is not ErrorCode.none:
             code = APPEND_ERRORS.get(code, ErrorCode.unknown_server_error)
             raise BrokerError(code, "the share state could not be stored")
+        return change[1]
 
     def _append(self, key: SharePartitionKey, record: KeyValue, state: _Stored | None) -> asyncio.Future[ErrorCode]:
         future = self._storing[key] = asyncio.get_running_loop().create_future()
@@ -234,7 +220,7 @@ class ShareShard:
         """Delete the records that later ones replace, and the states of deleted topics. Raises BrokerError."""
         gone = {key for key in self.states if not self._exists(key)}
         for key in gone & self._gone:
-            await self.delete(key)
+            await self.ask(key, Delete())
         self._gone = gone
         start, end = self._store.bounds(self._partition)
         if end - start <= RECORDS_PER_KEY * (len(self.states) + 1):
@@ -278,7 +264,7 @@ def _shown(key: SharePartitionKey) -> str:
     return f"{key.topic_id}-{key.partition} of group {key.group_id}"
 
 
-class ShareCoordinator(ShardedCoordinator[ShareShard]):
+class ShareCoordinator(ShardedCoordinator[ShareShard], Persister):
     """All share partitions whose partition of `__share_group_state` this broker leads. A `Persister` of these alone."""
 
     def __init__(
@@ -297,23 +283,8 @@ class ShareCoordinator(ShardedCoordinator[ShareShard]):
             invalid_id=ErrorCode.invalid_group_id,
         )
 
-    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
-        await self._shard(key).initialize(key, state_epoch, start_offset)
-
-    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
-        return await self._shard(key).read(key, leader_epoch)
-
-    async def write(self, key: SharePartitionKey, write: ShareWrite) -> None:
-        await self._shard(key).write(key, write)
-
-    async def delete(self, key: SharePartitionKey) -> None:
-        await self._shard(key).delete(key)
-
-    async def summary(self, key: SharePartitionKey) -> ShareSummary:
-        return self._shard(key).summary(key)
-
-    def _shard(self, key: SharePartitionKey) -> ShareShard:
+    async def ask(self, key: SharePartitionKey, asked: Asked) -> ShareState:
         shard = self._shard_of(key.coordinator_key)
         if isinstance(shard, ErrorCode):
             raise BrokerError(shard, f"the state of {_shown(key)} is not served here")
-        return shard
+        return await shard.ask(key, asked)

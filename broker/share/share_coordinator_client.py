@@ -7,29 +7,29 @@ Every change may be asked for twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.topic_changes import TopicChanges
 from broker.coordinator.peer_requests import Connect, PeerRequests
 from broker.errors import BrokerError, ErrorCode
 from broker.net.peer_connection import PeerConnection
-from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import field
 from broker.protocol.topic_names import SHARE_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.share.persister import (
     RETRIABLE,
+    STATE_APIS,
+    Asked,
+    Persister,
     SharePartitionKey,
     ShareState,
-    ShareSummary,
-    ShareWrite,
-    StateBatch,
+    from_fields,
+    to_fields,
 )
 from broker.share.share_coordinator import ShareCoordinator
-
-T = TypeVar("T")
 
 TRY_S: Final = 5.0
 """How long a coordinator is asked again."""
@@ -37,24 +37,17 @@ ANSWER_S: Final = 10.0
 """How long another broker may take to answer: longer than its own time-out, and shorter than those of clients."""
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.5
-_VERSIONS: Final = {
-    ApiKey.INITIALIZE_SHARE_GROUP_STATE: 0,
-    ApiKey.READ_SHARE_GROUP_STATE: 0,
-    ApiKey.WRITE_SHARE_GROUP_STATE: 1,
-    ApiKey.DELETE_SHARE_GROUP_STATE: 0,
-    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: 1,
-}
+_APIS: Final = {kind: (api, version) for api, (kind, version) in STATE_APIS.items()}
 
 
 @dataclass(eq=False)
 class _Question:
-    api: ApiKey
     key: SharePartitionKey
-    fields: Mapping[str, Any]
+    asked: Asked
     answer: Any = None
 
 
-class ClusterPersister:
+class ClusterPersister(Persister):
     """A `Persister` of all share partitions of the cluster. Lives on the event loop."""
 
     def __init__(
@@ -72,70 +65,37 @@ class ClusterPersister:
         self._peers = PeerRequests(connect, _send)
         topics.add_change_listener(self._leaders_changed)
 
-    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
-        fields = {"state_epoch": state_epoch, "start_offset": start_offset}
-        asked = _Question(ApiKey.INITIALIZE_SHARE_GROUP_STATE, key, fields)
-        await self._ask(asked, lambda: self._local.initialize(key, state_epoch, start_offset), _nothing)
-
-    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
-        asked = _Question(ApiKey.READ_SHARE_GROUP_STATE, key, {"leader_epoch": leader_epoch})
-
-        def state(row: Any) -> ShareState:
-            batches = [
-                StateBatch(one.first_offset, one.last_offset, one.delivery_state, one.delivery_count)
-                for one in row.state_batches
-            ]
-            return ShareState(row.start_offset, row.state_epoch, leader_epoch, batches)
-
-        return await self._ask(asked, lambda: self._local.read(key, leader_epoch), state)
-
-    async def write(self, key: SharePartitionKey, write: ShareWrite) -> None:
-        fields = {**write._asdict(), "state_batches": [batch._asdict() for batch in write.state_batches]}
-        asked = _Question(ApiKey.WRITE_SHARE_GROUP_STATE, key, fields)
-        await self._ask(asked, lambda: self._local.write(key, write), _nothing)
-
-    async def delete(self, key: SharePartitionKey) -> None:
-        asked = _Question(ApiKey.DELETE_SHARE_GROUP_STATE, key, {})
-        await self._ask(asked, lambda: self._local.delete(key), _nothing)
-
-    async def summary(self, key: SharePartitionKey) -> ShareSummary:
-        asked = _Question(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, key, {"leader_epoch": -1})
-        return await self._ask(
-            asked,
-            lambda: self._local.summary(key),
-            lambda row: ShareSummary(row.start_offset, row.delivery_complete_count, row.leader_epoch, row.state_epoch),
-        )
-
-    async def close(self) -> None:
-        """End all requests."""
-        await self._peers.close()
-
-    async def _ask(self, asked: _Question, ask_local: Callable[[], Awaitable[T]], result: Callable[[Any], T]) -> T:
+    async def ask(self, key: SharePartitionKey, asked: Asked) -> ShareState:
         loop = asyncio.get_running_loop()
         deadline, pause = loop.time() + TRY_S, _FIRST_PAUSE_S
         while True:
             try:
-                coordinator = await self._coordinator(asked.key)
+                coordinator = await self._coordinator(key)
                 if coordinator == self._broker_id:
-                    return await ask_local()
-                code = await self._answer(coordinator, asked)
-                if code is not ErrorCode.none:
-                    message = getattr(asked.answer, "error_message", None)
-                    raise BrokerError(code, message or f"broker {coordinator} has not stored or read the share state")
-                return result(asked.answer)
+                    return await self._local.ask(key, asked)
+                return await self._answer(coordinator, _Question(key, asked))
             except BrokerError as error:
                 if error.code not in RETRIABLE or loop.time() + pause > deadline:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    async def _answer(self, coordinator: int, asked: _Question) -> ErrorCode:
-        """Raises BrokerError if the broker is silent. It may act all the same, perhaps later (see `combined`)."""
+    async def close(self) -> None:
+        """End all requests."""
+        await self._peers.close()
+
+    async def _answer(self, coordinator: int, question: _Question) -> ShareState:
+        """Raises BrokerError also if the broker is silent. It may act all the same, perhaps later (see `combined`)."""
+        about = f"about {question.key.coordinator_key}"
         try:
-            return await asyncio.wait_for(self._peers.ask(coordinator, asked), ANSWER_S)
+            code = await asyncio.wait_for(self._peers.ask(coordinator, question), ANSWER_S)
         except TimeoutError:
-            text = f"broker {coordinator} has not answered about {asked.key.coordinator_key} in {ANSWER_S:g} s"
+            text = f"broker {coordinator} has not answered {about} in {ANSWER_S:g} s"
             raise BrokerError(ErrorCode.coordinator_not_available, text) from None
+        if code is not ErrorCode.none:
+            text = field(question.answer, "error_message") or f"broker {coordinator} has not answered {about}"
+            raise BrokerError(code, text)
+        return from_fields(ShareState, question.answer)
 
     async def _coordinator(self, key: SharePartitionKey) -> int:
         """The broker that coordinates the key. The topic is created when it is first needed."""
@@ -148,6 +108,10 @@ class ClusterPersister:
         leader = self._leader(key)
         if leader < 0:
             raise BrokerError(ErrorCode.coordinator_not_available, f"no broker coordinates {key.coordinator_key}")
+        broker = self._topics.metadata.brokers.get(leader)
+        if broker is not None and not broker.features:
+            text = f"broker {leader} coordinates {key.coordinator_key}, and its release has no share groups: upgrade it"
+            raise BrokerError(ErrorCode.coordinator_not_available, text)
         return leader
 
     def _leader(self, key: SharePartitionKey) -> int:
@@ -162,24 +126,20 @@ class ClusterPersister:
             )
 
 
-def _nothing(row: Any) -> None:
-    pass
-
-
 async def _send(peer: PeerConnection, questions: Sequence[_Question]) -> Mapping[_Question, ErrorCode]:
-    grouped: dict[tuple[ApiKey, str], list[_Question]] = {}
-    for asked in questions:
-        grouped.setdefault((asked.api, asked.key.group_id), []).append(asked)
+    grouped: dict[tuple[type[Asked], str], list[_Question]] = {}
+    for one in questions:
+        grouped.setdefault((type(one.asked), one.key.group_id), []).append(one)
     codes = {}
-    for (api, group_id), all_asked in grouped.items():
+    for (kind, group_id), all_asked in grouped.items():
         topics: dict[Any, list[Mapping[str, Any]]] = {}
-        for asked in all_asked:
-            topics.setdefault(asked.key.topic_id, []).append({"partition": asked.key.partition, **asked.fields})
+        for one in all_asked:
+            topics.setdefault(one.key.topic_id, []).append({"partition": one.key.partition, **to_fields(one.asked)})
         fields = [{"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()]
-        answer = await peer.request(api, _VERSIONS[api], {"group_id": group_id, "topics": fields})
+        answer = await peer.request(*_APIS[kind], {"group_id": group_id, "topics": fields})
         found = {(topic.topic_id, row.partition): row for topic in answer.results for row in topic.partitions}
-        for asked in all_asked:
-            asked.answer = found.get((asked.key.topic_id, asked.key.partition))
-            if asked.answer is not None:
-                codes[asked] = asked.answer.error_code
+        for one in all_asked:
+            one.answer = found.get((one.key.topic_id, one.key.partition))
+            if one.answer is not None:
+                codes[one] = one.answer.error_code
     return codes

@@ -20,7 +20,7 @@ from broker.coordinator.modern_group_messages import TopicIdPartition
 from broker.coordinator.share_group_records import TopicShares
 from broker.coordinator.share_group_state import ShareGroup, StatesReply
 from broker.errors import BrokerError, raise_for
-from broker.share.persister import Persister, SharePartitionKey, ShareSummary
+from broker.share.persister import Persister, SharePartitionKey, ShareState
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class ShareGroupStates:
 
     async def summaries(
         self, group_id: str, partitions: Iterable[TopicIdPartition]
-    ) -> dict[TopicIdPartition, ShareSummary | BrokerError]:
+    ) -> dict[TopicIdPartition, ShareState | BrokerError]:
         """How far the group is in each of the partitions."""
         return await self._each(group_id, partitions, self._persister.summary)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from broker.cluster.metadata_cache import MetadataCache
@@ -20,7 +20,7 @@ from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_records import TransactionState
 from broker.errors import ErrorCode
 from broker.log.manager import LogManager
-from broker.metrics import CleanerMetrics, FetchSessionMetrics, Histogram, Metrics
+from broker.metrics import Histogram, Metrics, TopicMetrics
 from broker.net.frame_reader import RequestMemory
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
@@ -44,11 +44,13 @@ Sample = tuple[tuple[str, ...], Value]
 Samples = Collection[Sample]
 """The values of a metric, each with the values of its labels in the family's order."""
 
+_ALL_OF_TOPIC = tuple(field.name for field in dataclasses.fields(TopicMetrics))
+_OF_TOPIC = tuple(name for name in _ALL_OF_TOPIC if not name.startswith("remote_"))
+_OF_CLEANER = ("runs", "bytes_read", "bytes_written", "records_read", "records_kept")
+
 
 @dataclasses.dataclass(frozen=True)
 class MetricSources:
-    """The parts of the broker that are read."""
-
     metrics: Metrics
     topics: MetadataCache
     groups: GroupCoordinator
@@ -67,8 +69,6 @@ class MetricSources:
 
 
 class _Collected(collections.defaultdict[str, list[Sample]]):
-    """Samples by metric name."""
-
     def __init__(self) -> None:
         super().__init__(list)
         self.of_groups: dict[str, Samples] = {}
@@ -84,6 +84,11 @@ class _Collected(collections.defaultdict[str, list[Sample]]):
     def add(self, name: str, value: Value, *labels: str) -> None:
         self[name].append((labels, value))
 
+    def count(self, prefix: str, counters: object, fields: Iterable[str], *labels: str) -> None:
+        """Add counters, whose metrics are called as their fields, without underscores."""
+        for field in fields:
+            self.add(f"{prefix}{field.replace('_', '')}_total", getattr(counters, field), *labels)
+
 
 async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     """All families with their samples; some have none."""
@@ -98,8 +103,13 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
         found.add("pykafka_archive_upkeep_failures", sources.archive_failures())
     await _groups(sources, found)
     await _transactions(sources.transactions, found)
-    _cleaner(sources.logs.cleaner_metrics, found)
-    _fetch_sessions(sources.metrics.fetch_sessions, found)
+    found.count("kafka_log_logcleaner_", sources.logs.cleaner_metrics, _OF_CLEANER)
+    uncleanable = sources.logs.cleaner_metrics.uncleanable
+    found.add("kafka_log_logcleanermanager_uncleanablepartitionscount", uncleanable)
+    prefix, sessions = "kafka_server_fetchsessioncache_", sources.metrics.fetch_sessions
+    found.add(f"{prefix}numincrementalfetchsessions", sessions.sessions)
+    found.add(f"{prefix}numincrementalfetchpartitionscached", sessions.partitions)
+    found.add(f"{prefix}incrementalfetchsessionevictions_total", sessions.evictions)
     _share_groups(sources.metrics, sources.share, found)
     await _replication(sources, found)
     await _controller(sources, found)
@@ -175,25 +185,10 @@ async def _partitions(sources: MetricSources, found: _Collected) -> None:
             stable = role.high_watermark - role.last_stable_offset
             found.add("kafka_cluster_partition_laststableoffsetlag", stable, *labels)
         await found.pause()
+    of_topic = _OF_TOPIC if sources.archive is None else _ALL_OF_TOPIC
     for topic, counted in tuple(sources.topics.replicas.metrics.items()):
-        prefix = "kafka_server_brokertopicmetrics_"
-        found.add(f"{prefix}messagesin_total", counted.messages_in, topic)
-        found.add(f"{prefix}bytesin_total", counted.bytes_in, topic)
-        found.add(f"{prefix}bytesout_total", counted.bytes_out, topic)
-        found.add(f"{prefix}replicationbytesin_total", counted.replication_bytes_in, topic)
-        found.add(f"{prefix}replicationbytesout_total", counted.replication_bytes_out, topic)
-        found.add(f"{prefix}reassignmentbytesin_total", counted.reassignment_bytes_in, topic)
-        found.add(f"{prefix}reassignmentbytesout_total", counted.reassignment_bytes_out, topic)
+        found.count("kafka_server_brokertopicmetrics_", counted, of_topic, topic)
         await found.pause()
-        if sources.archive is not None:
-            found.add(f"{prefix}remotecopybytes_total", counted.remote_copy_bytes, topic)
-            found.add(f"{prefix}remotecopyrequests_total", counted.remote_copy_requests, topic)
-            found.add(f"{prefix}remotecopyerrors_total", counted.remote_copy_errors, topic)
-            found.add(f"{prefix}remotedeleterequests_total", counted.remote_delete_requests, topic)
-            found.add(f"{prefix}remotedeleteerrors_total", counted.remote_delete_errors, topic)
-            found.add(f"{prefix}remotefetchbytes_total", counted.remote_fetch_bytes, topic)
-            found.add(f"{prefix}remotefetchrequests_total", counted.remote_fetch_requests, topic)
-            found.add(f"{prefix}remotefetcherrors_total", counted.remote_fetch_errors, topic)
     found.add("kafka_server_replicamanager_partitioncount", len(sources.logs.logs()))
     found.add("kafka_server_replicamanager_leadercount", len(led))
     found.add("kafka_server_replicamanager_produceridcount", producers)
@@ -234,15 +229,13 @@ async def _replication(sources: MetricSources, found: _Collected) -> None:
         reassigning += bool(info.adding or info.removing)
         found.add("kafka_cluster_partition_replicascount", len(info.replicas), tp.topic, str(tp.partition))
         found.add("kafka_cluster_partition_insyncreplicascount", isr, tp.topic, str(tp.partition))
-    prefix, counted = "kafka_server_replicamanager_", sources.metrics.replication
+    prefix = "kafka_server_replicamanager_"
     found.add(f"{prefix}underreplicatedpartitions", under_replicated)
     found.add(f"{prefix}underminisrpartitioncount", under_min_isr)
     found.add(f"{prefix}atminisrpartitioncount", at_min_isr)
     found.add(f"{prefix}reassigningpartitions", reassigning)
     found.add(f"{prefix}offlinereplicacount", len(sources.logs.offline))
-    found.add(f"{prefix}isrshrinks_total", counted.isr_shrinks)
-    found.add(f"{prefix}isrexpands_total", counted.isr_expands)
-    found.add(f"{prefix}failedisrupdates_total", counted.failed_isr_updates)
+    found.count(prefix, sources.metrics.replication, ("isr_shrinks", "isr_expands", "failed_isr_updates"))
     found.add("kafka_server_leaderreplication_byte_rate", sources.topics.replicas.leader_quota.byte_rate)
     found.add("kafka_server_followerreplication_byte_rate", sources.topics.replicas.follower_quota.byte_rate)
     most = 0
@@ -337,23 +330,6 @@ async def _transactions(coordinator: TransactionCoordinator, found: _Collected) 
         found.add("kafka_coordinator_transaction_transactionalidcount", states[state], state.title)
 
 
-def _cleaner(cleaner: CleanerMetrics, found: _Collected) -> None:
-    prefix = "kafka_log_logcleaner_"
-    found.add(f"{prefix}runs_total", cleaner.runs)
-    found.add(f"{prefix}bytesread_total", cleaner.bytes_read)
-    found.add(f"{prefix}byteswritten_total", cleaner.bytes_written)
-    found.add(f"{prefix}recordsread_total", cleaner.records_read)
-    found.add(f"{prefix}recordskept_total", cleaner.records_kept)
-    found.add("kafka_log_logcleanermanager_uncleanablepartitionscount", cleaner.uncleanable)
-
-
-def _fetch_sessions(sessions: FetchSessionMetrics, found: _Collected) -> None:
-    prefix = "kafka_server_fetchsessioncache_"
-    found.add(f"{prefix}numincrementalfetchsessions", sessions.sessions)
-    found.add(f"{prefix}numincrementalfetchpartitionscached", sessions.partitions)
-    found.add(f"{prefix}incrementalfetchsessionevictions_total", sessions.evictions)
-
-
 def _share_groups(metrics: Metrics, share: ShareRuntime, found: _Collected) -> None:
     found.add("kafka_server_sharesessioncache_sharesessionscount", len(share.sessions))
     found.add("kafka_server_sharesessioncache_sharepartitionscount", share.sessions.partitions)
@@ -361,14 +337,10 @@ def _share_groups(metrics: Metrics, share: ShareRuntime, found: _Collected) -> N
         count = metrics.share_acknowledgements[kind]
         found.add("kafka_server_sharegroupmetrics_acknowledgement_total", count, kind.name.lower())
     letters = share.dead_letters
-    groups = {one.key.group_id for one in share.partitions.all_loaded}.union(letters.written, letters.failed)
-    for name, counts in (
-        ("record", share.dead_letters.written),
-        ("failedproducerequests", share.dead_letters.failed),
-        ("lostrecord", share.dead_letters.given_up),
-    ):
-        for group in groups:
-            found.add(f"kafka_server_sharegroupmetrics_deadletterqueue{name}_total", counts[group], group)
+    prefix = "kafka_server_sharegroupmetrics_deadletterqueue"
+    for group in {one.key.group_id for one in share.partitions.all_loaded}.union(letters.written, letters.failed):
+        found.add(f"{prefix}record_total", letters.written[group], group)
+        found.add(f"{prefix}failedproducerequests_total", letters.failed[group], group)
     for one in share.partitions.all_loaded:
         labels = one.key.group_id, one.partition.tp.topic, str(one.partition.tp.partition)
         found.add("kafka_server_sharepartitionmetrics_inflightmessagecount", one.state.in_flight, *labels)

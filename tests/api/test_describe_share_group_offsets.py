@@ -10,7 +10,7 @@ from broker.api.describe_share_group_offsets import handle
 from broker.coordinator.modern_group_messages import TopicIdPartition
 from broker.errors import BrokerError, ErrorCode
 from broker.replica.cluster_metadata import PartitionInfo, Topic
-from broker.share.persister import ShareSummary
+from broker.share.persister import ShareState
 
 TOPIC = Topic("t", uuid.UUID(int=1), {0: PartitionInfo(0, 0, (0,), (0,))})
 
@@ -18,9 +18,9 @@ TOPIC = Topic("t", uuid.UUID(int=1), {0: PartitionInfo(0, 0, (0,), (0,))})
 async def test_nobody_is_asked_twice_nor_about_partitions_that_do_not_exist() -> None:
     asked: list[TopicIdPartition] = []
 
-    async def summaries(group_id: str, partitions: list[TopicIdPartition]) -> dict[TopicIdPartition, ShareSummary]:
+    async def summaries(group_id: str, partitions: list[TopicIdPartition]) -> dict[TopicIdPartition, ShareState]:
         asked.extend(partitions)
-        return dict.fromkeys(partitions, ShareSummary(7, 0, 1, 1))
+        return dict.fromkeys(partitions, ShareState(7, 1, 1, (), 0))
 
     def led_elsewhere(tp: object) -> None:
         raise BrokerError(ErrorCode.not_leader_or_follower)

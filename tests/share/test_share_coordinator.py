@@ -14,7 +14,7 @@ from broker.config.setting_groups import ShareCoordinatorSettings
 from broker.coordinator.record_reader import KeyValue
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
-from broker.share.persister import SharePartitionKey, ShareState, ShareSummary, ShareWrite, StateBatch
+from broker.share.persister import SharePartitionKey, ShareState, ShareWrite, StateBatch
 from broker.share.share_coordinator import ShareCoordinator, replay
 from broker.share.share_records import decode_key, encode_snapshot_key, encode_update_key
 from tests.support.record_stores import GatedRecordStore, MemoryRecordStore
@@ -101,13 +101,13 @@ def write(start: int, *batches: tuple[int, int, int, int], state_epoch: int = 1,
 async def test_what_was_written_is_read() -> None:
     async with running() as shares:
         await shares.coordinator.initialize(KEY, 1, -1)
-        assert await shares.coordinator.read(KEY, 5) == ShareState(-1, 1, 5, ())
+        assert await shares.coordinator.read(KEY, 5) == ShareState(-1, 1, 5, [])
         await shares.coordinator.write(KEY, write(10, (12, 14, 2, 1)))
         await shares.coordinator.write(KEY, write(13, (20, 20, 0, 3)))
         read = await shares.coordinator.read(KEY, 6)
         assert read == ShareState(13, 1, 6, [StateBatch(13, 14, 2, 1), StateBatch(20, 20, 0, 3)], 0)
-        assert await shares.coordinator.summary(KEY) == ShareSummary(13, 0, 6, 1)
-        assert await shares.coordinator.summary(OTHER) == ShareSummary(-1, -1, 0, 0)
+        assert await shares.coordinator.summary(KEY) == ShareState(13, 1, 6, read.state_batches, 0)
+        assert await shares.coordinator.summary(OTHER) == ShareState()
 
 
 async def test_another_coordinator_replays_the_same() -> None:
@@ -169,7 +169,7 @@ async def test_a_leader_of_an_old_state_is_fenced() -> None:
         await shares.coordinator.initialize(KEY, 2, 100)
         await refused(shares.coordinator.write(KEY, write(7, state_epoch=1)), ErrorCode.fenced_state_epoch)
         await refused(shares.coordinator.initialize(KEY, 1, 0), ErrorCode.fenced_state_epoch)
-        assert await shares.coordinator.summary(KEY) == ShareSummary(100, 0, 0, 2)
+        assert await shares.coordinator.summary(KEY) == ShareState(100, 2, 0, (), 0)
 
 
 async def test_the_same_initialization_again_keeps_what_was_consumed() -> None:
@@ -323,7 +323,7 @@ async def test_states_of_a_deleted_topic_go_with_the_second_prune() -> None:
         await shares.prune()
         assert (await shares.coordinator.summary(KEY)).start_offset == 3  # the metadata may only lag
         await shares.prune()
-        assert await shares.coordinator.summary(KEY) == ShareSummary()
+        assert await shares.coordinator.summary(KEY) == ShareState()
 
 
 def test_records_that_cannot_be_read_are_skipped(caplog: pytest.LogCaptureFixture) -> None:

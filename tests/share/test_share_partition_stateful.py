@@ -253,6 +253,12 @@ class ShareHistory(RuleBasedStateMachine):
             self.perhaps.update(offset for offset, kind in asked if kind in KEEPS)
         self.expire()
 
+    def write(self) -> None:
+        """All that is due, answered."""
+        self.begin_write()
+        if self.writing is not None:
+            self.end_write(True, True)
+
     def store(self, write: ShareWrite) -> None:
         self.stored = self.stored.updated(
             ShareUpdate(0, write.leader_epoch, write.start_offset, write.state_batches, write.delivery_complete_count)
@@ -358,10 +364,9 @@ class ShareHistory(RuleBasedStateMachine):
             self.now += 31.0
             self.state.tick(self.now)
             self.expire()
-            self.begin_write()
-            if self.writing is not None:
-                self.end_write(True, True)
+            self.write()
             self.bury()
+            self.write()
             at = self.state.next_fetch_offset()
             assert at is not None
             batches = [batch for batch in self.log if batch.last_offset >= at]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from broker.storage.storage import open_storage
 from tests.support.archiving_broker import archiving_broker, close_segments
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, verdict_of
+from tests.support.fake_s3 import FakeS3, Fault
 from tests.support.small_archive import SmallArchive
 from tests.support.waiting import eventually
 
@@ -94,6 +96,15 @@ def test_what_is_not_there_is_told(archive: SmallArchive, tmp_path: Path) -> Non
     assert "--archive-option x: expected KEY=VALUE" in error_of(
         *of(archive, "verify", "--archive-option", "x"), status=2
     )
+
+
+def test_where_a_store_that_refuses_gets_its_keys_from_is_told(s3: FakeS3) -> None:
+    bucket = f"refuses-{uuid.uuid4().hex}"
+    s3.fault("GET", bucket, Fault.DENIED)
+    options = [part for name, value in s3.options.items() for part in ("--archive-option", f"{name}={value}")]
+    told = error_of("log", "archive", "verify", "--archive", f"s3://{bucket}/kafka", *options)
+    assert f"the archive s3://{bucket}/kafka: " in told
+    assert "; keys come from --archive-option or the environment" in told
 
 
 def test_deleted_topics_are_looked_at_only_by_name(archive: SmallArchive) -> None:
