@@ -6,7 +6,7 @@ first request again, static members too; and while a group reconciles, members a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from uuid import uuid4
@@ -14,7 +14,7 @@ from uuid import uuid4
 from broker.coordinator.consumer_group_state import RECONCILING_INTERVAL_MS, ConsumerGroup
 from broker.coordinator.current_assignment import Report, must_wait, next_assignment
 from broker.coordinator.group import Effects, Now, Reply, Waiter
-from broker.coordinator.modern_group import Call
+from broker.coordinator.modern_group import Call, Steps
 from broker.coordinator.modern_group_members import ConsumerMembership, Member
 from broker.coordinator.modern_group_messages import (
     JOIN_EPOCH,
@@ -105,9 +105,7 @@ def check(request: HeartbeatRequest, assignors: Collection[str]) -> None:
         raise BrokerError(ErrorCode.unsupported_assignor, message)
 
 
-def _heartbeat(
-    group: ConsumerGroup, request: HeartbeatRequest, draft: ConsumerMembership, now: Now
-) -> Generator[None, None, HeartbeatReply]:
+def _heartbeat(group: ConsumerGroup, request: HeartbeatRequest, draft: ConsumerMembership, now: Now) -> Steps:
     member = _member(group, request, draft)
     is_changed = subscribe(draft, member, _subscription(member.subscription, request))
     if draft.members[member.member_id].subscription.topic_regex:
@@ -160,9 +158,7 @@ def _subscription(before: MemberSubscription, request: HeartbeatRequest) -> Memb
     return replace(before, classic=None, **says) if says or before.classic is not None else before
 
 
-def _leave(
-    group: ConsumerGroup, request: HeartbeatRequest, draft: ConsumerMembership, now: Now
-) -> Generator[None, None, HeartbeatReply]:
+def _leave(group: ConsumerGroup, request: HeartbeatRequest, draft: ConsumerMembership, now: Now) -> Steps:
     member = static_or_dynamic(group, draft, request.member_id, request.instance_id)
     if request.member_epoch == LEAVE_STATIC_EPOCH:
         # It comes back and gets the same partitions, under another id: it has them from epoch 0 on.

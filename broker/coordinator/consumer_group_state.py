@@ -6,8 +6,7 @@ with patterns, and with members that may use the classic protocol. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from broker.config.group_config import GroupConfig
@@ -17,7 +16,7 @@ from broker.coordinator.group_assignors import ASSIGNORS, Assignable, Assignor
 from broker.coordinator.group_conversion import as_classic, has_left_for_classic, install_members
 from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.modern_group import Call, DeadlineKind, ModernGroup
+from broker.coordinator.modern_group import DeadlineKind, ModernGroup, Steps
 from broker.coordinator.modern_group_members import ConsumerMembership, Member
 from broker.coordinator.modern_group_messages import Resolve, Topics
 from broker.coordinator.modern_group_records import MemberState, ResolvedRegex
@@ -96,14 +95,15 @@ class ConsumerGroup(ModernGroup):
         If they cannot be stored, the classic group comes back as the effects' `successor`.
         """
         self._replaces = classic
+        self.obsolete_keys = classic.stored_keys() if classic.has_records else []
 
-        def rule(draft: ConsumerMembership, now: Now) -> Generator[None, None, None]:
+        def rule(draft: ConsumerMembership, now: Now) -> Steps:
             install_members(draft, members, classic.generation_id, self.topics)
             for member in members:
                 self.touch(member, now)
             yield
 
-        return self.submit(Call(None, "", rule, lambda *_: None), now)
+        return self.perform(rule, now)
 
     def _moved(
         self, draft: ConsumerMembership, now: Now
@@ -114,7 +114,9 @@ class ConsumerGroup(ModernGroup):
         if len(draft.members) > self.config.group_max_size:
             return None
         classic = as_classic(self.group_id, self.config, self.offsets, draft, self.topics, now)
-        return None if classic is None else (classic, partial(classic.generation_records, now))
+        if classic is None:
+            return None
+        return classic, lambda: [*((key, None) for key in self.stored_keys()), *classic.generation_records(now)]
 
     def stored(self, store: Any, error: ErrorCode, now: Now) -> Effects:
         if (
@@ -154,7 +156,7 @@ class ConsumerGroup(ModernGroup):
             self._client = None  # the next member with a pattern makes it be looked up again
             return self._advance(now)
 
-        def rule(draft: ConsumerMembership, now: Now) -> Generator[None, None, None]:
+        def rule(draft: ConsumerMembership, now: Now) -> Steps:
             before, resolved = draft.extras, dict(draft.extras)
             for regex in asked:
                 topics = frozenset(found.get(regex, ()))
@@ -164,7 +166,7 @@ class ConsumerGroup(ModernGroup):
             draft.bumps_epoch |= draft.extras is not before
             yield
 
-        return self.submit(Call(None, "", rule, lambda *_: None), now)
+        return self.perform(rule, now)
 
     def _resolve(self) -> Resolve | None:
         if self._asked or self._storing or self._client is None or self._is_dead:

@@ -11,7 +11,7 @@ again whenever it must give something up or may get something. The rules are tho
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from broker.coordinator.consumer_group_requests import (
@@ -37,7 +37,7 @@ from broker.coordinator.group_messages import (
     quoted,
 )
 from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.modern_group import Call, DeadlineKind
+from broker.coordinator.modern_group import Call, DeadlineKind, Steps
 from broker.coordinator.modern_group_members import ConsumerMembership, Member
 from broker.coordinator.modern_group_messages import HeartbeatRequest
 from broker.coordinator.modern_group_records import ClassicMembership, MemberState, MemberSubscription
@@ -102,9 +102,7 @@ def join(group: ConsumerGroup, request: JoinRequest, new_member_id: str, waiter:
     return group.submit(Call(waiter, member_id, partial(_join, group, request, member_id), refuse), now)
 
 
-def _join(
-    group: ConsumerGroup, request: JoinRequest, member_id: str, draft: ConsumerMembership, now: Now
-) -> Generator[None, None, JoinReply]:
+def _join(group: ConsumerGroup, request: JoinRequest, member_id: str, draft: ConsumerMembership, now: Now) -> Steps:
     check_room(group, draft, member_id)
     _check_protocols(draft, request, member_id)
     try:
@@ -212,7 +210,7 @@ def _must_join(group: ConsumerGroup, member: Member, now: Now) -> None:
 def leave(group: ConsumerGroup, members: Sequence[LeavingMember], waiter: Waiter, now: Now) -> Effects:
     """LeaveGroup of members of either protocol. Answers `waiter` with a LeaveReply, now or later."""
 
-    def rule(draft: ConsumerMembership, now: Now) -> Generator[None, None, LeaveReply]:
+    def rule(draft: ConsumerMembership, now: Now) -> Steps:
         results = []
         for leaving in members:
             member_id, instance_id = leaving.member_id, leaving.group_instance_id

@@ -63,6 +63,7 @@ class GroupShard:
         self._timer = timer
         self._writer = RecordWriter(store, partition)
         self._tasks = BackgroundTasks()
+        self._last_joins: dict[ModernGroup, float] = {}
         # Group id → the time its timer is set to (monotonic s).
         self._armed: dict[str, float] = {}
         # Producer id → the groups in whose offsets its open transaction takes part.
@@ -155,17 +156,18 @@ class GroupShard:
         To be called before its event.
         """
         loop = asyncio.get_running_loop()
-        group.last_join = loop.time()
+        self._last_joins[group] = loop.time()
         if not group.is_gathering:
             group.is_gathering = True
             loop.call_later(GATHER_S, self._gathered, group, loop.time())
 
     def _gathered(self, group: ModernGroup, began: float) -> None:
         loop = asyncio.get_running_loop()
-        until = min(group.last_join + GATHER_S, began + MOST_GATHER_S)
+        until = min(self._last_joins[group] + GATHER_S, began + MOST_GATHER_S)
         if loop.time() < until:
             loop.call_at(until, self._gathered, group, began)
         else:
+            del self._last_joins[group]
             group.is_gathering = False
             self.perform(group, group.tick(self.now()))
 

@@ -43,7 +43,8 @@ SLOW_APPEND_S = 5.0
 RETRY_S = 1.0
 """After an append that failed, deadlines are looked at again so much later."""
 
-Rule: TypeAlias = Callable[[Any, Now], Generator[None, None, Any]]
+Steps: TypeAlias = Generator[None, None, Any]
+Rule: TypeAlias = Callable[[Any, Now], Steps]
 """Takes a draft of the group's membership."""
 
 _DEFECT = BrokerError(ErrorCode.unknown_server_error, "The request failed; the broker's log says why.")
@@ -96,7 +97,7 @@ class ModernGroup(Group):
     The runtime must call `stored` only when it is known how the append ended, however long that takes.
     """
 
-    membership: Any
+    membership: Membership
     """What is stored, of the kind's own class."""
 
     def __init__(
@@ -118,7 +119,6 @@ class ModernGroup(Group):
         self._is_dead = False
         self.is_gathering = False
         """Requests wait, also if no append is under way, until the runtime ends this: more members may join at once."""
-        self.last_join = -inf
         self._most_requests = MOST_REQUESTS
         # The group of another kind that this one replaces, until that is stored.
         self._replaces: Group | None = None
@@ -141,7 +141,7 @@ class ModernGroup(Group):
         """How partitions are assigned, and which."""
 
     def _moved(self, draft: Any, now: Now) -> tuple[Group, Callable[[], Sequence[KeyValue]]] | None:
-        """The group of another kind that takes the place of this one, and its records."""
+        """The group of another kind that takes the place of this one, and the records that replace it."""
         return None
 
     def _changed(self, before: Member | None, after: Member, now: Now) -> None:
@@ -177,12 +177,10 @@ class ModernGroup(Group):
         return self.membership.epoch.epoch > 1 or bool(self.membership.members or self.membership.extras)
 
     def stored_keys(self) -> list[bytes]:
-        keys: list[bytes] = self.membership.keys(self.group_id)
-        return keys
+        return self.membership.keys(self.group_id)
 
     def topics_in_use(self) -> frozenset[str]:
-        names: frozenset[str] = self.membership.topic_names()
-        return names
+        return self.membership.topic_names()
 
     def describe(self) -> ModernGroupDescription:
         """ConsumerGroupDescribe or ShareGroupDescribe of the group."""
@@ -210,12 +208,16 @@ class ModernGroup(Group):
             self._changed(None, member, now)
         unfinished = [member.member_id for member in members if member.is_unfinished]
 
-        def rule(draft: Membership, now: Now) -> Generator[None, None, None]:
+        def rule(draft: Membership, now: Now) -> Steps:
             for member_id in unfinished:
                 draft.remove(member_id)
                 draft.bumps_epoch = True
             yield
 
+        return self.perform(rule, now)
+
+    def perform(self, rule: Rule, now: Now) -> Effects:
+        """A change that nobody waits for."""
         return self.submit(Call(None, "", rule, lambda *_: None), now)
 
     def submit(self, call: Call, now: Now) -> Effects:
@@ -347,15 +349,9 @@ class ModernGroup(Group):
                 _ends(call, steps, replies)
         batch = Batch(draft, self.topics, list(calls.values()), replies)
         if moved is not None:
-            batch.successor, records = moved
-            batch.encode = partial(_replacing, self, records)
-            return batch
-        changes = draft.changes()
-        encode = partial(draft.encoded, self.group_id, changes)
-        if self._replaces is not None and self._replaces.has_records:
-            batch.encode = partial(_replacing, self._replaces, encode)
-        elif changes:
-            batch.encode = encode
+            batch.successor, batch.encode = moved
+        elif (changes := draft.changes()) or self.obsolete_keys:
+            batch.encode = partial(draft.encoded, self.group_id, changes)
         return batch
 
     def _settle(self, draft: Any, now: Now) -> None:
@@ -439,12 +435,7 @@ def _described(member: Member) -> MemberDescription:
     )
 
 
-def _replacing(group: Group, records: Callable[[], Sequence[KeyValue]]) -> list[KeyValue]:
-    """The records of the group that takes the place of `group`."""
-    return [*((key, None) for key in group.stored_keys()), *records()]
-
-
-def _ends(call: Call, steps: Generator[None, None, Any], replies: list[Reply]) -> bool:
+def _ends(call: Call, steps: Steps, replies: list[Reply]) -> bool:
     """Go one step on. Whether the request is done; then its reply is among `replies`."""
     try:
         next(steps)

@@ -8,25 +8,23 @@ the records gives the same state. A kind of group derives its own from it: `Cons
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from hashlib import blake2b
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
 from uuid import UUID
 
+from broker.coordinator import modern_group_records
 from broker.coordinator.group_assignors import Assignable, AssignedMember, Assignor
 from broker.coordinator.modern_group_messages import Partitions, TopicIdPartition, Topics
 from broker.coordinator.modern_group_records import (
     ConsumerGroupKey,
     CurrentAssignment,
-    GroupEpoch,
     MemberState,
     MemberSubscription,
     RecordKind,
     TargetEpoch,
-    decode_value,
-    encode_key,
-    encode_value,
 )
 from broker.coordinator.record_reader import KeyValue
 
@@ -52,34 +50,24 @@ class Member(NamedTuple):
         return bool(self.current.previous_epoch < 0)
 
 
-class Records(NamedTuple):
-    """How a kind of group is stored."""
-
-    kinds: Any
-    """The versions of keys; their order is that of a replay."""
-    extras: IntEnum
-    """The version of what is neither of the whole group nor of a member."""
-    key: Any
-    """Makes a key of a kind, a group and a name."""
-    encode_key: Callable[[Any], bytes]
-    encode_value: Callable[[Any], bytes]
-    decode_value: Callable[[Any, bytes], Any]
-    epoch: Callable[..., Any]
-    """Makes the value of a group epoch and a hash."""
-
-
 class Membership:
     """The stored state of one group and what is derived from it, or a draft of it."""
 
-    records: ClassVar[Records]
-    first_subscription: ClassVar[Any]
-    first_assignment: ClassVar[Any]
+    records: ModuleType
+    """Encodes and decodes the kind's records; `key` makes a key of a version, a group and a name."""
+    key: Any
+    kinds: Any
+    """The versions of keys. Their order is that of a replay."""
+    extra: IntEnum
+    """The version of what is neither of the whole group nor of a member."""
+    first: ClassVar[Member]
+    """A member that has said nothing yet."""
     copied: ClassVar[tuple[str, ...]] = ("members", "unsettled", "_wants")
     """What a draft copies before the first change of a member."""
 
     def __init__(self) -> None:
         # Kafka's first epochs are 1, and 2 with the first subscription.
-        self.epoch = self.records.epoch(1)
+        self.epoch = self.records.GroupEpoch(1)
         self.target_epoch = TargetEpoch(1)
         self.members: dict[str, Member] = {}
         # What else is stored, by name.
@@ -107,7 +95,7 @@ class Membership:
         self.base = self
 
     def new_member(self, member_id: str) -> Member:
-        return Member(member_id, self.first_subscription, self.first_assignment)
+        return self.first._replace(member_id=member_id)
 
     def put(self, member: Member) -> None:
         """Add a member, or replace the one of that id."""
@@ -146,14 +134,14 @@ class Membership:
 
     def replay(self, kind: IntEnum, name: str, value: Any) -> None:
         """Apply a stored record. Those of a group come in the order of their kinds."""
-        kinds = self.records.kinds
+        kinds = self.kinds
         if kind is kinds.GROUP_EPOCH:
             self.epoch = value
         elif kind is kinds.TARGET_EPOCH:
             self.set_target_epoch(value)
         elif kind is kinds.MEMBER:
             self.put(self.new_member(name)._replace(subscription=value))
-        elif kind is self.records.extras:
+        elif kind is self.extra:
             self.extras[name] = value
         elif name in self.members:
             self.put(self.members[name]._replace(**{"target" if kind is kinds.TARGET else "current": value}))
@@ -161,12 +149,12 @@ class Membership:
     # --- subscriptions
 
     @staticmethod
-    def _wanted(subscription: Any) -> tuple[frozenset[str], str, str | None]:
-        return subscription.topic_names, "", None
+    def _wanted(said: Any) -> tuple[frozenset[str], str, str | None]:
+        return said.topic_names, getattr(said, "topic_regex", ""), getattr(said, "server_assignor", None)
 
     def _matches(self, regex: str) -> frozenset[str]:
         """The topics of a pattern, if they are known."""
-        return frozenset()
+        return self.extras[regex].topics if regex and regex in self.extras else frozenset()
 
     def topic_names(self) -> frozenset[str]:
         """The topics that members subscribe to, by name or by a pattern whose topics are known."""
@@ -208,7 +196,7 @@ class Membership:
         return bool(member.current.epoch == self.target_epoch.epoch)
 
     def bump_epoch(self, topics: Topics) -> None:
-        self.epoch = self.records.epoch(self.epoch.epoch + 1, self.metadata_hash(topics))
+        self.epoch = self.records.GroupEpoch(self.epoch.epoch + 1, self.metadata_hash(topics))
 
     def assign(self, topics: Topics, assignor: Assignor, assignable: Assignable, now_ms: int) -> None:
         """Compute what each member shall have as of the group epoch."""
@@ -233,7 +221,7 @@ class Membership:
         leader: targets are computed again when the group epoch is newer, and who gets a partition comes after who gave
         it up.
         """
-        kinds, extras, base = self.records.kinds, self.records.extras, self.base
+        kinds, base = self.kinds, self.base
         removed, subscriptions, targets, moves = [], [], [], []
         for member_id in self.changed:
             before, after = base.members.get(member_id), self.members.get(member_id)
@@ -250,7 +238,7 @@ class Membership:
         others = []
         if self.extras is not base.extras:
             names = base.extras.keys() | self.extras.keys()
-            others = [(extras, n, self.extras.get(n)) for n in names if base.extras.get(n) != self.extras.get(n)]
+            others = [(self.extra, n, self.extras.get(n)) for n in names if base.extras.get(n) != self.extras.get(n)]
         epoch = [(kinds.GROUP_EPOCH, "", self.epoch)] if self.epoch != base.epoch else []
         is_new_target = self.target_epoch != base.target_epoch
         target_epoch = [(kinds.TARGET_EPOCH, "", self.target_epoch)] if is_new_target else []
@@ -258,17 +246,17 @@ class Membership:
 
     def encoded(self, group_id: str, changes: Iterable[tuple[IntEnum, str, Any]]) -> list[KeyValue]:
         """The records of changes. Raises MalformedRecord."""
-        key, encode_key, encode_value = self.records.key, self.records.encode_key, self.records.encode_value
+        encode_key, encode_value = self.records.encode_key, self.records.encode_value
         return [
-            (encode_key(key(kind, group_id, name)), None if value is None else encode_value(value))
+            (encode_key(self.key(kind, group_id, name)), None if value is None else encode_value(value))
             for kind, name, value in changes
         ]
 
     def keys(self, group_id: str) -> list[bytes]:
         """The keys of all records, in the order in which they are deleted. Raises MalformedRecord."""
-        kinds, extras, members = self.records.kinds, self.records.extras, [*self.members]
+        kinds, members = self.kinds, [*self.members]
         rows = {kinds.CURRENT: members, kinds.TARGET: members, kinds.TARGET_EPOCH: [""], kinds.MEMBER: members}
-        rows |= {extras: [*self.extras], kinds.GROUP_EPOCH: [""]}
+        rows |= {self.extra: [*self.extras], kinds.GROUP_EPOCH: [""]}
         return [
             key for kind, names in rows.items() for key, _ in self.encoded(group_id, ((kind, n, None) for n in names))
         ]
@@ -277,11 +265,8 @@ class Membership:
 class ConsumerMembership(Membership):
     """That of a consumer group (KIP-848): a partition has one owner. The extras are the topics of patterns."""
 
-    records = Records(
-        RecordKind, RecordKind.REGEX, ConsumerGroupKey, encode_key, encode_value, decode_value, GroupEpoch
-    )
-    first_subscription = MemberSubscription()
-    first_assignment = CurrentAssignment(previous_epoch=-1)
+    records, key, kinds, extra = modern_group_records, ConsumerGroupKey, RecordKind, RecordKind.REGEX
+    first = Member("", MemberSubscription(), CurrentAssignment(previous_epoch=-1))
     copied = (*Membership.copied, "owners", "instances")
 
     def __init__(self) -> None:
@@ -305,13 +290,6 @@ class ConsumerMembership(Membership):
             del self.instances[said]
         if after is not None and says is not None:
             self.instances[says] = after.member_id
-
-    @staticmethod
-    def _wanted(subscription: Any) -> tuple[frozenset[str], str, str | None]:
-        return subscription.topic_names, subscription.topic_regex, subscription.server_assignor
-
-    def _matches(self, regex: str) -> frozenset[str]:
-        return self.extras[regex].topics if regex in self.extras else frozenset()
 
     def is_settled(self, member: Member) -> bool:
         current: CurrentAssignment = member.current

@@ -8,18 +8,19 @@ coordinator has a state for it, which `ShareGroupStates` makes. Rules and errors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from broker.config.group_config import GroupConfig
 from broker.config.setting_groups import GroupSettings
+from broker.coordinator import share_group_records
 from broker.coordinator.group import Effects, GroupKind, Now, Reply, Waiter
 from broker.coordinator.group_assignors import Assignable, Assignor, simple
 from broker.coordinator.group_offsets import GroupOffsets
-from broker.coordinator.modern_group import Call, ModernGroup
-from broker.coordinator.modern_group_members import Member, Membership, Records
+from broker.coordinator.modern_group import Call, ModernGroup, Steps
+from broker.coordinator.modern_group_members import Member, Membership
 from broker.coordinator.modern_group_messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -31,16 +32,12 @@ from broker.coordinator.modern_group_messages import (
 )
 from broker.coordinator.modern_group_records import by_topic_id
 from broker.coordinator.share_group_records import (
-    GroupEpoch,
     ShareAssignment,
     ShareGroupKey,
     ShareRecord,
     ShareSubscription,
     StatePartitions,
     TopicShares,
-    decode_value,
-    encode_key,
-    encode_value,
 )
 from broker.errors import BrokerError, ErrorCode
 
@@ -60,11 +57,8 @@ class StatesReply(NamedTuple):
 class ShareMembership(Membership):
     """That of a share group. The only extra is its states."""
 
-    records = Records(
-        *(ShareRecord, ShareRecord.STATE_PARTITIONS, ShareGroupKey, encode_key, encode_value, decode_value, GroupEpoch)
-    )
-    first_subscription = ShareSubscription()
-    first_assignment = ShareAssignment(previous_epoch=-1)
+    records, key, kinds, extra = share_group_records, ShareGroupKey, ShareRecord, ShareRecord.STATE_PARTITIONS
+    first = Member("", ShareSubscription(), ShareAssignment(previous_epoch=-1))
 
     @property
     def states(self) -> StatePartitions:
@@ -151,9 +145,7 @@ class ShareGroup(ModernGroup):
             interval_ms = min(SOON_MS, interval_ms)
         return HeartbeatReply(ErrorCode.none, None, member.member_id, member.epoch, interval_ms, assignment)
 
-    def _heartbeat(
-        self, request: HeartbeatRequest, draft: ShareMembership, now: Now
-    ) -> Generator[None, None, HeartbeatReply]:
+    def _heartbeat(self, request: HeartbeatRequest, draft: ShareMembership, now: Now) -> Steps:
         joins, most = request.member_epoch == JOIN_EPOCH, self.config.group_share_max_size
         member = draft.members.get(request.member_id)
         if member is None:
@@ -181,9 +173,7 @@ class ShareGroup(ModernGroup):
         is_full = joins or request.topic_names is not None
         return self._reply(member, draft, assigned if is_full or assigned != before.assigned else None)
 
-    def _leave(
-        self, request: HeartbeatRequest, draft: ShareMembership, now: Now
-    ) -> Generator[None, None, HeartbeatReply]:
+    def _leave(self, request: HeartbeatRequest, draft: ShareMembership, now: Now) -> Steps:
         if request.member_id not in draft.members:
             raise self._unknown(request)
         draft.remove(request.member_id)
@@ -280,7 +270,7 @@ class ShareGroup(ModernGroup):
         return self._change(change, waiter, now)
 
     def _change(self, change: Callable[[ShareMembership], None], waiter: Waiter | None, now: Now) -> Effects:
-        def rule(draft: ShareMembership, now: Now) -> Generator[None, None, StatesReply]:
+        def rule(draft: ShareMembership, now: Now) -> Steps:
             change(draft)
             yield
             return StatesReply(ErrorCode.none, "", draft.epoch.epoch, draft.states)
