@@ -203,6 +203,22 @@ def test_a_member_that_does_not_give_up_is_removed_after_its_rebalance_timeout(d
     assert list(driver.group.membership.members) == ["b"]
 
 
+def test_a_member_that_never_gives_up_is_removed_also_if_its_requests_wait_for_slow_appends(
+    driver: ConsumerGroupDriver,
+) -> None:
+    driver.join("a", "t", rebalance_timeout_ms=10_000)
+    driver.join("b", "t")
+    driver.heartbeat("a", 2)
+    driver.hold = True
+    driver.heartbeat("x", JOIN_EPOCH, **FIRST)
+    for number in range(8):
+        driver.heartbeat("a", 2, owned=partitions_of("t", 0, 1, 2, 3))
+        driver.heartbeat(f"x{number}", JOIN_EPOCH, **FIRST)
+        driver.wait(3_000)
+        driver.release()
+    assert "a" not in driver.group.membership.members
+
+
 # --- static members
 
 
