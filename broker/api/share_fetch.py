@@ -111,18 +111,21 @@ async def _session(
     return session
 
 
+@dataclasses.dataclass
 class _ShareFetch:
     """One request: `read` finds records, and `respond` acquires them."""
 
-    def __init__(self, context: ApiContext, request: Request, client: Client, session: ShareSession) -> None:
-        self.acknowledged: Mapping[Asked, Result] = {}
-        self._context = context
-        self._request = request
-        self._body = request.body
-        self._client = client
-        self._session = session
+    context: ApiContext
+    request: Request
+    client: Client
+    session: ShareSession
+    acknowledged: Mapping[Asked, Result] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._body = self.request.body
         self._deadline = asyncio.get_running_loop().time() + to_ms(self._body.max_wait) / 1000
-        self._committed = context.group_configs.of(session.key.group_id).share_isolation_level == _COMMITTED
+        config = self.context.group_configs.of(self.session.key.group_id)
+        self._committed = config.share_isolation_level == _COMMITTED
         self._errors: dict[Asked, Result] = {}
         self._found: list[_Found] = []
 
@@ -154,9 +157,9 @@ class _ShareFetch:
         What is not loaded in time is left out. The loads go on: a coordinator that is away must not keep the member
         from all other partitions.
         """
-        asked = list(self._session.partitions)
+        asked = list(self.session.partitions)
         turn = self._body.share_session_epoch % len(asked) if asked else 0
-        known = self._context.share.partitions
+        known = self.context.share.partitions
         shares: list[SharePartition] = []
         missing: list[SharePartitionKey] = []
 
@@ -169,9 +172,9 @@ class _ShareFetch:
         for number, one in enumerate(asked[turn:] + asked[:turn]):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            key = SharePartitionKey(self._session.key.group_id, *one)
+            key = SharePartitionKey(self.session.key.group_id, *one)
             try:
-                share_requests.check(self._context, self._client, SHARE_FETCH_TOPIC, one)
+                share_requests.check(self.context, self.client, SHARE_FETCH_TOPIC, one)
             except BrokerError as error:
                 self._errors[one] = Result(error.code, error.message or None)
                 continue
@@ -204,9 +207,9 @@ class _ShareFetch:
                 self._errors[share.key[1:]] = Result(error.code, error.message or None)
 
     def _most_bytes(self) -> int:
-        most: int = min(self._body.max_bytes, self._context.config.fetch_max_bytes)
-        if self._context.quotas.enabled:
-            limit = self._context.quotas.most_to_fetch(*quota_user(self._client.principal, self._request.client_id))
+        most: int = min(self._body.max_bytes, self.context.config.fetch_max_bytes)
+        if self.context.quotas.enabled:
+            limit = self.context.quotas.most_to_fetch(*quota_user(self.client.principal, self.request.client_id))
             most = most if limit is None else min(most, int(limit))
         return most
 
@@ -236,12 +239,12 @@ class _ShareFetch:
 
     def respond(self) -> Sequence[Part]:
         """Acquire what was found. The state of no partition can have changed since `read`."""
-        answers: dict[Asked, dict[str, Any]] = {one: {} for one in self._session.added}
+        answers: dict[Asked, dict[str, Any]] = {one: {} for one in self.session.added}
         left = self._body.max_records
-        is_open = self._context.share.sessions.is_open(self._session)
+        is_open = self.context.share.sessions.is_open(self.session)
         for found in self._found if is_open else ():
             acquired = found.share.acquire(
-                self._session.key.member_id,
+                self.session.key.member_id,
                 found.offset,
                 found.batches,
                 max_records=left,
@@ -271,11 +274,11 @@ class _ShareFetch:
                 acknowledge_error_code=int(result.error), acknowledge_error_message=result.error_message
             )
         failed = {one: result for one, result in {**self.acknowledged, **self._errors}.items() if result.error}
-        leaders = share_requests.leader_fields(self._context, self._client, failed)
-        fields = share_requests.response_fields(self._context, self._session.key.group_id, answers, leaders)
-        for code in error_codes(self._request.api, fields):
-            self._context.metrics.failed(self._request.api, code)
-        return encode_response_parts(self._request, fields)
+        leaders = share_requests.leader_fields(self.context, self.client, failed)
+        fields = share_requests.response_fields(self.context, self.session.key.group_id, answers, leaders)
+        for code in error_codes(self.request.api, fields):
+            self.context.metrics.failed(self.request.api, code)
+        return encode_response_parts(self.request, fields)
 
 
 def _cut(found: _Found, acquired: Sequence[AcquiredRecords]) -> RecordRange:

@@ -228,8 +228,8 @@ async def test_another_broker_leads_their_topic(
     assert [context(one)["offset"] for one in found] == ["1", "2", "3"]
     await until(lambda: share.state.start_offset == 4)
 
-    settings = dataclasses.replace(writer._config(), errors_deadletterqueue_auto_create_topics_enable=True)
-    monkeypatch.setattr(writer, "_config", lambda: settings)
+    settings = dataclasses.replace(writer.settings(), errors_deadletterqueue_auto_create_topics_enable=True)
+    monkeypatch.setattr(writer, "settings", lambda: settings)
     await choose("dlq.made")
     await reject(4)
     await until(lambda: writer.written[key.group_id] == 4)
