@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from broker.api import share_requests
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.share_requests import Result
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import FileSlice, SegmentFile, scan_headers
 from broker.net.response import Part
@@ -119,14 +118,14 @@ class _ShareFetch:
     request: Request
     client: Client
     session: ShareSession
-    acknowledged: Mapping[Asked, Result] = dataclasses.field(default_factory=dict)
+    acknowledged: Mapping[Asked, BrokerError] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._body = self.request.body
         self._deadline = asyncio.get_running_loop().time() + to_ms(self._body.max_wait) / 1000
         config = self.context.group_configs.of(self.session.key.group_id)
         self._committed = config.share_isolation_level == _COMMITTED
-        self._errors: dict[Asked, Result] = {}
+        self._errors: dict[Asked, BrokerError] = {}
         self._found: list[_Found] = []
 
     async def read(self) -> None:
@@ -167,7 +166,7 @@ class _ShareFetch:
             try:
                 shares.append(await known.get(key))
             except BrokerError as error:
-                self._errors[key[1:]] = Result(error.code, error.message or None)
+                self._errors[key[1:]] = error
 
         for number, one in enumerate(asked[turn:] + asked[:turn]):
             if number % _AT_ONCE == _AT_ONCE - 1:
@@ -176,7 +175,7 @@ class _ShareFetch:
             try:
                 share_requests.check(self.context, self.client, SHARE_FETCH_TOPIC, one)
             except BrokerError as error:
-                self._errors[one] = Result(error.code, error.message or None)
+                self._errors[one] = error
                 continue
             share = known.loaded(key)
             if share is None:
@@ -194,7 +193,7 @@ class _ShareFetch:
         self._found, ready = [], []
         for share in shares:
             if share.is_fenced:
-                self._errors[share.key[1:]] = Result(ErrorCode.not_leader_or_follower)
+                self._errors[share.key[1:]] = BrokerError(ErrorCode.not_leader_or_follower)
                 continue
             share.state.log_start_moved(share.partition.log.log_start_offset)
             offset = share.state.next_fetch_offset()
@@ -204,7 +203,7 @@ class _ShareFetch:
             try:
                 self._read_partition(share, offset, self._most_bytes() // len(ready))
             except BrokerError as error:
-                self._errors[share.key[1:]] = Result(error.code, error.message or None)
+                self._errors[share.key[1:]] = error
 
     def _most_bytes(self) -> int:
         most: int = min(self._body.max_bytes, self.context.config.fetch_max_bytes)
@@ -268,14 +267,14 @@ class _ShareFetch:
     def _encode(self, answers: dict[Asked, dict[str, Any]]) -> Sequence[Part]:
         for asked, result in self._errors.items():
             if not answers.get(asked):
-                answers[asked] = {"error_code": result.error, "error_message": result.error_message}
+                answers[asked] = {**share_requests.refused(result)}
         for asked, result in self.acknowledged.items():
             answers.setdefault(asked, {}).update(
-                acknowledge_error_code=int(result.error), acknowledge_error_message=result.error_message
+                acknowledge_error_code=int(result.code), acknowledge_error_message=result.message or None
             )
-        failed = {one: result for one, result in {**self.acknowledged, **self._errors}.items() if result.error}
-        leaders = share_requests.leader_fields(self.context, self.client, failed)
-        fields = share_requests.response_fields(self.context, self.session.key.group_id, answers, leaders)
+        errors = {**self.acknowledged, **self._errors}
+        group_id = self.session.key.group_id
+        fields = share_requests.response_fields(self.context, self.client, group_id, answers, errors)
         for code in error_codes(self.request.api, fields):
             self.context.metrics.failed(self.request.api, code)
         return encode_response_parts(self.request, fields)

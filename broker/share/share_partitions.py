@@ -24,7 +24,7 @@ from broker.replica.partition import Partition
 from broker.share.dead_letters import WriteDeadLetters
 from broker.share.persister import RETRIABLE, Persister, SharePartitionKey, ShareState, ShareWrite
 from broker.share.share_partition_state import (
-    AcknowledgementBatch,
+    Acknowledgement,
     AcquiredRecords,
     DeadLetters,
     FetchedBatch,
@@ -101,12 +101,12 @@ class SharePartition:
         self._store()
         return acquired
 
-    async def acknowledge(self, member_id: str, batches: Sequence[AcknowledgementBatch]) -> ErrorCode:
+    async def acknowledge(self, member_id: str, said: Sequence[Acknowledgement]) -> ErrorCode:
         """NONE once it is stored; other codes: it may be stored or not, and the records are the member's again until
         their locks expire. Raises BrokerError `invalid_record_state` or `invalid_request`; then nothing was changed."""
         if self.is_fenced:
             return ErrorCode.not_leader_or_follower
-        is_stored_already = not self.state.acknowledge(member_id, batches, self.all.clock.monotonic())
+        is_stored_already = not self.state.acknowledge(member_id, said, self.all.clock.monotonic())
         self._arm()
         return ErrorCode.none if is_stored_already else await self.stored()
 

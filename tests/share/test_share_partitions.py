@@ -16,11 +16,11 @@ from broker.errors import BrokerError, ErrorCode
 from broker.share import share_partitions
 from broker.share.persister import Persister, SharePartitionKey, ShareState, ShareWrite, StateBatch
 from broker.share.share_partition_state import (
-    AcknowledgementBatch,
     AcquiredRecords,
     DeadLetters,
     FetchedBatch,
     ShareLimits,
+    acknowledgements,
 )
 from broker.share.share_partitions import SharePartition, SharePartitions
 from tests.share.test_share_coordinator import running
@@ -130,7 +130,7 @@ def fetch(share: SharePartition, member: str = "a", first: int = 0, size: int = 
 
 
 def acknowledging(share: SharePartition, first: int, last: int, kind: int = ACCEPT) -> asyncio.Future[ErrorCode]:
-    return asyncio.ensure_future(share.acknowledge("a", [AcknowledgementBatch(first, last, [kind])]))
+    return asyncio.ensure_future(share.acknowledge("a", acknowledgements([(first, last, [kind])])))
 
 
 async def settle() -> None:
@@ -180,7 +180,7 @@ async def test_a_refused_acknowledgement_changes_nothing(world: World) -> None:
     share = await world.get()
     fetch(share)
     with pytest.raises(BrokerError) as caught:
-        await share.acknowledge("b", [AcknowledgementBatch(0, 4, [ACCEPT])])
+        await share.acknowledge("b", acknowledgements([(0, 4, [ACCEPT])]))
     assert caught.value.code is ErrorCode.invalid_record_state
     assert not world.persister.writes
 
