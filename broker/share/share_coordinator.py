@@ -13,13 +13,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
 from broker.config.setting_groups import ShareCoordinatorSettings
 from broker.coordinator.record_reader import KeyValue, MalformedRecord
-from broker.coordinator.record_store import RecordStore
+from broker.coordinator.record_store import LogRecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, RecordWriter
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import BrokerError, ErrorCode
@@ -53,16 +53,6 @@ RECORDS_PER_KEY = 4
 """A partition is pruned when it has more records than this for each key: then a prune at least halves it."""
 
 
-class StateLog(RecordStore, Protocol):
-    """A store of records whose beginning can be deleted."""
-
-    def bounds(self, partition: int) -> tuple[int, int]:
-        """Where the log of a partition starts, and its end. Raises BrokerError."""
-
-    def delete_before(self, partition: int, offset: int) -> None:
-        """Delete committed records below an offset. Raises BrokerError."""
-
-
 class _Stored(NamedTuple):
     state: ShareSnapshot
     updates: int
@@ -79,7 +69,7 @@ class ShareShard:
     """The states of one partition of `__share_group_state`. `loaded` is False while they are replayed."""
 
     partition: int
-    store: StateLog
+    store: LogRecordStore
     clock: Clock
     settings: ShareCoordinatorSettings
     exists: Callable[[SharePartitionKey], bool]
@@ -129,11 +119,11 @@ class ShareShard:
         if isinstance(asked, Delete):
             return None if before is None else ((encode_snapshot_key(key), None), None)
         if isinstance(asked, Initialize):
-            return self._initialized(key, asked, None if before is None else before.state)
+            return self._initialized(key, asked, before and before.state)
         if before is None:
-            raise BrokerError(ErrorCode.invalid_request, f"the share partition {_shown(key)} is not initialized")
+            raise BrokerError(ErrorCode.invalid_request, f"the share partition {key} is not initialized")
         if not self.exists(key):
-            raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition of {_shown(key)}")
+            raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition of {key}")
         state = before.state
         _check_epoch(ErrorCode.fenced_leader_epoch, asked.leader_epoch, state.leader_epoch)
         if isinstance(asked, ShareWrite):
@@ -153,14 +143,14 @@ class ShareShard:
         state_epoch, start = asked
         if start < -1:
             raise BrokerError(ErrorCode.invalid_request, f"a share partition cannot begin at offset {start}")
-        snapshot_epoch, leader_epoch = -1, 0
         if old is not None:
             _check_epoch(ErrorCode.fenced_state_epoch, state_epoch, old.state_epoch)
             if (state_epoch, start) == (old.state_epoch, -1):
                 return None
-            snapshot_epoch, leader_epoch = old.snapshot_epoch, old.leader_epoch
-        complete_count = min(start, 0)
-        new = ShareSnapshot(snapshot_epoch, state_epoch, leader_epoch, start, delivery_complete_count=complete_count)
+        old = old or ShareSnapshot(-1, -1, 0, -1)
+        new = old._replace(
+            state_epoch=state_epoch, start_offset=start, state_batches=(), delivery_complete_count=min(start, 0)
+        )
         return self._snapshot(key, new)
 
     def _snapshot(self, key: SharePartitionKey, state: ShareSnapshot) -> _Change:
@@ -256,16 +246,12 @@ def _check_epoch(code: ErrorCode, claimed: int, known: int) -> None:
         raise BrokerError(code, f"epoch {claimed} is over, {known} has begun")
 
 
-def _shown(key: SharePartitionKey) -> str:
-    return f"{key.topic_id}-{key.partition} of group {key.group_id}"
-
-
 class ShareCoordinator(ShardedCoordinator[ShareShard], Persister):
     """All share partitions whose partition of `__share_group_state` this broker leads. A `Persister` of these alone."""
 
     def __init__(
         self,
-        store: StateLog,
+        store: LogRecordStore,
         clock: Clock,
         settings: ShareCoordinatorSettings,
         exists: Callable[[SharePartitionKey], bool],
@@ -282,5 +268,5 @@ class ShareCoordinator(ShardedCoordinator[ShareShard], Persister):
     async def ask(self, key: SharePartitionKey, asked: Asked) -> ShareState:
         shard = self._shard_of(key.coordinator_key)
         if isinstance(shard, ErrorCode):
-            raise BrokerError(shard, f"the state of {_shown(key)} is not served here")
+            raise BrokerError(shard, f"the state of {key} is not served here")
         return await shard.ask(key, asked)

@@ -61,7 +61,7 @@ class SharePartition:
     key: SharePartitionKey
     partition: Partition
     state: SharePartitionState
-    all: SharePartitions
+    owner: SharePartitions
     is_fenced: bool = False
     waiters: set[Callable[[], object]] = field(default_factory=set)
     """Called each time that something becomes available again, and when the partition is fenced. New records of the log
@@ -92,7 +92,7 @@ class SharePartition:
             member_id,
             fetch_offset,
             batches,
-            self.all.clock.monotonic(),
+            self.owner.clock.monotonic(),
             max_records=max_records,
             batch_size=batch_size,
             is_record_limit=is_record_limit,
@@ -106,7 +106,7 @@ class SharePartition:
         their locks expire. Raises BrokerError `invalid_record_state` or `invalid_request`; then nothing was changed."""
         if self.is_fenced:
             return ErrorCode.not_leader_or_follower
-        is_stored_already = not self.state.acknowledge(member_id, said, self.all.clock.monotonic())
+        is_stored_already = not self.state.acknowledge(member_id, said, self.owner.clock.monotonic())
         self._arm()
         return ErrorCode.none if is_stored_already else await self.stored()
 
@@ -143,12 +143,12 @@ class SharePartition:
             self._begin_dead_letters()
             return
         waiting, self._next = self._next, None
-        self.writing = self.all.tasks.begin(f"storing the state of {self.key}", self._write(write, waiting))
+        self.writing = self.owner.tasks.begin(f"storing the state of {self.key}", self._write(write, waiting))
 
     async def _write(self, write: ShareWrite, waiting: asyncio.Future[ErrorCode] | None) -> None:
         code = ErrorCode.unknown_server_error
         try:
-            await self.all.persister.write(self.key, write)
+            await self.owner.persister.write(self.key, write)
             code = ErrorCode.none
         except BrokerError as error:
             code = error.code
@@ -157,7 +157,7 @@ class SharePartition:
             logger.exception("the share state of %s is not stored", self.key)
         finally:
             self.writing = None
-            self.state.write_ended(is_stored=code is ErrorCode.none, now=self.all.clock.monotonic())
+            self.state.write_ended(is_stored=code is ErrorCode.none, now=self.owner.clock.monotonic())
             _complete(waiting, code)
         self._arm()
         self._wake()
@@ -167,18 +167,18 @@ class SharePartition:
             self._begin_dead_letters()
             self._store()
         else:
-            self.all.timer.at(self.all.clock.monotonic() + RETRY_S, self._store)
+            self.owner.timer.at(self.owner.clock.monotonic() + RETRY_S, self._store)
 
     def _begin_dead_letters(self) -> None:
         if self._dead_letters is None and (due := self.state.dead_letters()):
-            self._dead_letters = self.all.tasks.begin(
+            self._dead_letters = self.owner.tasks.begin(
                 f"writing dead letters of {self.key}", self._end_dead_letters(due)
             )
 
     async def _end_dead_letters(self, due: Sequence[DeadLetters]) -> None:
         try:
             while due and not self.is_fenced:
-                end = await self.all.write_dead_letters(self.key, self.partition, due)
+                end = await self.owner.write_dead_letters(self.key, self.partition, due)
                 for one in due:
                     if one.first_offset <= end:
                         self.state.dead_letters_ended(one.first_offset, min(one.last_offset, end))
@@ -203,12 +203,12 @@ class SharePartition:
     def _arm(self) -> None:
         if self.state.wake_at < self._armed:
             self._armed = self.state.wake_at
-            self.all.timer.at(self._armed, self._tick)
+            self.owner.timer.at(self._armed, self._tick)
 
     def _tick(self) -> None:
         self._armed = inf
         if not self.is_fenced:
-            if self.state.tick(self.all.clock.monotonic()):
+            if self.state.tick(self.owner.clock.monotonic()):
                 self._store()
                 self._wake()
             self._arm()
