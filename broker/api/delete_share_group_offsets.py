@@ -26,7 +26,9 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         topic = known.get(name)
         if name not in allowed:
             error = context.refusal(client, DELETE_SHARE_OFFSETS_TOPIC, name)
-        elif topic is None or topic.topic_id not in results:
+        elif topic is None:
+            error = BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name}")
+        elif topic.topic_id not in results:
             error = BrokerError(ErrorCode.unknown_topic_or_partition, "There is no offset information to delete.")
         elif (failed := results[topic.topic_id]) is None:
             return {"topic_name": name, "topic_id": topic.topic_id}

@@ -9,7 +9,7 @@ import asyncio
 
 from broker.clock import Clock
 from broker.cluster.group_configs import GroupConfigs
-from broker.config.share_settings import reset_age_ms
+from broker.config.group_config import reset_age_ms
 from broker.replica.cold_reads import read_warm
 from broker.replica.partition import Partition
 

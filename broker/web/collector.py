@@ -51,8 +51,6 @@ _OF_CLEANER = ("runs", "bytes_read", "bytes_written", "records_read", "records_k
 
 @dataclasses.dataclass(frozen=True)
 class MetricSources:
-    """The parts of the broker that are read."""
-
     metrics: Metrics
     topics: MetadataCache
     groups: GroupCoordinator
@@ -71,8 +69,6 @@ class MetricSources:
 
 
 class _Collected(collections.defaultdict[str, list[Sample]]):
-    """Samples by metric name."""
-
     def __init__(self) -> None:
         super().__init__(list)
         self.of_groups: dict[str, Samples] = {}

@@ -162,6 +162,9 @@ class TestOffsets:
         again.fetch(epoch=-1)
         again.heartbeat(epoch=-1)
         assert delete_offsets(ask, group, topic, f"no-{topic}") == [OK, ErrorCode.unknown_topic_or_partition]
+        body = {"group_id": group, "topics": [{"topic_name": topic}, {"topic_name": f"no-{topic}"}]}
+        said = [one.error_message for one in ask.ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, body).responses]
+        assert said == ["There is no offset information to delete.", f"there is no topic no-{topic}"]
         assert offsets(ask, group) == {}
         assert ShareMember(ask, group, topic).join().take() == [(0, 9, 1)]
 
