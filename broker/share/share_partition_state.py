@@ -247,13 +247,8 @@ class SharePartitionState:
                 runs, is_whole = self._offered(position, batch.last_offset, *left, is_record_limit, is_more=taken > 0)
                 room -= self.end_offset - end
                 for run in runs:
-                    run.state, run.count, run.member, run.deadline = (
-                        RecordState.ACQUIRED,
-                        run.count + 1,
-                        member_id,
-                        deadline,
-                    )
-                    run.write = 0
+                    run.state, run.count, run.write = RecordState.ACQUIRED, run.count + 1, 0
+                    run.member, run.deadline = member_id, deadline
                     _add(got, run, batch.first_offset, batch_size)
                     taken += run.size
                     self.wake_at = min(self.wake_at, deadline)
@@ -313,32 +308,30 @@ class SharePartitionState:
         """
         if said and said[-1].last_offset >= self.end_offset:
             raise BrokerError(ErrorCode.invalid_request, f"offset {said[-1].last_offset} was never acquired")
-        for first, last, _ in said:
-            for run in self._overlapping(first, last):
-                if run.state is not RecordState.ACQUIRED or run.member != member_id:
-                    raise BrokerError(
-                        ErrorCode.invalid_record_state,
-                        f"offset {max(run.first, first)} is not acquired by member {member_id}",
-                    )
-        is_changed = False
-        for first, last, kind in said:
-            for run in self._between(first, last):
-                if kind is AcknowledgeType.RENEW:
-                    run.deadline = now + self.limits.lock_duration_s
-                else:
-                    self._change(run, _NEW_STATE[kind])
-                    is_changed = True
+        runs = [(run, kind) for first, last, kind in said for run in self._between(first, last)]
+        lost = [run for run, _ in runs if run.state is not RecordState.ACQUIRED or run.member != member_id]
+        for run, kind in () if lost else runs:
+            if kind is AcknowledgeType.RENEW:
+                run.deadline = now + self.limits.lock_duration_s
+            else:
+                self._change(run, _NEW_STATE[kind])
         self._settle()
-        return is_changed
+        if lost:
+            text = f"offset {lost[0].first} is not acquired by member {member_id}"
+            raise BrokerError(ErrorCode.invalid_record_state, text)
+        return any(kind is not AcknowledgeType.RENEW for _, kind in runs)
 
     def release(self, member_id: str) -> bool:
         """Put all that a member has acquired into transition to available (its session has ended). Returns whether it
         had anything."""
-        owned = [run for run in self._runs if run.state is RecordState.ACQUIRED and run.member == member_id]
-        for run in owned:
+        acquired = [run for run in self._runs if run.state is RecordState.ACQUIRED]
+        return self._give_back([run for run in acquired if run.member == member_id])
+
+    def _give_back(self, runs: Sequence[_Run]) -> bool:
+        for run in runs:
             self._change(run, RecordState.AVAILABLE)
         self._settle()
-        return bool(owned)
+        return bool(runs)
 
     def _change(self, run: _Run, state: RecordState) -> None:
         is_rejected = state is RecordState.ARCHIVING
@@ -358,10 +351,8 @@ class SharePartitionState:
         expired = [run for run in acquired if run.deadline <= now]
         for run in expired:
             run.member, run.deadline = "", inf
-            self._change(run, RecordState.AVAILABLE)
         self.wake_at = min((run.deadline for run in acquired), default=inf)
-        self._settle()
-        return bool(expired)
+        return self._give_back(expired)
 
     def log_start_moved(self, offset: int) -> None:
         """DeleteRecords or retention: nothing below `offset` is delivered any more."""
@@ -374,10 +365,7 @@ class SharePartitionState:
     def set_limits(self, limits: ShareLimits) -> None:
         """Also archives what has been delivered as often as is allowed now."""
         self.limits = limits
-        for run in self._runs:
-            if run.is_available and run.count >= limits.delivery_count_limit:
-                self._change(run, RecordState.AVAILABLE)
-        self._settle()
+        self._give_back([run for run in self._runs if run.is_available and run.count >= limits.delivery_count_limit])
 
     # --- dead letters ------------------------------------------------------------------------------
 
@@ -465,10 +453,6 @@ class SharePartitionState:
 
     def _available(self, first: int, last: int) -> list[_Run]:
         return [run for run in self._between(first, last) if run.is_available]
-
-    def _overlapping(self, first: int, last: int) -> list[_Run]:
-        begin = max(bisect_right(self._runs, first, key=_first) - 1, 0)
-        return [run for run in self._runs[begin : bisect_right(self._runs, last, key=_first)] if run.last >= first]
 
     def _between(self, first: int, last: int) -> list[_Run]:
         """The runs of these offsets, cut at both ends."""
