@@ -94,12 +94,13 @@ def setting(
     *,
     group: str = "",
     type: str = "",
+    **more: object,
 ) -> Any:
     """A dataclass field that declares a key: `log_dirs` declares `log.dirs`.
 
-    Give `type` where the annotation does not tell (`password`).
+    Give `type` where the annotation does not tell (`password`). `more` is for those who read the field's metadata.
     """
-    metadata = {"doc": doc, "group": group, "check": check, "type": type, "update": update}
+    metadata = {"doc": doc, "group": group, "check": check, "type": type, "update": update, **more}
     return dataclasses.field(default=default, metadata=metadata, repr=type != "password")
 
 
@@ -190,12 +191,10 @@ def read_properties_file(path: Path) -> dict[str, str]:
 
 
 def at_least(low: int) -> Check:
-    """Checks value >= `low`."""
     return lambda value: None if value is None or value >= low else f"must be at least {low}"
 
 
 def between(low: float, high: float) -> Check:
-    """Checks `low` <= value <= `high`."""
     return lambda value: None if value is None or low <= value <= high else f"must lie between {low} and {high}"
 
 
@@ -205,8 +204,6 @@ def gzip_level(value: int) -> str | None:
 
 
 def one_of(allowed: Sequence[str]) -> Check:
-    """Checks that the value, or each item of a list, is one of `allowed`."""
-
     def check(value: Any) -> str | None:
         items = value if isinstance(value, tuple) else (value,)
         wrong = [item for item in items if item not in allowed]

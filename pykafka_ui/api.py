@@ -18,7 +18,6 @@ _MOST_RECORDS = 1_000
 
 
 def records_api(console: Console) -> APIRouter:
-    """The routes of records and history."""
     api = APIRouter(prefix="/api")
 
     @api.get("/topics/{name}/records", tags=["records"])
@@ -45,7 +44,6 @@ def records_api(console: Console) -> APIRouter:
 
 
 def loads_api(loads: Loads) -> APIRouter:
-    """The routes of places, histories and verifications of loads."""
     api = APIRouter(prefix="/api/loads", tags=["loads"])
 
     @api.get("")

@@ -113,7 +113,6 @@ class Readers:
             self._free.put(None)
 
     def close(self) -> None:
-        """Close the connections of readers that are free."""
         with contextlib.suppress(queue.Empty):
             while True:
                 if reader := self._free.get_nowait():
@@ -161,8 +160,6 @@ class _Reader:
 
 
 class _Look:
-    """One page being read."""
-
     def __init__(self, clusters: Mapping[str, Cluster], query: Query, wanted: Predicate) -> None:
         self._committed = clusters["read_committed"]
         self._uncommitted = clusters["read_uncommitted"]

@@ -73,8 +73,6 @@ Form = Annotated[FormData, Depends(_form)]
 
 
 class Changes:
-    """The routes of forms and of what they send."""
-
     def __init__(self, console: Console, render: Renderer) -> None:
         self._console = console
         self._render = render.page

@@ -15,8 +15,6 @@ from pykafka_ui.access import Credentials, is_loopback, read_secret
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UiOptions:
-    """The options of `pykafka ui`."""
-
     bootstrap_server: BootstrapServer = None
     config: ConfigFile = None
     port: Annotated[int, option("Port of the pages; 0: a free one.", "PORT", min=0, max=65535)] = 8080

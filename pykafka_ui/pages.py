@@ -28,8 +28,6 @@ _MOST_SHOWN = 500
 
 
 class Pages:
-    """The routes of the pages, which show what `console` has."""
-
     def __init__(self, console: Console, render: Renderer) -> None:
         self._console = console
         self._render = render.page

@@ -130,8 +130,6 @@ class Row:
 
 
 class FoundRecords:
-    """What a query has found."""
-
     def __init__(self, asked: RecordsQuery, page: Page, decoder: Decoder) -> None:
         self.asked = asked
         self.page = page
@@ -182,7 +180,6 @@ class FoundRecords:
         ]
 
     def document(self) -> dict[str, Any]:
-        """The answer of the API."""
         older, newer = self.page.older, self.page.newer
         return {
             "topic": self.asked.topic,

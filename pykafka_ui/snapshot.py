@@ -49,8 +49,6 @@ class Partition:
 
 @dataclasses.dataclass(frozen=True)
 class Topic:
-    """A topic and its partitions, by index."""
-
     name: str
     internal: bool
     partitions: tuple[Partition, ...]

@@ -17,7 +17,7 @@ from typing import Any
 from broker.cluster.features import SUPPORTED, Features
 from broker.errors import ErrorCode
 from broker.net.router import Client, Handler, Route
-from broker.protocol.messages import Request
+from broker.protocol.messages import Request, encode_response, with_correlation_id
 from broker.zookeeper.feature_node import FinalizedFeatures
 
 _FIRST_WITH_NAME = 3
@@ -25,33 +25,42 @@ _FIRST_WITH_FEATURES_FROM_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def make_handler(routes: Sequence[Route], features: Features | None) -> Handler:
+def make_handler(routes: Sequence[Route], features: Features) -> Handler:
     """The handler that answers from `routes`, which are filled in before the first request."""
+    encoded: dict[int, bytes] = {}
+    """Version → the answer with the features `told`."""
+    told = FinalizedFeatures()
 
-    def handle(request: Request, client: Client) -> Mapping[str, Any]:
+    def handle(request: Request, client: Client) -> Mapping[str, Any] | Sequence[bytes]:
+        nonlocal told
         if request.body is None:
-            error = ErrorCode.unsupported_version
-        elif request.version >= _FIRST_WITH_NAME and not _names_its_software(request.body):
+            return _answer(ErrorCode.unsupported_version, request.version, routes, features.finalized)
+        if request.version >= _FIRST_WITH_NAME and not _names_its_software(request.body):
             return {"error_code": ErrorCode.invalid_request, "api_keys": ()}
-        else:
-            error = ErrorCode.none
-        keys = [
+        if told is not features.finalized:
+            told = features.finalized
+            encoded.clear()
+        frame = encoded.get(request.version)
+        if frame is None:
+            answer = _answer(ErrorCode.none, request.version, routes, told)
+            frame = encoded[request.version] = encode_response(request, answer)
+        return [with_correlation_id(frame, request.correlation_id)]
+
+    return handle
+
+
+def _answer(error: ErrorCode, version: int, routes: Sequence[Route], finalized: FinalizedFeatures) -> Mapping[str, Any]:
+    supported = SUPPORTED if version >= _FIRST_WITH_FEATURES_FROM_0 else {}
+    return {
+        "error_code": error,
+        "api_keys": [
             {
                 "api_key": int(route.api),
                 "min_version": route.low if route.advertised_low is None else route.advertised_low,
                 "max_version": route.high,
             }
             for route in routes
-        ]
-        finalized = FinalizedFeatures() if features is None else features.finalized
-        supported = SUPPORTED if request.version >= _FIRST_WITH_FEATURES_FROM_0 else {}
-        return {"error_code": error, "api_keys": keys, **_features(supported, finalized)}
-
-    return handle
-
-
-def _features(supported: Mapping[str, int], finalized: FinalizedFeatures) -> Mapping[str, Any]:
-    return {
+        ],
         "supported_features": [
             {"name": name, "min_version": 0, "max_version": high} for name, high in supported.items()
         ],

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from broker.config.archive_settings import OPTIONS_PREFIX
 from broker.config.broker_config import (
@@ -20,7 +21,7 @@ from broker.config.broker_config import (
     is_connection_rate_of_listener,
 )
 from broker.config.dynamic_config import DynamicConfig
-from broker.config.group_config import GROUP_KEYS, broker_key
+from broker.config.group_config import BROKER_KEYS, GROUP_KEYS
 from broker.log.log_config import TOPIC_KEYS
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym
 from broker.settings import Setting, UpdateMode, settings_of
@@ -31,19 +32,17 @@ _BROKER_KEYS = settings_of(BrokerConfig)
 
 def topic_entries(dynamic: DynamicConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Every setting of a topic: its `overrides`, else the broker's settings."""
-    return _overridden(_topic_defaults(dynamic), overrides, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    values = dynamic.current.topic_defaults()
+    defaults = _defaults(dynamic, TOPIC_KEYS, TOPIC_DEFAULT_KEYS, values)
+    return _overridden(defaults, overrides, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
 
 def group_entries(dynamic: DynamicConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Every setting of a group: its `overrides`, else the broker's settings."""
-    defaults = []
-    for name, key in GROUP_KEYS.items():
-        if of_broker := broker_key(name):
-            synonyms = _synonyms_from(of_broker, dynamic, [of_broker])
-        else:
-            synonyms = (ConfigSynonym(name, key.format(key.default), ConfigSource.DEFAULT_CONFIG),)
-        found = synonyms[0]
-        defaults.append(ConfigEntry(name, found.value, found.source, _TYPES[key.type], key.doc, synonyms))
+    defaults = [
+        entry if entry.synonyms else entry._replace(synonyms=(ConfigSynonym(entry.name, entry.value, entry.source),))
+        for entry in _defaults(dynamic, GROUP_KEYS, BROKER_KEYS)
+    ]  # unlike a topic's, a default of a group alone is told as a synonym
     return _overridden(defaults, overrides, ConfigSource.DYNAMIC_GROUP_CONFIG)
 
 
@@ -60,16 +59,18 @@ def _overridden(
     return entries
 
 
-def _topic_defaults(dynamic: DynamicConfig) -> list[ConfigEntry]:
-    defaults = dynamic.current.topic_defaults()
-    entries = []
-    for name, key in TOPIC_KEYS.items():
-        names = tuple(TOPIC_DEFAULT_KEYS.get(name, ()))
+def _defaults(
+    dynamic: DynamicConfig,
+    keys: Mapping[str, Setting],
+    broker_keys: Mapping[str, Iterable[str]],
+    values: Mapping[str, str] = MappingProxyType({}),
+) -> Iterable[ConfigEntry]:
+    """`broker_keys`: the broker's settings that each comes from. `values`: of those with another value than these."""
+    for name, key in keys.items():
+        names = tuple(broker_keys.get(name, ()))
         synonyms = _synonyms_from(names[0], dynamic, names) if names else ()
-        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-        value = defaults.get(name, key.format(key.default))
-        entries.append(ConfigEntry(name, value, source, _TYPES[key.type], key.doc, synonyms))
-    return entries
+        first = synonyms[0] if synonyms else ConfigSynonym(name, key.format(key.default), ConfigSource.DEFAULT_CONFIG)
+        yield ConfigEntry(name, values.get(name, first.value), first.source, _TYPES[key.type], key.doc, synonyms)
 
 
 def broker_entries(dynamic: DynamicConfig) -> list[ConfigEntry]:

@@ -80,6 +80,7 @@ class ApiContext:
     quota_configs: QuotaConfigs
     group_configs: GroupConfigs
     controller: Controller
+    features: Features
     reassignments: PartitionReassignments
     fetch_sessions: FetchSessionCache
     zookeeper_offsets: ZooKeeperOffsets
@@ -89,7 +90,6 @@ class ApiContext:
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     check_threads: CheckThreads = dataclasses.field(default_factory=CheckThreads)
     quotas: ClientQuotas = dataclasses.field(default_factory=ClientQuotas)
-    features: Features | None = None
     archive: ArchiveManager | None = None
     """None without archive.url."""
 

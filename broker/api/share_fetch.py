@@ -14,23 +14,22 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from broker.api import share_requests
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.share_requests import Result
 from broker.errors import BrokerError, ErrorCode
-from broker.log.aborted_index import AbortedTransaction
-from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, scan_headers, unless_cold
+from broker.log.segment_file import FileSlice, SegmentFile, scan_headers
 from broker.net.response import Part
 from broker.net.throttling import FetchedAnswer, quota_user
 from broker.protocol.messages import encode_response_parts, field, to_ms
 from broker.protocol.permissions import SHARE_FETCH_GROUP, SHARE_FETCH_TOPIC
 from broker.protocol.response_errors import error_codes
-from broker.records.batch import BatchHeader
-from broker.replica.cold_reads import warmed
-from broker.replica.partition import Partition
+from broker.records.control import AbortedTransactions
+from broker.replica.cold_reads import read_warm
+from broker.replica.delayed_fetch import DelayedFetch
 from broker.share.persister import SharePartitionKey
 from broker.share.share_partition_state import AcquiredRecords, FetchedBatch
 from broker.share.share_partitions import SharePartition
@@ -58,18 +57,10 @@ class RecordRange:
         return self.length
 
 
-class _Source(NamedTuple):
-    """A partition of the session that can be read."""
-
-    asked: Asked
-    share: SharePartition
-    partition: Partition
-
-
 class _Found(NamedTuple):
     """Batches that may have records for the member; `positions` are where they begin, and where the last one ends."""
 
-    source: _Source
+    share: SharePartition
     offset: int
     records: FileSlice
     batches: list[FetchedBatch]
@@ -88,8 +79,8 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         session = await _session(context, request, client, key, named)
     except BrokerError as error:
         return share_requests.refused(error)
-    acknowledged = await share_requests.acknowledge(context, request, client, key, SHARE_FETCH_TOPIC, named)
-    fetch = _ShareFetch(context, request, client, session, acknowledged)
+    fetch = _ShareFetch(context, request, client, session)
+    fetch.acknowledged = await share_requests.acknowledge(context, request, client, key, SHARE_FETCH_TOPIC, named)
     if epoch == FINAL_EPOCH:
         context.share.sessions.end(session)
     elif not renews and body.max_bytes > 0 and body.max_records > 0:
@@ -120,119 +111,97 @@ async def _session(
     return session
 
 
-class _Wake:
-    """Waits for a change of a partition (`replica.delayed_fetch.Waiter`)."""
-
-    replica = False
-
-    def __init__(self, event: asyncio.Event, *, committed: bool) -> None:
-        self.committed = committed
-        self._event = event
-
-    def gained(self, size: int) -> None:
-        self._event.set()
-
-    def end(self) -> None:
-        self._event.set()
-
-
 class _ShareFetch:
     """One request: `read` finds records, and `respond` acquires them."""
 
-    def __init__(
-        self,
-        context: ApiContext,
-        request: Request,
-        client: Client,
-        session: ShareSession,
-        acknowledged: Mapping[Asked, Result],
-    ) -> None:
+    def __init__(self, context: ApiContext, request: Request, client: Client, session: ShareSession) -> None:
+        self.acknowledged: Mapping[Asked, Result] = {}
         self._context = context
         self._request = request
         self._body = request.body
         self._client = client
         self._session = session
-        self._acknowledged = acknowledged
+        self._deadline = asyncio.get_running_loop().time() + to_ms(self._body.max_wait) / 1000
         self._committed = context.group_configs.of(session.key.group_id).share_isolation_level == _COMMITTED
         self._errors: dict[Asked, Result] = {}
         self._found: list[_Found] = []
 
     async def read(self) -> None:
         """Find records that may be acquired, or wait for them."""
-        loop = asyncio.get_running_loop()
-        deadline, changed = loop.time() + to_ms(self._body.max_wait) / 1000, asyncio.Event()
-        sources = await self._sources()
-        waiter = _Wake(changed, committed=self._committed)
-        with ExitStack() as stack:
-            for source in sources:
-                source.partition.waiters.add(waiter)
-                stack.callback(source.partition.waiters.discard, waiter)
-                stack.callback(source.share.when_available(changed.set))
-            while True:
-                changed.clear()
-                try:
-                    unless_cold(lambda: self._read(sources))
-                except ColdRead as cold:
-                    await warmed(lambda: self._read(sources), cold)
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        shares = await self._shares()
+        while True:
+            woken.clear()
+            left = self._deadline - loop.time()
+            partitions = [share.partition for share in shares]
+            delayed = DelayedFetch(partitions, 1, left, woken.set, committed=self._committed)
+            for share in shares:
+                share.waiters.add(delayed.end)
+            try:
+                await read_warm(lambda: self._read(shares))
                 size = sum(one.records.length for one in self._found)
-                if self._errors or size >= max(self._body.min_bytes, 1) or loop.time() >= deadline or not sources:
+                if self._errors or size >= max(self._body.min_bytes, 1) or left <= 0 or not shares:
                     return
-                try:
-                    await asyncio.wait_for(changed.wait(), deadline - loop.time())
-                except TimeoutError:
-                    deadline = loop.time()
+                await woken.wait()
+            finally:
+                delayed.cancel()
+                for share in shares:
+                    share.waiters.discard(delayed.end)
 
-    async def _sources(self) -> list[_Source]:
-        """The partitions of the session, beginning with another one each time.
+    async def _shares(self) -> list[SharePartition]:
+        """Those of the session, beginning with another one each time.
 
-        Those that are not loaded in time are left out. Their loads go on: a coordinator that is away must not keep the
-        member from all others.
+        What is not loaded in time is left out. The loads go on: a coordinator that is away must not keep the member
+        from all other partitions.
         """
         asked = list(self._session.partitions)
         turn = self._body.share_session_epoch % len(asked) if asked else 0
-        partitions, group_id = self._context.share.partitions, self._session.key.group_id
-        sources: list[_Source] = []
-        missing: list[Asked] = []
+        known = self._context.share.partitions
+        shares: list[SharePartition] = []
+        missing: list[SharePartitionKey] = []
 
-        async def add(one: Asked, *, only_if_loaded: bool) -> None:
+        async def add(key: SharePartitionKey) -> None:
             try:
-                tp = share_requests.located(self._context, self._client, SHARE_FETCH_TOPIC, one)
-                key = SharePartitionKey(group_id, *one)
-                found = partitions.loaded(key)
-                if only_if_loaded and (found is None or found.is_fenced):
-                    missing.append(one)
-                    return
-                share = await partitions.get(key)
-                sources.append(_Source(one, share, self._context.topics.partition(tp)))
+                shares.append(await known.get(key))
             except BrokerError as error:
-                self._errors[one] = Result(error.code, error.message or None)
+                self._errors[key[1:]] = Result(error.code, error.message or None)
 
         for number, one in enumerate(asked[turn:] + asked[:turn]):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            await add(one, only_if_loaded=True)
+            key = SharePartitionKey(self._session.key.group_id, *one)
+            try:
+                share_requests.check(self._context, self._client, SHARE_FETCH_TOPIC, one)
+            except BrokerError as error:
+                self._errors[one] = Result(error.code, error.message or None)
+                continue
+            share = known.loaded(key)
+            if share is None:
+                missing.append(key)
+            else:
+                shares.append(share)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOAD_BESIDE_S if sources else _LOAD_S):
-                await asyncio.gather(*(add(one, only_if_loaded=False) for one in missing[:_MOST_LOADS]))
-        return sources
+            async with asyncio.timeout(_LOAD_BESIDE_S if shares else _LOAD_S):
+                await asyncio.gather(*map(add, missing[:_MOST_LOADS]))
+        return shares
 
     # --- reads
 
-    def _read(self, sources: Sequence[_Source]) -> None:
+    def _read(self, shares: Sequence[SharePartition]) -> None:
         self._found, ready = [], []
-        for source in sources:
-            if source.share.is_fenced:
-                self._errors[source.asked] = Result(ErrorCode.not_leader_or_follower)
+        for share in shares:
+            if share.is_fenced:
+                self._errors[share.key[1:]] = Result(ErrorCode.not_leader_or_follower)
                 continue
-            source.share.state.log_start_moved(source.partition.log.log_start_offset)
-            offset = source.share.state.next_fetch_offset()
+            share.state.log_start_moved(share.partition.log.log_start_offset)
+            offset = share.state.next_fetch_offset()
             if offset is not None:
-                ready.append((source, offset))
-        for source, offset in ready:
+                ready.append((share, offset))
+        for share, offset in ready:
             try:
-                self._read_partition(source, offset, self._most_bytes() // len(ready))
+                self._read_partition(share, offset, self._most_bytes() // len(ready))
             except BrokerError as error:
-                self._errors[source.asked] = Result(error.code, error.message or None)
+                self._errors[share.key[1:]] = Result(error.code, error.message or None)
 
     def _most_bytes(self) -> int:
         most: int = min(self._body.max_bytes, self._context.config.fetch_max_bytes)
@@ -241,27 +210,27 @@ class _ShareFetch:
             most = most if limit is None else min(most, int(limit))
         return most
 
-    def _read_partition(self, source: _Source, offset: int, limit: int) -> None:
-        partition = source.partition
+    def _read_partition(self, share: SharePartition, offset: int, limit: int) -> None:
+        partition = share.partition
         if offset > partition.log.log_end_offset:
             return
         records = partition.read(offset, limit, committed=self._committed)
         if records is None:
             return
-        aborted = _Aborted(partition.aborted_in(offset, records) if self._committed else ())
-        most = min(self._body.max_records, source.share.state.limits.max_record_locks)
+        aborted = AbortedTransactions(partition.aborted_in(offset, records) if self._committed else ())
+        most = min(self._body.max_records, share.state.limits.max_record_locks)
         batches, positions, end = [], [], offset
         for position, header in scan_headers(records.file, records.position, records.position + records.length):
             positions.append(position)
             if end - offset >= most:
                 break
-            is_aborted = aborted.holds(header)  # of markers, too: they end a transaction
+            is_aborted = aborted.drops(None, position, header)  # of markers, too: they end a transaction
             has_records = not (is_aborted or header.is_control or header.record_count == 0)
             batches.append(FetchedBatch(header.base_offset, header.last_offset, has_records))
             end = header.next_offset
         else:
             positions.append(records.position + records.length)
-        self._found.append(_Found(source, offset, records, batches, positions))
+        self._found.append(_Found(share, offset, records, batches, positions))
 
     # --- answers
 
@@ -271,7 +240,7 @@ class _ShareFetch:
         left = self._body.max_records
         is_open = self._context.share.sessions.is_open(self._session)
         for found in self._found if is_open else ():
-            acquired = found.source.share.acquire(
+            acquired = found.share.acquire(
                 self._session.key.member_id,
                 found.offset,
                 found.batches,
@@ -282,11 +251,9 @@ class _ShareFetch:
             if acquired:
                 left -= sum(one.last_offset - one.first_offset + 1 for one in acquired)
                 records = _cut(found, acquired)
-                found.source.partition.metrics.bytes_out += len(records)
-                answers[found.source.asked] = {
-                    "records": records,
-                    "acquired_records": [one._asdict() for one in acquired],
-                }
+                found.share.partition.metrics.bytes_out += len(records)
+                rows = [one._asdict() for one in acquired]
+                answers[found.share.key[1:]] = {"records": records, "acquired_records": rows}
             if left <= 0:
                 break
         return self._encode(answers)
@@ -299,32 +266,16 @@ class _ShareFetch:
         for asked, result in self._errors.items():
             if not answers.get(asked):
                 answers[asked] = {"error_code": result.error, "error_message": result.error_message}
-        for asked, result in self._acknowledged.items():
+        for asked, result in self.acknowledged.items():
             answers.setdefault(asked, {}).update(
                 acknowledge_error_code=int(result.error), acknowledge_error_message=result.error_message
             )
-        failed = {one: result for one, result in {**self._acknowledged, **self._errors}.items() if result.error}
+        failed = {one: result for one, result in {**self.acknowledged, **self._errors}.items() if result.error}
         leaders = share_requests.leader_fields(self._context, self._client, failed)
         fields = share_requests.response_fields(self._context, self._session.key.group_id, answers, leaders)
         for code in error_codes(self._request.api, fields):
             self._context.metrics.failed(self._request.api, code)
         return encode_response_parts(self._request, fields)
-
-
-class _Aborted:
-    """Which batches belong to aborted transactions. It must be asked about each, in order: markers count, too."""
-
-    def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
-        self._waiting = sorted(transactions, key=lambda one: one.first_offset, reverse=True)
-        self._producers: set[int] = set()
-
-    def holds(self, header: BatchHeader) -> bool:
-        while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
-            self._producers.add(self._waiting.pop().producer_id)
-        if header.is_control:
-            self._producers.discard(header.producer_id)
-            return False
-        return header.is_transactional and header.producer_id in self._producers
 
 
 def _cut(found: _Found, acquired: Sequence[AcquiredRecords]) -> RecordRange:

@@ -9,9 +9,8 @@ import asyncio
 
 from broker.clock import Clock
 from broker.cluster.group_configs import GroupConfigs
-from broker.config.share_settings import reset_age_ms
-from broker.log.segment_file import ColdRead, unless_cold
-from broker.replica.cold_reads import warmed
+from broker.config.group_config import reset_age_ms
+from broker.replica.cold_reads import read_warm
 from broker.replica.partition import Partition
 
 
@@ -34,8 +33,5 @@ class OffsetReset:
         if age_ms is None:
             return partition.high_watermark
         since = self._clock.now_ms() - age_ms
-        try:
-            found = unless_cold(lambda: partition.log.offset_for_timestamp(since))
-        except ColdRead as cold:
-            found = await warmed(lambda: partition.log.offset_for_timestamp(since), cold)
+        found = await read_warm(lambda: partition.log.offset_for_timestamp(since))
         return partition.high_watermark if found is None else min(found[0], partition.high_watermark)

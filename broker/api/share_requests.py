@@ -43,13 +43,12 @@ def session_key(context: ApiContext, request: Request, client: Client, need: Per
     return SessionKey(group_id, member_id)
 
 
-def located(context: ApiContext, client: Client, need: Permission, asked: Asked) -> TopicPartition:
-    """The partition that a request names by its topic's id. Raises BrokerError."""
-    tp = TopicPartition(name_of(context, asked[0]), asked[1])
-    check_named(context, client, need, tp.topic, asked[0])
-    if context.topics.metadata.partition(tp) is None:
+def check(context: ApiContext, client: Client, need: Permission, asked: Asked) -> None:
+    """Raises BrokerError if a partition that a request names does not exist, or its client lacks the right on it."""
+    name = name_of(context, asked[0])
+    check_named(context, client, need, name, asked[0])
+    if context.topics.metadata.partition(TopicPartition(name, asked[1])) is None:
         raise BrokerError(ErrorCode.unknown_topic_or_partition)
-    return tp
 
 
 def asked_of(topics: Iterable[Any]) -> dict[Asked, Any]:
@@ -70,7 +69,7 @@ async def acknowledge(
             if not may_renew and any(AcknowledgeType.RENEW in one.acknowledge_types for one in checked):
                 text = "Renewing acquisition locks is not enabled for the group (share.renew.acknowledge.enable)."
                 raise BrokerError(ErrorCode.invalid_record_state, text)
-            located(context, client, need, asked)
+            check(context, client, need, asked)
             partition = await context.share.partitions.get(SharePartitionKey(key.group_id, *asked))
             code = await partition.acknowledge(key.member_id, checked)
         except BrokerError as error:

@@ -194,8 +194,6 @@ class _Follower(_Role):
 
 
 class ArchiveManager:
-    """The copies, commits and deletions of one broker."""
-
     def __init__(
         self,
         storage: Storage,
@@ -330,7 +328,6 @@ class ArchiveManager:
             )
 
     def update_config(self, settings: ArchiveSettings) -> None:
-        """The settings of the broker have changed."""
         self._settings = settings
 
     async def close(self) -> None:

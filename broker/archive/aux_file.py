@@ -46,8 +46,6 @@ class BrokenAux(PykafkaError):
 
 @dataclass(frozen=True, slots=True)
 class AuxFile:
-    """The content of an `.aux` object."""
-
     base: int
     end: int
     """The offset after the last record."""
@@ -70,8 +68,6 @@ class AuxFile:
 
 @dataclass(frozen=True, slots=True)
 class AuxFooter:
-    """Where the sections are."""
-
     base: int
     end: int
     log_size: int

@@ -22,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BrokerArchive:
-    """The archive of one broker."""
-
     storage: Storage
     reader: ArchiveReader
     manager: ArchiveManager

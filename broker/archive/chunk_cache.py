@@ -71,14 +71,11 @@ class StoreRead(ColdRead):
         self.download = download
 
     def warm(self) -> None:
-        """Wait for the store."""
         self.download.wait()
 
 
 @dataclass(slots=True)
 class CachedChunk:
-    """A chunk that is on this disk."""
-
     chunk: Chunk
     path: Path
     index: ChunkIndex
@@ -130,8 +127,6 @@ class _Failure:
 
 
 class ChunkCache:
-    """The chunks on this disk, and those to come."""
-
     def __init__(self, directory: Path, store: RangeStore, *, max_bytes: int, threads: int, clock: Clock) -> None:
         """Empties `directory`, which is this cache's alone. Raises ConfigError if it cannot be used."""
         self._directory = directory

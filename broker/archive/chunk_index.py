@@ -65,7 +65,6 @@ class ChunkIndex:
         return self.offsets[following] if following < len(self.offsets) else None
 
     def batch_before(self, position: int) -> int:
-        """The start of a batch at or before `position`."""
         return self.positions[max(bisect_right(self.positions, position) - 1, 0)]
 
     def position_for_timestamp(self, ms: int) -> int | None:

@@ -28,8 +28,6 @@ from broker.storage.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class TopicContents:
-    """A topic that has an archive."""
-
     cluster_id: str
     topic_id: uuid.UUID
     name: str | None

@@ -18,8 +18,6 @@ from broker.storage.storage import Storage
 
 
 class CutFinder:
-    """Of one partition, whose manifest is given."""
-
     def __init__(self, storage: Storage, place: PartitionPlace, manifest: Manifest) -> None:
         self._storage = storage
         self._place = place

@@ -36,7 +36,6 @@ def topic_id_text(topic_id: uuid.UUID) -> str:
 
 
 def parse_topic_id(text: str) -> uuid.UUID | None:
-    """None for what is no topic id."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "==")) if _TOPIC_ID.fullmatch(text) else None
 
 
@@ -83,8 +82,6 @@ def begin_of(name: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlace:
-    """The paths of one partition."""
-
     cluster_id: str
     topic_id: uuid.UUID
     partition: int
@@ -95,7 +92,6 @@ class PartitionPlace:
 
     @property
     def manifest(self) -> str:
-        """The directory of the manifest's entries."""
         return f"{self.directory}/{MANIFEST_DIRECTORY}"
 
     def entry(self, number: int) -> str:

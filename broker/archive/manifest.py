@@ -139,8 +139,6 @@ Change = Add | Start | Truncate | Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object of the manifest."""
-
     number: int
     epoch: int
     """The leader epoch of who wrote it."""
@@ -181,7 +179,6 @@ class Manifest:
 
     @property
     def snapshot_is_due(self) -> bool:
-        """Whether the next entry has to be a snapshot."""
         return self.next_number > 0 and self.next_number % SNAPSHOT_EVERY == 0
 
     def segment_of(self, offset: int) -> ArchivedSegment | None:

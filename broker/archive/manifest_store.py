@@ -51,8 +51,6 @@ class CommitLost(PykafkaError):
 
 
 class ManifestStore:
-    """The manifest of one partition."""
-
     def __init__(self, storage: Storage, cluster_id: str, topic_id: uuid.UUID, partition: int) -> None:
         self.storage = storage
         self.place = PartitionPlace(cluster_id, topic_id, partition)
@@ -156,7 +154,6 @@ class ManifestStore:
         return entry
 
     def _numbers(self) -> list[int]:
-        """The numbers of the entries, ascending."""
         numbers = (number_of(name) for name in self.storage.names(self.place.manifest))
         return sorted(number for number in numbers if number is not None)
 

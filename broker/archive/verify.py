@@ -50,8 +50,6 @@ class Problem(NamedTuple):
 
 @dataclass
 class Report:
-    """What was found out about one partition."""
-
     place: PartitionPlace
     manifest: Manifest = field(default_factory=Manifest)
     """As far as it could be read."""
@@ -216,8 +214,6 @@ def _aux_problem(aux: AuxFile, segment: ArchivedSegment) -> str:
 
 
 class _Walk:
-    """Reads one `.log` object from its first batch to its last."""
-
     def __init__(self, segment: ArchivedSegment, end: int) -> None:
         """`end` is the offset after the last record in the object."""
         self._segment = segment

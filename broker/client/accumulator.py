@@ -29,8 +29,6 @@ _ORDER_STEP: Final = 1 << 32
 
 
 class PartitionQueue:
-    """The batches of one partition, in the order in which they are written."""
-
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
         self.filling: ProducerBatch | None = None
@@ -49,7 +47,6 @@ class PartitionQueue:
         return batch_size if filling is None else max(batch_size, filling.size)
 
     def has_earlier(self, batch: ProducerBatch) -> bool:
-        """Whether an earlier batch than `batch` is in flight, or waits to be sent again."""
         return any(other.order < batch.order for other in (*self.in_flight, *self.waiting))
 
 
@@ -72,8 +69,6 @@ class TopicQueues:
 
 
 class Accumulator:
-    """The batches that are not done yet."""
-
     def __init__(self, settings: ClientSettings, wake_sender: Callable[[], None]) -> None:
         self._codec = Codec.from_name(settings.compression_type)
         self._batch_size = max(settings.batch_size, 1)

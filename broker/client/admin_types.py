@@ -110,7 +110,6 @@ class GroupDescription(NamedTuple):
 
     @property
     def owners(self) -> dict[TopicPartition, MemberDescription]:
-        """Partition → the member that reads it."""
         return {tp: member for member in self.members for tp in member.partitions}
 
 

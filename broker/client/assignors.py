@@ -20,8 +20,6 @@ from broker.protocol.topic_partition import TopicPartition
 
 
 class Member(NamedTuple):
-    """A member of the group, and the topics it subscribes to."""
-
     member_id: str
     topics: Sequence[str]
     group_instance_id: str | None = None

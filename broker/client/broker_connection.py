@@ -131,8 +131,6 @@ class _Sent(NamedTuple):
 
 
 class BrokerConnection(AutoCloseable):
-    """A connection to the broker at `host`:`port`, ready for requests."""
-
     def __init__(
         self,
         host: str,
@@ -180,7 +178,6 @@ class BrokerConnection(AutoCloseable):
 
     @property
     def address(self) -> str:
-        """`host:port`, as in error messages."""
         return f"{self.host}:{self.port}"
 
     @property

@@ -80,8 +80,6 @@ class ClientStats(NamedTuple):
 
 
 class _Counted:
-    """One topic."""
-
     def __init__(self) -> None:
         self.records = self.bytes = self.batches = self.retries = self.failed_records = 0
         self.recent: deque[list[int]] = deque()
@@ -144,8 +142,6 @@ class _Latencies:
 
 
 class Statistics:
-    """The counters of one client."""
-
     def __init__(self, client_id: str, now: float) -> None:
         self._client_id = client_id
         self._began = now
@@ -165,12 +161,10 @@ class Statistics:
             self._topics[topic].retries += 1
 
     def failed(self, topic: str, records: int) -> None:
-        """Records were given up."""
         with self._lock:
             self._topics[topic].failed_records += records
 
     def answered(self, broker_id: int, seconds: float) -> None:
-        """A broker answered a request after `seconds`."""
         with self._lock:
             self._brokers[broker_id].add(seconds)
 

@@ -20,8 +20,6 @@ logger = logging.getLogger(__name__)
 
 
 class Positions:
-    """Assigned partitions with their positions."""
-
     def __init__(self, cluster: Cluster, committed: GroupOffsets | None) -> None:
         """`committed`: the group's offsets; None without a group."""
         self._cluster = cluster

@@ -16,8 +16,6 @@ from broker.protocol.topic_partition import TopicPartition
 
 
 class OpenInPartition(NamedTuple):
-    """A transaction that a partition waits for."""
-
     tp: TopicPartition
     producer: ProducerState
 

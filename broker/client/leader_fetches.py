@@ -83,7 +83,6 @@ class LeaderFetches(AutoCloseable):
 
     @property
     def in_flight(self) -> bool:
-        """Whether a request is not answered yet."""
         return bool(self._requests)
 
     def send(
@@ -259,7 +258,6 @@ class LeaderFetches(AutoCloseable):
             raise error
 
     def _drop(self, node: Node) -> None:
-        """Close the connection to `node`, if there is one, and look up leaders again."""
         self._requests.pop(node, None)
         connection = self._connections.pop(node, None)
         if connection is not None:

@@ -89,8 +89,6 @@ MAX_SEQUENCE = 0x7FFFFFFF
 
 
 class ProducerIdentity(NamedTuple):
-    """The producer id and epoch of an idempotent producer."""
-
     producer_id: int
     epoch: int
 

@@ -55,7 +55,6 @@ class TransactionHandle(NamedTuple):
 
     @property
     def identity(self) -> ProducerIdentity:
-        """The producer id and epoch of its batches."""
         return ProducerIdentity(self.producer_id, self.epoch)
 
 

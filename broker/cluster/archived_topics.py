@@ -40,8 +40,6 @@ class Claim(NamedTuple):
 
 
 class ArchivedTopics:
-    """The archives of one cluster that topics may go on with."""
-
     def __init__(self, storage: Storage, cluster_id: str, nodes: ArchiveNodes, registry: Registry) -> None:
         self._storage = storage
         self._cluster_id = cluster_id

@@ -78,7 +78,6 @@ def with_replication_factor(
 
 
 def _alternating(rack_of: Mapping[int, str]) -> list[int]:
-    """The brokers, one of each rack in turn."""
     by_rack: dict[str, list[int]] = defaultdict(list)
     for broker, rack in rack_of.items():
         by_rack[rack].append(broker)
@@ -130,5 +129,4 @@ def check_assignment(
 
 
 def refused_assignment(reason: str) -> BrokerError:
-    """The error for an assignment that cannot be."""
     return BrokerError(ErrorCode.invalid_replica_assignment, reason)

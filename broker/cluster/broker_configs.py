@@ -16,8 +16,6 @@ from broker.zookeeper.znodes import DEFAULT_ENTITY
 
 
 class BrokerConfigs:
-    """Alters and refreshes the settings in `dynamic`."""
-
     def __init__(self, dynamic: DynamicConfig, store: ClusterStore) -> None:
         self.dynamic = dynamic
         self._registry = store.registry

@@ -62,8 +62,6 @@ GroupOffsets = Mapping[str, Mapping[TopicPartition, CommittedOffset]]
 
 @dataclass(frozen=True)
 class ClusterBackup:
-    """The metadata of one cluster at one moment."""
-
     cluster_id: str
     controller_epoch: int
     time_ms: int
@@ -147,8 +145,6 @@ class ClusterBackup:
 
 
 class BackupFiles:
-    """The backups of one cluster in its archive."""
-
     def __init__(self, storage: Storage, cluster_id: str) -> None:
         self._storage = storage
         self._directory = cluster_backups(cluster_id)
@@ -181,7 +177,6 @@ class BackupFiles:
         self._storage.create(self._path(number), backup.encode())
 
     def delete_old(self) -> None:
-        """Leave the last KEPT."""
         for number in self._numbers()[:-KEPT]:
             self._storage.remove(self._path(number))
 

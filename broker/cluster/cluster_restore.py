@@ -56,8 +56,6 @@ _READ_AT_ONCE = 8
 
 
 class ArchiveEnd(NamedTuple):
-    """What the archive has of one partition."""
-
     start: int
     end: int
     epoch: int
@@ -74,8 +72,6 @@ class MovedOffset(NamedTuple):
 
 @dataclass(frozen=True)
 class RestoredCluster:
-    """What a restore brings back."""
-
     backup: ClusterBackup
     topics: Mapping[str, TopicRecord]
     ends: Mapping[TopicPartition, ArchiveEnd]
@@ -238,7 +234,6 @@ def _within(
 
 
 def _deleted(storage: Storage, backup: ClusterBackup, live: set[uuid.UUID]) -> Iterator[DeletedTopic]:
-    """The deleted topics whose archives are left."""
     for name in storage.names(backup.cluster_id):
         archive_id = parse_topic_id(name)
         if archive_id is not None and archive_id not in live:

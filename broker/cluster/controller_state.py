@@ -271,7 +271,6 @@ def _elected(
 
 
 def _members(now: PartitionInfo, brokers: Collection[int]) -> tuple[int, ...]:
-    """The replicas in the ISR that are among `brokers`."""
     return tuple(replica for replica in now.isr if replica in brokers and replica in now.replicas)
 
 

@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 
 def topic_path(cluster_id: str, archive_id: uuid.UUID) -> str:
-    """Where `topic.json` of an archive is."""
     return f"{topic_directory(cluster_id, archive_id)}/{TOPIC_FILE}"
 
 
@@ -35,7 +34,6 @@ def deleted_path(cluster_id: str, archive_id: uuid.UUID) -> str:
 
 
 def topic_document(topic_id: uuid.UUID, name: str, partitions: int, config: Mapping[str, str]) -> bytes:
-    """What `topic.json` holds."""
     document = {
         "version": 1,
         "topic_id": uuid_to_text(topic_id),
@@ -47,8 +45,6 @@ def topic_document(topic_id: uuid.UUID, name: str, partitions: int, config: Mapp
 
 
 class DeletedArchives:
-    """The deleted topics of one cluster."""
-
     def __init__(self, storage: Storage, cluster_id: str, nodes: ArchiveNodes) -> None:
         self._storage = storage
         self._cluster_id = cluster_id

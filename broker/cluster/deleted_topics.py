@@ -22,8 +22,6 @@ _NO_TOPIC_ID = uuid.UUID(int=0)
 
 
 class DeletedTopics:
-    """The topics that this broker's metadata have no more."""
-
     def __init__(self, store: ClusterStore, replicas: ReplicaManager, tasks: BackgroundTasks) -> None:
         self._registry = store.registry
         self._store = store

@@ -20,8 +20,6 @@ logger = logging.getLogger(__name__)
 
 
 class GroupConfigs:
-    """The settings of the cluster's groups."""
-
     def __init__(self, dynamic: DynamicConfig, store: ClusterStore) -> None:
         self._dynamic = dynamic
         self._registry = store.registry
@@ -38,7 +36,6 @@ class GroupConfigs:
         self._listeners.append(listener)
 
     def of(self, group_id: str) -> GroupConfig:
-        """The settings in force of a group."""
         if self._broker is not self._dynamic.current:
             self._broker, self._in_force = self._dynamic.current, {}
         own = self.known.get(group_id, {})

@@ -28,8 +28,6 @@ OnDeleted = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 
 
 class MetadataCache:
-    """The metadata, and the partitions that this broker leads by them."""
-
     def __init__(self, store: ClusterStore, replicas: ReplicaManager, metadata: ClusterMetadata) -> None:
         self._store = store
         self._registry = store.registry

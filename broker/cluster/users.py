@@ -20,8 +20,6 @@ Credentials = Mapping[ScramMechanism, ScramCredential]
 
 
 class Users:
-    """The users of the cluster that have SCRAM credentials."""
-
     def __init__(self, store: ClusterStore) -> None:
         self._registry = store.registry
         self._store = store

@@ -22,12 +22,10 @@ class ZooKeeperOffsets:
         self._store = store
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set these offsets; other partitions keep theirs."""
         _check_name(group)
         await self._store(self._registry.set_offsets, group, offsets)
 
     async def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The offsets of those partitions that have one."""
         _check_name(group)
         try:
             return await self._store(self._registry.offsets, group, list(partitions))

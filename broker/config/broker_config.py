@@ -1,7 +1,7 @@
 """All broker settings, read from a properties file and overrides, and checked together.
 
-The table in the documentation and `conf/server.properties` are tested against the declarations. Topic settings are in
-`log/log_config.py`; `topic_defaults` maps the broker keys to them that give topics their defaults.
+The table in the documentation is tested against the declarations, and properties_file.py prints them. Topic settings
+are in `log/log_config.py`; `topic_defaults` maps the broker keys to them that give topics their defaults.
 """
 
 from __future__ import annotations
@@ -115,9 +115,9 @@ class BrokerConfig(
     ObservabilitySettings,
     ArchiveSettings,
     QuotaSettings,
-    ShareCoordinatorSettings,
     TransactionSettings,
     GroupSettings,
+    ShareCoordinatorSettings,
     ControllerSettings,
     ZooKeeperSettings,
     CleanerSettings,

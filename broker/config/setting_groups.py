@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
-from broker.config.share_settings import ShareSettings
+from broker.config.group_config import with_defaults_of
 from broker.settings import Long, Short, UpdateMode, at_least, between, gzip_level, one_of, setting
 
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
@@ -291,6 +291,24 @@ class ControllerSettings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+@with_defaults_of("share", "share groups")
+class ShareSettings:
+    """Share groups (KIP-932) and their dead letters."""
+
+    group_share_max_size: int = _share(200, "Most members of one share group.", between(1, 1000))
+    group_share_max_share_sessions: int = _share(2000, "Most share sessions of this broker.", at_least(1))
+    errors_deadletterqueue_topic_name_prefix: str = _share(
+        "dlq.",
+        "Dead letters of share groups are only written to topics whose names begin so; empty: to any (KIP-1191).",
+        update=CLUSTER_WIDE,
+    )
+    errors_deadletterqueue_auto_create_topics_enable: bool = _share(
+        False, "Create the dead-letter topic of a share group when it is needed.", update=CLUSTER_WIDE
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+@with_defaults_of("consumer", "groups")
 class GroupSettings(ShareSettings):
     """Consumer groups and the topic that stores them."""
 
@@ -298,26 +316,6 @@ class GroupSettings(ShareSettings):
     group_min_session_timeout_ms: int = _group(6000, "Shortest session time-out a member may ask for.", at_least(1))
     group_max_session_timeout_ms: int = _group(1800000, "Longest session time-out a member may ask for.", at_least(1))
     group_max_size: int = _group(2147483647, "Most members of one classic group.", at_least(1))
-    group_consumer_session_timeout_ms: int = _group(
-        45000, "A member of a consumer group (KIP-848) that is not heard from for this long is removed.", at_least(1)
-    )
-    group_consumer_min_session_timeout_ms: int = _group(
-        45000, "Least consumer.session.timeout.ms of a group.", at_least(1)
-    )
-    group_consumer_max_session_timeout_ms: int = _group(
-        60000, "Largest consumer.session.timeout.ms of a group.", at_least(1)
-    )
-    group_consumer_heartbeat_interval_ms: int = _group(
-        5000,
-        "How often members of a stable consumer group send heartbeats; each second in others.",
-        at_least(1),
-    )
-    group_consumer_min_heartbeat_interval_ms: int = _group(
-        5000, "Least consumer.heartbeat.interval.ms of a group.", at_least(1)
-    )
-    group_consumer_max_heartbeat_interval_ms: int = _group(
-        15000, "Largest consumer.heartbeat.interval.ms of a group.", at_least(1)
-    )
     group_consumer_max_size: int = _group(2147483647, "Most members of one consumer group.", at_least(1))
     group_consumer_assignors: tuple[str, ...] = _group(
         ("uniform", "range"),

@@ -13,8 +13,9 @@ from math import inf
 
 from broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Reply, Waiter
 from broker.coordinator.group_messages import JoinedMember, JoinReply, JoinRequest, SyncReply
-from broker.coordinator.group_records import MemberMetadata, subscribed_topics
+from broker.coordinator.group_records import MemberMetadata
 from broker.errors import ErrorCode
+from broker.protocol.consumer_protocol import subscribed_topics
 
 
 @dataclass(slots=True)

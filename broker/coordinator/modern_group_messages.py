@@ -98,7 +98,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupDescription:
-    """ConsumerGroupDescribe of one group."""
+    """ConsumerGroupDescribe or ShareGroupDescribe of one group."""
 
     group_id: str
     state: str

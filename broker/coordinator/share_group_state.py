@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.modern_group_messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
+    ConsumerGroupDescription,
     HeartbeatReply,
     HeartbeatRequest,
     MemberDescription,
@@ -35,9 +36,10 @@ from broker.coordinator.modern_group_messages import (
     TopicIdPartition,
     Topics,
 )
-from broker.coordinator.modern_group_records import GroupEpoch, TargetEpoch, by_topic_id
+from broker.coordinator.modern_group_records import TargetEpoch, by_topic_id
 from broker.coordinator.record_reader import KeyValue
 from broker.coordinator.share_group_records import (
+    GroupEpoch,
     ShareAssignment,
     ShareGroupKey,
     ShareRecord,
@@ -79,18 +81,6 @@ class StatesReply(NamedTuple):
     error_message: str = ""
     epoch: int = 0
     states: StatePartitions = StatePartitions()
-
-
-@dataclass(frozen=True, slots=True)
-class ShareGroupDescription:
-    """ShareGroupDescribe of one group."""
-
-    group_id: str
-    state: str
-    epoch: int
-    assignment_epoch: int
-    members: Sequence[MemberDescription]
-    assignor: str = simple.__name__
 
 
 class _Event(NamedTuple):
@@ -200,7 +190,7 @@ class ShareGroup(Group):
         known = (*states.initializing.items(), *states.initialized.items())
         return {topic_id for topic_id, shares in known if shares.name in names}
 
-    def describe(self) -> ShareGroupDescription:
+    def describe(self) -> ConsumerGroupDescription:
         values = self.values
         members = [
             MemberDescription(
@@ -217,7 +207,8 @@ class ShareGroup(Group):
             )
             for member_id, member in self._members(values).items()
         ]
-        return ShareGroupDescription(self.group_id, self.state_name, self.epoch, self._target_epoch(values), members)
+        epochs = self.epoch, self._target_epoch(values)
+        return ConsumerGroupDescription(self.group_id, self.state_name, *epochs, simple.__name__, tuple(members))
 
     # --- events
 

@@ -46,8 +46,6 @@ def _refuse(broken: BrokenIndex) -> None:
 
 
 class AbortedIndex:
-    """The aborted transactions of one log."""
-
     __slots__ = ("_bases", "_directory", "rebuild")
 
     def __init__(self, directory: Path, bases: Iterable[int] = ()) -> None:
@@ -58,7 +56,6 @@ class AbortedIndex:
         self._bases = sorted(bases)
 
     def __bool__(self) -> bool:
-        """Whether there is any aborted transaction."""
         return bool(self._bases)
 
     def note(self, base_offset: int, entry: AbortedEntry) -> None:

@@ -170,7 +170,6 @@ def _note_keys(
 
 
 def _append(target: Segment, left: bytes) -> None:
-    """Write batches, with the offsets they have."""
     target.file().pwrite(left, target.size)
     for _, header in walk_batches(left):
         target.note(header, header.last_offset)

@@ -247,7 +247,6 @@ class LogDirectory:
         return not self._kept[RECOVERY_POINTS]
 
     def is_in_checkpoint(self, tp: TopicPartition) -> bool:
-        """Whether a checkpoint names the partition."""
         return any(tp in offsets for offsets in self._written.values())
 
     def add_recovery_points(self, new: Sequence[TopicPartition]) -> None:

@@ -42,8 +42,6 @@ _INDEX_SUFFIXES = (".index", ".timeindex", ABORTED_SUFFIX)
 
 @dataclass
 class LoadedLog:
-    """The state a `Log` starts with."""
-
     segments: list[Segment]
     producers: ProducerStates
     aborted: AbortedIndex

@@ -162,8 +162,6 @@ class Mirror:
 
 
 class _Partition:
-    """A partition that is mirrored, in one session."""
-
     def __init__(self, progress: Progress, *, stored: bool) -> None:
         """`stored`: whether the target has this progress."""
         self.source = progress.source
@@ -441,7 +439,6 @@ class _Session(AutoCloseable):
         add_partitions(self._target, self._handle, new)
 
     def _commit(self) -> None:
-        """Commit what was copied, with the progress."""
         dirty = [partition for partition in self._partitions.values() if partition.dirty]
         if not dirty:
             return

@@ -50,7 +50,6 @@ class SourceFetcher(AutoCloseable):
         self.positions[tp] = position
 
     def forget(self, tp: TopicPartition) -> None:
-        """Fetch `tp` no longer."""
         self.positions.pop(tp, None)
         self.lost.pop(tp, None)
         self._fetches.doubtful.discard(tp)

@@ -31,7 +31,6 @@ _OPEN_TRANSACTION_S: Final = 60.0
 
 
 def sync_topic(name: str) -> str:
-    """The topic of the mirror `name`."""
     return f"{_PREFIX}{name}{_SUFFIX}"
 
 

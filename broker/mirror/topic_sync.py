@@ -49,7 +49,6 @@ class TopicSync:
         self._told: set[str] = set()
 
     def select(self) -> dict[str, TopicMetadata]:
-        """The topics of the source that are mirrored."""
         topics = self._source.cluster.topics()
         for name in self._filter.missing(topics):
             with contextlib.suppress(UnknownTopic):
@@ -137,7 +136,6 @@ class TopicSync:
         }
 
     def _tell(self, message: str) -> None:
-        """Log a warning once."""
         if message not in self._told:
             self._told.add(message)
             logger.warning("%s", message)

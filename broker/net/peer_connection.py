@@ -44,8 +44,6 @@ Take = Callable[[memoryview], bytearray | None]
 
 
 class PeerConnection:
-    """Requests to the broker at `host`:`port`."""
-
     def __init__(
         self,
         host: str,
@@ -74,7 +72,6 @@ class PeerConnection:
 
     @property
     def address(self) -> str:
-        """`host:port`, as in error messages."""
         return f"{self.host}:{self.port}"
 
     @property

@@ -42,7 +42,6 @@ Response = bytes | Sequence[Part] | None
 
 
 def size_of(response: Response) -> int:
-    """In bytes."""
     if response is None or isinstance(response, bytes):
         return len(response or b"")
     return sum([len(part) if isinstance(part, bytes) else part.length for part in response])

@@ -175,7 +175,6 @@ class Router:
         remote: float = 0.0,
         worked: float = 0.0,
     ) -> Routed:
-        """Encode the answer and count the request."""
         if not self._quotas.enabled:
             response = _encode(request, answer.send() if isinstance(answer, FetchedAnswer) else answer)
             self._log.answered(request, client, answer, response, received, started, remote)

@@ -58,6 +58,14 @@ def decode_subscription(data: bytes) -> Subscription:
     return Subscription(tuple(body.topics), owned, int(field(body, "generation_id", -1)), body.user_data)
 
 
+def subscribed_topics(data: bytes) -> frozenset[str] | None:
+    """The topics of a member's metadata, None if it cannot be read. What came after version 0 is not looked at."""
+    try:
+        return frozenset(_decode(_SUBSCRIPTION, data, 0).topics)
+    except ProtocolError:
+        return None
+
+
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """One member's assignment for a SyncGroup request."""
     return _encode(_ASSIGNMENT, {"assigned_partitions": _by_topic(partitions)})
@@ -83,13 +91,13 @@ def _encode(name: str, body: Mapping[str, Any]) -> bytes:
     return _VERSION.pack(version) + encode(_schema(name, version), body)
 
 
-def _decode(name: str, data: bytes) -> Any:
+def _decode(name: str, data: bytes, highest: int = _HIGHEST) -> Any:
     if len(data) < _VERSION.size:
         raise ProtocolError(f"{name} of {len(data)} bytes has no version")
     version = _VERSION.unpack_from(data)[0]
     if version < 0:
         raise ProtocolError(f"{name} has version {version}")
-    read = reader(_schema(name, min(version, _HIGHEST)))
+    read = reader(_schema(name, min(version, highest)))
     try:
         return read(data, _VERSION.size, len(data))[0]  # ignores what a newer version adds at the end
     except (ValueError, LookupError, OverflowError, struct.error, MemoryError) as error:

@@ -1,6 +1,7 @@
 """What kio's classes say about the structs of messages: their fields, in the order of the wire.
 
-Used by the compiled readers and writers, and by the search for error codes.
+Used by the compiled readers and writers, and by the search for error codes. Structs that kio lacks are declared here as
+tables: classes whose annotations say how each field is stored.
 """
 
 from __future__ import annotations
@@ -9,17 +10,44 @@ import dataclasses
 import functools
 import types
 import typing
-from typing import Any, NamedTuple
+import uuid
+from collections.abc import Callable, Container
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from kio.static.constants import EntityType
 
 from broker.errors import UnsupportedVersion
 from broker.protocol.older_messages import payload_class
 
+Int8: TypeAlias = Annotated[int, "int8"]
+Int16: TypeAlias = Annotated[int, "int16"]
+Int32: TypeAlias = Annotated[int, "int32"]
+Int64: TypeAlias = Annotated[int, "int64"]
+String: TypeAlias = Annotated[str, "string"]
+Bytes: TypeAlias = Annotated[bytes, "bytes"]
+Uuid: TypeAlias = Annotated[uuid.UUID, "some_uuid"]
+
+
+class Wire(NamedTuple):
+    """How a field of a table is stored, where its type alone does not say it. Goes into `Annotated`."""
+
+    versions: Container[int] | None = None
+    """Those that have the field; None: all."""
+    lacking: Any = -1
+    """What the field is in the other versions, if the class has no default."""
+    tag: int | None = None
+    """Of a tagged field (KIP-482)."""
+    before: str = ""
+    """The field that follows, if it is not the next one of the class."""
+    stored: Any = None
+    """The type that is stored, if it is another one, with the functions that turn it into the value and back."""
+    read: Callable[..., Any] | None = None
+    write: Callable[[Any], Any] | None = None
+    beside: str = ""
+    """Another field, which `read` gets, too."""
+
 
 class Field(NamedTuple):
-    """A field of a struct."""
-
     name: str
     kafka_type: str
     """In Kafka's schema types, of the elements if it is an array; empty for structs."""
@@ -31,6 +59,7 @@ class Field(NamedTuple):
     """Of a tagged field (KIP-482)."""
     default: Any
     """Of the schema, or dataclasses.MISSING."""
+    wire: Wire = Wire()
 
 
 def entity_class(api: int, version: int, kind: EntityType) -> Any:
@@ -41,9 +70,82 @@ def entity_class(api: int, version: int, kind: EntityType) -> Any:
         raise UnsupportedVersion(f"API {api} has no version {version} that this side knows") from error
 
 
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """One version of a struct. It stands wherever one of kio's classes can.
+
+    Its fields are those of `row`, a NamedTuple or dataclass, whose types are stored: `Int32`, another such class,
+    tuples of them for arrays. A field of another type is not stored: it has its default, or else the version.
+    """
+
+    row: Any
+    version: int = 0
+    __flexible__: bool = True
+
+    @property
+    def is_tuple(self) -> bool:
+        return issubclass(self.row, tuple)
+
+    @functools.cached_property
+    def columns(self) -> dict[str, Field]:
+        hints = typing.get_type_hints(self.row, include_extras=True)
+        if self.is_tuple:
+            defaults = self.row._field_defaults
+        else:
+            defaults = {field.name: field.default for field in dataclasses.fields(self.row)}
+        missing = dataclasses.MISSING
+        return {
+            name: self._declared(hint, Field(name, "", None, False, False, None, defaults.get(name, missing)))
+            for name, hint in hints.items()
+        }
+
+    def _declared(self, hint: Any, field: Field) -> Field:
+        if typing.get_origin(hint) is Annotated:
+            inner, kafka_type, wire = hint.__origin__, field.kafka_type, field.wire
+            for said in hint.__metadata__:
+                if isinstance(said, Wire):
+                    wire, inner = said, said.stored or inner
+                else:
+                    kafka_type = said
+            return self._declared(inner, field._replace(kafka_type=kafka_type, wire=wire, tag=wire.tag))
+        if typing.get_origin(hint) is tuple:
+            return self._declared(typing.get_args(hint)[0], field._replace(is_array=True))
+        inner, optional = unwrap_optional(hint)
+        if optional:
+            return self._declared(inner, field._replace(optional=True))
+        is_struct = not field.kafka_type and (dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"))
+        return field._replace(struct=Table(hint, self.version, self.__flexible__)) if is_struct else field
+
+    def lacking(self) -> dict[str, Any]:
+        """What each field of the class is where a version does not have it."""
+        return {
+            name: field.default
+            if field.default is not dataclasses.MISSING
+            else (field.wire.lacking if field.kafka_type else self.version)
+            for name, field in self.columns.items()
+        }
+
+    def fields(self) -> tuple[Field, ...]:
+        """Those that this version stores, in the order of the wire."""
+        stored = {
+            name: field
+            for name, field in self.columns.items()
+            if (field.kafka_type or field.struct)
+            and (field.wire.versions is None or self.version in field.wire.versions)
+        }
+        order = list(stored)
+        for name, field in stored.items():
+            if field.wire.before:
+                order.remove(name)
+                order.insert(order.index(field.wire.before), name)
+        return tuple(stored[name] for name in order)
+
+
 @functools.cache
 def fields_of(entity: Any) -> tuple[Field, ...]:
-    """The fields of kio's class `entity`."""
+    """The fields of kio's class `entity`, or of a table."""
+    if isinstance(entity, Table):
+        return entity.fields()
     hints = typing.get_type_hints(entity)
     return tuple(_field(field, hints[field.name]) for field in dataclasses.fields(entity))
 

@@ -4,7 +4,8 @@ kio's own readers reserve memory for any array length that a frame announces, an
 little. These check every length against the end before they use it. They ignore tagged fields that the schema does not
 know, as KIP-482 wants it, and give the `records` of a message as a view of the buffer. A struct becomes a named tuple
 with kio's field names. A writer takes a mapping by these names: fields that the struct lacks are ignored, missing ones
-get the schema's default or zero. Tests compare both with kio's.
+get the schema's default or zero. Tests compare both with kio's. What a `Table` declares is read as its class, and
+written from an object of that class, or from a tuple.
 
 Generated functions are as fast as written ones, because neighbours of fixed size are one `struct` call, as in:
 
@@ -29,15 +30,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from broker.errors import ErrorCode
-from broker.protocol.entities import Field, fields_of
+from broker.protocol.entities import Field, Table, fields_of
 from broker.protocol.wire import unsigned_varint
 
 Reader: TypeAlias = Callable[[Any, int, int], tuple[Any, int]]
 """(data, position, end) -> (the struct, where it ends). Raises ValueError, LookupError, OverflowError,
 struct.error."""
 
-Writer: TypeAlias = Callable[[Callable[[Any], None], Callable[..., Any]], None]
-"""(append of a list of bytes, `get` of a mapping): appends the struct, piece by piece."""
+Writer: TypeAlias = Callable[[Callable[[Any], None], Any], None]
+"""(append of a list of bytes, `get` of a mapping or the object of a table): appends the struct, piece by piece."""
 
 _EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _MS: Final = datetime.timedelta(milliseconds=1)
@@ -56,6 +57,7 @@ _FORMATS: Final = {
     "datetime_i64": "q",
     "float64": "d",
     "uuid": "16s",
+    "some_uuid": "16s",  # where zeros are an id, too
 }
 """The types of fixed size."""
 
@@ -67,6 +69,7 @@ class _Code:
         self._lines = [f"def run({head}):"]
         self._names = dict(names)
         self._depth = 1
+        self.entity = entity
         fields = fields_of(entity)
         self.flexible: bool = entity.__flexible__
         self.plain = [field for field in fields if field.tag is None]
@@ -84,7 +87,6 @@ class _Code:
         self._depth -= 1
 
     def name(self, value: Any) -> str:
-        """A name for `value`."""
         name = f"x{len(self._names)}"
         self._names[name] = value
         return name
@@ -169,6 +171,7 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "timedelta_i64": _timedelta,
     "datetime_i64": _datetime,
     "uuid": _uuid,
+    "some_uuid": functools.lru_cache(maxsize=4096)(lambda raw: uuid.UUID(bytes=raw)),
 }
 _TEXTS: Final = {
     "string": "str(data[begin:at], 'utf-8')",
@@ -191,7 +194,7 @@ _READ_NAMES: Final[Mapping[str, Any]] = {
 
 @functools.cache
 def reader(entity: Any) -> Reader:
-    """The reader of kio's class `entity`."""
+    """The reader of kio's class `entity`, or of a table."""
     code = _ReaderCode("data, at, end", _READ_NAMES, entity)
     for fixed, run in itertools.groupby(code.plain, _is_fixed):
         if fixed:
@@ -201,14 +204,15 @@ def reader(entity: Any) -> Reader:
                 code.field(field)
     if code.flexible:
         code.tags()
-    values = "".join(f"v_{field.name}, " for field in fields_of(entity))
-    code.add(f"return new({code.name(_body_class(entity))}, ({values})), at")
+    code.body()
     read: Reader = code.compiled()
     return read
 
 
 @functools.cache
 def _body_class(entity: Any) -> Any:
+    if isinstance(entity, Table):
+        return entity.row
     return collections.namedtuple(entity.__name__, [field.name for field in fields_of(entity)])
 
 
@@ -231,7 +235,8 @@ class _ReaderCode(_Code):
         if field.is_array:
             self._array(field)
         else:
-            self._value(field, f"v_{field.name}", may_be_null=field.optional and field.tag is None)
+            may_be_null = field.optional and (field.tag is None or isinstance(field.struct, Table))
+            self._value(field, f"v_{field.name}", may_be_null=may_be_null)
 
     def _length(self, width: int) -> None:
         if self.flexible:
@@ -305,13 +310,35 @@ class _ReaderCode(_Code):
                     self.add("if at > end:", "    refuse_end(at - end)")
             self.add("at, end = end, outer")
 
+    def body(self) -> None:
+        fields = fields_of(self.entity)
+        values = {field.name: f"v_{field.name}" for field in fields}
+        make = "new({0}, ({1}))"
+        if isinstance(self.entity, Table):
+            values = {name: values.get(name) or self.name(value) for name, value in self.entity.lacking().items()}
+            make = make if self.entity.is_tuple else "{0}({1})"
+            for field in fields:
+                if field.wire.read:
+                    beside = f", v_{field.wire.beside}" if field.wire.beside else ""
+                    self.add(f"v_{field.name} = {self.name(field.wire.read)}(v_{field.name}{beside})")
+        made = make.format(self.name(_body_class(self.entity)), "".join(f"{value}, " for value in values.values()))
+        self.add(f"return {made}, at")
+
 
 def _row_layout(field: Field) -> struct.Struct | None:
     """How to unpack an element whose fields are all of fixed size; its tags must be empty."""
     inner = fields_of(field.struct) if field.struct is not None else ()
-    if not inner or not all(_is_fixed(one) and one.tag is None for one in inner):
+    if not inner or not all(_is_fixed(one) and one.tag is None for one in inner) or not _is_whole(field.struct):
         return None
     return _layout(inner, "x" * field.struct.__flexible__)
+
+
+def _is_whole(entity: Any) -> bool:
+    """Whether an object of the struct is a tuple of what is stored."""
+    if not isinstance(entity, Table):
+        return True
+    names = [field.name for field in fields_of(entity) if not field.wire.read]
+    return entity.is_tuple and names == list(entity.columns)
 
 
 def _default_body(field: Field) -> Any:
@@ -344,6 +371,7 @@ _TO_WIRE: Final[Mapping[str, Callable[[Any], Any]]] = {
     "timedelta_i64": _timedelta_ms,
     "datetime_i64": _datetime_ms,
     "uuid": _uuid_bytes,
+    "some_uuid": _uuid_bytes,
 }
 _ZEROS: Final[Mapping[str, Any]] = {"string": "", "bytes": b"", "records": b"", "bool": False, "float64": 0.0}
 
@@ -359,7 +387,6 @@ _WRITE_NAMES: Final[Mapping[str, Any]] = {
 
 
 def encode(entity: Any, values: Mapping[str, Any]) -> bytes:
-    """The bytes of one struct."""
     pieces: list[Any] = []
     writer(entity)(pieces.append, values.get)
     return b"".join(pieces)
@@ -367,17 +394,27 @@ def encode(entity: Any, values: Mapping[str, Any]) -> bytes:
 
 @functools.cache
 def writer(entity: Any) -> Writer:
-    """The writer of kio's class `entity`."""
+    """The writer of kio's class `entity`, or of a table."""
     code = _WriterCode("put, get", _WRITE_NAMES, entity)
-    for fixed, run in itertools.groupby(code.plain, _is_fixed):
-        if fixed:
-            code.fixed(list(run))
-        else:
-            for field in run:
-                code.field(field)
-    code.tags()
+    code.fields()
     write: Writer = code.compiled()
     return write
+
+
+@functools.cache
+def encoder(table: Table, head: bytes) -> Callable[[Any], bytes]:
+    """A function that gives the bytes of an object behind `head`."""
+    code = _WriterCode("get", _WRITE_NAMES, table, head)
+    code.is_flat = not code.flexible and all(
+        _is_fixed(field) or (field.kafka_type == "string" and not (field.is_array or field.optional))
+        for field in code.plain
+    )
+    if not code.is_flat:
+        code.add("pieces = []", "put = pieces.append")
+    code.fields()
+    code.add(f"return {' + '.join(code.pieces)}" if code.is_flat else "return join(pieces)")
+    encode: Callable[[Any], bytes] = code.compiled()
+    return encode
 
 
 def _default_value(field: Field) -> Any:
@@ -394,13 +431,43 @@ def _default_value(field: Field) -> Any:
 
 
 class _WriterCode(_Code):
-    """Puts the fields that `get` finds."""
+    """Puts the fields that `get` finds. Neighbours of fixed size are put together, with the length behind them."""
 
-    def fixed(self, run: list[Field]) -> None:
-        """Neighbours of fixed size; behind the last, too, that there are no tagged fields, if the struct knows none."""
-        layout = _layout(run, "x" * (self.flexible and not self.tagged and run[-1] is self.plain[-1]))
-        arguments = [self._converted(field, self._got(field)) for field in run]
-        self.add(f"put({self.name(layout.pack)}({', '.join(arguments)}))")
+    def __init__(self, head: str, names: Mapping[str, Any], entity: Any, begins: bytes = b"") -> None:
+        super().__init__(head, names, entity)
+        self._run = [(f"{len(begins)}s", repr(begins))] if begins else []
+        """Of fixed size, and not yet put: (format, argument)."""
+        self.is_flat = False
+        """Nothing is put: the struct is the sum of the variables `pieces`, because that is faster for a few."""
+        self.pieces: list[str] = []
+
+    def fields(self) -> None:
+        if isinstance(self.entity, Table) and self.entity.is_tuple:
+            self.add(f"{''.join(f'v_{name}, ' for name in self.entity.columns)} = get")
+        for field in self.plain:
+            if _is_fixed(field):
+                self.fixed(field)
+            else:
+                self.field(field)
+        self.tags()
+
+    def put(self, value: str = "") -> None:
+        """Put what is of fixed size before, then the value."""
+        if self._run:
+            layout = struct.Struct(">" + "".join(kind for kind, _ in self._run))
+            values, self._run = ", ".join(argument for _, argument in self._run if argument), []
+            self.put(f"{self.name(layout.pack)}({values})")
+        if value and self.is_flat:
+            self.pieces.append(f"piece_{len(self.pieces)}")
+            self.add(f"{self.pieces[-1]} = {value}")
+        elif value:
+            self.add(f"put({value})")
+
+    def fixed(self, field: Field) -> None:
+        """Behind the last, too, that there are no tagged fields, if the struct knows none."""
+        self._run.append((_FORMATS[field.kafka_type], self._converted(field, self._got(field))))
+        if self.flexible and not self.tagged and field is self.plain[-1]:
+            self._run.append(("x", ""))
 
     def field(self, field: Field) -> None:
         """A field of another type, or a tagged one of any type."""
@@ -411,41 +478,60 @@ class _WriterCode(_Code):
         is_struct = field.struct is not None and not field.is_array
         width = 4 if field.is_array else _length_bytes(field)
         null = b"\xff" * (1 if is_struct else width) if is_struct or not self.flexible else b"\0"
+        self.put()
         with self.block("if value is None:"):
-            self.add(f"put({null!r})")
+            self.put(repr(null))
         with self.block("else:"):
             if is_struct:
-                self.add("put(b'\\x01')")
+                self.put("b'\\x01'")
             self._value(field)
 
     def tags(self) -> None:
         if not self.tagged:
-            self.add("put(b'\\0')" if self.flexible and not self.ends_fixed else "return")
+            self.put("b'\\0'" if self.flexible and not self.ends_fixed else "")
+            self.add("pass")
             return
+        self.put()
         self.add("tags = []", "outer = put")
         for field in self.tagged:
-            default = _default_value(field)
-            left_out = encode(field.struct, default) if isinstance(default, Mapping) else None
-            self.add(f"value = {self._got(field)}")
-            condition = "value" if field.is_array else f"value is not None and value != {self.name(default)}"
-            with self.block(f"if {condition}:"):
-                self.add("held = []", "put = held.append")
-                self._value(field)
-                self.add("held = join(held)", f"if held != {left_out!r}:")
-                self.add(f"    tags.append({unsigned_varint(field.tag or 0)!r} + unsigned_varint(len(held)) + held)")
+            self._tag(field)
         self.add("outer(unsigned_varint(len(tags)) + join(tags) if tags else b'\\0')")
 
+    def _tag(self, field: Field) -> None:
+        default = _default_value(field)
+        left_out = encode(field.struct, default) if isinstance(default, Mapping) else None
+        tag = unsigned_varint(field.tag or 0)
+        self.add(f"value = {self._got(field)}")
+        condition = "value" if field.is_array else f"value is not None and value != {self.name(default)}"
+        with self.block(f"if {condition}:"):
+            if _is_fixed(field):
+                layout = struct.Struct(f">{len(tag)}sB{_FORMATS[field.kafka_type]}")
+                size = layout.size - len(tag) - 1
+                self.add(f"tags.append({self.name(layout.pack)}({tag!r}, {size}, {self._converted(field, 'value')}))")
+                return
+            self.add("held = []", "put = held.append")
+            if field.optional and isinstance(field.struct, Table):
+                self.put("b'\\x01'")
+            self._value(field)
+            self.put()
+            self.add("held = join(held)", f"if held != {left_out!r}:")
+            self.add(f"    tags.append({tag!r} + unsigned_varint(len(held)) + held)")
+
     def _got(self, field: Field) -> str:
-        return f"get({field.name!r}, {self.name(_default_value(field))})"
+        if not isinstance(self.entity, Table):
+            return f"get({field.name!r}, {self.name(_default_value(field))})"
+        got = f"v_{field.name}" if self.entity.is_tuple else f"get.{field.name}"
+        return f"{self.name(field.wire.write)}({got})" if field.wire.write else got
 
     def _converted(self, field: Field, value: str) -> str:
         return f"{field.kafka_type}({value})" if field.kafka_type in _TO_WIRE else value
 
     def _length(self, width: int, of: str) -> None:
         if self.flexible:
+            self.put()
             self.add(f"n = len({of}) + 1", "put(short[n] if n < 129 else unsigned_varint(n))")
         else:
-            self.add(f"put(int{8 * width}(len({of})))")
+            self._run.append(("h" if width == 2 else "i", f"len({of})"))
 
     def _value(self, field: Field) -> None:
         """`value`, which is not null."""
@@ -453,19 +539,27 @@ class _WriterCode(_Code):
             self._element(field, "value")
             return
         self._length(4, "value")
+        self.put()
         if field.kafka_type in _FORMATS and field.kafka_type not in _TO_WIRE:
-            self.add(f"put(pack(f'>{{len(value)}}{_FORMATS[field.kafka_type]}', *value))")
+            self.put(f"pack(f'>{{len(value)}}{_FORMATS[field.kafka_type]}', *value)")
+            return
+        row = _row_layout(field) if isinstance(field.struct, Table) else None
+        if row is not None and not any(one.kafka_type in _TO_WIRE for one in fields_of(field.struct)):
+            self.put(f"join([{self.name(row.pack)}(*item) for item in value])")
             return
         with self.block("for item in value:"):
             self._element(field, "item")
+            self.put()
 
     def _element(self, field: Field, value: str) -> None:
         if field.struct is not None:
-            self.add(f"{self.name(writer(field.struct))}(put, {value}.get)")
+            given = value if isinstance(field.struct, Table) else f"{value}.get"
+            self.put()
+            self.add(f"{self.name(writer(field.struct))}(put, {given})")
         elif field.kafka_type in _FORMATS:
-            self.add(f"put(pack('>{_FORMATS[field.kafka_type]}', {self._converted(field, value)}))")
+            self._run.append((_FORMATS[field.kafka_type], self._converted(field, value)))
         else:
             if field.kafka_type == "string":
                 self.add(f"{value} = {value}.encode()")
             self._length(_length_bytes(field), value)
-            self.add(f"put({value})")
+            self.put(value)

@@ -73,7 +73,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
         return LENGTH_END + self.length
 
     @property
@@ -183,7 +182,6 @@ def verify_bytes(buffer: Buffer, position: int, header: BatchHeader, *, check_cr
 
 
 def patch_base_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Write base offset and leader epoch."""
     struct.pack_into(">q", buffer, position, base_offset)
     struct.pack_into(">i", buffer, position + LENGTH_END, leader_epoch)
 

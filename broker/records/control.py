@@ -112,14 +112,16 @@ class AbortedTransactions:
         self._waiting.reverse()  # reversed, to pop the next one
         self._open: set[int] = set()
 
-    def drops(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
-        """Whether to skip the batch at `position` as aborted. Raises CorruptBatch."""
+    def drops(self, buffer: Buffer | None, position: int, header: BatchHeader) -> bool:
+        """Whether to skip the batch at `position` as aborted. Raises CorruptBatch.
+
+        A broker may give no buffer: in its own log the first marker after the first offset is the abort marker."""
         while self._waiting and self._waiting[-1][0] <= header.last_offset:
             self._open.add(self._waiting.pop()[1])
         if not self._open or not header.is_transactional:
             return False
         if header.is_control:
-            if read_control_type(buffer, position, header) == ControlType.ABORT:
+            if buffer is None or read_control_type(buffer, position, header) == ControlType.ABORT:
                 self._open.discard(header.producer_id)
             return False
         return header.producer_id in self._open

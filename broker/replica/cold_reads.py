@@ -22,6 +22,14 @@ MAX_MISSES: Final = 1000
 """Cold reads that one request may retry."""
 
 
+async def read_warm(attempt: Callable[[], T]) -> T:
+    """The result of `attempt`, at once if nothing is cold. Raises as `warmed`."""
+    try:
+        return unless_cold(attempt)
+    except ColdRead as cold:
+        return await warmed(attempt, cold)
+
+
 async def warmed(attempt: Callable[[], T], cold: ColdRead, *, store_s: float = 30.0) -> T:
     """Retry `attempt` after reading the missing pages in a thread, or after the store has answered.
 

@@ -48,8 +48,6 @@ class FollowerState:
 
 
 class InSyncState:
-    """The followers of one partition during one leader epoch."""
-
     def __init__(
         self,
         leader: int,

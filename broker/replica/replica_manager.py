@@ -240,7 +240,6 @@ class ReplicaManager:
 
     @property
     def failed_directories(self) -> Collection[Path]:
-        """The log directories that are offline."""
         return self._logs.failures
 
     def _is_of(self, tp: TopicPartition, topic: Topic | None) -> bool:
@@ -248,7 +247,6 @@ class ReplicaManager:
         return topic is not None and log is not None and log.topic_id == topic.topic_id
 
     def logs_of(self, topic_ids: Collection[uuid.UUID]) -> dict[TopicPartition, Log]:
-        """The logs of topics with these ids."""
         return {tp: log for tp, log in self._logs.logs().items() if log.topic_id in topic_ids} if topic_ids else {}
 
     async def close(self) -> None:

@@ -104,8 +104,6 @@ SUPPORTED_OPERATIONS: Mapping[AclResourceType, tuple[AclOperation, ...]] = {
 
 
 class ResourcePattern(NamedTuple):
-    """The resources that an ACL is for."""
-
     type: AclResourceType
     name: str
     pattern: PatternType = PatternType.LITERAL

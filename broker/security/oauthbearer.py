@@ -27,8 +27,6 @@ _STATUS = re.compile(r"[\x20-\x7e]{1,60}")
 
 @dataclasses.dataclass(frozen=True)
 class ClientFirst:
-    """The client's message."""
-
     token: str = dataclasses.field(repr=False)
     authorize_as: str = ""
     """Must be the subject of the token, or empty."""

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.entities import Int8, Int16, Int32, Int64, String, Uuid
 from broker.protocol.messages import field
 
 T = TypeVar("T", bound=tuple[Any, ...])
@@ -31,9 +32,9 @@ RETRIABLE = (
 class SharePartitionKey(NamedTuple):
     """One partition of a topic as one share group sees it."""
 
-    group_id: str
-    topic_id: uuid.UUID
-    partition: int
+    group_id: String
+    topic_id: Uuid
+    partition: Int32
 
     @property
     def coordinator_key(self) -> str:
@@ -56,10 +57,10 @@ class SharePartitionKey(NamedTuple):
 class StateBatch(NamedTuple):
     """Consecutive offsets, both ends included, in one state: 0 available, 2 acknowledged, 3 archiving or 4 archived."""
 
-    first_offset: int
-    last_offset: int
-    delivery_state: int
-    delivery_count: int
+    first_offset: Int64
+    last_offset: Int64
+    delivery_state: Int8
+    delivery_count: Int16
 
 
 class ShareState(NamedTuple):

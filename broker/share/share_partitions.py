@@ -20,7 +20,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
 from broker.share.dead_letters import WriteDeadLetters
-from broker.share.persister import RETRIABLE, Persister, SharePartitionKey, ShareWrite
+from broker.share.persister import RETRIABLE, Persister, SharePartitionKey, ShareState, ShareWrite
 from broker.share.share_partition_state import (
     AcknowledgementBatch,
     AcquiredRecords,
@@ -77,7 +77,9 @@ class SharePartition:
         self._write_dead_letters = write_dead_letters
         self._dead_letters: asyncio.Future[None] | None = None
         """Their writing, while any are due."""
-        self._wakers: dict[object, Callable[[], None]] = {}
+        self.waiters: set[Callable[[], object]] = set()
+        """Called each time that something becomes available again, and when the partition is fenced. New records of the
+        log are told by the replica."""
         self._armed = float("inf")
         self.writing: asyncio.Future[None] | None = None
         """The write under way."""
@@ -134,18 +136,13 @@ class SharePartition:
         self.state.set_limits(limits)
         self._store()
 
-    def when_available(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` each time that something becomes available again, and when the partition is fenced. New records
-        of the log are told by the replica. Call the returned function when nobody waits any more."""
-        token = object()
-        self._wakers[token] = wake
-        return lambda: self._wakers.pop(token, None) and None
-
     def fence(self) -> None:
         """This broker does not lead the partition any more, or its state has begun anew."""
         self.is_fenced = True
         self._answer(ErrorCode.not_leader_or_follower)
         self._wake()
+        if self._dead_letters is not None:  # the next leader writes them
+            self._dead_letters.cancel()
 
     # --- storing
 
@@ -191,8 +188,10 @@ class SharePartition:
     async def _end_dead_letters(self, due: Sequence[DeadLetters]) -> None:
         try:
             while due and not self.is_fenced:
-                for first, last in await self._write_dead_letters(self.key, self.partition, due):
-                    self.state.dead_letters_ended(first, last)
+                end = await self._write_dead_letters(self.key, self.partition, due)
+                for one in due:
+                    if one.first_offset <= end:
+                        self.state.dead_letters_ended(one.first_offset, min(one.last_offset, end))
                 self._store()
                 due = self.state.dead_letters()
         finally:
@@ -225,7 +224,7 @@ class SharePartition:
             self._arm()
 
     def _wake(self) -> None:
-        for wake in list(self._wakers.values()):
+        for wake in list(self.waiters):
             wake()
 
 
@@ -266,8 +265,7 @@ class SharePartitions:
     async def get(self, key: SharePartitionKey) -> SharePartition:
         """Loaded. Raises BrokerError: `unknown_topic_id`, `not_leader_or_follower`, `invalid_request` (never
         initialized), or why the state cannot be read now, which is retriable."""
-        found = self._loaded.get(key)
-        if found is not None and not found.is_fenced:
+        if (found := self.loaded(key)) is not None:
             return found
         loading = self._loading.get(key)
         if loading is None:
@@ -281,8 +279,9 @@ class SharePartitions:
             loading.exception()  # asyncio would log it as an error if nobody waits any more
 
     def loaded(self, key: SharePartitionKey) -> SharePartition | None:
-        """If it is in memory."""
-        return self._loaded.get(key)
+        """If it is in memory, and not fenced."""
+        found = self._loaded.get(key)
+        return None if found is None or found.is_fenced else found
 
     async def _load(self, key: SharePartitionKey) -> SharePartition:
         partition = self._led(key)
@@ -290,7 +289,9 @@ class SharePartitions:
         if (ending := self._ending.get(key)) is not None:
             await asyncio.wait([ending])
         try:
-            stored = await self._persister.read(key, epoch)
+            stored = await self._in_log(
+                key, epoch, partition.log.log_end_offset, await self._persister.read(key, epoch)
+            )
         except BrokerError as error:
             raise BrokerError(_SHOWN.get(error.code, error.code), error.message) from error
         reset = await self._reset_offset(key.group_id, partition) if stored.start_offset < 0 else 0
@@ -316,6 +317,22 @@ class SharePartitions:
         self._loaded[key] = share
         share.set_limits(state.limits)  # begins the dead letters that an earlier leader has left
         return share
+
+    async def _in_log(self, key: SharePartitionKey, epoch: int, log_end: int, stored: ShareState) -> ShareState:
+        """The state without the records that an unclean election has lost. What is stored of them must go: others get
+        their offsets, and a later leader would take these for done. (Kafka leaves those out.) A start alone may be
+        behind the end: offsets were altered to it."""
+        if all(batch.last_offset < log_end or not batch.delivery_state for batch in stored.state_batches):
+            return stored
+        start = min(stored.start_offset, log_end)
+        kept = [
+            batch._replace(last_offset=min(batch.last_offset, log_end - 1))
+            for batch in stored.state_batches
+            if batch.first_offset < log_end
+        ]
+        await self._persister.initialize(key, stored.state_epoch, start)
+        await self._persister.write(key, ShareWrite(stored.state_epoch, epoch, start, state_batches=kept))
+        return stored._replace(start_offset=start, state_batches=kept)
 
     def _led(self, key: SharePartitionKey) -> Partition:
         topic = self._topics.metadata.topic_by_id(key.topic_id)

@@ -67,8 +67,6 @@ def _names(option: str, meaning: str, metavar: str = "NAME", **more: Any) -> Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResourceOptions:
-    """The resources that ACLs are for."""
-
     topic: Annotated[
         list[str] | None, _names("--topic -t", "A topic, or * for all", autocompletion=complete_topics)
     ] = None
@@ -123,8 +121,6 @@ class ResourceOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListOptions(ResourceOptions):
-    """The options of `pykafka acls list`."""
-
     principal: Annotated[list[str] | None, _names("--principal", "Only ACLs for this principal", "User:NAME")] = None
 
     def filters(self) -> list[AclFilter]:
@@ -137,8 +133,6 @@ class ListOptions(ResourceOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AddOptions(ResourceOptions):
-    """The options of `pykafka acls add`: which ACLs."""
-
     allow_principal: Annotated[
         list[str] | None, _names("--allow-principal", "Who is allowed; User:* is everybody", "User:NAME")
     ] = None
@@ -232,8 +226,6 @@ class AddOptions(ResourceOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoveOptions(AddOptions):
-    """The options of `pykafka acls remove`."""
-
     force: Annotated[bool, flag("Do not ask.", "--force")] = False
 
     def filters(self) -> list[AclFilter]:
@@ -322,7 +314,6 @@ def _print(acls: Iterable[Acl], as_json: bool) -> None:
 
 
 def _row(acl: Acl) -> tuple[str, ...]:
-    """In the order of _COLUMNS."""
     (type, name, pattern), entry = acl
     return type.name, name, pattern.name, entry.principal, entry.host, entry.operation.name, entry.permission.name
 

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from broker.config.properties_file import properties_file
 from broker.errors import ConfigError
+from broker.settings import read_properties_file
 from broker.tools.run_broker import CONF, BrokerOptions, run_broker
 
 app = typer.Typer(
@@ -68,4 +70,8 @@ def config(
     """
     if name not in _CONF_FILES:
         raise ConfigError(f"{name}: expected one of {', '.join(_CONF_FILES)}")
-    typer.echo((CONF / name).read_text(encoding="utf-8"), nl=False)
+    if name == "server.properties":
+        text = properties_file(read_properties_file(CONF / name))
+    else:
+        text = (CONF / name).read_text(encoding="utf-8")
+    typer.echo(text, nl=False)

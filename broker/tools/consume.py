@@ -55,8 +55,6 @@ _FORMAT = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumeOptions:
-    """The options of `pykafka consume`."""
-
     topic: Annotated[str | None, option("Topic to read.", "NAME", "--topic", "-t", autocompletion=complete_topics)] = (
         None
     )

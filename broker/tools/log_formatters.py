@@ -53,8 +53,6 @@ def _escape_messages(told: traceback.TracebackException) -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
-
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         line: dict[str, Any] = {

@@ -21,7 +21,6 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if logging.lastResort is not None:  # prints warnings where a command configures no logging
         logging.lastResort.setFormatter(TextFormatter("pykafka: %(message)s"))

@@ -36,8 +36,6 @@ _STATUS_S: Final = 10.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MirrorOptions:
-    """The options of `pykafka mirror`."""
-
     source: Annotated[
         str | None, option("Brokers of the source. Or set it in --source-config.", "HOST[:PORT],…", "--from")
     ] = None

@@ -50,8 +50,6 @@ PROPERTIES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProduceOptions:
-    """The options of `pykafka produce`."""
-
     topic: OneTopic
     partition: Annotated[int | None, option("Send to this partition.", "N", "--partition", "-p", min=0)] = None
     properties: Annotated[list[str] | None, option(PROPERTIES, "KEY=VALUE", "--property")] = None

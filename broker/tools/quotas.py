@@ -69,8 +69,6 @@ class EntityOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetOptions(EntityOptions):
-    """The options of `pykafka quotas set`."""
-
     producer_byte_rate: Annotated[float | None, _rate("producer_byte_rate")] = None
     consumer_byte_rate: Annotated[float | None, _rate("consumer_byte_rate")] = None
     request_percentage: Annotated[float | None, _rate("request_percentage")] = None
@@ -184,7 +182,6 @@ def _check_keys(entity: QuotaEntity, keys: Iterable[str]) -> None:
 
 
 def _shown(entity: QuotaEntity) -> tuple[str, str, str]:
-    """User, client id and address for people."""
     parts = entity.parts()
     user, client_id, ip = ((parts[kind] or "<default>") if kind in parts else "" for kind in (USER, CLIENT_ID, IP))
     return user, client_id, ip

@@ -43,8 +43,6 @@ def _separator(name: str, properties: Mapping[str, str], default: str) -> bytes:
 
 
 class ProducedRecord(NamedTuple):
-    """What a line holds."""
-
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...]

@@ -35,8 +35,6 @@ _KEPT_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class BrokerOptions:
-    """The command line of `pykafka broker start`."""
-
     properties: Path | None = None
     overrides: tuple[str, ...] = ()
     logging_config: Path | None = None

@@ -51,8 +51,6 @@ _OF_CLEANER = ("runs", "bytes_read", "bytes_written", "records_read", "records_k
 
 @dataclasses.dataclass(frozen=True)
 class MetricSources:
-    """The parts of the broker that are read."""
-
     metrics: Metrics
     topics: MetadataCache
     groups: GroupCoordinator
@@ -71,8 +69,6 @@ class MetricSources:
 
 
 class _Collected(collections.defaultdict[str, list[Sample]]):
-    """Samples by metric name."""
-
     def __init__(self) -> None:
         super().__init__(list)
         self.of_groups: dict[str, Samples] = {}
@@ -345,7 +341,6 @@ def _share_groups(metrics: Metrics, share: ShareRuntime, found: _Collected) -> N
     for group in {one.key.group_id for one in share.partitions.all_loaded}.union(letters.written, letters.failed):
         found.add(f"{prefix}record_total", letters.written[group], group)
         found.add(f"{prefix}failedproducerequests_total", letters.failed[group], group)
-        found.add(f"{prefix}lostrecord_total", letters.given_up[group], group)
     for one in share.partitions.all_loaded:
         labels = one.key.group_id, one.partition.tp.topic, str(one.partition.tp.partition)
         found.add("kafka_server_sharepartitionmetrics_inflightmessagecount", one.state.in_flight, *labels)

@@ -124,8 +124,6 @@ kafka_server_sharegroupmetrics_deadletterqueuerecord_total{group} Dead letters t
     (KIP-1191).
 kafka_server_sharegroupmetrics_deadletterqueuefailedproducerequests_total{group} Attempts to write dead letters of a
     share group that failed.
-kafka_server_sharegroupmetrics_deadletterqueuelostrecord_total{group} Records of a share group that were archived
-    without a dead letter, because it could not be written.
 kafka_server_sharepartitionmetrics_inflightmessagecount{group,topic,partition} Records of a partition that a share group
     has begun and not finished.
 kafka_log_log_size{topic,partition} Bytes of a partition's segments.

@@ -19,8 +19,6 @@ _LOCAL_STORE = ("metadata", "the metadata file cannot be written; the log says w
 
 
 class Health:
-    """The checks of /healthz."""
-
     def __init__(
         self,
         broker_id: int,

@@ -24,8 +24,6 @@ NOBODY_LOGS_IN = Credentials()
 
 
 class HttpListener:
-    """The HTTP listener at `url`."""
-
     def __init__(self, text: str, credentials: Credentials = NOBODY_LOGS_IN) -> None:
         """Bind `HTTP://host:port`; `credentials` are for /metrics. Raises ConfigError."""
         self._credentials = credentials

@@ -58,8 +58,6 @@ _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class AclStore:
-    """Reads, changes and watches the ACLs of the cluster."""
-
     def __init__(self, zk: MetadataStore) -> None:
         self._zk = zk
 
@@ -71,7 +69,6 @@ class AclStore:
             self._zk.ensure_path(f"{_ROOTS[kind]}/{type.title}")
 
     def load(self) -> dict[ResourcePattern, Entries]:
-        """The entries of all patterns."""
         kinds = [(kind, type) for kind in _ROOTS for type in _TYPES]
         names = self._zk.children_many([f"{_ROOTS[kind]}/{type.title}" for kind, type in kinds])
         patterns = [

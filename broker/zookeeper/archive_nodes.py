@@ -114,8 +114,6 @@ def note_of_deletion(zk: MetadataStore, deleted: DeletedTopic) -> list[Operation
 
 
 class ArchiveNodes:
-    """Reads and writes them."""
-
     def __init__(self, zk: MetadataStore) -> None:
         self._zk = zk
 
@@ -138,7 +136,6 @@ class ArchiveNodes:
             return False
 
     def forget(self, deleted: DeletedTopic) -> None:
-        """Its archive is gone."""
         with contextlib.suppress(NoNode):
             self._zk.delete(deletion_path(deleted.archive_id))
 

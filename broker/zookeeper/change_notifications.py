@@ -29,8 +29,6 @@ T = TypeVar("T")
 
 
 class ChangeNotifications:
-    """Writes and watches `/config/changes` and `/isr_change_notification`."""
-
     def __init__(self, zk: MetadataStore) -> None:
         self._zk = zk
 

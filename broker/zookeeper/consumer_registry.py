@@ -18,15 +18,12 @@ from broker.zookeeper.operations import BadVersion, Check, Create, NodeExists, N
 
 
 class ConsumerRegistry:
-    """Groups, their members, the owner of each partition, and the committed offsets."""
-
     def __init__(self, zk: MetadataStore) -> None:
         self._zk = zk
 
     # -- reading
 
     def groups(self) -> list[str]:
-        """Names of all groups, sorted."""
         return self._zk.children(znodes.CONSUMERS)
 
     def members(self, group: str) -> dict[str, bytes]:
@@ -37,7 +34,6 @@ class ConsumerRegistry:
         return {name: node[0] for name, node in zip(names, nodes, strict=True) if node is not None}
 
     def owners(self, group: str) -> dict[TopicPartition, str]:
-        """The consumer thread that reads each partition."""
         return {tp: data.decode() for tp, data in self._read_partitions(group, "owners").items()}
 
     def offsets(self, group: str, partitions: Sequence[TopicPartition] | None = None) -> dict[TopicPartition, int]:
@@ -69,7 +65,6 @@ class ConsumerRegistry:
         return self._create_own(path, owner.encode()) or self._owner_at(path) == owner
 
     def release(self, group: str, tp: TopicPartition, owner: str) -> None:
-        """Let others own `tp`, if `owner` owns it."""
         path = _path(group, "owners", tp)
         if self._owner_at(path) == owner:
             self._delete(path)
@@ -156,7 +151,6 @@ class ConsumerRegistry:
 
 
 def _path(group: str, kind: str, tp: TopicPartition) -> str:
-    """The node of a partition's owner or offset; `kind` is owners or offsets."""
     return f"{znodes.CONSUMERS}/{group}/{kind}/{tp.topic}/{tp.partition}"
 
 

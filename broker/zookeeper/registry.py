@@ -206,7 +206,6 @@ class Registry:
     # -- reading topics
 
     def topic_names(self) -> list[str]:
-        """Names of all topics, sorted."""
         return self._zk.children(znodes.TOPICS)
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicRecord]:

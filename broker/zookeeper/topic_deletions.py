@@ -53,7 +53,6 @@ class TopicDeletions:
             self._zk.create(znodes.delete_topic_path(name), parents=True)
 
     def pending(self) -> list[str]:
-        """The topics that are marked for deletion."""
         return self._zk.children(znodes.DELETE_TOPICS)
 
     def resume(self, *, allowed: bool = True) -> list[str]:
@@ -79,7 +78,6 @@ class TopicDeletions:
             self._zk.delete(znodes.delete_topic_path(name))
 
     def watch(self, callback: Callable[[list[str]], None]) -> Watch:
-        """Call back with the topics marked for deletion whenever they change."""
         return self._zk.watch_children(znodes.DELETE_TOPICS, callback)
 
     def noted(self, broker_id: int) -> list[uuid.UUID]:

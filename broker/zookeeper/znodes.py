@@ -209,7 +209,6 @@ class TopicRecord:
         )
 
     def topic(self, states: Mapping[TopicPartition, PartitionState]) -> Topic:
-        """The topic in the metadata."""
         partitions = {tp.partition: self.partition(tp.partition, states.get(tp)) for tp in self.partitions()}
         return Topic(self.name, self.topic_id, partitions, self.config)
 

@@ -21,8 +21,6 @@ _EVERY_S, _BUSY_S = 30, 2
 
 
 class LoadPages:
-    """The routes, which show what `loads` has."""
-
     def __init__(self, loads: Loads, render: Renderer) -> None:
         self._places = loads.places
         self._verifications = loads.verifications

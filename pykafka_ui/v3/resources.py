@@ -135,7 +135,6 @@ def upper_snake(name: str) -> str:
 
 
 def _chosen(chain: Sequence[Resource], view: View) -> Any:
-    """The row of the last resource."""
     row = None
     for resource in chain:
         row = resource.chosen(view, row)

@@ -71,8 +71,6 @@ class Alterations(BaseModel):
 
 
 class Writes:
-    """The routes, which change what `console` shows."""
-
     def __init__(self, console: Console) -> None:
         self._console = console
 

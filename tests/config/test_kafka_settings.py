@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.config.broker_config import BrokerConfig
+from broker.config.group_config import GroupConfig
 from broker.config.kafka_settings import IGNORED, REFUSED, SWITCHES, is_ignored, why_refused
 from broker.errors import ConfigError
 from broker.settings import did_you_mean, settings_of
@@ -181,5 +182,5 @@ def test_a_suggestion_is_a_slip_away(name: str, meant: str) -> None:
 
 def test_a_setting_of_ours_is_taken_whatever_pattern_it_matches() -> None:
     taken = BrokerConfig.load(overrides={"group.consumer.session.timeout.ms": "50000", "group.consumer.unknown": "1"})
-    assert taken.group_consumer_session_timeout_ms == 50_000
+    assert GroupConfig.of(taken, {}).consumer_session_timeout_ms == 50_000
     assert is_ignored("group.consumer.session.timeout.ms", "50000"), "but it is declared"

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.coordinator.modern_group_messages import TopicIdPartition
-from broker.coordinator.modern_group_records import GroupEpoch, TargetEpoch
+from broker.coordinator.modern_group_records import TargetEpoch
 from broker.coordinator.record_reader import MalformedRecord
 from broker.coordinator.share_group_records import (
+    GroupEpoch,
     ShareAssignment,
     ShareGroupKey,
     ShareRecord,

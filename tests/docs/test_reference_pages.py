@@ -8,8 +8,8 @@ import pytest
 
 from broker.config.broker_config import BrokerConfig
 from broker.settings import read_properties_file, settings_of
+from broker.tools.run_broker import CONF
 from tests.support.reference_pages import BLOCK, PAGES, TABLES, names, regenerate
-from tests.support.server_properties import FILE
 
 WRITTEN = {match["name"]: match[0] for page in PAGES for match in BLOCK.finditer(page.read_text(encoding="utf-8"))}
 
@@ -26,7 +26,7 @@ def test_what_is_written_equals_the_code(name: str) -> None:
 
 def test_the_broker_settings_tell_what_the_shipped_file_sets() -> None:
     told = dict(re.findall(r"\n\| `([a-z.]+)` \|[^|]*shipped file: `([^`]*)` \|", WRITTEN["broker-settings"]))
-    shipped, keys = read_properties_file(FILE), settings_of(BrokerConfig)
+    shipped, keys = read_properties_file(CONF / "server.properties"), settings_of(BrokerConfig)
     assert told == {name: text for name, text in shipped.items() if text != keys[name].format(keys[name].default)}
     assert told["embedded.zookeeper.port"] == "2181"
 

@@ -14,7 +14,6 @@ import pytest
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
 from broker.share import share_partitions
-from broker.share.dead_letters import Offsets
 from broker.share.persister import Persister, SharePartitionKey, ShareState, ShareWrite, StateBatch
 from broker.share.share_partition_state import (
     AcknowledgementBatch,
@@ -24,6 +23,7 @@ from broker.share.share_partition_state import (
     ShareLimits,
 )
 from broker.share.share_partitions import SharePartition, SharePartitions
+from tests.share.test_share_coordinator import running
 
 KEY = SharePartitionKey("g", uuid.UUID(int=1), 0)
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -61,8 +61,8 @@ class Topics:
         self.listeners: list[Callable[[Collection[str]], None]] = []
         self.is_led = True
 
-    def elect(self, epoch: int = 3) -> None:
-        log = SimpleNamespace(log_start_offset=0, log_end_offset=100)
+    def elect(self, epoch: int = 3, log_end: int = 100) -> None:
+        log = SimpleNamespace(log_start_offset=0, log_end_offset=log_end)
         self.led = SimpleNamespace(leader_epoch=epoch, log=log)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> Any:
@@ -89,6 +89,7 @@ class World:
         self.reset = 40
         self.limits = ShareLimits()
         self.dead: list[list[DeadLetters]] = []
+        self.buried: list[DeadLetters] = []
         self.grave = asyncio.Event()
         self.grave.set()
 
@@ -104,10 +105,11 @@ class World:
             self.write_dead_letters,
         )
 
-    async def write_dead_letters(self, key: object, source: object, due: Sequence[DeadLetters]) -> list[Offsets]:
+    async def write_dead_letters(self, key: object, source: object, due: Sequence[DeadLetters]) -> int:
         self.dead.append(list(due))
         await self.grave.wait()
-        return [one[:2] for one in due]
+        self.buried += due
+        return due[-1].last_offset
 
     async def get(self) -> SharePartition:
         return await self.partitions.get(KEY)
@@ -218,7 +220,7 @@ async def test_an_expired_lock_wakes_who_waits_and_is_stored(world: World) -> No
     share = await world.get()
     fetch(share)
     woken: list[int] = []
-    forget = share.when_available(lambda: woken.append(1))
+    share.waiters.add(lambda: woken.append(1))
     world.advance(29)
     assert not woken
     world.advance(2)
@@ -226,10 +228,6 @@ async def test_an_expired_lock_wakes_who_waits_and_is_stored(world: World) -> No
     await settle()
     assert world.persister.writes[-1].state_batches == [StateBatch(0, 9, 0, 1)]
     assert fetch(share, "b") == [AcquiredRecords(0, 9, 2)]
-    forget()
-    woken.clear()
-    world.advance(31)
-    assert not woken
 
 
 async def test_an_expired_lock_that_cannot_be_stored_is_stored_later(world: World) -> None:
@@ -299,7 +297,7 @@ async def test_a_deposed_leader_answers_who_waits_and_wakes_fetches(world: World
     share = await world.get()
     fetch(share)
     woken: list[int] = []
-    share.when_available(lambda: woken.append(1))
+    share.waiters.add(lambda: woken.append(1))
     world.persister.gate.clear()
     first = acknowledging(share, 0, 4)
     await settle()
@@ -398,6 +396,21 @@ async def test_a_load_that_fails_when_nobody_waits_any_more_is_no_error(world: W
     del asking  # it keeps the load alive
     gc.collect()
     assert not told
+
+
+async def test_records_at_the_offsets_of_lost_ones_come_under_every_leader(world: World) -> None:
+    """After an unclean election: at 100 other records follow than those that the group had."""
+    async with running() as shares:
+        world.partitions._persister = shares.coordinator
+        await shares.coordinator.initialize(KEY, 1, 90)
+        done = [StateBatch(95, 97, 2, 1), StateBatch(99, 130, 2, 1)]
+        await shares.coordinator.write(KEY, ShareWrite(1, 3, 90, state_batches=done))
+        world.topics.elect(4)
+        assert (await world.get()).state.start_offset == 90
+        world.topics.elect(5, log_end=200)
+        world.topics.changed()
+        got = fetch(await world.get(), first=90, size=110)
+        assert got == [AcquiredRecords(90, 94, 1), AcquiredRecords(98, 98, 1), AcquiredRecords(100, 199, 1)]
 
 
 async def test_what_this_broker_does_not_lead_is_refused(world: World) -> None:
@@ -539,3 +552,18 @@ class TestDeadLetters:
         await settle()
         assert share.is_fenced
         assert world.persister.writes[-1].start_offset == 5
+
+    async def test_a_deposed_leader_leaves_them_to_the_next_one(self, world: World) -> None:
+        """Else both write them."""
+        world.limits = LETTERS
+        share = await world.get()
+        fetch(share)
+        world.grave.clear()
+        await acknowledging(share, 0, 4, REJECT)
+        await settle()
+        assert world.dead
+        world.topics.elect(4)
+        world.topics.changed()
+        world.grave.set()
+        await settle()
+        assert world.buried == []

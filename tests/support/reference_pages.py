@@ -22,13 +22,13 @@ from broker.security.acl_types import SUPPORTED_OPERATIONS
 from broker.security.stores import SECURITY
 from broker.settings import Setting, read_properties_file, settings_of
 from broker.tools.console import build, commands, summary
+from broker.tools.run_broker import CONF
 from broker.web.families import FAMILIES
 from spark_connector.options.option_table import OPTIONS, Option
 from spark_connector.options.write_option_table import WRITE_OPTIONS
 from tests.support.job_rights import job_rights
 from tests.support.markdown_table import table
 from tests.support.protocol_table import protocol
-from tests.support.server_properties import FILE as SHIPPED_FILE
 from tests.support.source_tree import ROOT
 from tests.support.typed_columns import typed_columns
 
@@ -182,7 +182,7 @@ def console_commands() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "options": lambda: options(OPTIONS),
     "write-options": lambda: options(WRITE_OPTIONS),
-    "broker-settings": lambda: settings(BrokerConfig, read_properties_file(SHIPPED_FILE)),
+    "broker-settings": lambda: settings(BrokerConfig, read_properties_file(CONF / "server.properties")),
     "topic-settings": lambda: settings(LogConfig),
     "client-settings": lambda: settings(ClientSettings),
     "commands": console_commands,
