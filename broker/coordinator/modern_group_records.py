@@ -14,7 +14,7 @@ from uuid import UUID
 
 from broker.coordinator.modern_group_messages import Partitions, TopicIdPartition
 from broker.coordinator.record_reader import MalformedRecord, RecordFormat
-from broker.protocol.entities import Bytes, Int8, Int32, Int64, String, Table, Uuid, Wire
+from broker.protocol.entities import Bytes, Int8, Int32, Int64, String, Uuid, Wire
 
 
 class RecordKind(IntEnum):
@@ -174,7 +174,9 @@ class ValueFormats:
     """The values of the kinds of key that a kind of group has. Those of one kind are objects of one class."""
 
     def __init__(self, rows: Mapping[Any, type]) -> None:
-        self._of_kind = {kind: RecordFormat(Table(row)) for kind, row in rows.items()}
+        self._of_kind: dict[Any, RecordFormat[Any]] = {
+            kind: RecordFormat({0: row}, flexible=0) for kind, row in rows.items()
+        }
         self._of_class = {row: self._of_kind[kind] for kind, row in rows.items()}
 
     def encode(self, value: object) -> bytes:
@@ -188,7 +190,7 @@ class ValueFormats:
         return value.partitions if isinstance(value, Target) else value
 
 
-_KEYS = RecordFormat(*(Table(ConsumerGroupKey, kind, False) for kind in RecordKind), is_key=True)
+_KEYS = RecordFormat(dict.fromkeys(RecordKind, ConsumerGroupKey))
 _VALUES = ValueFormats(
     {
         RecordKind.GROUP_EPOCH: GroupEpoch,
@@ -200,14 +202,8 @@ _VALUES = ValueFormats(
     }
 )
 encode_value, decode_value = _VALUES.encode, _VALUES.decode
+decode_key = _KEYS.decode_key
 
 
 def encode_key(key: ConsumerGroupKey) -> bytes:
-    """Raises MalformedRecord if a name is too long."""
     return _KEYS.encode(key, key.kind)
-
-
-def decode_key(data: bytes) -> ConsumerGroupKey | None:
-    """The key of a record. None for another version, whose record is not of these."""
-    key: ConsumerGroupKey | None = _KEYS.decode(data)
-    return key

@@ -495,7 +495,7 @@ class _WriterCode(_Code):
         self.add("tags = []", "outer = put")
         for field in self.tagged:
             self._tag(field)
-        self.add("outer(unsigned_varint(len(tags)) + join(tags) if tags else b'\\0')")
+        self.add("outer(short[len(tags)] + join(tags) if tags else b'\\0')")
 
     def _tag(self, field: Field) -> None:
         default = _default_value(field)
